@@ -15,12 +15,15 @@ from test_documents_cited import described, is_described, keys
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
+from simcluster.longrun.eventlog import read_log
+from simcluster.longrun.replayed import replay_log
 from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.times import FixedTime
 from simcluster.scenario.scenario import load
 from simcluster.studies.long_run.accounts import BY_NONE
 from simcluster.studies.long_run.chunks import MOST_TOGETHER, _parts
 from simcluster.studies.long_run.expected import closed_forms_of
+from simcluster.studies.long_run.replays import log_path
 from simcluster.studies.long_run.train import Training, train
 
 RUN: dict[str, Any] = {
@@ -299,3 +302,16 @@ def test_the_restart_that_the_published_share_asks_for(llama: Training) -> None:
     slower = replace(llama.run, restart=(replace(stop, memory=law, storage=law), *others))
     outcomes = play_replicas(slower, llama.scenario.seed, 80)
     assert replace(llama, run=slower, outcomes=outcomes).ettr == pytest.approx(0.90, abs=1e-3)
+
+
+def test_the_log_that_ships_is_what_it_says_it_is(llama: Training) -> None:
+    """Made by the simulator: run 0 of these 54 days with seed 1, as people keep logs; replayed it gives its share."""
+    made = replace(llama, scenario=llama.scenario.model_copy(update={"seed": 1}))
+    text = log_path("simulated_54_days").read_text()
+    assert text.splitlines()[0].startswith("# Made by simcluster, measured nowhere")
+    assert text.partition("\n")[2] == made.incidents.round({"time": 1, "lasts": 1}).to_csv(index=False)
+    again = play_replicas(replay_log(llama.run, read_log(log_path("simulated_54_days"))), 0, 4)
+    played = play_replicas(llama.run, 1, 1)
+    assert (again.strikes == played.strikes[0]).all()
+    shares = [each.spent()["productive"][0] / each.wall[0] for each in (again, played)]
+    assert shares[0] == pytest.approx(shares[1], abs=5e-4)

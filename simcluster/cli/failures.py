@@ -7,26 +7,48 @@ import json
 from pathlib import Path
 from typing import Any
 
-from simcluster.cli import common
+from simcluster.base.errors import InputError
+from simcluster.cli import common, failures_listed
 from simcluster.cli.common import format_table
-from simcluster.documents.rows import read_csv
+from simcluster.longrun.eventlog import is_own
 from simcluster.longrun.fitting import DAY, CauseFit, FailureFits, fit_failures
+from simcluster.longrun.logrows import columns_of, log_rows
+from simcluster.scenario.scenario import load
+from simcluster.studies.long_run.fitted import fit_log
+from simcluster.studies.long_run.replays import log_path
 
 _YEAR = 365.25
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fit, and say it."""
+    """Fit, and say it; or list those that ship."""
+    if args.list:
+        failures_listed.run(args)
+        return
+    if args.log is None:
+        raise InputError("which log? simcluster failures LOG.csv; those that ship: simcluster failures --list")
     source = args.source or f"{Path(args.log).name}: simcluster failures"
-    fits = fit_failures(read_csv(Path(args.log)), source, gpus=args.gpus, days=args.days, by=args.by)
+    path, columns = log_path(args.log), columns_of(args.columns)
+    rows = log_rows(path, columns, args.began)
+    if args.scenario:
+        fits = fit_log(load(args.scenario), rows, source, gpus=args.gpus, days=args.days, by=args.by)
+    elif is_own(rows):
+        raise InputError(f"{args.log}: is the log of a run; which? --scenario says it")
+    else:
+        fits = fit_failures(rows, source, gpus=args.gpus, days=args.days, by=args.by)
     if args.output:
         common.write_text(args.output, _yaml(fits))
     common.answer(args, lambda: _text(fits, written=args.output), lambda: _document(fits))
 
 
 def _yaml(fits: FailureFits) -> str:
-    """The section: JSON is YAML, so that any name may stand in it."""
-    lines = [f"  - {json.dumps(mode, ensure_ascii=False)}" for mode in fits.section()]
+    """The section: JSON is YAML, so that any name may stand in it.  How sure a rate is stands behind each."""
+    seen = [each for each in fits.causes if each.count]
+    lines = [
+        f"  - {json.dumps(mode, ensure_ascii=False)}"
+        f"  # {each.low / each.count:.2f} to {each.high / each.count:.2f} times as often with 95 %"
+        for mode, each in zip(fits.section(), seen, strict=True)
+    ]
     return "\n".join(["failures:  # of a scenario's run", *lines]) + "\n"
 
 

@@ -24,7 +24,8 @@ def run(args: argparse.Namespace) -> None:
     if args.played is not None and args.played < 1:
         raise InputError(f"--played {args.played}: play at least one run")
     if args.replay:
-        return _replay(args, begun)
+        _replay(args, begun)
+        return
     if args.columns or args.began:
         raise InputError("--columns and --began are of a log: --replay LOG")
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from simcluster.base.errors import InputError
+from simcluster.base.units import parse_seconds
 from simcluster.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
+from simcluster.longrun.closed_forms import poisson_interval
 from simcluster.longrun.spec import FailureSpec, FailuresSpec
+
+GPUS_A_MACHINE = 8
+"""Of those that were watched."""
 
 
 def failures_of(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
@@ -18,8 +27,7 @@ def failures_of(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
                 f"run.failures: there are no failures {spec.of!r}{did_you_mean(spec.of.lower(), catalogue)}; "
                 f"those that ship: {', '.join(catalogue)}; or write them out under also"
             )
-        entry = catalogue[spec.of]
-        known = tuple(FailureSpec.model_validate({"source": entry["source"], **mode}) for mode in entry["modes"])
+        known = _modes_of(catalogue[spec.of])
     found = (*known, *spec.also)
     if spec.only:
         names = [each.name for each in found]
@@ -32,3 +40,58 @@ def failures_of(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
     if twice:
         raise InputError(f"run.failures: {', '.join(twice)} stand there twice; a name is one cause")
     return found
+
+
+def _modes_of(entry: Mapping[str, Any]) -> tuple[FailureSpec, ...]:
+    return tuple(FailureSpec.model_validate({"source": entry["source"], **mode}) for mode in entry["modes"])
+
+
+@dataclass(frozen=True)
+class WatchedFailures:
+    """An entry of the catalogue: its ``causes``, the rate (1/s) of one GPU's share of them, or, where nothing but
+    links or switches was watched, of one ``device``; and by how much that may be off (``low``, ``high``: factors)."""
+
+    name: str
+    source: str
+    holds: str
+    published: Mapping[str, Any]
+    causes: tuple[FailureSpec, ...]
+
+    @property
+    def device(self) -> str:
+        """What the rate is of: "gpu", or what of a network."""
+        kinds = {cause.of for cause in self.causes}
+        return kinds.pop() if kinds <= {"nic", "cable", "switch"} and len(kinds) == 1 else "gpu"
+
+    def rate(self, gpus: int) -> float:
+        """Of a job of so many GPUs (of so many devices, where it is of no GPU)."""
+        hosts = gpus / GPUS_A_MACHINE
+        devices = {cause.name: hosts if cause.of == "host" else gpus for cause in self.causes}
+        return sum(cause.rate(devices[cause.name], hosts, gpus) for cause in self.causes)
+
+    @property
+    def counted(self) -> tuple[float, float]:
+        """(seconds, GPUs or devices) that were watched for what is published."""
+        found = self.published
+        return parse_seconds(found["within"]), float(found.get("gpus") or found["devices"])
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Factors that the rate may be off by: a printed range, or the exact 95 % of a count; None: it is not known."""
+        seconds, devices = self.counted
+        expected = self.rate(int(devices)) * seconds
+        if "between" in self.published:
+            low, high = self.published["between"]
+        elif isinstance(self.published["count"], int) and self.published["count"] > 1:
+            low, high = poisson_interval(self.published["count"])
+        else:
+            return None
+        return low / expected, high / expected
+
+
+def watched_failures() -> tuple[WatchedFailures, ...]:
+    """All entries of the catalogue."""
+    return tuple(
+        WatchedFailures(name, entry["source"], entry["holds"], entry["published"], _modes_of(entry))
+        for name, entry in presets("failures.yaml").items()
+    )

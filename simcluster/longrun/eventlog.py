@@ -68,17 +68,17 @@ def log_of(rows: Sequence[RunRow]) -> EventLog:
 
 
 def incidents_of(run: LongRun, rows: Sequence[RunRow]) -> tuple[Incident, ...]:
-    """A run's log as people keep one: what struck, where, and for what stops the job until when it trained again."""
+    """A run's log as people keep one: what struck, where, and how long the job stood for it, if it did."""
     begun = sorted(row.begin for row in rows if row.what == TRAINING)
     places = {(row.begin, row.cause): row.which for row in rows if row.what in ("detection", "pause")}
-    stops = {cause.name for cause in run.causes if cause.stops} | {MAINTENANCE}
+    stands = {cause.name for cause in run.causes if cause.effect in ("stop", "pause")} | {MAINTENANCE}
     found = []
     for row in rows:
         if row.what not in (STRIKE, MAINTENANCE):
             continue
         place = bisect_left(begun, row.begin + SOON)
         again = begun[place] if place < len(begun) else max(each.end for each in rows)
-        lasts = again - row.begin if row.cause in stops else math.nan
+        lasts = again - row.begin if row.cause in stands else math.nan
         found.append(Incident(row.begin, row.cause, places.get((row.begin, row.cause), ""), lasts))
     return tuple(sorted(found, key=lambda each: each.time))
 
@@ -104,9 +104,7 @@ def write_log(path: str | Path, rows: Sequence[RunRow]) -> None:
         beside.unlink(missing_ok=True)
 
 
-def read_log(
-    path: str | Path, *, columns: Mapping[str, str] | None = None, began: str | None = None
-) -> EventLog:
+def read_log(path: str | Path, *, columns: Mapping[str, str] | None = None, began: str | None = None) -> EventLog:
     """A log from a file (.csv, .jsonl, .parquet): one that ``write_log`` or ``train --log`` wrote, or a real one with
     columns time, cause and, as far as known, device and lasts (or end); ``columns`` and ``began`` as in ``log_rows``.
 
@@ -145,9 +143,7 @@ def _own(row: Row, where: str) -> RunRow:
 def _incident(row: Row, where: str) -> Incident:
     cause, time = row.texts.get("cause", "").strip(), row.cells.get("time")
     if not cause or time in (None, ""):
-        raise InputError(
-            f"{where}: needs a time and a cause, as in time: 3600, cause: NIC; has {', '.join(row.cells)}"
-        )
+        raise InputError(f"{where}: needs a time and a cause, as in time: 3600, cause: NIC; has {', '.join(row.cells)}")
     begin = seconds_of(time, f"{where}: time")
     return Incident(begin, cause, row.texts.get("device", ""), _lasts(row, begin, where))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ class CauseFit:
     lives: WeibullFit | None
     oldest: tuple[float, float]
     notes: tuple[str, ...]
+    known: Mapping[str, Any] = field(default_factory=dict)
+    """What else is said of it in a run."""
 
     @property
     def name(self) -> str:
@@ -80,7 +82,7 @@ class FailureFits:
     def _mode(self, fit: CauseFit) -> dict[str, Any]:
         mode: dict[str, Any] = {"name": fit.name, "of": fit.of}
         if self.gpus is not None and self.seconds is not None and fit.lives is None:
-            mode |= {"count": _plain(fit.count), "within": f"{self.seconds / DAY:.12g} d", "gpus": self.gpus}
+            mode |= {"count": _plain(fit.count), "within": f"{fit.watched / DAY:.12g} d", "gpus": self.gpus}
         elif fit.law == "weibull" and fit.lives is not None:
             young, old = fit.oldest
             ages = {"youngest": f"{young / 3600:.6g} h", "oldest": f"{old / 3600:.6g} h"}
@@ -88,7 +90,7 @@ class FailureFits:
             mode |= {"mtbf": f"{fit.lives.mean / 3600:.6g} h", "law": law}
         else:
             mode["mtbf"] = f"{1 / fit.rate / 3600:.6g} h"
-        return mode | {"source": self.source}
+        return mode | {"source": self.source} | dict(fit.known)
 
 
 def fit_failures(

@@ -127,9 +127,7 @@ def _renamed(row: Row, columns: Mapping[str, str]) -> Row:
 
 def _counted(row: Row, began: datetime | None, where: str) -> Row:
     """With seconds since the begin for dates."""
-    dates = {
-        name: text for name in ("time", "end") if _DATE.fullmatch(text := str(row.cells.get(name) or "").strip())
-    }
+    dates = {name: text for name in ("time", "end") if _DATE.fullmatch(text := str(row.cells.get(name) or "").strip())}
     if not dates:
         return row
     seconds = {}

@@ -23,6 +23,7 @@ from simcluster.longrun.struck import StrikeTimes
 
 _APART = 1e-3  # seconds between two strikes that a log has at one instant
 
+
 def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRun:
     """The run with the strikes of a log in place of those that chance would have: same policy, or another's what-if.
 
@@ -71,8 +72,8 @@ def stood_in(run: LongRun, log: EventLog) -> float:
 def _stands(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, float]]:
     """When the job was exposed to nothing: neither trained nor, for what ``stops`` it, was in an exposed part."""
     if log.stands is not None:
-        exposed = {part.name for part in run.restart if part.exposed} if stops else set()
-        return [(b, e) for b, e, what, which in log.stands if what != "restart" or which not in exposed]
+        parts = [part.name for part in run.restart if part.exposed and stops]
+        return [(b, e) for b, e, what, which in log.stands if what != "restart" or which not in parts]
     known = {cause.name: cause for cause in run.causes}
     exposed = sum(part.storage.mean for part in run.restart if part.exposed) if stops else 0.0
     found = []
@@ -80,7 +81,8 @@ def _stands(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, fl
         cause = known.get(each.cause)  # none of what was planned
         if cause is None or cause.effect in ("stop", "pause"):
             stood = _stood(run, cause) if math.isnan(each.lasts) else each.lasts
-            found.append((each.time, each.time + max(0.0, stood - exposed)))
+            restarts = cause is None or cause.stops
+            found.append((each.time, each.time + max(0.0, stood - exposed * restarts)))
     return found
 
 

@@ -139,7 +139,7 @@ class FailureSpec(Spec):
         if self.effect in ("slow", "pause", "silent") and self.lasts is None:
             raise InputError(f"failures.{self.name}: how long does a {self.effect} one last? lasts: 10 min")
 
-    def rate(self, devices: int, machines: int, gpus: int) -> float:
+    def rate(self, devices: float, machines: float, gpus: float) -> float:
         """Of all devices together, 1/s."""
         if self.mtbf is not None:
             return devices / self.mtbf

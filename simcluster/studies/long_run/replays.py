@@ -130,9 +130,7 @@ def _but_its_run(scenario: Scenario) -> dict[str, Any]:
     return {key: value for key, value in scenario.document().items() if key not in ("run", "name")}
 
 
-def _again(
-    scenario: Scenario, states: StepStates, run: LongRun, of: LongRun, log: EventLog, count: int
-) -> TrainingRun:
+def _again(scenario: Scenario, states: StepStates, run: LongRun, of: LongRun, log: EventLog, count: int) -> TrainingRun:
     """The runs of a scenario with a log's strikes."""
     struck = replay_log(run, log, of)
     return TrainingRun(scenario, struck, dict(states.asked), play_replicas(struck, scenario.seed, count))
@@ -146,7 +144,9 @@ def log_path(name: str | Path) -> Path:
     known = {each.stem: each for each in sorted((shipped_folder("scenarios") / "logs").glob("*.csv"))}
     if path.name in known:
         return known[path.name]
-    raise InputError(f"{name}: no such file, and no shipped log{did_you_mean(path.name, known)}; shipped: {', '.join(known)}")
+    raise InputError(
+        f"{name}: no such file, and no shipped log{did_you_mean(path.name, known)}; shipped: {', '.join(known)}"
+    )
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -170,7 +170,9 @@ def _logged(log: EventLog, run: LongRun) -> dict[str, float]:
     """What a log says; of one of incidents how long the job stood is said as one."""
     found = {"days": log.end / _DAY, "strikes": float(len(struck_in(run, log)))}
     if log.stands is None:
-        return found | ({"stood_h": stood_in(run, log) / _HOUR} if any(each.lasts > 0 for each in log.incidents) else {})
+        return found | (
+            {"stood_h": stood_in(run, log) / _HOUR} if any(each.lasts > 0 for each in log.incidents) else {}
+        )
     for fate in STANDS:
         found[f"{fate}_h"] = sum(end - begin for begin, end, what, _ in log.stands if what == fate) / _HOUR
     found["stood_h"] = sum(found[f"{fate}_h"] for fate in STANDS)

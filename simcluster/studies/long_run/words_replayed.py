@@ -35,7 +35,10 @@ def _head(replay: FailureReplay) -> Iterator[str]:
     yield f"{replay.name} played again: {struck.total():,} strikes in {replay.log.end / 86400:.4g} days; {runs}"
     yield f"  strikes      {named}{f', {rest} others' if rest > 0 else ''}"
     if replay.changed:
-        said = (f"{path} = {value if isinstance(value, str) else json.dumps(value)}" for path, value in replay.changed.items())
+        said = (
+            f"{path} = {value if isinstance(value, str) else json.dumps(value)}"
+            for path, value in replay.changed.items()
+        )
         yield f"  what if      {', '.join(said)}"
 
 
@@ -43,9 +46,9 @@ def _table(replay: FailureReplay) -> list[str]:
     then = replay.what_if is not None
     header = ["", "logged", "as it was", *(["what if", "difference", ""] if then else [])]
     rows = []
-    for measure, row in replay.table.iterrows():
+    for measure in replay.table.index:
         name = str(measure)
-        values = [float(row[column]) for column in ("logged", "as_it_was", "what_if", "difference", "half_width")]
+        values = list(_row(replay, name).values())
         if name.endswith("_h") and not any(abs(value) > 1e-6 for value in values[:3] if not math.isnan(value)):
             continue
         cells = [_cell(name, value) for value in values[: 3 if then else 2]]
@@ -72,20 +75,27 @@ def _gap(measure: str, gap: float, half: float) -> list[str]:
     return [f"{scale * gap:+,.{digits}f}", noise]
 
 
+def _row(replay: FailureReplay, measure: str) -> dict[str, float]:
+    """A row of the table."""
+    values = replay.table.loc[measure].to_numpy(dtype=float).tolist()
+    return dict(zip(replay.table.columns, values, strict=True))
+
+
 def _notes(replay: FailureReplay) -> Iterator[str]:
     run, log = replay.as_it_was.run, replay.log
     struck = struck_in(run, log)
-    missed = len(struck) - float(replay.table.loc["strikes", "as_it_was"])
+    missed = len(struck) - _row(replay, "strikes")["as_it_was"]
     stops = {cause.name for cause in run.causes if cause.stops}
     unknown = sum(each.cause in stops and math.isnan(each.lasts) for each in struck) if log.stands is None else 0
     if missed > 0.5:
         yield f"note: {missed:,.1f} of the strikes come after the run has ended"
     if unknown:
-        yield f"note: of {unknown:,} strikes the log does not say how long the job stood; the mean of its restart is taken"
+        yield f"note: for {unknown:,} strikes the log does not say for how long the job stood: a restart's mean"
     if log.stands is not None and "goodput" not in replay.logged:
         yield "note: the log is of another step time or other checkpoints: of its steps nothing is known"
     if math.isfinite(run.until) and run.until > log.end * (1 + 1e-9):
-        yield f"note: the log ends after {log.end / 86400:.4g} days, the run after {run.until / 86400:.4g}: then nothing strikes"
+        days, until = log.end / 86400, run.until / 86400
+        yield f"note: the log ends after {days:.4g} days, the run after {until:.4g}: then nothing strikes"
 
 
 def _answer(replay: FailureReplay) -> Iterator[str]:
@@ -93,12 +103,12 @@ def _answer(replay: FailureReplay) -> Iterator[str]:
     if replay.what_if is None:
         return
     ends = math.isfinite(replay.what_if.run.until)
-    row = replay.table.loc["goodput" if ends else "days"]
-    gap, half, scale, unit = float(row["difference"]), float(row["half_width"]), *((100, "points of goodput") if ends else (1, "days"))
+    row, steps = (_row(replay, name) for name in ("goodput" if ends else "days", "steps"))
+    gap, half = row["difference"], row["half_width"]
+    scale, unit = (100, "points of goodput") if ends else (1, "days")
     noise = "" if math.isnan(half) else f" +- {scale * half:.3f}"
     known = "" if math.isnan(half) or abs(gap) > half else ": too close to say"
-    steps = float(replay.table.loc["steps", "difference"])
-    more = f", {steps:+,.0f} steps" if ends else ""
+    more = f", {steps['difference']:+,.0f} steps" if ends else ""
     yield f"With the same strikes the change is worth {scale * gap:+.3f}{noise} {unit}{more}{known}."
 
 
