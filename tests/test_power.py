@@ -27,6 +27,7 @@ def test_limits_are_the_vendors() -> None:
 
 def test_what_a_run_says_stands_above_the_catalogue() -> None:
     assert draw_with("h100", PowerSpec(full=650)) == H100.model_copy(update={"full": 650})
+    assert draw_with("h100", PowerSpec(communication="25 %")).communication == 0.25
     assert draw_with("my_gpu", PowerSpec(idle=10, full=300)).beside == 0
     with pytest.raises(InputError, match="what 'my_gpu' draws is not known"):
         draw_with("my_gpu", PowerSpec(full=300))
@@ -50,6 +51,11 @@ def test_all_gpus_between_700_and_200_w_swing_by_8_2_mw() -> None:
     assert curve.swing() == pytest.approx(16384 * 500)
     assert curve.mean == pytest.approx(16384 * (2 * 700 + 200) / 3)
     assert H100.watts(H100.communication) == pytest.approx(196)
+
+
+def test_a_collective_that_waits_draws_what_hung_jobs_were_seen_to() -> None:
+    """100 W and 152 W of H100, 100 % of them "utilized"."""
+    assert 100 < H100.watts(H100.waiting) < 152
 
 
 def test_a_node_at_gpt_3s_mfu_is_nearer_to_the_measured_one_than_its_rating() -> None:
@@ -114,4 +120,4 @@ def test_energy_is_by_fate_and_sums(result: Result) -> None:
     assert drawn["productive"][0] == pytest.approx(1.5 * step / 1e3)
     assert drawn["lost"][0] == pytest.approx(drawn["productive"][0] / 10)
     assert drawn["restart"][0] == pytest.approx(1.5 * 4 * (70 + 350) / 60e3)
-    assert drawn["detection"][0] == pytest.approx(1.5 * 4 * (196 + 350) / 60e3)
+    assert drawn["detection"][0] == pytest.approx(1.5 * 4 * (70 + 0.09 * 630 + 350) / 60e3)

@@ -1,7 +1,7 @@
 """What a job draws: power of a GPU by its utilisation, of the whole job over one step, and the energy of a run by fate.
 
 A GPU draws idle + (full - idle) x u, where u is its share of what it does when it draws ``full``; a machine its
-``node`` beside them; the building ``pue`` times all of it.  Seconds, watts, joules; kWh where the name says so.
+``node`` beside them, whatever they do; the building ``pue`` times all of it.  Seconds, watts, joules; kWh where the name says so.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from simcluster.documents.spec import Spec
 from simcluster.longrun.spec import PowerSpec
 
 Watts = Annotated[float, Field(strict=False, ge=0)]
+Utilisation = Annotated[float, Field(strict=False, ge=0, le=1)]
 
 KWH = 3.6e6
 """Joules."""
@@ -31,14 +32,15 @@ _WAITS = ("checkpoint", "verification", "slow", "detection", "pause")  # all or 
 
 class DrawSpec(Spec):
     """What an accelerator draws, W: ``idle``, at its limit (``full``), and the rest of a machine of ``gpus`` of them
-    (``node``; None: not known, and not counted).  ``communication``, and waiting for it, take that share of the way
-    from idle to full."""
+    (``node``; None: not known, and not counted).  ``communication`` takes that share of the way from idle to full while
+    bytes move, ``waiting`` where a collective waits for its peers."""
 
     idle: Watts
     full: Watts
     node: Watts | None = None
     gpus: Annotated[int, Field(strict=True, ge=1)] = 8
-    communication: Annotated[float, Field(strict=False, ge=0, le=1)] = 0.2
+    communication: Utilisation = 0.2
+    waiting: Utilisation = 0.09
     source: str = ""
 
     def watts(self, utilisation: float | Floats) -> Floats:
@@ -64,7 +66,8 @@ def draw_of(device: str) -> DrawSpec:
 
 def draw_with(device: str, own: PowerSpec) -> DrawSpec:
     """The same with what a run's ``power`` says in place of the catalogue's."""
-    given = {name: value for name in ("idle", "full", "node") if (value := getattr(own, name)) is not None}
+    names = ("idle", "full", "node", "communication", "waiting")
+    given = {name: value for name in names if (value := getattr(own, name)) is not None}
     known = {} if {"idle", "full"} <= given.keys() and device not in presets("power.yaml") else dict(draw_of(device))
     found = DrawSpec.model_validate(known | given)
     if found.full < found.idle:
@@ -147,8 +150,14 @@ def energy_kwh(
     """kWh of each run by fate, from its seconds by fate (``Outcomes.spent``).
 
     Where a job trains, or does again what it lost, it draws ``step`` watts (of all, ``PowerCurve.mean``); where all
-    wait in a collective, as for a hung peer or a snapshot, what communication takes; where it is stopped, idle.
+    wait in a collective, as for a hung peer or a snapshot, what ``waiting`` takes; where it is stopped, idle.
     """
-    waits, idle = (gpus * (float(draw.watts(share)) + draw.beside) for share in (draw.communication, 0.0))
-    watts = dict.fromkeys(_TRAINS, step) | dict.fromkeys(_WAITS, waits)
-    return {fate: pue * watts.get(fate, idle) * np.asarray(seconds) / KWH for fate, seconds in spent.items()}
+    watts = {fate: watts_of(fate, draw, step, gpus) for fate in spent}
+    return {fate: pue * watts[fate] * np.asarray(seconds) / KWH for fate, seconds in spent.items()}
+
+
+def watts_of(fate: str, draw: DrawSpec, step: float, gpus: int) -> float:
+    """What all GPUs of a job and their machines draw while its seconds have that fate, W."""
+    if fate in _TRAINS:
+        return step
+    return gpus * (float(draw.watts(draw.waiting if fate in _WAITS else 0.0)) + draw.beside)

@@ -184,7 +184,7 @@ class CheckpointSpec(Spec):
     ``snapshot``: it stops for the copy to host memory over PCIe, and the write goes on beside it.  ``to`` and ``read``
     are what storage takes and gives for the whole job; ``bytes_per_parameter`` left out is weights and optimizer state
     of the job's memory recipe.  ``stall`` and ``write`` stand for times that were measured.  ``verify``: a check of the
-    weights before each.  ``keep``: how many on storage.
+    weights before each.  ``keep``: how many on storage, at a ``price`` in dollars a TB and month (a twelfth of a year).
     """
 
     every: Annotated[str, BeforeValidator(lambda value: str(value))] = "auto"
@@ -198,6 +198,7 @@ class CheckpointSpec(Spec):
     memory: MemoryCopies | None = None
     verify: Seconds = 0.0
     keep: Annotated[int, Field(strict=True, ge=1, le=1000)] = 3
+    price: Positive | None = None
 
 
 class RestartPart(Spec):
@@ -212,7 +213,10 @@ class RestartPart(Spec):
 
 
 class SparesSpec(Spec):
-    """Machines that stand by, how long until one is ready by kind, and how many ``crews`` repair (left out: enough)."""
+    """Machines that stand by, how long until one is ready by kind, and how many ``crews`` repair (left out: enough).
+
+    ``price`` is theirs, in dollars a GPU and hour (left out: that of the job's).
+    """
 
     hot: Whole = 0
     warm: Whole = 0
@@ -222,6 +226,7 @@ class SparesSpec(Spec):
     cold_ready: Seconds = 1200.0
     crews: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
     unlimited: StrictBool = False
+    price: Annotated[float, Field(strict=False, ge=0)] | None = None
 
 
 class MaintenanceSpec(Spec):
@@ -232,12 +237,20 @@ class MaintenanceSpec(Spec):
 
 
 class PowerSpec(Spec):
-    """What the cluster draws: a GPU ``idle`` and at its limit (``full``), the rest of a ``node``, and ``pue`` (W)."""
+    """What the cluster draws: a GPU ``idle`` and at its limit (``full``), the rest of a ``node``, in W; ``pue`` times
+    that is what the building draws.
+
+    ``communication`` and ``waiting`` for it take that share of the way from idle to full.  What is left out is the
+    catalogue's.  ``price`` in dollars a kWh is asked for, never assumed.
+    """
 
     idle: Positive | None = None
     full: Positive | None = None
     node: Positive | None = None
+    communication: Share | None = None
+    waiting: Share | None = None
     pue: Annotated[float, Field(strict=False, ge=1, le=3)] = 1.0
+    price: Positive | None = None
 
 
 class RunSpec(Spec):
@@ -247,7 +260,8 @@ class RunSpec(Spec):
     (left out: besiroglu); where a law is given, the loss that the tokens buy is told.
     ``short``: without spares the job ``wait``s for a machine, or goes on with ``shrink``: fewer replicas.
     ``straggler``: a slow device is left, replaced at once or after the next checkpoint, ``noticed`` after it began.
-    ``price`` in dollars a GPU and hour is asked for, never assumed.  ``played`` runs are played.
+    ``price`` in dollars a GPU and hour is asked for, never assumed; ``achievable_mfu`` is what the run is held to: what
+    the same tokens would cost at it.  ``played`` runs are played.
     """
 
     days: Seconds | None = None
@@ -268,6 +282,7 @@ class RunSpec(Spec):
     timeout: Seconds = 600.0
     maintenance: MaintenanceSpec | None = None
     price: Positive | None = None
+    achievable_mfu: Annotated[Share, Field(gt=0)] | None = None
     power: PowerSpec = PowerSpec()
     played: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = 1000
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,8 +67,8 @@ def interval(values: Floats) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def numbers(outcomes: Outcomes, shares: Mapping[str, Floats]) -> pd.DataFrame:
-    """Of the runs: mean, low, high, p5, p50, p95; indexed by what."""
+def numbers(outcomes: Outcomes, shares: Mapping[str, Floats], more: Mapping[str, Floats]) -> pd.DataFrame:
+    """Of the runs: mean, low, high, p5, p50, p95; indexed by what; ``more`` has a value a run as well."""
     import pandas as pd
 
     stops = [number for number, cause in enumerate(outcomes.run.causes) if cause.stops]
@@ -79,10 +79,16 @@ def numbers(outcomes: Outcomes, shares: Mapping[str, Floats]) -> pd.DataFrame:
         "failures": outcomes.strikes[:, stops].sum(axis=1).astype(np.float64),
         "strikes": outcomes.strikes.sum(axis=1).astype(np.float64),
         "outages": outcomes.outages.sum(axis=1).astype(np.float64),
+        **more,
     }
     rows = [[*interval(values), *np.quantile(values, (0.05, 0.5, 0.95))] for values in measured.values()]
     index = pd.Index(list(measured), name="what")
     return pd.DataFrame(rows, index=index, columns=["mean", "low", "high", "p5", "p50", "p95"])
+
+
+def column(names: Iterable[Any], values: Mapping[str, float] | None) -> list[float]:
+    """A table's column by the names of its rows; nan where there are no values."""
+    return [math.nan if values is None else values[str(name)] for name in names]
 
 
 def breakdown(outcomes: Outcomes, shares: Mapping[str, Floats]) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,15 @@ from simcluster.longrun.events import play_events
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
 from simcluster.results.numbers import mfu
+from simcluster.results.result import Result
 from simcluster.scenario.job import facts_of, real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run import accounts, expected
 from simcluster.studies.long_run.build import section_of
+from simcluster.studies.long_run.checkpoints import checkpoint_bytes
+from simcluster.studies.long_run.energy import RunEnergy, energy_of
 from simcluster.studies.long_run.losses import loss_bought
+from simcluster.studies.long_run.money import PriceOfMfu, RunMoney, money_of, price_of_mfu
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +45,8 @@ class _Step:
 @dataclass(frozen=True)
 class PlayedRuns:
     """Runs that were played: of ``scenario``, which is ``run`` in numbers; ``states`` are the states of the cluster
-    that the step simulator played for it (by words, seconds a step), ``outcomes`` what came of each run.
+    that the step simulator played for it (by words, seconds a step), ``outcomes`` what came of each run, ``step`` the
+    healthy step, whole.
 
     Days, goodput and dollars are means over the runs; ``numbers`` has their 95 % intervals and percentiles.
     """
@@ -50,6 +55,7 @@ class PlayedRuns:
     run: LongRun
     states: Mapping[str, float]
     outcomes: Outcomes
+    step: Result | None = field(default=None, repr=False)
 
     @property
     def played(self) -> int:
@@ -113,25 +119,56 @@ class PlayedRuns:
         """Dollars a GPU and hour, where the scenario says it."""
         return section_of(self.scenario).price
 
+    @cached_property
+    def energy(self) -> RunEnergy | None:
+        """kWh by fate, and the power of the job; None where nobody says what its GPUs draw."""
+        return energy_of(self.run, self.outcomes, section_of(self.scenario).power, self.step)
+
+    @cached_property
+    def money(self) -> RunMoney | None:
+        """Dollars by fate and by cause; None where nothing has a price."""
+        section = section_of(self.scenario)
+        size = checkpoint_bytes(self.scenario, section.checkpoint)
+        return money_of(self.run, self.outcomes, section, size, self.energy)
+
     @property
     def dollars(self) -> float | None:
-        """Of the job's GPUs and its spares; None without a price."""
-        return None if self.price is None else self.price * (self.gpu_hours + self.spare_gpu_hours)
+        """Of all that has a price in the scenario; None where nothing has."""
+        return None if self.money is None else float(self.money.total.mean())
+
+    @property
+    def price_of_mfu(self) -> PriceOfMfu | None:
+        """What the run would cost at the MFU that it is held to; None without that, or without a price."""
+        achievable = section_of(self.scenario).achievable_mfu
+        if achievable is None or self.dollars is None:
+            return None
+        return price_of_mfu(self.dollars, self.effective_mfu, achievable)
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
-        """Days, steps, goodput, failures, strikes, outages: mean, low and high (95 %), p5, p50, p95 of the runs."""
-        return accounts.numbers(self.outcomes, self.shares)
+        """Days, steps, goodput, failures, strikes, outages, and dollars and kWh where they are known: mean, low and
+        high (95 %), p5, p50, p95 of the runs."""
+        money, energy = self.money, self.energy
+        more = {} if money is None else {"dollars": money.total}
+        return accounts.numbers(self.outcomes, self.shares, more | ({} if energy is None else {"kwh": energy.total}))
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
-        """By fate: mean_s (which sum to the mean wall), share, low and high of its 95 % interval, p10, p90."""
-        return accounts.breakdown(self.outcomes, self.shares)
+        """By fate: mean_s (which sum to the mean wall), share, low and high of its 95 % interval, p10, p90; dollars and
+        kwh (nan where they are not known)."""
+        table = accounts.breakdown(self.outcomes, self.shares)
+        table["dollars"] = accounts.column(table.index, None if self.money is None else self.money.by_fate)
+        kwh = None if self.energy is None else {fate: float(each.mean()) for fate, each in self.energy.kwh.items()}
+        table["kwh"] = accounts.column(table.index, kwh)
+        return table
 
     @cached_property
     def causes(self) -> pd.DataFrame:
-        """By cause: strikes, outages, seconds of each fate (``lost_s``, ...), ``all_s``, ``share`` of the wall."""
-        return accounts.causes(self.outcomes)
+        """By cause: strikes, outages, seconds of each fate (``lost_s``, ...), ``all_s``, ``share`` of the wall, dollars
+        (nan where they are not known)."""
+        table = accounts.causes(self.outcomes)
+        table["dollars"] = accounts.column(table.index, None if self.money is None else self.money.by_cause)
+        return table
 
     @cached_property
     def parts(self) -> pd.DataFrame:

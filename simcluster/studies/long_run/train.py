@@ -26,7 +26,7 @@ def train(scenario: Scenario | str, *, played: int | None = None, workers: int |
     run = long_run_of(scenario, states)
     accounts.check_end(run)
     outcomes = play_chunks(scenario, run, states.asked, played or section.played, workers)
-    return TrainingRun(scenario, run, dict(states.asked), outcomes)
+    return TrainingRun(scenario, run, dict(states.asked), outcomes, states.result)
 
 
 @dataclass(frozen=True)

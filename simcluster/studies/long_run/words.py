@@ -11,6 +11,7 @@ from simcluster.results.result import VERSION
 from simcluster.studies.long_run.accounts import restart_seconds, stop_rate
 from simcluster.studies.long_run.build import section_of
 from simcluster.studies.long_run.checkpoints import checkpoint_bytes
+from simcluster.studies.long_run.cost_words import columns_of, cost_document, energy_lines, format_dollars, money_lines
 from simcluster.studies.long_run.losses import loss_bought
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def summary(training: PlayedRuns) -> str:
         *_checkpoint(training),
         *_failures(training),
         *_goodput(training),
+        *energy_lines(training),
     ]
     blocks = [head, _where(training), _causes(training), _parts(training), _expected(training), _states(training)]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
@@ -99,13 +101,7 @@ def _time(training: PlayedRuns) -> Iterator[str]:
     if row["p95"] - row["p5"] > 1e-6 * row["mean"]:
         days += f" ({row['p5']:.4g} to {row['p95']:.4g} in nine runs of ten)"
     yield f"  time         {days}, of which {steps:.4g} days of steps at {format_seconds(step)}"
-    hours = f"{training.gpu_hours:,.0f} GPU-hours"
-    if training.spare_gpu_hours:
-        hours += f", {training.spare_gpu_hours:,.0f} of spares beside"
-    if training.dollars is None:
-        yield f"  money        {hours}; for dollars say what one costs: run.price"
-    else:
-        yield f"  money        ${training.dollars:,.0f} at ${training.price:.2f} a GPU-hour ({hours})"
+    yield from money_lines(training)
 
 
 def _checkpoint(training: PlayedRuns) -> Iterator[str]:
@@ -159,7 +155,7 @@ def _goodput(training: PlayedRuns) -> Iterator[str]:
     spread = f"+- {half:.2g} points; {low:.2%} to {high:.2%} in nine runs of ten"
     yield f"  goodput      {row['mean']:.2%} ({spread}); ETTR {training.ettr:.2%}"
     effective, healthy = training.effective_mfu, training.step_mfu
-    yield f"               effective MFU {effective:.1%}: the healthy step's {healthy:.1%} x goodput"
+    yield f"               effective MFU {effective:.1%}, over the whole wall: the healthy step's {healthy:.1%} x goodput"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -174,7 +170,8 @@ def _where(training: PlayedRuns) -> list[str]:
         row = _row(shown, fate)
         bar = "" if fate == "productive" else "█" * round(_BAR * row["share"] / most) or "▏"
         hours = f"{row['mean_s'] / 3600:,.2f} h"
-        lines.append(f"    {_WORDS[fate]:<20} {hours:>12} {row['share']:>8.2%}  {bar}".rstrip())
+        cost = columns_of(training, str(fate))
+        lines.append(f"    {_WORDS[fate]:<20} {hours:>12} {row['share']:>8.2%}{cost}  {bar}".rstrip())
     return lines
 
 
@@ -186,13 +183,17 @@ def _causes(training: PlayedRuns) -> list[str]:
     for cause in table.index[:_CAUSES]:
         row = _row(table, cause)
         hours = [f"{row[name] / 3600:.2f}" for name in _HOURS]
-        rows.append([str(cause), f"{row['strikes']:.1f}", f"{row['outages']:.1f}", *hours, f"{row['share']:.2%}"])
+        paid = [format_dollars(row["dollars"])] if training.money is not None else []
+        counts = [f"{row[name]:.1f}" for name in ("strikes", "outages")]
+        rows.append([str(cause), *counts, *hours, f"{row['share']:.2%}", *paid])
     rest = table.iloc[_CAUSES:]
     if len(rest):
         hours = [f"{rest[name].sum() / 3600:.2f}" for name in _HOURS]
         counts = [f"{rest[name].sum():.1f}" for name in ("strikes", "outages")]
-        rows.append([f"{len(rest)} others", *counts, *hours, f"{rest['share'].sum():.2%}"])
+        paid = [format_dollars(rest["dollars"].sum())] if training.money is not None else []
+        rows.append([f"{len(rest)} others", *counts, *hours, f"{rest['share'].sum():.2%}", *paid])
     header = ["cause", "strikes", "outages", "lost h", "detection h", "waiting h", "restart h", "all h", "of the wall"]
+    header += ["costs"] if training.money is not None else []
     return table_lines(header, rows)
 
 
@@ -259,6 +260,7 @@ def document(training: PlayedRuns) -> dict[str, Any]:
         "spare_gpu_hours": training.spare_gpu_hours,
         "price_per_gpu_hour": training.price,
         "dollars": training.dollars,
+        **cost_document(training),
         "mtbf_s": 1 / stop_rate(training.run) if stop_rate(training.run) else None,
         "checkpoint": {
             "size_bytes": checkpoint_bytes(training.scenario, section.checkpoint),
