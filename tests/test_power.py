@@ -19,7 +19,15 @@ H100 = draw_of("h100")
 
 def test_limits_are_the_vendors() -> None:
     full = {name: draw_of(name).full for name in presets("power.yaml")}
-    assert full == {"a100-80gb": 400, "h100": 700, "h200": 700, "b200": 1000, "gb200": 1200, "mi300x": 750}
+    assert full == {
+        "a100-80gb": 400,
+        "a100-40gb": 400,
+        "h100": 700,
+        "h200": 700,
+        "b200": 1000,
+        "gb200": 1200,
+        "mi300x": 750,
+    }
     assert all(entry["source"] for entry in presets("power.yaml").values())
     with pytest.raises(InputError, match="did you mean 'h100'"):
         draw_of("h1000")

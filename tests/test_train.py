@@ -47,6 +47,7 @@ RUN: dict[str, Any] = {
     "wrong_diagnosis": 0.1,
     "maintenance": {"every": "3 d", "lasts": "30 min"},
     "price": 2.0,
+    "achievable_mfu": "50%",
 }
 PLAIN: dict[str, Any] = {
     "steps": 80_000_000,

@@ -54,6 +54,7 @@ def _write(args: argparse.Namespace, training: TrainingRun, compared: dict[str, 
         (args.gantt, lambda: plots.weeks(training)),
         (args.fates, lambda: plots.fates(compared)),
         (args.plot, lambda: plots.goodput(training)),
+        (args.power, lambda: plots.power(training)),
     )
     if args.log:
         common.write_table(args.log, training.log)

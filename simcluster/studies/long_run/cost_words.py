@@ -170,4 +170,3 @@ def columns_of(training: PlayedRuns, fate: str) -> str:
         kwh = float(training.energy.kwh[fate].mean()) / (1e3 if mega else 1.0)
         cells.append(f"{kwh:>9,.2f} {'MWh' if mega else 'kWh'}")
     return "".join(f"  {cell}" for cell in cells)
-

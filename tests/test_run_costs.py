@@ -1,0 +1,229 @@
+"""What a run costs and draws: sums that close, prices that are inputs, the price of MFU, and the curve around a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simcluster import cli
+from simcluster.base.errors import InputError
+from simcluster.scenario.scenario import load
+from simcluster.show import plots
+from simcluster.studies.long_run.cost_words import format_energy
+from simcluster.studies.long_run.energy import STANDING_BY, RunEnergy
+from simcluster.studies.long_run.money import RunMoney, price_of_mfu
+from simcluster.studies.long_run.train import Training, train
+
+RUN: dict[str, Any] = {
+    "days": "21 d",
+    "failures": [
+        {"name": "machine", "of": "host", "mtbf": "3 d", "repair": "6 h"},
+        {"name": "hot", "effect": "slow", "count": 40, "within": "54 d", "by": [1.2], "lasts": "3 h"},
+    ],
+    "checkpoint": {"stall": "20 s", "every": "1 h", "price": 23.0, "keep": 4, "bytes_per_parameter": 10},
+    "restart": [{"part": "stop", "takes": "1 min", "exposed": False}, {"part": "warm up", "takes": "4 min"}],
+    "spares": {"warm": 2, "cold": 1, "price": 0.5},
+    "maintenance": {"every": "3 d", "lasts": "30 min"},
+    "price": 2.0,
+    "power": {"price": 0.1, "pue": 1.2},
+}
+
+
+def trained(run: dict[str, Any], played: int = 20) -> Training:
+    return train(load("tiny_dp", {"run": run}), played=played)
+
+
+def without(run: dict[str, Any], *paths: str) -> dict[str, Any]:
+    """The run without what stands at these paths (a.b)."""
+    copy = {name: dict(value) if isinstance(value, dict) else value for name, value in run.items()}
+    for path in paths:
+        section, _, name = path.rpartition(".")
+        del (copy[section] if section else copy)[name]
+    return copy
+
+
+@pytest.fixture(scope="module")
+def training() -> Training:
+    return trained(RUN)
+
+
+@pytest.fixture(scope="module")
+def money(training: Training) -> RunMoney:
+    assert training.money is not None
+    return training.money
+
+
+@pytest.fixture(scope="module")
+def energy(training: Training) -> RunEnergy:
+    assert training.energy is not None
+    return training.energy
+
+
+# --- money ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_cost_wall() -> None:
+    """$10 M at $2 is 5 M GPU-hours; at 35 % MFU they do what 3.5 M would at 50 %: $3 M, or 42.9 % more training."""
+    hours, peak = 10e6 / 2, 989e12
+    done = hours * 3600 * 0.35 * peak
+    assert done == pytest.approx(6.2307e24)
+    held = price_of_mfu(10e6, 0.35, 0.5)
+    assert held.dollars == pytest.approx(2 * done / (3600 * 0.5 * peak)) == pytest.approx(7e6)
+    assert held.lost == pytest.approx(3e6)
+    assert held.more == pytest.approx(3 / 7)
+    assert price_of_mfu(10e6, 0.35, 1.0).lost == pytest.approx(6.5e6)
+    assert price_of_mfu(10e6, 0.4, 1.0).lost == pytest.approx(6e6)
+    assert price_of_mfu(10e6, 0.5, 0.4).lost == 0
+
+
+def test_dollars_are_hours_bytes_and_kwh_at_their_prices(training: Training, money: RunMoney) -> None:
+    days, energy = 21, training.energy
+    assert energy is not None
+    each = training.run.gpus / training.run.machines
+    assert money.gpus == pytest.approx(2.0 * training.run.gpus * 24 * days)
+    assert money.spares == pytest.approx(0.5 * 3 * each * 24 * days)
+    size = training.to_dict()["checkpoint"]["size_bytes"]
+    assert money.storage == pytest.approx(23.0 * 4 * size / 1e12 * days * 12 / 365.25)
+    assert money.electricity == pytest.approx(0.1 * energy.total.mean())
+    assert training.dollars == pytest.approx(sum(dollars for _, dollars in money.parts()))
+    assert training.numbers.loc["dollars", "mean"] == pytest.approx(training.dollars)
+
+
+def test_fates_causes_and_what_stands_by_are_all_dollars(training: Training, money: RunMoney) -> None:
+    standing = 0.1 * float(training.energy.kwh[STANDING_BY].mean()) if training.energy else 0.0
+    assert money.spares is not None
+    assert money.storage is not None
+    assert sum(money.by_fate.values()) + money.spares + money.storage + standing == pytest.approx(training.dollars)
+    by_none = sum(money.by_fate[fate] for fate in ("productive", "checkpoint", "write", "verification"))
+    assert sum(money.by_cause.values()) == pytest.approx(sum(money.by_fate.values()) - by_none)
+    assert money.failures == pytest.approx(money.by_cause["machine"] + money.by_cause["hot"])
+    assert money.by_cause["maintenance"] > 0
+    assert training.causes.loc["machine", "dollars"] == money.by_cause["machine"]
+    assert training.breakdown.loc["lost", "dollars"] == money.by_fate["lost"]
+
+
+def test_a_price_changes_its_part_alone(training: Training, money: RunMoney) -> None:
+    dear = trained({**RUN, "power": {"price": 0.2, "pue": 1.2}}).money
+    assert dear is not None
+    before = dict(money.parts())
+    assert dict(dear.parts()) == before | {"electricity": pytest.approx(2 * before["electricity"])}
+    plain = trained(without(RUN, "spares.price", "checkpoint.price", "power.price"))
+    assert plain.money is not None
+    assert dict(plain.money.parts()) == {"gpus": before["gpus"], "spares": pytest.approx(4 * before["spares"])}
+    assert "not in it, for want of run.checkpoint.price, run.power.price" in plain.summary()
+    nothing = trained(without(RUN, "spares.price", "checkpoint.price", "power.price", "price"), played=2)
+    assert nothing.dollars is None
+    assert nothing.breakdown["dollars"].isna().all()
+
+
+def test_what_is_lost_at_an_mfu_is_the_step_and_what_is_not_productive(training: Training) -> None:
+    assert training.price_of_mfu is None
+    high = trained({**RUN, "achievable_mfu": "90%"})
+    assert high.price_of_mfu is not None
+    assert high.dollars is not None
+    assert high.price_of_mfu.lost == pytest.approx(high.dollars * (1 - high.step_mfu * high.goodput / 0.9))
+    assert "more training for the money" in high.summary()
+    assert "in the step" in high.summary()
+    low = trained({**RUN, "achievable_mfu": 0.001}, played=2)
+    assert "held to an MFU of 0%: nothing is lost" in low.summary()
+
+
+# --- energy -----------------------------------------------------------------------------------------------------------
+
+
+def test_energy_is_power_over_the_wall(training: Training, energy: RunEnergy) -> None:
+    hours = training.outcomes.wall / 3600
+    assert np.allclose(sum(energy.kwh.values()), energy.total)
+    assert energy.average == pytest.approx(1e3 * energy.total.sum() / hours.sum())
+    assert energy.low < energy.average < energy.peak
+    each = training.run.gpus / training.run.machines
+    assert energy.standing_by == pytest.approx(1.2 * 2 * each * (energy.draw.idle + energy.draw.beside))
+    assert energy.kwh["productive"][0] / energy.kwh["lost"][0] == pytest.approx(
+        training.outcomes.spent()["productive"][0] / training.outcomes.spent()["lost"][0]
+    )
+
+
+def test_the_building_draws_pue_times_its_machines(energy: RunEnergy) -> None:
+    plain = trained({**RUN, "power": {"price": 0.1}}).energy
+    assert plain is not None
+    assert np.allclose(energy.total, 1.2 * plain.total)
+    assert energy.swing(5e-3) == pytest.approx(1.2 * plain.swing(5e-3))
+    assert energy.swing(5e-3) < energy.swing(0.0) == pytest.approx(energy.peak - energy.low)
+
+
+def test_the_curve_around_a_failure_has_every_fate_at_its_power(training: Training, energy: RunEnergy) -> None:
+    log = training.log[training.log["what"] == "detection"]
+    first = float(log["begin_s"].iloc[0])
+    table = energy.over(training.log, first - 4000.0, first + 900.0, every=0.05)
+    mean = table.groupby("what")["watts"].mean()
+    for fate in ("checkpoint", "detection", "restart"):
+        assert mean[fate] == pytest.approx(energy.watts(fate) + energy.standing_by)
+    seconds = 0.05 * table["what"].value_counts()
+    assert seconds["checkpoint"] == pytest.approx(20, abs=0.2)
+    assert seconds["detection"] == pytest.approx(120, abs=0.2)
+    assert mean["productive"] == pytest.approx(energy.watts("productive") + energy.standing_by, rel=0.02)
+    assert table["watts"].between(0.999 * min(energy.low, mean.min()), 1.001 * energy.peak).all()
+
+
+def test_what_nobody_says_is_asked_for() -> None:
+    """A PCIe card is in no list of what cards draw; the run may say it."""
+    scenario = load("tiny_dp", {"run": without(RUN, "power"), "cluster.device": "a100-80gb-pcie"})
+    silent = train(scenario, played=2)
+    assert silent.energy is None
+    assert "run.power.idle and run.power.full, in W" in silent.summary()
+    assert silent.to_dict()["energy"] is None
+    with pytest.raises(InputError, match="nobody says what these GPUs take"):
+        plots.power(silent)
+    told = train(load("tiny_dp", {"run": RUN, "cluster.device": "a100-80gb-pcie", "run.power.idle": 40,
+                                  "run.power.full": 300}), played=2)  # fmt: skip
+    assert told.energy is not None
+    assert told.energy.draw.full == 300
+    assert "assumed: the rest of a machine draws nothing" in told.summary()
+
+
+def test_what_is_assumed_is_told_until_it_is_said(training: Training) -> None:
+    assert "assumed: communication takes 20% of the way from idle to full (196 W a GPU)" in training.summary()
+    said = trained({**RUN, "power": {"communication": "35%"}}, played=2)
+    assert said.energy is not None
+    assert list(said.energy.assumed()) == []
+    assert "assumed" not in said.summary()
+    with pytest.raises(InputError, match="below idle"):
+        trained({**RUN, "power": {"full": 10}}, played=2).summary()
+
+
+def test_energies_are_read_at_a_glance() -> None:
+    assert [format_energy(kwh) for kwh in (3.2, 2_500, 25_000, 21_588e3)] == [
+        "3.2 kWh",
+        "2,500 kWh",
+        "25 MWh",
+        "21.59 GWh",
+    ]
+
+
+# --- the picture and the command --------------------------------------------------------------------------------------
+
+
+def test_the_picture_says_what_it_shows(training: Training, energy: RunEnergy) -> None:
+    figure = plots.power(training)
+    step, failure, fates = figure.axes
+    line = step.get_lines()[0].get_ydata()
+    assert line[0] == pytest.approx((1.2 * energy.curve.mean + energy.standing_by) / 1e3)
+    assert step.get_ylabel() == failure.get_ylabel() == "power of the job (kW)"
+    assert failure.get_xlabel().startswith("the first outage of the first run: time (min)")
+    assert "kWh" in fates.get_xlabel()
+    widths = [bar.get_width() for bar in fates.patches]
+    rest = sorted((float(each.mean()) for fate, each in energy.kwh.items() if fate != "productive"), reverse=True)
+    assert widths == pytest.approx(rest[: len(widths)])
+
+
+def test_the_command_tells_money_and_energy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["train", "tiny_dp", "--run.days", "7 d", "--set", "run.checkpoint={stall: 5 s, every: 2 h}"]
+    argv += ["--run.failures", "rsc-1", "--played", "3", "--run.price", "2", "--run.power.price", "0.1"]
+    assert cli.main([*argv, "--power", str(tmp_path / "power.png")]) == 0
+    text = capsys.readouterr().out
+    for words in ("GPUs $1,344, electricity $", "kW on average", "J a token", "productive               167."):
+        assert words in text
+    assert (tmp_path / "power.png").stat().st_size > 10_000
