@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from simcluster.show import plots as plots
     from simcluster.simulate import simulate as simulate
     from simcluster.studies.long_run.replays import replay_failures as replay_failures
+    from simcluster.studies.long_run.staged import train_stages as train_stages
     from simcluster.studies.long_run.train import train as train
     from simcluster.studies.multi_job import simulate_together as simulate_together
     from simcluster.studies.packings import compare_packing as compare_packing
@@ -80,6 +81,7 @@ _HOME = {
     "sweep": "simcluster.studies.sweep.sweep",
     "train": "simcluster.studies.long_run.train",
     "walls": "simcluster.budget.walls",
+    "train_stages": "simcluster.studies.long_run.staged",
     "what_if_free": "simcluster.studies.whatif.free",
     "what_pays": "simcluster.studies.whatif.mitigations",
 }

@@ -1,4 +1,4 @@
-"""What a run costs and draws: sums that close, prices that are inputs, the price of MFU, and the curve around a failure."""
+"""What a run costs and draws: sums that close, prices that are inputs, the price of MFU, the curve around a failure."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from simcluster.cli.common import format_table
 from simcluster.faults import SequenceLengths
 from simcluster.faults.draws import stream
 from simcluster.importers.csv_numbers import histogram_in
-from simcluster.longrun.spec import Tokens
+from simcluster.longrun.recipe import Tokens
 from simcluster.packing.lengths import LognormalLengths
 from simcluster.packing.packed import mean_of_padded
 from simcluster.packing.rules import PACKING

@@ -12,10 +12,13 @@ from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.longrun.eventlog import read_log
 from simcluster.longrun.logrows import columns_of
-from simcluster.scenario.scenario import load
+from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 from simcluster.studies.long_run.replays import log_path, replay_failures
+from simcluster.studies.long_run.staged import train_stages
 from simcluster.studies.long_run.train import TrainingRun, train
+
+_OF_ONE = ("gantt", "fates", "plot", "power", "log", "weeks")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -29,6 +32,9 @@ def run(args: argparse.Namespace) -> None:
     if args.columns or args.began:
         raise InputError("--columns and --began are of a log: --replay LOG")
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
+    if scenario.run is not None and scenario.run.stages:
+        _stages(args, scenario)
+        return
     training = train(scenario, played=args.played, workers=args.workers)
     common.answer(args, training.summary, training.to_dict)
     _write(args, training, {scenario.name: training})
@@ -69,3 +75,12 @@ def _verbose(training: TrainingRun, begun: float) -> None:
         f"{common.peak_memory()}",
         file=sys.stderr,
     )
+
+
+def _stages(args: argparse.Namespace, scenario: Scenario) -> None:
+    """A run of stages: text and JSON; pictures and tables are those of a run without."""
+    given = [name for name in _OF_ONE if getattr(args, name)]
+    if given:
+        raise InputError(f"--{given[0]} is of a run without stages; --set run.stages=null leaves them out")
+    training = train_stages(scenario, played=args.played, workers=args.workers)
+    common.answer(args, training.summary, training.to_dict)

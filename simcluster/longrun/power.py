@@ -1,7 +1,7 @@
 """What a job draws: power of a GPU by its utilisation, of the whole job over one step, and the energy of a run by fate.
 
 A GPU draws idle + (full - idle) x u, where u is its share of what it does when it draws ``full``; a machine its
-``node`` beside them, whatever they do; the building ``pue`` times all of it.  Seconds, watts, joules; kWh where the name says so.
+``node`` beside them at any load; the building ``pue`` times all.  Seconds, watts, joules; kWh where the name says so.
 """
 
 from __future__ import annotations

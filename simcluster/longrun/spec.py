@@ -6,7 +6,6 @@ makes of the cluster's states is asked of the step simulator (``studies/long_run
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.documents.spec import Spec
+from simcluster.longrun.recipe import StageSpec, Tokens, tokens_of_stages
 from simcluster.longrun.times import FixedTime, Fraction, Shape, Time
 
 DAY, YEAR = 86400.0, 365.25 * 86400.0
@@ -26,25 +26,12 @@ Positive = Annotated[float, Field(strict=False, gt=0)]
 Share = Annotated[Fraction, BeforeValidator(lambda value: _percent(value))]
 Whole = Annotated[int, Field(strict=True, ge=0, le=10**7)]
 
-_COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(steps|tokens)?\s*")
-
 
 def _percent(value: object) -> object:
     """ "2 %" is 0.02."""
     if isinstance(value, str) and value.strip().endswith("%"):
         return float(value.strip().removesuffix("%")) / 100
     return value
-
-
-def _tokens(value: object) -> object:
-    """ "15.6T" is 15.6e12."""
-    if isinstance(value, str) and (found := _COUNT.fullmatch(value)):
-        return float(found[1]) * {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[found[2]]
-    return value
-
-
-Tokens = Annotated[Positive, BeforeValidator(_tokens)]
-"""How many tokens: "15.6T"."""
 
 
 class ExponentialLaw(Spec):
@@ -257,7 +244,9 @@ class RunSpec(Spec):
     """A run of weeks: one of ``days`` (wall time: "54 d"), ``steps``, ``tokens`` or ``loss`` says when it ends.
 
     A ``loss`` becomes tokens by a ``law`` of loss: a name, or ``{form: NDC, E: .., A: .., alpha: .., B: .., beta: ..}``
-    (left out: besiroglu); where a law is given, the loss that the tokens buy is told.
+    (left out: besiroglu); where a law is given, the loss that the tokens buy is told.  ``stages`` are a recipe over
+    time, in tokens: a ramp of the batch, longer sequences.
+
     ``short``: without spares the job ``wait``s for a machine, or goes on with ``shrink``: fewer replicas.
     ``straggler``: a slow device is left, replaced at once or after the next checkpoint, ``noticed`` after it began.
     ``price`` in dollars a GPU and hour is asked for, never assumed; ``achievable_mfu`` is what the run is held to: what
@@ -269,6 +258,7 @@ class RunSpec(Spec):
     tokens: Tokens | None = None
     loss: Positive | None = None
     law: str | dict[str, str | float] | None = None
+    stages: tuple[StageSpec, ...] = ()
     failures: Annotated[FailuresSpec, BeforeValidator(_failures)] = FailuresSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
     detection: Time = FixedTime(seconds="2 min")
@@ -294,3 +284,9 @@ class RunSpec(Spec):
             if len(ends) != 1:
                 raise InputError(f"run: when does it end? give one of days, steps, tokens, loss; got {ends or 'none'}")
         return document
+
+    @model_validator(mode="after")
+    def _follow(self) -> RunSpec:
+        if self.stages:
+            tokens_of_stages(self.stages, self.tokens)
+        return self

@@ -14,7 +14,7 @@ from simcluster.faults.data import Packing
 from simcluster.faults.spec import Batch
 from simcluster.faults.where import Number
 from simcluster.faults.words import in_words
-from simcluster.longrun.spec import Tokens
+from simcluster.longrun.recipe import Tokens
 from simcluster.packing.lengths import Lengths
 from simcluster.packing.packed import WHOLE, Packed
 

@@ -35,16 +35,23 @@ class Chunk:
 
 
 def play_chunks(
-    scenario: Scenario, run: LongRun, states: Mapping[str, float], count: int, workers: int | Executor = 1
+    scenario: Scenario,
+    run: LongRun,
+    states: Mapping[str, float],
+    count: int,
+    workers: int | Executor = 1,
+    *,
+    first: int = 0,
 ) -> Outcomes:
-    """So many runs, in order.  ``workers`` is a number of processes or any executor; InputError if it is below 1."""
+    """So many runs from ``first`` on, in order.  ``workers`` is a number of processes or any executor; InputError if it
+    is below 1."""
     if isinstance(workers, int) and workers < 1:
         raise InputError(f"{workers} processes cannot play anything; use at least 1")
     if workers == 1:
-        return play_replicas(run, scenario.seed, count)
+        return play_replicas(run, scenario.seed, count, first)
     members = workers if isinstance(workers, int) else int(getattr(workers, "_max_workers", 0) or 4)
     text = json.dumps(scenario.document())
-    chunks = [Chunk(text, dict(states), scenario.seed, *part) for part in _parts(count, members)]
+    chunks = [Chunk(text, dict(states), scenario.seed, first + begin, many) for begin, many in _parts(count, members)]
     if isinstance(workers, int):
         tables = _on_crew(chunks, min(workers, len(chunks)))
     else:

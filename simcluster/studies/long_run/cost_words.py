@@ -92,7 +92,8 @@ def _lost(training: PlayedRuns, money: RunMoney) -> Iterator[str]:
         f"{format_dollars(held.lost)} is lost ({held.lost / total:.1%}; {held.more:.1%} more training for the money)"
     )
     step = max(0.0, total * training.goodput * (1 - training.step_mfu / held.achievable))
-    yield f"{_INDENT}of it {format_dollars(step)} in the step, {format_dollars(held.lost - step)} in what is not productive"
+    rest = format_dollars(held.lost - step)
+    yield f"{_INDENT}of it {format_dollars(step)} in the step, {rest} in what is not productive"
 
 
 def energy_lines(training: PlayedRuns) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What runs that were played draw: kWh by fate, the power of the whole job on average and at most, and how it swings."""
+"""What runs that were played draw: kWh by fate, the power of the job on average and at most, and how it swings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs that were played cost, in dollars by fate and by cause: of what has a price in the scenario, and no more."""
+"""What runs that were played cost, in dollars by fate and by cause: of what has a price in the scenario alone."""
 
 from __future__ import annotations
 

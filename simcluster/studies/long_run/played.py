@@ -46,7 +46,7 @@ class _Step:
 class PlayedRuns:
     """Runs that were played: of ``scenario``, which is ``run`` in numbers; ``states`` are the states of the cluster
     that the step simulator played for it (by words, seconds a step), ``outcomes`` what came of each run, ``step`` the
-    healthy step, whole.
+    healthy step, whole, ``first`` the number of the first run (that of a stage's runs is not 0).
 
     Days, goodput and dollars are means over the runs; ``numbers`` has their 95 % intervals and percentiles.
     """
@@ -56,6 +56,7 @@ class PlayedRuns:
     states: Mapping[str, float]
     outcomes: Outcomes
     step: Result | None = field(default=None, repr=False)
+    first: int = 0
 
     @property
     def played(self) -> int:
@@ -207,7 +208,7 @@ class PlayedRuns:
 
     @cached_property
     def _rows(self) -> list[RunRow]:
-        return play_events(self.run, self.scenario.seed)[1]
+        return play_events(self.run, self.scenario.seed, self.first)[1]
 
     def restart_for(self, ettr: float) -> float:
         """Seconds from a strike to training on, detection included, that an effective training time ratio asks for.

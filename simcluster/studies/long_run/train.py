@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.long_run import accounts, words
 from simcluster.studies.long_run.build import long_run_of, section_of
@@ -18,15 +19,22 @@ def train(scenario: Scenario | str, *, played: int | None = None, workers: int |
     """Play the runs of a scenario: ``played`` of them (left out: as many as its ``run.played`` says).
 
     ``workers`` is a number of processes, or any concurrent.futures.Executor; the numbers are the same to the bit.
-    InputError if the scenario has no run, or one that cannot be.
+    InputError if the scenario has no run, or one that cannot be, or one of stages (``train_stages``).
     """
     scenario = load(scenario) if isinstance(scenario, str) else scenario
     section = section_of(scenario)
+    if section.stages:
+        raise InputError(f"{scenario.name}: the run has stages; play it with simcluster.train_stages")
+    return played_runs(scenario, played or section.played, workers)
+
+
+def played_runs(scenario: Scenario, count: int, workers: int | Executor = 1, *, first: int = 0) -> TrainingRun:
+    """So many runs of a scenario, from that number on."""
     states = StepStates(scenario)
     run = long_run_of(scenario, states)
     accounts.check_end(run)
-    outcomes = play_chunks(scenario, run, states.asked, played or section.played, workers)
-    return TrainingRun(scenario, run, dict(states.asked), outcomes, states.result)
+    outcomes = play_chunks(scenario, run, states.asked, count, workers, first=first)
+    return TrainingRun(scenario, run, dict(states.asked), outcomes, states.result, first)
 
 
 @dataclass(frozen=True)

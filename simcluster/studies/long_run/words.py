@@ -71,10 +71,10 @@ def _job(training: PlayedRuns) -> Iterator[str]:
     yield (
         f"  batch        {scenario.tokens_per_step:,} tokens a step ({training_of.global_batch:,} = micro batch "
         f"{training_of.micro_batch} x {scenario.microbatches:,} x dp {scenario.dp}); "
-        f"{_row(training.numbers, 'steps')['mean']:,.0f} steps, {_tokens(training.tokens)} tokens"
+        f"{_row(training.numbers, 'steps')['mean']:,.0f} steps, {format_tokens(training.tokens)} tokens"
     )
     if scenario.data is not None and scenario.data.unique:
-        epochs, unique = training.tokens / scenario.data.unique, _tokens(scenario.data.unique)
+        epochs, unique = training.tokens / scenario.data.unique, format_tokens(scenario.data.unique)
         yield f"  data         {epochs:.3g} epochs of {unique} tokens"
 
 
@@ -86,7 +86,7 @@ def _loss(training: PlayedRuns) -> Iterator[str]:
         yield from (f"               {note}" for note in bought.notes)
 
 
-def _tokens(count: float) -> str:
+def format_tokens(count: float) -> str:
     """Tokens as people count them: 15.60T, 300.0B."""
     for letter, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
         if count >= scale:
@@ -155,7 +155,7 @@ def _goodput(training: PlayedRuns) -> Iterator[str]:
     spread = f"+- {half:.2g} points; {low:.2%} to {high:.2%} in nine runs of ten"
     yield f"  goodput      {row['mean']:.2%} ({spread}); ETTR {training.ettr:.2%}"
     effective, healthy = training.effective_mfu, training.step_mfu
-    yield f"               effective MFU {effective:.1%}, over the whole wall: the healthy step's {healthy:.1%} x goodput"
+    yield f"               effective MFU {effective:.1%} over the wall: the healthy step's {healthy:.1%} x goodput"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def _causes(training: PlayedRuns) -> list[str]:
         rows.append([f"{len(rest)} others", *counts, *hours, f"{rest['share'].sum():.2%}", *paid])
     header = ["cause", "strikes", "outages", "lost h", "detection h", "waiting h", "restart h", "all h", "of the wall"]
     header += ["costs"] if training.money is not None else []
-    return table_lines(header, rows)
+    return in_columns(header, rows)
 
 
 def _parts(training: PlayedRuns) -> list[str]:
@@ -214,10 +214,10 @@ def _expected(training: PlayedRuns) -> list[str]:
         half = float(row["half_width"]) * (100 if percent else 1)
         noise = f"+- {half:.2g}" if math.isfinite(half) else "one run"
         rows.append([row["closed_form"], *both, noise, row["why"]])
-    return table_lines(["by closed form", "value", "simulated", "", "why it differs"], rows) if rows else []
+    return in_columns(["by closed form", "value", "simulated", "", "why it differs"], rows) if rows else []
 
 
-def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def in_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned columns: the first, and a last of words, to the left."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     words = header[-1].startswith("why")
@@ -279,13 +279,13 @@ def document(training: PlayedRuns) -> dict[str, Any]:
         "scenario": training.scenario.document(),
         "version": VERSION,
     }
-    return {name: _plain(value) for name, value in found.items()}
+    return {name: plain(value) for name, value in found.items()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers as JSON has them: what is not finite (the interval of one run) is none."""
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.longrun.replayed import struck_in
 from simcluster.studies.long_run.policies import records
-from simcluster.studies.long_run.words import fate_words, table_lines
+from simcluster.studies.long_run.words import fate_words, in_columns
 
 if TYPE_CHECKING:
     from simcluster.studies.long_run.replays import FailureReplay
@@ -53,7 +53,7 @@ def _table(replay: FailureReplay) -> list[str]:
             continue
         cells = [_cell(name, value) for value in values[: 3 if then else 2]]
         rows.append([_called(name), *cells, *(_gap(name, *values[3:]) if then else [])])
-    return table_lines(header, rows)
+    return in_columns(header, rows)
 
 
 def _called(measure: str) -> str:

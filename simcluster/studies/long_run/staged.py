@@ -1,0 +1,195 @@
+"""A run of stages: each is a run of its own, begun from the checkpoint that ended the one before; and their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.longrun.power import KWH
+from simcluster.longrun.recipe import StageSpec, tokens_of_stages
+from simcluster.scenario.scenario import Scenario, from_document, load
+from simcluster.studies.long_run import staged_words
+from simcluster.studies.long_run.accounts import interval
+from simcluster.studies.long_run.build import section_of
+from simcluster.studies.long_run.train import TrainingRun, played_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CHANGE = "change of stage"
+"""What the seconds between two stages are counted under."""
+
+_RUNS = 10**6  # a stage's runs have numbers of their own, so that no two stages draw the same
+_DAY, _HOUR = 86400.0, 3600.0
+
+
+def train_stages(scenario: Scenario | str, *, played: int | None = None, workers: int | Executor = 1) -> StagedTraining:
+    """Play the runs of a scenario whose ``run`` has stages: run r of a stage goes on where run r of that before ended.
+
+    ``played`` and ``workers`` as for ``train``.  InputError for a run without stages, or a stage that cannot be.
+    """
+    scenario = load(scenario) if isinstance(scenario, str) else scenario
+    section = section_of(scenario)
+    if not section.stages:
+        raise InputError(f"{scenario.name}: the run has no stages; play it with simcluster.train")
+    scenarios, count = stage_scenarios(scenario), played or section.played
+    stages = [played_runs(own, count, workers, first=_RUNS * number) for number, own in enumerate(scenarios)]
+    return StagedTraining(scenario, tuple(stages))
+
+
+def stage_scenarios(scenario: Scenario) -> list[Scenario]:
+    """The scenario of each stage: a run of so many tokens, with what the stage sets."""
+    section = section_of(scenario)
+    found = []
+    counts = tokens_of_stages(section.stages, section.tokens)
+    for number, (stage, tokens) in enumerate(zip(section.stages, counts, strict=True), 1):
+        own = {"run.stages": None, "run.tokens": tokens, "name": f"{scenario.name}, stage {number}"}
+        try:
+            found.append(from_document(scenario.document(), {**stage.set, **own}))
+        except InputError as error:
+            raise InputError(f"run.stages: stage {number}: {str(error).removeprefix('override: ')}") from None
+    return found
+
+
+@dataclass(frozen=True)
+class StagedTraining:
+    """Runs of several stages that were played, each stage a ``TrainingRun`` of its own, in order.
+
+    Between two stages the job stands for the later one's ``change``, idle.  What a stage begins with is what the run
+    says: parts as old, spares all there.
+    """
+
+    scenario: Scenario
+    stages: tuple[TrainingRun, ...]
+
+    @property
+    def specs(self) -> tuple[StageSpec, ...]:
+        """The stages as the document has them."""
+        return section_of(self.scenario).stages
+
+    @property
+    def played(self) -> int:
+        """Runs."""
+        return self.stages[0].played
+
+    @cached_property
+    def wall(self) -> Floats:
+        """Seconds of each run."""
+        return self._sum(lambda stage, change: stage.outcomes.wall + change)
+
+    @cached_property
+    def gpu_hours(self) -> Floats:
+        """Of each run: of the job's GPUs, spares left out."""
+        return self._sum(lambda stage, change: (stage.outcomes.wall + change) * stage.run.gpus / _HOUR)
+
+    @cached_property
+    def dollars(self) -> Floats | None:
+        """Of each run, of all that has a price; None where nothing has."""
+        return None if self.stages[0].money is None else self._sum(_dollars)
+
+    @cached_property
+    def kwh(self) -> Floats | None:
+        """Of each run; None where nobody says what its GPUs draw."""
+        return None if any(stage.energy is None for stage in self.stages) else self._sum(_kwh)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the steps that are kept."""
+        return sum(stage.tokens for stage in self.stages)
+
+    @property
+    def goodput(self) -> float:
+        """The productive share of all GPU-hours."""
+        return self._of_gpu_hours(lambda stage: stage.goodput)
+
+    @property
+    def effective_mfu(self) -> float:
+        """Of the whole run, over the wall."""
+        return self._of_gpu_hours(lambda stage: stage.effective_mfu)
+
+    @cached_property
+    def numbers(self) -> pd.DataFrame:
+        """Days, GPU-hours, failures, and dollars and kWh where they are known: mean, low and high (95 %), p5, p50, p95
+        of the runs."""
+        import pandas as pd
+
+        measured = {"days": self.wall / _DAY, "gpu_hours": self.gpu_hours, "failures": self._sum(_failures)}
+        measured |= {name: each for name, each in (("dollars", self.dollars), ("kwh", self.kwh)) if each is not None}
+        rows = [[*interval(values), *np.quantile(values, (0.05, 0.5, 0.95))] for values in measured.values()]
+        index = pd.Index(list(measured), name="what")
+        return pd.DataFrame(rows, index=index, columns=["mean", "low", "high", "p5", "p50", "p95"])
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """By stage: tokens, tokens_per_step, sequence_length, gpus, step_time_s, step_mfu, steps, days, goodput,
+        failures, gpu_hours, dollars, kwh (nan where they are not known)."""
+        import pandas as pd
+
+        rows = [_row(stage) for stage in self.stages]
+        return pd.DataFrame(rows, index=pd.RangeIndex(1, len(rows) + 1, name="stage"))
+
+    @cached_property
+    def breakdown(self) -> pd.Series[float]:
+        """Seconds of a run by fate, all stages together; they sum to the mean wall."""
+        import pandas as pd
+
+        seconds = sum((stage.breakdown["mean_s"] for stage in self.stages[1:]), self.stages[0].breakdown["mean_s"])
+        change = pd.Series({CHANGE: sum(stage.change for stage in self.specs)})
+        return pd.concat([seconds, change]).rename("mean_s")
+
+    def summary(self) -> str:
+        """A run in half a minute of reading."""
+        return staged_words.summary(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: CONTRACT.md, "A run of stages"."""
+        return staged_words.document(self)
+
+    def _each(self) -> Iterator[tuple[TrainingRun, float]]:
+        return zip(self.stages, (stage.change for stage in self.specs), strict=True)
+
+    def _sum(self, of: Callable[[TrainingRun, float], Floats]) -> Floats:
+        return np.asarray(sum(of(stage, change) for stage, change in self._each()), dtype=np.float64)
+
+    def _of_gpu_hours(self, of: Callable[[TrainingRun], float]) -> float:
+        return sum(of(stage) * stage.gpu_hours for stage in self.stages) / float(self.gpu_hours.mean())
+
+
+def _failures(stage: TrainingRun, _: float) -> Floats:
+    stops = [number for number, cause in enumerate(stage.run.causes) if cause.stops]
+    return stage.outcomes.strikes[:, stops].sum(axis=1).astype(np.float64)
+
+
+def _dollars(stage: TrainingRun, change: float) -> Floats:
+    assert stage.money is not None
+    return stage.money.total + stage.money.rates["restart"] * change
+
+
+def _kwh(stage: TrainingRun, change: float) -> Floats:
+    assert stage.energy is not None
+    return stage.energy.total + (stage.energy.watts("restart") + stage.energy.standing_by) * change / KWH
+
+
+def _row(stage: TrainingRun) -> dict[str, float]:
+    return {
+        "tokens": stage.tokens,
+        "tokens_per_step": stage.scenario.tokens_per_step,
+        "sequence_length": stage.scenario.model.sequence_length,
+        "gpus": stage.run.gpus,
+        "step_time_s": stage.run.pattern.step,
+        "step_mfu": stage.step_mfu,
+        "steps": float(stage.outcomes.steps.mean()),
+        "days": stage.days,
+        "goodput": stage.goodput,
+        "failures": float(_failures(stage, 0.0).mean()),
+        "gpu_hours": stage.gpu_hours,
+        "dollars": np.nan if stage.dollars is None else stage.dollars,
+        "kwh": np.nan if stage.energy is None else float(stage.energy.total.mean()),
+    }

@@ -1,0 +1,128 @@
+"""A run of stages: each stage is a run of its own, and the whole is their sum."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from test_documents_cited import described, is_described, keys
+
+import simcluster
+from simcluster import cli
+from simcluster.base.errors import InputError
+from simcluster.scenario.scenario import load
+from simcluster.studies.long_run.staged import CHANGE, StagedTraining, stage_scenarios, train_stages
+
+STAGES: list[dict[str, Any]] = [
+    {"until": "0.5T tokens", "set": {"training.global_batch": 64}},
+    {"until": "2T", "set": {}},
+    {"set": {"model.sequence_length": 4096, "training.global_batch": 32}, "change": "10 min"},
+]
+RUN: dict[str, Any] = {
+    "tokens": "3T",
+    "failures": [{"name": "machine", "of": "host", "mtbf": "3 d"}],
+    "checkpoint": {"stall": "20 s", "every": "1 h"},
+    "restart": [{"part": "warm up", "takes": "4 min"}],
+    "price": 2.0,
+}
+
+
+def scenario(run: dict[str, Any] | None = None, stages: Any = STAGES) -> simcluster.Scenario:
+    return load("tiny_dp", {"run": {**(run or RUN), "stages": stages}})
+
+
+@pytest.fixture(scope="module")
+def staged() -> StagedTraining:
+    return train_stages(scenario(), played=40)
+
+
+def test_a_stage_is_the_scenario_with_what_it_sets() -> None:
+    whole = scenario()
+    first, second, third = stage_scenarios(whole)
+    assert [each.run.tokens for each in (first, second, third) if each.run] == [0.5e12, 1.5e12, 1e12]
+    assert (first.training.global_batch, third.training.global_batch) == (64, 32)
+    assert second.training == whole.training
+    assert third.model.sequence_length == 4096
+    assert (first.model, second.model) == (whole.model, whole.model)
+
+
+def test_the_whole_is_the_sum_of_its_stages(staged: StagedTraining) -> None:
+    walls = sum(stage.outcomes.wall for stage in staged.stages)
+    assert np.allclose(staged.wall, walls + 600)
+    assert staged.tokens == pytest.approx(3e12, rel=1e-6)
+    assert staged.breakdown.sum() == pytest.approx(staged.wall.mean(), rel=1e-12)
+    assert staged.breakdown[CHANGE] == 600
+    assert staged.dollars is not None
+    gpus = staged.stages[0].run.gpus
+    assert staged.dollars == pytest.approx(2.0 * gpus * staged.wall / 3600)
+    assert staged.numbers.loc["gpu_hours", "mean"] == pytest.approx(gpus * staged.wall.mean() / 3600)
+    assert staged.kwh is not None
+    assert staged.kwh.mean() > staged.table["kwh"].sum()
+    done = sum(stage.step_mfu * stage.breakdown.loc["productive", "mean_s"] for stage in staged.stages)
+    assert staged.effective_mfu == pytest.approx(done / staged.wall.mean(), rel=1e-3)
+
+
+def test_stages_that_set_nothing_are_one_run() -> None:
+    """Up to noise, and the checkpoint at the end of each."""
+    parts = train_stages(scenario(stages=[{"until": "1T"}, {}]), played=60)
+    whole = simcluster.train(load("tiny_dp", {"run": RUN}), played=60)
+    error = np.hypot(*(each.std(ddof=1) / np.sqrt(60) for each in (parts.wall, whole.outcomes.wall)))
+    assert abs(parts.wall.mean() - whole.outcomes.wall.mean()) < 4 * error + 20
+    one, other = parts.stages
+    assert not np.array_equal(one.outcomes.strikes, other.outcomes.strikes)
+
+
+def test_a_run_of_a_stage_has_its_own_log(staged: StagedTraining) -> None:
+    for stage in staged.stages:
+        assert stage.log["end_s"].max() == pytest.approx(stage.outcomes.wall[0])
+
+
+def test_the_same_bytes_on_one_and_on_many_processes(staged: StagedTraining) -> None:
+    assert json.dumps(train_stages(scenario(), played=40, workers=2).to_dict()) == json.dumps(staged.to_dict())
+
+
+def test_json_keys_are_those_of_the_contract(staged: StagedTraining) -> None:
+    names = described("A run of stages")
+    document = {name: value for name, value in staged.to_dict().items() if name != "runs"}
+    found = {*keys(json.loads(json.dumps(document, allow_nan=False))), "runs"}
+    assert sorted(key for key in found if not is_described(key, names)) == []
+    assert sorted(name for name in names if not any(is_described(key, {name}) for key in found)) == []
+
+
+def test_the_command_plays_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["train", "tiny_dp", "--played", "2", "--run.tokens", "1T"]
+    argv += ["--set", "run.checkpoint={stall: 5 s, every: 2 h}"]
+    argv += ["--set", "run.stages=[{until: 200B, set: {training.global_batch: 64}}, {}]"]
+    assert cli.main(argv) == 0
+    text = capsys.readouterr().out
+    for words in ("2 runs of 2 stages", "stage 1: training.global_batch: 64", "stage 2: as the scenario", "1.000T"):
+        assert words in text
+    assert cli.main([*argv, "--gantt", "weeks.png"]) == 2
+    assert "--gantt is of a run without stages" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("run", "stages", "words"),
+    [
+        ({"tokens": None, "days": "3 d"}, [{}], "so the run must be: give tokens"),
+        ({}, [{}, {"until": "1T"}], "until when?"),
+        ({}, [{"until": "1T"}, {"until": "2T"}], "the last ends at 2e+12 tokens, the run at 3e+12"),
+        ({}, [{"until": "2T"}, {"until": "1T"}, {}], "stage 2 ends at 1e+12 tokens, where it begins or before"),
+        ({}, [{"set": {"run.days": "3 d"}}], "run.days is the run's, not a stage's"),
+        ({}, [{"set": {"training.global_batch": 7}}], "stage 1: "),
+        ({}, [{"set": {"training.batch": 8}}], "stage 1: "),
+    ],
+)
+def test_bad_stages_are_one_message(run: dict[str, Any], stages: Any, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        stage_scenarios(scenario({**RUN, **run}, stages))
+    assert words in str(caught.value)
+
+
+def test_each_way_names_the_other() -> None:
+    with pytest.raises(InputError, match=r"play it with simcluster\.train_stages"):
+        simcluster.train(scenario())
+    with pytest.raises(InputError, match=r"play it with simcluster\.train$"):
+        train_stages(load("tiny_dp", {"run": RUN}))
