@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from simcluster.show import plots as plots
     from simcluster.simulate import simulate as simulate
     from simcluster.studies.long_run.replays import replay_failures as replay_failures
-    from simcluster.studies.long_run.staged import train_stages as train_stages
     from simcluster.studies.long_run.train import train as train
+    from simcluster.studies.long_run.train_stages import train_stages as train_stages
     from simcluster.studies.multi_job import simulate_together as simulate_together
     from simcluster.studies.packings import compare_packing as compare_packing
     from simcluster.studies.scaling.scale import scaling as scaling
@@ -80,8 +80,8 @@ _HOME = {
     "stragglers": "simcluster.studies.whatif.straggling",
     "sweep": "simcluster.studies.sweep.sweep",
     "train": "simcluster.studies.long_run.train",
+    "train_stages": "simcluster.studies.long_run.train_stages",
     "walls": "simcluster.budget.walls",
-    "train_stages": "simcluster.studies.long_run.staged",
     "what_if_free": "simcluster.studies.whatif.free",
     "what_pays": "simcluster.studies.whatif.mitigations",
 }

@@ -13,7 +13,8 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.scenario.scenario import load
-from simcluster.studies.long_run.staged import CHANGE, StagedTraining, stage_scenarios, train_stages
+from simcluster.studies.long_run.staged import CHANGE
+from simcluster.studies.long_run.train_stages import StagedTraining, stage_scenarios, train_stages
 
 STAGES: list[dict[str, Any]] = [
     {"until": "0.5T tokens", "set": {"training.global_batch": 64}},

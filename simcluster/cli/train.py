@@ -15,8 +15,8 @@ from simcluster.longrun.logrows import columns_of
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 from simcluster.studies.long_run.replays import log_path, replay_failures
-from simcluster.studies.long_run.staged import train_stages
 from simcluster.studies.long_run.train import TrainingRun, train
+from simcluster.studies.long_run.train_stages import train_stages
 
 _OF_ONE = ("gantt", "fates", "plot", "power", "log", "weeks")
 

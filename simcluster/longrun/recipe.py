@@ -22,6 +22,12 @@ def _tokens(value: object) -> object:
     return value
 
 
+_OWN = ("run", "run.stages", "run.tokens", "run.steps", "run.days", "run.played")
+"""What a stage cannot set."""
+
+_OWN = ("run", "run.stages", "run.tokens", "run.steps", "run.days", "run.played")
+"""What a stage cannot set."""
+
 Tokens = Annotated[float, Field(strict=False, gt=0), BeforeValidator(_tokens)]
 
 
@@ -55,10 +61,7 @@ def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[fl
         number, end = wrong[0] + 1, ends[wrong[0]]
         raise InputError(f"run.stages: stage {number} ends at {end:g} tokens, where it begins or before")
     for stage in stages:
-        bad = [path for path in stage.set if path.split(".")[0] == "run" and path.split(".")[1:2] in _OWN]
+        bad = [path for path in stage.set if path in _OWN]
         if bad:
             raise InputError(f"run.stages: {bad[0]} is the run's, not a stage's")
     return counts
-
-
-_OWN = (["stages"], ["tokens"], ["steps"], ["days"], ["played"], [])

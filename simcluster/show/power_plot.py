@@ -123,8 +123,10 @@ def _draw_failure(axes: Axes, training: DrawingRun, energy: DrawnEnergy, scale: 
     for fate in dict.fromkeys(what):
         own = np.append(what[parts] == fate, False)
         colour = seen[fate] = LOOKS[fate][1] if fate != "productive" else tinted(_COMPUTE, 0.55)
-        band = (energy.low / scale, energy.peak / scale) if fate == "productive" else (0.0, np.append(mean, mean[-1]))
-        axes.fill_between(edges, *band, where=own | np.roll(own, 1), step="post", color=colour, linewidth=0)
+        low, high = (
+            (energy.low / scale, energy.peak / scale) if fate == "productive" else (0.0, np.append(mean, mean[-1]))
+        )
+        axes.fill_between(edges, low, high, where=own | np.roll(own, 1), step="post", color=colour, linewidth=0)
     axes.step(edges, np.append(mean, mean[-1]), where="post", color=TEXT, linewidth=1.1)
     axes.set_xlim(0, at[-1])
     names = {fate: "training: what a step goes through" if fate == "productive" else LOOKS[fate][0] for fate in seen}

@@ -68,7 +68,8 @@ def money_lines(training: PlayedRuns) -> Iterator[str]:
 
 def _spread(training: PlayedRuns) -> str:
     """Between which dollars nine runs of ten are, where they differ."""
-    low, high = (float(training.numbers.loc["dollars", name]) for name in ("p5", "p95"))
+    row = training.numbers.to_dict(orient="index")["dollars"]
+    low, high = row["p5"], row["p95"]
     if high - low < 1e-3 * high:
         return ""
     return f" ({format_dollars(low)} to {format_dollars(high)} in nine runs of ten)"
@@ -77,7 +78,7 @@ def _spread(training: PlayedRuns) -> str:
 def _lost(training: PlayedRuns, money: RunMoney) -> Iterator[str]:
     total = training.dollars or 0.0
     if money.failures > 0:
-        count = float(training.numbers.loc["failures", "mean"])
+        count = training.numbers.to_dict(orient="index")["failures"]["mean"]
         each = f", {format_dollars(money.failures / count)} a failure" if count >= 1 else ""
         share = money.failures / total
         yield f"{_INDENT}lost to what fails {format_dollars(money.failures)} ({share:.2%}{each})"

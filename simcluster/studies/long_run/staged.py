@@ -1,24 +1,21 @@
-"""A run of stages: each is a run of its own, begun from the checkpoint that ended the one before; and their sums."""
+"""Runs of several stages that were played, in numbers: the sums of their stages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.errors import InputError
 from simcluster.longrun.power import KWH
-from simcluster.longrun.recipe import StageSpec, tokens_of_stages
-from simcluster.scenario.scenario import Scenario, from_document, load
-from simcluster.studies.long_run import staged_words
+from simcluster.longrun.recipe import StageSpec
+from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.accounts import interval
 from simcluster.studies.long_run.build import section_of
-from simcluster.studies.long_run.train import TrainingRun, played_runs
+from simcluster.studies.long_run.train import TrainingRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,40 +23,11 @@ if TYPE_CHECKING:
 CHANGE = "change of stage"
 """What the seconds between two stages are counted under."""
 
-_RUNS = 10**6  # a stage's runs have numbers of their own, so that no two stages draw the same
 _DAY, _HOUR = 86400.0, 3600.0
 
 
-def train_stages(scenario: Scenario | str, *, played: int | None = None, workers: int | Executor = 1) -> StagedTraining:
-    """Play the runs of a scenario whose ``run`` has stages: run r of a stage goes on where run r of that before ended.
-
-    ``played`` and ``workers`` as for ``train``.  InputError for a run without stages, or a stage that cannot be.
-    """
-    scenario = load(scenario) if isinstance(scenario, str) else scenario
-    section = section_of(scenario)
-    if not section.stages:
-        raise InputError(f"{scenario.name}: the run has no stages; play it with simcluster.train")
-    scenarios, count = stage_scenarios(scenario), played or section.played
-    stages = [played_runs(own, count, workers, first=_RUNS * number) for number, own in enumerate(scenarios)]
-    return StagedTraining(scenario, tuple(stages))
-
-
-def stage_scenarios(scenario: Scenario) -> list[Scenario]:
-    """The scenario of each stage: a run of so many tokens, with what the stage sets."""
-    section = section_of(scenario)
-    found = []
-    counts = tokens_of_stages(section.stages, section.tokens)
-    for number, (stage, tokens) in enumerate(zip(section.stages, counts, strict=True), 1):
-        own = {"run.stages": None, "run.tokens": tokens, "name": f"{scenario.name}, stage {number}"}
-        try:
-            found.append(from_document(scenario.document(), {**stage.set, **own}))
-        except InputError as error:
-            raise InputError(f"run.stages: stage {number}: {str(error).removeprefix('override: ')}") from None
-    return found
-
-
 @dataclass(frozen=True)
-class StagedTraining:
+class StagedRuns:
     """Runs of several stages that were played, each stage a ``TrainingRun`` of its own, in order.
 
     Between two stages the job stands for the later one's ``change``, idle.  What a stage begins with is what the run
@@ -140,17 +108,11 @@ class StagedTraining:
         """Seconds of a run by fate, all stages together; they sum to the mean wall."""
         import pandas as pd
 
-        seconds = sum((stage.breakdown["mean_s"] for stage in self.stages[1:]), self.stages[0].breakdown["mean_s"])
-        change = pd.Series({CHANGE: sum(stage.change for stage in self.specs)})
-        return pd.concat([seconds, change]).rename("mean_s")
-
-    def summary(self) -> str:
-        """A run in half a minute of reading."""
-        return staged_words.summary(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON: CONTRACT.md, "A run of stages"."""
-        return staged_words.document(self)
+        fates = self.stages[0].breakdown.index
+        seconds = {
+            str(fate): sum(float(stage.breakdown.loc[fate, "mean_s"]) for stage in self.stages) for fate in fates
+        }
+        return pd.Series(seconds | {CHANGE: sum(stage.change for stage in self.specs)}, name="mean_s")
 
     def _each(self) -> Iterator[tuple[TrainingRun, float]]:
         return zip(self.stages, (stage.change for stage in self.specs), strict=True)
@@ -164,7 +126,7 @@ class StagedTraining:
 
 def _failures(stage: TrainingRun, _: float) -> Floats:
     stops = [number for number, cause in enumerate(stage.run.causes) if cause.stops]
-    return stage.outcomes.strikes[:, stops].sum(axis=1).astype(np.float64)
+    return np.asarray(stage.outcomes.strikes[:, stops].sum(axis=1), dtype=np.float64)
 
 
 def _dollars(stage: TrainingRun, change: float) -> Floats:

@@ -11,15 +11,15 @@ from simcluster.studies.long_run.cost_words import format_dollars, format_energy
 from simcluster.studies.long_run.words import format_tokens, in_columns, plain
 
 if TYPE_CHECKING:
-    from simcluster.studies.long_run.staged import StagedTraining
+    from simcluster.studies.long_run.staged import StagedRuns
 
 
-def summary(training: StagedTraining) -> str:
+def summary(training: StagedRuns) -> str:
     """What a person needs: what comes of the run as a whole, and of each stage."""
     return "\n\n".join("\n".join(lines) for lines in (list(_whole(training)), list(_stages(training))))
 
 
-def _whole(training: StagedTraining) -> Iterator[str]:
+def _whole(training: StagedRuns) -> Iterator[str]:
     scenario, count = training.scenario, training.played
     yield scenario.name
     runs = f"{count:,} run{'s' * (count > 1)} of {len(training.stages)} stages"
@@ -39,15 +39,15 @@ def _whole(training: StagedTraining) -> Iterator[str]:
         yield f"  energy       {format_energy(kwh)}: {format_power(average)} on average"
 
 
-def _between(training: StagedTraining, name: str, form: str) -> str:
+def _between(training: StagedRuns, name: str, form: str) -> str:
     """The mean, and between what nine runs of ten are."""
-    row = training.numbers.loc[name]
-    mean, low, high = (float(row[each]) for each in ("mean", "p5", "p95"))
+    row = training.numbers.astype(float).to_dict(orient="index")[name]
+    mean, low, high = (row[each] for each in ("mean", "p5", "p95"))
     spread = f" ({form.format(low)} to {form.format(high)} in nine runs of ten)" if high - low > 1e-6 * mean else ""
     return form.format(mean) + spread
 
 
-def _stages(training: StagedTraining) -> Iterator[str]:
+def _stages(training: StagedRuns) -> Iterator[str]:
     header = ["stage", "tokens", "a step", "sequence", "GPUs", "step", "MFU", "steps", "days", "goodput", "failures"]
     header += ["million GPU-hours"]
     header += ["costs"] if training.dollars is not None else []
@@ -80,7 +80,7 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def document(training: StagedTraining) -> dict[str, Any]:
+def document(training: StagedRuns) -> dict[str, Any]:
     """For JSON: CONTRACT.md, "A run of stages"."""
     found = {
         "name": training.scenario.name,

@@ -1,0 +1,59 @@
+"""A run of stages: each is a run of its own, begun from the checkpoint that ended the one before."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.longrun.recipe import tokens_of_stages
+from simcluster.scenario.scenario import Scenario, from_document, load
+from simcluster.studies.long_run import staged_words
+from simcluster.studies.long_run.build import section_of
+from simcluster.studies.long_run.staged import StagedRuns
+from simcluster.studies.long_run.train import played_runs
+
+_RUNS = 10**6  # a stage's runs have numbers of their own, so that no two stages draw the same
+
+
+def train_stages(scenario: Scenario | str, *, played: int | None = None, workers: int | Executor = 1) -> StagedTraining:
+    """Play the runs of a scenario whose ``run`` has stages: run r of a stage goes on where run r of that before ended.
+
+    ``played`` and ``workers`` as for ``train``.  InputError for a run without stages, or a stage that cannot be.
+    """
+    scenario = load(scenario) if isinstance(scenario, str) else scenario
+    section = section_of(scenario)
+    if not section.stages:
+        raise InputError(f"{scenario.name}: the run has no stages; play it with simcluster.train")
+    scenarios, count = stage_scenarios(scenario), played or section.played
+    stages = [played_runs(own, count, workers, first=_RUNS * number) for number, own in enumerate(scenarios)]
+    return StagedTraining(scenario, tuple(stages))
+
+
+def stage_scenarios(scenario: Scenario) -> list[Scenario]:
+    """The scenario of each stage: a run of so many tokens, with what the stage sets."""
+    section = section_of(scenario)
+    found = []
+    counts = tokens_of_stages(section.stages, section.tokens)
+    for number, (stage, tokens) in enumerate(zip(section.stages, counts, strict=True), 1):
+        changes: dict[str, Any] = dict(stage.set)
+        changes |= {"run.stages": None, "run.tokens": tokens, "name": f"{scenario.name}, stage {number}"}
+        try:
+            found.append(from_document(scenario.document(), changes))
+        except InputError as error:
+            raise InputError(f"run.stages: stage {number}: {str(error).removeprefix('override: ')}") from None
+    return found
+
+
+@dataclass(frozen=True)
+class StagedTraining(StagedRuns):
+    """Runs of stages that were played, and what is said of them."""
+
+    def summary(self) -> str:
+        """A run in half a minute of reading."""
+        return staged_words.summary(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: CONTRACT.md, "A run of stages"."""
+        return staged_words.document(self)
