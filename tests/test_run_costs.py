@@ -191,7 +191,7 @@ def test_what_is_assumed_is_told_until_it_is_said(training: Training) -> None:
     assert list(said.energy.assumed()) == []
     assert "assumed" not in said.summary()
     with pytest.raises(InputError, match="below idle"):
-        trained({**RUN, "power": {"full": 10}}, played=2).summary()
+        trained({**RUN, "power": {"full": 10}}, played=2)
 
 
 def test_energies_are_read_at_a_glance() -> None:

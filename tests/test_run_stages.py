@@ -111,6 +111,7 @@ def test_the_command_plays_stages(capsys: pytest.CaptureFixture[str]) -> None:
         ({}, [{}, {"until": "1T"}], "until when?"),
         ({}, [{"until": "1T"}, {"until": "2T"}], "the last ends at 2e+12 tokens, the run at 3e+12"),
         ({}, [{"until": "2T"}, {"until": "1T"}, {}], "stage 2 ends at 1e+12 tokens, where it begins or before"),
+        ({}, [{"until": "3 steps"}, {}], "3 steps"),
         ({}, [{"set": {"run.days": "3 d"}}], "run.days is the run's, not a stage's"),
         ({}, [{"set": {"training.global_batch": 7}}], "stage 1: "),
         ({}, [{"set": {"training.batch": 8}}], "stage 1: "),
@@ -122,8 +123,10 @@ def test_bad_stages_are_one_message(run: dict[str, Any], stages: Any, words: str
     assert words in str(caught.value)
 
 
-def test_each_way_names_the_other() -> None:
+def test_each_way_names_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match=r"play it with simcluster\.train_stages"):
         simcluster.train(scenario())
+    assert cli.main(["advise", "interval", "llama3_405b_15t"]) == 2
+    assert "--set run.stages=null leaves them out" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"play it with simcluster\.train$"):
         train_stages(load("tiny_dp", {"run": RUN}))

@@ -12,7 +12,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
 from simcluster.documents.spec import Spec
 
-_COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(steps|tokens)?\s*")
+_COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(tokens)?\s*")
 
 
 def _tokens(value: object) -> object:
@@ -21,9 +21,6 @@ def _tokens(value: object) -> object:
         return float(found[1]) * {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[found[2]]
     return value
 
-
-_OWN = ("run", "run.stages", "run.tokens", "run.steps", "run.days", "run.played")
-"""What a stage cannot set."""
 
 _OWN = ("run", "run.stages", "run.tokens", "run.steps", "run.days", "run.played")
 """What a stage cannot set."""

@@ -37,6 +37,10 @@ def section_of(scenario: Scenario) -> RunSpec:
 def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
     """The run of a scenario in numbers; its states are played where they are not yet, and ``states.notes`` say how."""
     section = section_of(scenario)
+    if section.stages:
+        raise InputError(
+            f"{scenario.name}: the run has stages, this is asked of one; --set run.stages=null leaves them out"
+        )
     states.notes.clear()
     weight = _weighed(section, states)
     causes = tuple(_causes(scenario, section, states))

@@ -32,12 +32,18 @@ def energy_of(run: LongRun, outcomes: Outcomes, own: PowerSpec, step: Result | N
 
     InputError where the run says a part of it, and nobody the rest.
     """
-    if step is None:
-        return None
-    device = step.scenario.cluster.device.name
+    draw = None if step is None else draw_in(step.scenario.cluster.device.name, own)
+    return None if step is None or draw is None else RunEnergy(run, outcomes, own, draw, step)
+
+
+def draw_in(device: str, own: PowerSpec) -> DrawSpec | None:
+    """What a device draws in a run; None where neither catalogue nor run says it.
+
+    InputError where the run says a part of it, and nobody the rest.
+    """
     if device not in presets("power.yaml") and own.idle is None and own.full is None:
         return None
-    return RunEnergy(run, outcomes, own, draw_with(device, own), step)
+    return draw_with(device, own)
 
 
 @dataclass(frozen=True)

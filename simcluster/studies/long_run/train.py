@@ -11,6 +11,7 @@ from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.long_run import accounts, words
 from simcluster.studies.long_run.build import long_run_of, section_of
 from simcluster.studies.long_run.chunks import play_chunks
+from simcluster.studies.long_run.energy import draw_in
 from simcluster.studies.long_run.played import PlayedRuns
 from simcluster.studies.long_run.states import StepStates
 
@@ -30,6 +31,9 @@ def train(scenario: Scenario | str, *, played: int | None = None, workers: int |
 
 def played_runs(scenario: Scenario, count: int, workers: int | Executor = 1, *, first: int = 0) -> TrainingRun:
     """So many runs of a scenario, from that number on."""
+    draw_in(
+        scenario.cluster.device.name, section_of(scenario).power
+    )  # what is wrong there is said before all is played
     states = StepStates(scenario)
     run = long_run_of(scenario, states)
     accounts.check_end(run)
