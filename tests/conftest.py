@@ -107,7 +107,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     from simcluster.studies.sweep.playing import play_serially
 
     monkeypatch.setattr(
-        "simcluster.studies.sweep.sweep.play_dealt",
+        "simcluster.studies.sweep.players.play_dealt",
         lambda variants, keys, workers, measure: play_serially(variants, measure),
     )
 

@@ -234,13 +234,13 @@ def test_bad_studies(text: str, words: str, tmp_path: Path, capsys: pytest.Captu
 def test_bad_stores(tmp_path: Path) -> None:
     made = make_sweep(Base("tiny_dp"), seeds(3))
     (tmp_path / "text").write_text("not a database, but long enough to be looked at as one " * 20)
-    with pytest.raises(InputError, match="no database of a sweep"):
+    with pytest.raises(InputError, match="no store of finished rows"):
         run_sweep(made, store=tmp_path / "text", measure=cheap)
     with Store(tmp_path / "old", "0.0.9"):
         pass
     with pytest.raises(InputError, match=rf"begun by simcluster 0\.0\.9, this is {VERSION}"):
         run_sweep(made, store=tmp_path / "old", measure=cheap)
-    with Store(tmp_path / "busy", VERSION), pytest.raises(InputError, match="another sweep is writing"):
+    with Store(tmp_path / "busy", VERSION), pytest.raises(InputError, match="another process is writing"):
         run_sweep(made, store=tmp_path / "busy", measure=cheap)
     file = sqlite3.connect(tmp_path / "foreign")
     file.execute("PRAGMA application_id=7")

@@ -24,15 +24,18 @@ _APPLICATION = 0x51C1  # of PRAGMA application_id: this is one of ours
 
 
 class Store:
-    """The rows that are done.  ``version`` is that of the simulator: numbers of two versions do not mix."""
+    """The rows that are done.  ``version`` is that of the simulator: numbers of two versions do not mix.
 
-    def __init__(self, path: Path, version: str) -> None:
-        self.path = path
+    ``option`` is where people say the path, as complaints name it.
+    """
+
+    def __init__(self, path: Path, version: str, option: str = "-o") -> None:
+        self.path, self._other = path, f"choose another {option}"
         with self._complaints():
             self._file = sqlite3.connect(path, timeout=0.5, isolation_level=None)
             self._file.execute("PRAGMA locking_mode=EXCLUSIVE")
             if self._file.execute("PRAGMA application_id").fetchone()[0] not in (0, _APPLICATION):
-                raise InputError(f"{path}: is another program's database; choose another -o")
+                raise InputError(f"{path}: is another program's database; {self._other}")
             self._file.execute("PRAGMA journal_mode=WAL")
             self._file.execute("PRAGMA synchronous=FULL")
             self._file.executescript(f"BEGIN IMMEDIATE; PRAGMA application_id={_APPLICATION}; {_SCHEMA} COMMIT;")
@@ -43,7 +46,7 @@ class Store:
             self.close()
             raise InputError(
                 f"{path}: was begun by simcluster {found[0]}, this is {version}; numbers of two versions do not mix: "
-                "delete it, or choose another -o"
+                f"delete it, or {self._other}"
             )
 
     def __enter__(self) -> Self:
@@ -100,7 +103,7 @@ class Store:
             text = str(problem)
             if "locked" in text:
                 raise InputError(
-                    f"{self.path}: another sweep is writing to it; wait for it, or choose another -o"
+                    f"{self.path}: another process is writing to it; wait for it, or {self._other}"
                 ) from None
             if "full" in text or "disk I/O" in text:
                 raise InputError(
@@ -109,4 +112,4 @@ class Store:
                 ) from None
             raise InputError(f"{self.path}: {text}") from None
         except sqlite3.DatabaseError as problem:
-            raise InputError(f"{self.path}: is no database of a sweep ({problem}); choose another -o") from None
+            raise InputError(f"{self.path}: is no store of finished rows ({problem}); {self._other}") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +39,10 @@ class Outcomes:
     outages: Ints
     weekly: Floats
 
+    def columns(self) -> dict[str, Any]:
+        """All that came of the runs, by field: what is sent and kept."""
+        return {name: getattr(self, name) for name in (*_COLUMNS, "weekly")}
+
     def spent(self) -> dict[str, Floats]:
         """Seconds of each run by fate: they sum to ``wall``."""
         pattern, goal = self.run.pattern, self.run.goal_at
@@ -56,13 +62,30 @@ class Outcomes:
             | {fate: self.fates[:, number].sum(axis=1) for number, fate in enumerate(FATES)}
         )
 
-    def joined(self, other: Outcomes) -> Outcomes:
-        """Both, one after the other."""
-        weeks = max(self.weekly.shape[1], other.weekly.shape[1])
-        fields = ("wall", "at", "steps", "fates", "parts", "strikes", "outages")
-        both = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in fields}
-        padded = [
-            np.pad(each.weekly, ((0, 0), (0, weeks - each.weekly.shape[1])), constant_values=np.nan)
-            for each in (self, other)
-        ]
-        return Outcomes(self.run, weekly=np.concatenate(padded), **both)
+
+_COLUMNS = ("wall", "at", "steps", "fates", "parts", "strikes", "outages")
+
+
+class GatheredOutcomes:
+    """Room for the outcomes of ``count`` runs, which come in chunks, in any order, and are not held twice."""
+
+    def __init__(self, run: LongRun, count: int) -> None:
+        self._run, self._count = run, count
+        self._found: dict[str, Any] = {}
+        self._weekly: dict[int, Floats] = {}
+
+    def add(self, first: int, chunk: Mapping[str, Any]) -> None:
+        """The runs from ``first`` on: fields of ``Outcomes`` by name."""
+        for name in _COLUMNS:
+            rows = chunk[name]
+            if name not in self._found:
+                self._found[name] = np.empty((self._count, *rows.shape[1:]), rows.dtype)
+            self._found[name][first : first + len(rows)] = rows
+        self._weekly[first] = chunk["weekly"]
+
+    def outcomes(self) -> Outcomes:
+        """All of them, once all are there."""
+        weekly = np.full((self._count, max(rows.shape[1] for rows in self._weekly.values())), np.nan)
+        for first, rows in self._weekly.items():
+            weekly[first : first + len(rows), : rows.shape[1]] = rows
+        return Outcomes(self._run, weekly=weekly, **self._found)

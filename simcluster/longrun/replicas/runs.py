@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, Outcomes
+from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, GatheredOutcomes, Outcomes
 from simcluster.longrun.pattern import MEMORY
 from simcluster.longrun.replicas.outages import OutagesOfRuns
 from simcluster.longrun.replicas.state import FATE, RunsState, Standing
@@ -22,13 +22,18 @@ _TOGETHER = 5000
 
 def play_replicas(run: LongRun, seed: int, count: int, first: int = 0) -> Outcomes:
     """The runs ``first`` to ``first + count`` of a seed."""
-    done: Outcomes | None = None
-    for begin in range(first, first + count, _TOGETHER):
-        state = RunsState(run, CounterStreams(seed, begin, min(_TOGETHER, first + count - begin)))
-        _Runs(state).play()
-        done = state.outcomes() if done is None else done.joined(state.outcomes())
-    assert done is not None
-    return done
+    if count <= _TOGETHER:
+        return _together(run, seed, count, first)
+    gathered = GatheredOutcomes(run, count)
+    for begin in range(0, count, _TOGETHER):
+        gathered.add(begin, _together(run, seed, min(_TOGETHER, count - begin), first + begin).columns())
+    return gathered.outcomes()
+
+
+def _together(run: LongRun, seed: int, count: int, first: int) -> Outcomes:
+    state = RunsState(run, CounterStreams(seed, first, count))
+    _Runs(state).play()
+    return state.outcomes()
 
 
 class _Runs:

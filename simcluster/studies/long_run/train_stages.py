@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -11,23 +11,33 @@ from simcluster.longrun.recipe import tokens_of_stages
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.long_run import staged_words
 from simcluster.studies.long_run.build import section_of
+from simcluster.studies.long_run.chunks import Workers, player_of
 from simcluster.studies.long_run.staged import StagedRuns
 from simcluster.studies.long_run.train import played_runs
+from simcluster.studies.sweep.sweep import Progress
 
 _RUNS = 10**6  # a stage's runs have numbers of their own, so that no two stages draw the same
 
 
-def train_stages(scenario: Scenario | str, *, played: int | None = None, workers: int | Executor = 1) -> StagedTraining:
+def train_stages(
+    scenario: Scenario | str,
+    *,
+    played: int | None = None,
+    workers: Workers = 1,
+    store: str | Path | None = None,
+    progress: Progress = lambda done, total, wrong: None,
+) -> StagedTraining:
     """Play the runs of a scenario whose ``run`` has stages: run r of a stage goes on where run r of that before ended.
 
-    ``played`` and ``workers`` as for ``train``.  InputError for a run without stages, or a stage that cannot be.
+    Arguments as for ``train``.  InputError for a run without stages, or a stage that cannot be.
     """
     scenario = load(scenario) if isinstance(scenario, str) else scenario
     section = section_of(scenario)
     if not section.stages:
         raise InputError(f"{scenario.name}: the run has no stages; play it with simcluster.train")
     scenarios, count = stage_scenarios(scenario), played or section.played
-    stages = [played_runs(own, count, workers, first=_RUNS * number) for number, own in enumerate(scenarios)]
+    with player_of(workers, store, progress) as player:
+        stages = [played_runs(own, count, player, first=_RUNS * number) for number, own in enumerate(scenarios)]
     return StagedTraining(scenario, tuple(stages))
 
 

@@ -17,9 +17,11 @@ from simcluster.simulate import simulate
 
 Row = dict[str, Any]
 """``status`` (ok, refused: no such scenario, failed), ``error``, and the numbers of the result."""
-Numbered = tuple[int, Variant]
+Numbered = tuple[int, Any]
+"""A task and its number: a variant here; ``studies/long_run`` plays chunks of runs in the same way."""
 Finished = tuple[int, Row]
-Measure = Callable[[Variant], Row]
+Measure = Callable[[Any], Row]
+"""A function of a module that plays a task."""
 
 _CHUNK_SECONDS = 0.2  # short variants travel together: a task by itself costs an executor up to 3 ms
 _MOST_TOGETHER = 64

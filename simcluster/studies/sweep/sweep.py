@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.errors import InputError
 from simcluster.base.store import Store
 from simcluster.results.result import VERSION
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.studies.sweep.dealing import in_order, play_dealt
-from simcluster.studies.sweep.playing import Finished, Measure, Numbered, Row, measured, play_on, play_serially
+from simcluster.studies.sweep.dealing import in_order
+from simcluster.studies.sweep.players import players_of
+from simcluster.studies.sweep.playing import Finished, Measure, Numbered, Row, measured
 from simcluster.studies.sweep.study import Sweep, make_sweep
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, int], object]
 """Called with how many rows are there, how many there will be, and how many of them are no results."""
-
-DASK = "dask://"
-_CONNECT_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -119,40 +116,11 @@ def _played(
 ) -> Iterator[list[Finished]]:
     """What is finished, as it is finished, wherever it is played."""
     if not numbers:
-        return iter(())
+        return
     keys = in_order(made, numbers)
     variants: Iterator[Numbered] = ((number, made.variant(number)) for number in keys)
-    if executor is None:
-        return play_serially(variants, measure)
-    if isinstance(executor, int):
-        return play_dealt(list(variants), list(keys.values()), executor, measure)
-    if isinstance(executor, str):
-        return _on_dask(executor, variants, measure)
-    return play_on(executor, _workers(executor), variants, measure)
-
-
-def _workers(executor: Executor) -> int:
-    """How many tasks it works on at once, as far as it says."""
-    return int(getattr(executor, "_max_workers", 0) or 4)
-
-
-def _on_dask(address: str, variants: Iterator[Numbered], measure: Measure) -> Iterator[list[Finished]]:
-    """The workers of a Dask cluster, on as many machines as it has."""
-    if not address.startswith(DASK) or address == DASK:
-        raise InputError(f"executor {address!r}: use a number of processes, or dask://HOST:PORT of a Dask scheduler")
-    try:
-        from distributed import Client
-    except ImportError:
-        raise InputError(f"executor {address!r} needs Dask; pip install 'simcluster[dask]'") from None
-    try:
-        client = Client("tcp://" + address.removeprefix(DASK), timeout=_CONNECT_SECONDS)
-    except (OSError, ValueError) as problem:
-        raise InputError(f"executor {address!r}: no Dask scheduler answers there ({problem})") from None
-    with client:
-        workers = len(client.scheduler_info(n_workers=-1)["workers"])
-        if not workers:
-            raise InputError(f"executor {address!r}: the scheduler has no workers; start some with dask worker")
-        yield from play_on(client.get_executor(pure=False), workers, variants, measure)
+    with players_of(executor) as players:
+        yield from players.play(variants, list(keys.values()), measure)
 
 
 __all__ = ["Progress", "Swept", "run_sweep", "sweep"]

@@ -1,0 +1,21 @@
+"""The simulator's own version, to the byte: what numbers that are kept must not outlive."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+_NUMERIC = ("numpy", "scipy")
+
+
+@lru_cache(maxsize=1)
+def sources_digest() -> str:
+    """Of all Python sources of the package, with the versions of the libraries that draw and compute."""
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256(repr([(name, version(name)) for name in _NUMERIC]).encode())
+    for path in sorted(package.rglob("*.py")):
+        text = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
