@@ -23,8 +23,9 @@ from simcluster.studies.long_run.advice_parts import SHORT, nine, spares
 from simcluster.studies.long_run.advice_restarts import restart, straggler
 from simcluster.studies.long_run.advised import Advice
 from simcluster.studies.long_run.build import long_run_of
+from simcluster.studies.long_run.comparing import compare_policies, difference_table
 from simcluster.studies.long_run.in_theory import break_even_hours, efficiency_of, interruption_of, slow_cost
-from simcluster.studies.long_run.policies import compare_policies, difference_table, paired
+from simcluster.studies.long_run.policies import paired
 from simcluster.studies.long_run.states import StepStates
 
 GPU = {"name": "gpu", "of": "gpu", "mtbf": "12 h"}

@@ -24,6 +24,7 @@ from simcluster.studies.long_run.advised import (
     points,
 )
 from simcluster.studies.long_run.build import section_of
+from simcluster.studies.long_run.chunks import RunPlayer
 from simcluster.studies.long_run.in_theory import best_steps, efficiency_of, left_out
 from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, table_of
 from simcluster.studies.long_run.states import StepStates
@@ -37,15 +38,21 @@ _RARE = f"{10**9} steps"  # so that any write keeps up, until the best interval 
 _AROUND = 6  # steps of the grid to either side of what the closed form says
 
 
-def interval(scenario: Scenario | str, *, states: StepStates | None = None, played: int | None = None) -> Advice:
+def interval(
+    scenario: Scenario | str,
+    *,
+    states: StepStates | None = None,
+    played: int | None = None,
+    player: RunPlayer | None = None,
+) -> Advice:
     """How often to checkpoint: goodput over intervals on common random numbers, the closed form beside it, the best,
     and what the scenario's own loses against that."""
-    bench = bench_of(scenario, states, played)
+    bench = bench_of(scenario, states, played, player)
     own = bench.with_section()
     known_best = best_steps(own)
     around = [round(known_best * GRID**power) for power in range(-_AROUND, _AROUND + 1)]
     runs = _runs(own, [*around, own.pattern.steps])
-    goodput = {steps: bench.goodput(run) for steps, run in runs.items()}
+    goodput = bench.goodputs(runs)
     best = max(goodput, key=lambda steps: float(goodput[steps].mean()))
     table = _over_intervals(own, runs, goodput)
     gap = paired(goodput[own.pattern.steps], goodput[best])
@@ -109,12 +116,21 @@ def _over_intervals(own: LongRun, runs: dict[int, LongRun], goodput: dict[int, F
     return table_of(rows)
 
 
-def behind(scenario: Scenario | str, *, states: StepStates | None = None, played: int | None = None) -> Advice:
+def behind(
+    scenario: Scenario | str,
+    *,
+    states: StepStates | None = None,
+    played: int | None = None,
+    player: RunPlayer | None = None,
+) -> Advice:
     """Is it worth it to write checkpoints behind training?  Blocking ones against snapshots, each at its best interval,
     on common random numbers; copies in peers' memory are left out of both."""
-    bench = bench_of(scenario, states, played)
+    bench = bench_of(scenario, states, played, player)
     autos = _both_ways(bench)
-    goodput = {name: _by_interval(bench, run, autos) for name, run in autos.items()}
+    variants = {(name, steps): each for name, run in autos.items() for steps, each in _intervals(run, autos).items()}
+    goodput: dict[str, dict[int, Floats]] = {name: {} for name in autos}
+    for (name, steps), values in bench.goodputs(variants).items():
+        goodput[name][steps] = values
     best = {name: max(found, key=lambda steps: float(found[steps].mean())) for name, found in goodput.items()}
     gap = paired(*(goodput[name][best[name]] for name in autos))
     step = autos["blocking"].pattern.step
@@ -168,12 +184,13 @@ def _both_ways(bench: PolicyBench) -> dict[str, LongRun]:
     return found
 
 
-def _by_interval(bench: PolicyBench, run: LongRun, autos: dict[str, LongRun]) -> dict[int, Floats]:
+def _intervals(run: LongRun, autos: dict[str, LongRun]) -> dict[int, LongRun]:
+    """The run at each interval that is tried."""
     steps = [auto.pattern.steps for auto in autos.values()]
     low, high = max(1.0, min(steps) / 4), max(steps) * 4.0
     count = max(2, round(math.log2(high / low)) + 1)
     grid = [round(each) for each in np.geomspace(low, high, count)]
-    return {each: bench.goodput(variant) for each, variant in _runs(run, [*grid, *steps]).items()}
+    return _runs(run, [*grid, *steps])
 
 
 def _both_over_intervals(autos: dict[str, LongRun], goodput: dict[str, dict[int, Floats]]) -> pd.DataFrame:

@@ -24,6 +24,7 @@ from simcluster.studies.long_run.advised import (
     points,
 )
 from simcluster.studies.long_run.build import section_of
+from simcluster.studies.long_run.chunks import RunPlayer
 from simcluster.studies.long_run.in_theory import (
     Repairs,
     efficiency_of,
@@ -46,10 +47,16 @@ _RELIABLE = (1.0, 2.0, 5.0, 10.0)
 _MORE_GPUS = 1.1
 
 
-def spares(scenario: Scenario | str, *, states: StepStates | None = None, played: int | None = None) -> Advice:
+def spares(
+    scenario: Scenario | str,
+    *,
+    states: StepStates | None = None,
+    played: int | None = None,
+    player: RunPlayer | None = None,
+) -> Advice:
     """How many machines should stand by: share of time short of machines and goodput over counts, Erlang B beside, and
     the fewest for less than ``SHORT``.  The counts are of the kind that the scenario has most of (hot, if none)."""
-    bench = bench_of(scenario, states, played)
+    bench = bench_of(scenario, states, played, player)
     run = replace(bench.with_section(), short=())
     repairs = Repairs.of(run)
     if not repairs.rate:
@@ -60,9 +67,7 @@ def spares(scenario: Scenario | str, *, states: StepStates | None = None, played
     expected = _fewest(run)
     own = None if run.spares.unlimited else run.spares.count
     counts = {*(round(each) for each in np.linspace(0, 1.3 * expected + 3, _COUNTS)), *([] if own is None else [own])}
-    played_at: dict[int, Outcomes] = {}
-    for count in sorted(counts):
-        played_at[count] = bench.play(_with_spares(run, count))
+    played_at = bench.play_all({count: _with_spares(run, count) for count in sorted(counts)})
     fewest = _least(bench, run, repairs, played_at)
     table = _over_counts(run, repairs, played_at)
     row = table[table["spares"] == fewest].iloc[0]
@@ -149,14 +154,20 @@ def _over_counts(run: LongRun, repairs: Repairs, played_at: dict[int, Outcomes])
     return table_of(rows)
 
 
-def nine(scenario: Scenario | str, *, states: StepStates | None = None, played: int | None = None) -> Advice:
+def nine(
+    scenario: Scenario | str,
+    *,
+    states: StepStates | None = None,
+    played: int | None = None,
+    player: RunPlayer | None = None,
+) -> Advice:
     """What one more nine of part reliability is worth in GPUs: goodput with everything failing half, a fifth and a
     tenth as often, and the GPUs that would have to be bought for as much.
 
     A GPU more fails as well: ``gpus`` counts those bought at what one more adds (``marginal``, from the goodput at 1.1
     times the failures), ``gpus_plain`` at a whole one each.  An ``auto`` interval is chosen anew.
     """
-    bench = bench_of(scenario, states, played)
+    bench = bench_of(scenario, states, played, player)
     failures = section_of(bench.scenario).failures
 
     def with_rate(times: float) -> LongRun:
@@ -165,8 +176,8 @@ def nine(scenario: Scenario | str, *, states: StepStates | None = None, played: 
     runs = {times: with_rate(1 / times) for times in _RELIABLE}
     if not interruption_of(runs[1.0]).rate:
         raise InputError("run.failures: nothing stops the job, so nothing could fail less often; name some failures")
-    goodput = {times: bench.goodput(run) for times, run in runs.items()}
-    now, more = goodput[1.0], bench.goodput(with_rate(_MORE_GPUS))
+    goodput = bench.goodputs({**runs, 1 / _MORE_GPUS: with_rate(_MORE_GPUS)})
+    now, more = goodput[1.0], goodput[1 / _MORE_GPUS]
     marginal = 1 + math.log(float(more.mean() / now.mean())) / math.log(_MORE_GPUS)
     table = _over_reliability(bench.scenario.gpus, runs, goodput, marginal)
     last = table.iloc[-1]

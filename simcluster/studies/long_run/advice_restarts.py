@@ -26,6 +26,7 @@ from simcluster.studies.long_run.advised import (
     points,
 )
 from simcluster.studies.long_run.build import section_of
+from simcluster.studies.long_run.chunks import RunPlayer
 from simcluster.studies.long_run.in_theory import (
     break_even_hours,
     efficiency_of,
@@ -68,20 +69,25 @@ class _Times(TimeSpec):
 
 
 def restart(
-    scenario: Scenario | str, *, target: float = 0.9, states: StepStates | None = None, played: int | None = None
+    scenario: Scenario | str,
+    *,
+    target: float = 0.9,
+    states: StepStates | None = None,
+    played: int | None = None,
+    player: RunPlayer | None = None,
 ) -> Advice:
     """What a restart may take: goodput over the length of all its parts, the budget of a whole interruption (detection
     and restart) for a ``target`` goodput, and the part that is worth most."""
     if not 0 < target < 1:
         raise InputError(f"target: a goodput is a share between 0 and 1, as in 0.9; got {target:g}")
-    bench = bench_of(scenario, states, played)
+    bench = bench_of(scenario, states, played, player)
     run = bench.with_section()
     stop = interruption_of(run)
     if not run.restart or not stop.rate:
         raise InputError(
             "run: nothing to advise on: there must be failures that stop the job, and a restart with parts"
         )
-    goodput = {times: bench.goodput(_scaled(run, times)) for times in _tried(run, target)}
+    goodput = bench.goodputs({times: _scaled(run, times) for times in _tried(run, target)})
     table = _over_restarts(run, goodput)
     budget = _budget(table, target)
     second = _parts(bench, run, goodput[1.0])
@@ -166,9 +172,10 @@ def _parts(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
     for part in run.restart:
         law = part.storage if run.pattern.memory is None else part.memory
         variants.append((part.name, law.mean, _scaled(run, 0.0, part.name)))
+    without = bench.goodputs({name: variant for name, _, variant in variants})
     rows = []
-    for name, mean, variant in variants:
-        gap = paired(now, bench.goodput(variant))
+    for name, mean, _ in variants:
+        gap = paired(now, without[name])
         row = {"part": name, "mean_s": mean, "gain": gap.mean, "gain_half_width": gap.half_width}
         rows.append(row | {"gain_per_min": gap.mean / (mean / 60) if mean else 0.0})
     return table_of(rows).sort_values("gain", ascending=False, kind="stable", ignore_index=True)
@@ -178,7 +185,12 @@ def _parts(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
 
 
 def straggler(
-    scenario: Scenario | str, *, slower: float = 0.01, states: StepStates | None = None, played: int | None = None
+    scenario: Scenario | str,
+    *,
+    slower: float = 0.01,
+    states: StepStates | None = None,
+    played: int | None = None,
+    player: RunPlayer | None = None,
 ) -> Advice:
     """What a node that is slower by a share costs, in GPU-hours (and dollars, with a price) over how long it is slow:
     left alone, replaced at once, or after the next checkpoint; each simulated beside what it comes to by hand.
@@ -188,7 +200,7 @@ def straggler(
     """
     if not 0 < slower <= 10:
         raise InputError(f"slower: a share above 0 and at most 10 (1000 %), as in 0.01; got {slower:g}")
-    bench = bench_of(scenario, states, played)
+    bench = bench_of(scenario, states, played, player)
     run, slow, paces = _with_slow_node(bench, slower)
     pace, worst = float(paces.mean()), float(paces.max())
     table = _slow_table(bench, run, slow, pace)
@@ -260,14 +272,14 @@ def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float
     gpus, price = bench.scenario.gpus, section_of(bench.scenario).price
     quiet = bench.play(run)
     long, goodput = float(quiet.wall.mean()), float(share_of(quiet).mean())
-    replaced = {way: _cost_of(bench, run, quiet, slow, way, long / 200) for way in ("at_once", "checkpoint")}
+    lasts = {("left", hours): hours * 3600 * pace / goodput for hours in _HOURS if hours * 3600 < long / 20}
+    lasts |= {(way, 0.0): long / 200 for way in ("at_once", "checkpoint")}
+    slowed = bench.play_all({which: _slowed(run, slow, which[0], seconds) for which, seconds in lasts.items()})
+    costs = {which: _cost_of(outcomes, quiet, len(run.causes)) for which, outcomes in slowed.items()}
+    replaced = {way: costs[way, 0.0] for way in ("at_once", "checkpoint")}
     rows = []
     for hours in _HOURS:
-        left = (
-            _cost_of(bench, run, quiet, slow, "left", hours * 3600 * pace / goodput)
-            if hours * 3600 < long / 20
-            else (math.nan, math.nan)
-        )
+        left = costs.get(("left", hours), (math.nan, math.nan))
         row: dict[str, Any] = {"hours": hours, "left": slow_cost(pace - 1, hours, gpus)}
         row |= {way: _replacing(run, way, pace) / 3600 * gpus for way in replaced}
         for way, (cost, half) in {"left": left, **replaced}.items():
@@ -278,15 +290,17 @@ def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float
     return table_of(rows)
 
 
-def _cost_of(
-    bench: PolicyBench, run: LongRun, quiet: Outcomes, slow: FailureMode, way: str, lasts: float
-) -> tuple[float, float]:
-    """(seconds that a spell of so many costs, half the 95 % interval), against the same runs without."""
+def _slowed(run: LongRun, slow: FailureMode, way: str, lasts: float) -> LongRun:
+    """The run with a node that is slow for so many seconds, now and then."""
     cause = replace(slow, rate=_BUSY / lasts, lasts=FixedTime(seconds=f"{lasts!r} s"), detect=NOW)
     policy: Any = {"left": "leave", "at_once": "replace", "checkpoint": "checkpoint"}[way]
-    slowed = bench.play(replace(run, causes=(*run.causes, cause), straggler=policy, noticed=NOW))
+    return replace(run, causes=(*run.causes, cause), straggler=policy, noticed=NOW)
+
+
+def _cost_of(slowed: Outcomes, quiet: Outcomes, cause: int) -> tuple[float, float]:
+    """(seconds that a spell of that cause costs, half the 95 % interval), against the same runs without."""
     lost = _idle(slowed) - _idle(quiet)
-    spells = slowed.strikes[:, len(run.causes)]
+    spells = slowed.strikes[:, cause]
     if not spells.sum():
         return math.nan, math.nan
     each = float(lost.sum() / spells.sum())

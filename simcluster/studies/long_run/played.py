@@ -145,6 +145,11 @@ class PlayedRuns:
             return None
         return price_of_mfu(self.dollars, self.effective_mfu, achievable)
 
+    @property
+    def dollars_by_run(self) -> Floats | None:
+        """Dollars of each run."""
+        return None if self.dollars is None else self.dollars / self.days / DAY * self.outcomes.wall
+
     @cached_property
     def numbers(self) -> pd.DataFrame:
         """Days, steps, goodput, failures, strikes, outages, and dollars and kWh where they are known: mean, low and

@@ -1,0 +1,199 @@
+"""Policies side by side: runs that differ in what is decided, on the same random numbers, and what that is worth.
+
+What strikes and how long it lasts is drawn by entity, kind and occurrence (``longrun.streams``), so that two policies
+meet the same failures, and the difference of the two is known far better than either (common random numbers).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.longrun.run import LongRun
+from simcluster.scenario.scenario import Scenario, from_document, load
+from simcluster.studies.long_run import accounts
+from simcluster.studies.long_run.build import long_run_of
+from simcluster.studies.long_run.chunks import Workers, player_of
+from simcluster.studies.long_run.policies import PairedDifference, half_width, paired, played_of, records
+from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.long_run.train import TrainingRun
+from simcluster.studies.sweep.sweep import Progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Measure = Literal["goodput", "days", "dollars"]
+MEASURES: Mapping[Measure, tuple[float, str]] = {"goodput": (100, "points"), "days": (1, "days"), "dollars": (1, "$")}
+"""What policies are compared by: how a difference is scaled for people, and its unit."""
+
+Policy = Scenario | str | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PolicyComparison:
+    """Policies on common random numbers: what was played of each in ``runs``, by name; ``measure`` decides which is
+    best.  ``refused`` says of each policy that cannot be why, where that was not to be an error."""
+
+    runs: Mapping[str, TrainingRun]
+    measure: Measure = "goodput"
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def played(self) -> int:
+        """Runs of each."""
+        return next(iter(self.runs.values())).played
+
+    @cached_property
+    def tables(self) -> Mapping[Measure, pd.DataFrame]:
+        """By measure, a row a policy: its mean, half the 95 % interval of that (half_width), the difference from the
+        first policy, half the interval of that (difference_half_width), and how much variance the common numbers
+        saved (variance_gained).  Dollars are there where every policy has a price."""
+        values = {measure: {name: _values(run, measure) for name, run in self.runs.items()} for measure in MEASURES}
+        known = {name: {key: each for key, each in of.items() if each is not None} for name, of in values.items()}
+        return {name: difference_table(of) for name, of in known.items() if len(of) == len(self.runs)}
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """That of its measure."""
+        return self.tables[self.measure]
+
+    @property
+    def best(self) -> str:
+        """The policy with the highest goodput, or the fewest days or dollars."""
+        means = self.table["mean"]
+        return str(means.idxmax() if self.measure == "goodput" else means.idxmin())
+
+    @property
+    def sentence(self) -> str:
+        """Which is best, by how much, and whether the runs are enough to say so."""
+        table, best = self.table, self.best
+        first, (scale, unit) = str(table.index[0]), MEASURES[self.measure]
+        if best == first:
+            return f"{first} is the best of the {len(table)}."
+        gap, half = (scale * float(table.loc[best, name]) for name in ("difference", "difference_half_width"))
+        known = "" if abs(gap) > half else ": too close to say with so few runs"
+        told = f"{gap:+,.0f} +- {half:,.0f}" if unit == "$" else f"{gap:+.3f} +- {half:.3f}"
+        return f"{best} is the best of the {len(table)}: {told} {unit} against {first}{known}."
+
+    def frame(self) -> pd.DataFrame:
+        """A row a policy with everything: ``goodput``, ``goodput_half_width``, ``goodput_difference``, ..., ``days``,
+        ...; and status and error, of those that were refused as well."""
+        import pandas as pd
+
+        parts = [
+            table.rename(columns=lambda name, measure=measure: measure if name == "mean" else f"{measure}_{name}")
+            for measure, table in self.tables.items()
+        ]
+        whole = pd.concat(parts, axis=1).reset_index().assign(status="ok", error="")
+        others = [{"policy": name, "status": "refused", "error": why} for name, why in self.refused.items()]
+        return pd.concat([whole, pd.DataFrame(others)], ignore_index=True) if others else whole
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: CONTRACT.md, "Policies compared"."""
+        rows = {measure: records(table) for measure, table in self.tables.items()}
+        policies = [
+            {"policy": name, **{measure: each[number] for measure, each in rows.items()}}
+            for number, name in enumerate(self.runs)
+        ]
+        refused = [{"policy": name, "error": why} for name, why in self.refused.items()]
+        about = {"measure": self.measure, "played": self.played, "best": self.best, "answer": self.sentence}
+        return {**about, "policies": policies, "refused": refused}
+
+
+def _values(run: TrainingRun, measure: Measure) -> Floats | None:
+    """The measure, run by run."""
+    if measure == "dollars":
+        return run.dollars_by_run
+    return run.shares["productive"] if measure == "goodput" else run.outcomes.wall / 86400
+
+
+def compare_policies(
+    policies: Mapping[str, Policy],
+    *,
+    measure: Measure = "goodput",
+    played: int | None = None,
+    workers: Workers = 1,
+    store: str | Path | None = None,
+    strict: bool = True,
+    progress: Progress = lambda done, total, wrong: None,
+) -> PolicyComparison:
+    """Policies by name, each a scenario (its name or file, too) or changes to the first, as ``{"run.spares.hot": 4}``.
+
+    The steps of scenarios that differ only in their run are played once.  All meet the random numbers of the first
+    one's seed.  ``workers`` and ``store`` are as in ``train``.  InputError where the first is no scenario, there is
+    only one, one has no price and dollars decide, or one cannot be (not ``strict``: it is left out, ``refused``).
+    """
+    if len(policies) < 2:
+        raise InputError(f"compare_policies: two policies or more; got {', '.join(policies) or 'none'}")
+    if measure not in MEASURES:
+        raise InputError(f"compare_policies: measure {measure!r} must be one of {', '.join(MEASURES)}")
+    with player_of(workers, store, progress) as player:
+        made: dict[str, tuple[Scenario, LongRun, dict[str, float]]] = {}
+        refused: dict[str, str] = {}
+        for name, found in _made(policies):
+            if isinstance(found, InputError):
+                if strict or not made:
+                    raise found
+                refused[name] = str(found)
+            else:
+                made[name] = found
+        if len(made) < 2:
+            raise InputError(f"compare_policies: there is nothing to compare with: {next(iter(refused.values()))}")
+        first = next(iter(made.values()))[0]
+        count = played_of(first, played)
+        outcomes = player.play({name: run for name, (_, run, _) in made.items()}, first.seed, count)
+    runs = {name: TrainingRun(*of, outcomes[name]) for name, of in made.items()}
+    priceless = [name for name, run in runs.items() if run.price is None]
+    if measure == "dollars" and priceless:
+        raise InputError(f"compare_policies: {priceless[0]} has no price; say one, as in run.price: 2.5")
+    return PolicyComparison(runs, measure, refused)
+
+
+def _made(
+    policies: Mapping[str, Policy],
+) -> Iterator[tuple[str, tuple[Scenario, LongRun, dict[str, float]] | InputError]]:
+    """Each as its scenario, its run in numbers and the states that it asks for; or why it cannot be."""
+    known: dict[str, StepStates] = {}
+    first: Scenario | None = None
+    for name, policy in policies.items():
+        try:
+            scenario = _scenario(name, policy, first)
+            first = first or scenario
+            document = scenario.document()
+            alike = repr({key: value for key, value in document.items() if key not in ("run", "name")})
+            states = known.setdefault(alike, StepStates(scenario))
+            run = long_run_of(scenario, states)
+            accounts.check_end(run)
+            yield name, (scenario, run, dict(states.asked))
+        except InputError as problem:
+            yield name, problem
+
+
+def _scenario(name: str, policy: Policy, first: Scenario | None) -> Scenario:
+    if isinstance(policy, Mapping):
+        if first is None:
+            raise InputError(f"compare_policies: {name} comes first, so it must be a scenario: the others change it")
+        return from_document(first.document(), policy)
+    return policy if isinstance(policy, Scenario) else load(policy)
+
+
+def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:
+    """A table of a ``PolicyComparison``, of values by run."""
+    first = next(iter(values.values()))
+    rows = []
+    for number, each in enumerate(values.values()):
+        gap = paired(first, each) if number else PairedDifference(0.0, 0.0, math.nan)
+        rows.append((float(each.mean()), half_width(each), gap.mean, gap.half_width, gap.gained))
+    columns = ["mean", "half_width", "difference", "difference_half_width", "variance_gained"]
+    import pandas as pd
+
+    return pd.DataFrame(rows, index=pd.Index(list(values), name="policy"), columns=columns)
+
+
+__all__ = ["MEASURES", "Measure", "Policy", "PolicyComparison", "compare_policies", "difference_table"]
