@@ -112,6 +112,8 @@ class CheckpointPattern:
         whole = np.floor(at / self.period).astype(np.int64)
         rest = at - whole * self.period
         early = rest < 0  # rounding
+        if not early.any():
+            return whole, rest
         return np.where(early, whole - 1, whole), np.where(early, rest + self.period, rest)
 
     def spent(self, what: str, at: Floats) -> Floats:
@@ -134,6 +136,8 @@ class CheckpointPattern:
         """The latest snapshot that is safe then: at ``MEMORY`` any, at ``STORAGE`` one that is there."""
         whole, rest = self._split(at)
         begun = whole * self.cycles - 1 + (rest >= self.phases[0][0][1])
+        if self.cycles == 1:
+            return np.maximum(0, begun)
         if level == STORAGE and self.memory is not None:
             return np.maximum(0, (begun // self.cycles) * self.cycles)
         more = np.searchsorted(self._safe_within, rest, side="right")

@@ -12,6 +12,7 @@ from simcluster.longrun.times import TimeSpec
 
 class LawOfEach:
     """A law for every cause: ``fixed[cause]`` where it is always as long (s); those in ``drawn`` are drawn.
+    ``takes`` is whether any takes any time.
 
     ``what`` names the stream of the draws; ``one`` is the law of all of them where they have the same.
     """
@@ -20,6 +21,7 @@ class LawOfEach:
         self.what, self.of = what, laws
         self.fixed = np.array([law.mean if not law.draws else 0.0 for law in laws])
         self.drawn = [number for number, law in enumerate(laws) if law.draws]
+        self.takes = bool(self.fixed.any() or self.drawn)
         self.one = laws[0] if all(law is laws[0] for law in laws) else None
 
 

@@ -39,6 +39,7 @@ class Hazards:
             for column, number in enumerate(self.cause)
         ]
         self._batches = {number: BadBatches(batch, self, number, count) for number, batch in bad.items()}
+        self.with_bad = [column for column, number in enumerate(self.cause) if number in bad]
         lives = [number for number, cause in enumerate(self.causes) if cause.lives is not None]
         self._lives = {number: PartLives(self.causes[number], self.streams) for number in lives}
         self.seen = np.zeros((len(self.cause), count), dtype=np.int64)
@@ -93,8 +94,8 @@ class Hazards:
         """The columns that strike there, now; what comes next is drawn."""
         load, train = (self.next[kind][who] - self.clock[kind][who] for kind in (LOADED, TRAINED))
         column: Ints = np.where(load <= train, self.column[LOADED][who], self.column[TRAINED][who])
-        for each in np.flatnonzero(np.bincount(column)):
-            self._strike(who[column == each], int(each))
+        for each in np.bincount(column).nonzero()[0].tolist():
+            self._strike(who[column == each], each)
         for kind in (LOADED, TRAINED):
             chosen = who[self.kind[column] == kind]
             if len(chosen):
@@ -115,18 +116,22 @@ class Hazards:
         """They have been exposed while they loaded."""
         self.clock[LOADED][who] += seconds
 
+    def may_hit(self, who: Ints, column: int) -> Bools:
+        """Are there bad machines left that a strike of a column could hit?"""
+        return np.asarray(self._batches[int(self.cause[column])].left[who] > 0)
+
     def on_bad(self, who: Ints, column: int, uniform: Floats) -> None:
         """A strike may have hit a machine of the bad batch, which the repair may cure; ``uniform`` is (runs, 3)."""
         number = int(self.cause[column])
         batch, kind = self._batches[number], int(self.kind[column])
-        before = batch.rate(who)
-        batch.hit(who, uniform, extra=column >= len(self.causes))
-        mine = self.when[batch.column]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            slower = np.where(before > 0, before / batch.rate(who), 1.0)
-            left = (mine[who] - self.clock[kind][who]) * slower
-        mine[who] = np.where(slower == 1.0, mine[who], np.where(np.isinf(slower), np.inf, self.clock[kind][who] + left))
-        self._look(who, kind)
+        cured = batch.hit(who, uniform, extra=column >= len(self.causes))
+        if not len(cured):
+            return
+        now, mine, left = self.clock[kind][cured], self.when[batch.column], batch.left[cured]
+        with np.errstate(divide="ignore", invalid="ignore"):  # of none that are left
+            later = now + (mine[cured] - now) * ((left + 1) * batch.each / (left * batch.each))
+        mine[cured] = np.where(left > 0, later, np.inf)
+        self._look(cured, kind)
 
 
 class BadBatches:
@@ -143,10 +148,15 @@ class BadBatches:
         """How often they fail beyond what others do, 1/s."""
         return np.asarray(self.left[who] * self.each)
 
-    def hit(self, who: Ints, uniform: Floats, *, extra: bool) -> None:
-        """A strike, among all machines or (``extra``) among them, may hit one, which then may be gone."""
+    def hit(self, who: Ints, uniform: Floats, *, extra: bool) -> Ints:
+        """A strike, among all machines or (``extra``) among them, may hit one; returns the runs in which it is gone.
+
+        There is one left in all of these runs.
+        """
         bad = self.left[who]
-        hit: Bools = (bad > 0) & (extra | (uniform[:, 0] < bad / self.machines))
+        hit: Bools = extra | (uniform[:, 0] < bad / self.machines)
+        if not hit.any():
+            return who[:0]
         who, bad, uniform = who[hit], bad[hit], uniform[hit]
         which = np.minimum((uniform[:, 1] * bad).astype(np.int64), bad - 1)
         self.times[which, who] += 1
@@ -156,6 +166,7 @@ class BadBatches:
         who, bad, which = who[gone], bad[gone], which[gone]
         self.times[which, who] = self.times[bad - 1, who]
         self.left[who] = bad - 1
+        return who
 
 
 class PartLives:

@@ -33,7 +33,8 @@ class OutagesOfRuns:
         detected = job.draws(self.laws.detect, occurrence)
         if planned is not None:
             detected[planned] = 0.0
-        job.spend(detected, "detection")
+        if self.laws.detect.takes:
+            job.spend(detected, "detection")
         parts = self._parts(job, occurrence, level)
         if self.run.wrong:
             uniform = job.uniform("wrong", occurrence, 1)[:, 0]
@@ -83,11 +84,11 @@ class OutagesOfRuns:
             return
         lacks = self.state.missing[job.who] > 0
         for each in self.laws.repaired:
-            chosen = np.flatnonzero(leaves == each)
+            chosen = (leaves == each).nonzero()[0]
             if len(chosen):
                 lacks[chosen] |= self._send(job, each, chosen) > self.run.spares.count
         if lacks.any():
-            self._wait(job, np.flatnonzero(lacks))
+            self._wait(job, lacks.nonzero()[0])
 
     def _send(self, job: Standing, leaves: int, chosen: Ints) -> Ints:
         """The machines of a cause go to repair, and spares are made ready; returns how many are out."""
@@ -100,7 +101,8 @@ class OutagesOfRuns:
         streams = [f"repair.{machine}" for machine in range(cause.machines)]
         repairs = [state.draw(cause.repair, cause.name, stream, occurrence, who) for stream in streams]
         out = self.pool.send(who, now, repairs)
-        job.spend(self.pool.ready(out), "waiting", chosen)
+        if self.pool.made_ready:
+            job.spend(self.pool.ready(out), "waiting", chosen)
         return out
 
     def _wait(self, job: Standing, lacks: Ints) -> None:

@@ -18,6 +18,8 @@ class Pool:
         self.back = np.full((4, count), -np.inf)
         self.crews = None if spares.crews is None else np.full((spares.crews, count), -np.inf)
         self._ready = np.repeat(spares.ready, [spares.hot, spares.warm, spares.cold])
+        self.made_ready = bool(self._ready.any())
+        """Does any spare take time before it can be used?"""
 
     def out(self, who: Ints, at: Floats) -> Ints:
         """Machines that are in repair then."""
@@ -49,7 +51,7 @@ class Pool:
 
     def ready(self, out: Ints) -> Floats:
         """How long the spares take that are taken now, with so many machines out."""
-        if not self.spares.count or not self._ready.any():
+        if not self.made_ready:
             return np.zeros(len(out))
         return np.asarray(self._ready[np.minimum(out, self.spares.count) - 1])
 

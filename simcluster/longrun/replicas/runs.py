@@ -61,9 +61,9 @@ class _Runs:
             by_work: Bools = state.alive & ~by_clock & (reached <= passed)
             self._advance(passed, np.where(by_work, nominal, state.at + passed / self.spells.worst))
             state.now = np.where(by_clock, np.maximum(state.now, instant), state.now)
-            self._on_clock(np.flatnonzero(by_clock))
-            planned, target = self._on_work(np.flatnonzero(by_work))
-            struck, number = self._on_strike(np.flatnonzero(state.alive & ~by_clock & ~by_work))
+            self._on_clock(by_clock.nonzero()[0])
+            planned, target = self._on_work(by_work.nonzero()[0])
+            struck, number = self._on_strike((state.alive & ~by_clock & ~by_work).nonzero()[0])
             self._stop(planned, target, struck, number)
 
     def _instant(self) -> Floats:
@@ -84,7 +84,7 @@ class _Runs:
         state = self.state
         if state.laws.slows or self.run.short:
             slowed = passed - (at - state.at)
-            slow = np.flatnonzero((slowed > 0) & (self.spells.by >= 0))
+            slow = ((slowed > 0) & (self.spells.by >= 0)).nonzero()[0]
             state.fates[FATE["slow"]][state.place(slow, self.spells.by[slow])] += slowed[slow]
         state.now = state.now + passed
         state.at = at
@@ -93,6 +93,8 @@ class _Runs:
     def _on_clock(self, who: Ints) -> None:
         """Things of the wall clock, one kind after the other."""
         state = self.state
+        if not len(who):
+            return
         while len(weeks := who[state.now[who] >= self.week[who]]):
             state.end_week(weeks, np.rint(self.week[weeks] / self.run.week).astype(np.int64) - 1)
             self.week[weeks] += self.run.week
@@ -123,6 +125,8 @@ class _Runs:
     def _on_work(self, who: Ints) -> tuple[Ints, Floats]:
         """Things of the nominal clock: the end, a verification that fails; returns what is planned, and where it is."""
         at = self.state.at[who]
+        if not len(who):
+            return who, at
         over = at >= self.state.end_at
         self.state.alive[who[over]] = False
         who, at = who[~over], at[~over]
@@ -140,14 +144,16 @@ class _Runs:
         column = self.hazards.strikes(who)
         number = self.hazards.cause[column]
         place = state.place(who, number)
-        for each in np.flatnonzero(np.bincount(column)):
-            cause = self.run.causes[self.hazards.cause[each]]
-            if cause.bad is not None:
-                chosen = column == each
-                uniform = state.uniform(cause.name, "bad", state.strikes[place[chosen]], 3, who[chosen])
-                self.hazards.on_bad(who[chosen], int(each), uniform)
+        for each in self.hazards.with_bad:
+            chosen = ((column == each) & self.hazards.may_hit(who, each)).nonzero()[0]
+            if len(chosen):
+                name = self.run.causes[self.hazards.cause[each]].name
+                uniform = state.uniform(name, "bad", state.strikes[place[chosen]], 3, who[chosen])
+                self.hazards.on_bad(who[chosen], each, uniform)
         state.strikes[place] += 1
         stops = state.laws.stops[number]
+        if stops.all():
+            return who, number
         for each in np.unique(number[~stops]):
             self._disturb(who[number == each], int(each))
         return who[stops], number[stops]

@@ -131,7 +131,7 @@ class Standing:
             return law.one.quantile(self.uniform(law.what, occurrence, law.one.draws))
         found = law.fixed[self.number]
         for each in law.drawn:
-            chosen = np.flatnonzero(self.number == each)
+            chosen = (self.number == each).nonzero()[0]
             if len(chosen):
                 name = self.state.names[each]
                 found[chosen] = self.state.draw(law.of[each], name, law.what, occurrence[chosen], self.who[chosen])
@@ -140,8 +140,8 @@ class Standing:
     def uniform(self, what: str, occurrence: Ints, draws: int) -> Floats:
         """Numbers of the causes that stop the runs, shape (runs, draws)."""
         found = np.empty((len(self.who), draws))
-        for each in np.flatnonzero(np.bincount(self.number)):
-            chosen = np.flatnonzero(self.number == each)
+        for each in np.bincount(self.number).nonzero()[0]:
+            chosen = (self.number == each).nonzero()[0]
             name = self.state.names[each]
             found[chosen] = self.state.uniform(name, what, occurrence[chosen], draws, self.who[chosen])
         return found
