@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from simcluster.schedules.comparison import play_schedules as play_schedules
     from simcluster.show import plots as plots
     from simcluster.simulate import simulate as simulate
+    from simcluster.studies.long_run.comparing import compare_policies as compare_policies
     from simcluster.studies.long_run.replays import replay_failures as replay_failures
     from simcluster.studies.long_run.train import train as train
     from simcluster.studies.long_run.train_stages import train_stages as train_stages
@@ -59,6 +60,7 @@ _HOME = {
     "collective_times": "simcluster.bench.collective",
     "compare": "simcluster.studies.variations",
     "compare_packing": "simcluster.studies.packings",
+    "compare_policies": "simcluster.studies.long_run.comparing",
     "compare_replicas": "simcluster.results.distribution",
     "diff": "simcluster.studies.whatif.difference",
     "differences": "simcluster.studies.variations",

@@ -22,7 +22,9 @@ def run(args: argparse.Namespace) -> None:
         name: _share(name, text) for name in ("slower", "target") if (text := getattr(args, name)) is not None
     }
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
-    found = advise(args.question, scenario, played=args.played, **options)
+    found = advise(
+        args.question, scenario, played=args.played, workers=common.workers_of(args), store=args.store, **options
+    )
     tables = [found.table] if found.second is None else [found.table, found.second]
     blocks = [
         [f"{found.name}: {found.question}, {found.played:,} runs each"],

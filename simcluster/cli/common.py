@@ -50,6 +50,30 @@ def say_what_is_replaced(scenario: str, overrides: Sequence[tuple[str, Any]]) ->
         )
 
 
+def workers_of(args: argparse.Namespace) -> int | str:
+    """Who plays: --workers processes, or what --executor names."""
+    if args.executor is None:
+        return int(args.workers)
+    if args.workers != 1:
+        raise InputError("--workers and --executor both say who plays; give one of them")
+    found = executor_of(args.executor)
+    assert found is not None
+    return found
+
+
+def executor_of(text: str | None) -> int | str | None:
+    """A number of processes, or a Dask scheduler's address; left out: all cores, if there are several."""
+    if text is None:
+        from simcluster.base.processes import cores
+
+        return cores() if cores() > 1 else None
+    if text.isdecimal():
+        return int(text)
+    if text.startswith("dask://"):
+        return text
+    raise InputError(f"--executor {text!r} must be a number of processes, or dask://HOST:PORT")
+
+
 def cluster_overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
     """The same where the document is a topology: nodes=4 and, as in a scenario, cluster.nodes=4."""
     return [(path.removeprefix("cluster."), value) for path, value in overrides_of(args)]

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.errors import InputError
-from simcluster.base.processes import cores
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table, on_one_line, write_table
@@ -55,7 +53,12 @@ def run(args: argparse.Namespace) -> None:
 
     try:
         swept = run_sweep(
-            made, executor=_executor(args.executor), store=store, retry=args.retry, measure=measure, progress=shown
+            made,
+            executor=common.executor_of(args.executor),
+            store=store,
+            retry=args.retry,
+            measure=measure,
+            progress=shown,
         )
     except KeyboardInterrupt:
         progress()
@@ -77,16 +80,6 @@ def write_at_once(path: Path, table: pd.DataFrame) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _executor(text: str | None) -> int | str | None:
-    if text is None:
-        return cores() if cores() > 1 else None
-    if text.isdecimal():
-        return int(text)
-    if text.startswith("dask://"):
-        return text
-    raise InputError(f"--executor {text!r} must be a number of processes, or dask://HOST:PORT")
 
 
 class Bar:

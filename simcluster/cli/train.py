@@ -1,61 +1,117 @@
-"""simcluster train: play a scenario's run of weeks, say what comes of it, write what a program needs."""
+"""simcluster train: play a scenario's run of weeks, or policies side by side, and say what comes of it."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
+from simcluster.cli.policies_output import policies_of, text_of
+from simcluster.cli.sweep import Bar
+from simcluster.cli.terminal import progress
 from simcluster.longrun.eventlog import read_log
 from simcluster.longrun.logrows import columns_of
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
+from simcluster.studies.long_run.comparing import compare_policies
 from simcluster.studies.long_run.replays import log_path, replay_failures
 from simcluster.studies.long_run.train import TrainingRun, train
 from simcluster.studies.long_run.train_stages import train_stages
 
-_OF_ONE = ("gantt", "fates", "plot", "power", "log", "weeks")
+_WRITTEN = ("gantt", "fates", "plot", "power", "log", "weeks")
+_OF_ONE = ("gantt", "power", "log", "weeks")
+"""What is written of one policy alone."""
+_OF_SEVERAL = ("measure", "output")
+_OF_MANY_RUNS = ("vary", "against", "executor", "store", *_OF_SEVERAL)
 
 
 def run(args: argparse.Namespace) -> None:
     """Load, check where results go, play, print, write."""
-    begun = time.perf_counter()
     if args.played is not None and args.played < 1:
         raise InputError(f"--played {args.played}: play at least one run")
+    begun = time.perf_counter()
+    scenario = load(args.scenario, [] if args.replay else common.overrides_of(args, args.scenario))
+    if not args.replay:
+        _refuse(args, ("columns", "began"), "is of a log: --replay LOG")
     if args.replay:
-        _replay(args, begun)
-        return
-    if args.columns or args.began:
-        raise InputError("--columns and --began are of a log: --replay LOG")
-    scenario = load(args.scenario, common.overrides_of(args, args.scenario))
-    if scenario.run is not None and scenario.run.stages:
+        _replay(args, scenario)
+    elif scenario.run is not None and scenario.run.stages:
         _stages(args, scenario)
-        return
-    training = train(scenario, played=args.played, workers=args.workers)
+    elif args.vary or args.against:
+        _compare(args, scenario)
+    else:
+        _train(args, scenario)
+    if args.verbose:
+        print(f"{time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
+
+
+def _refuse(args: argparse.Namespace, options: Sequence[str], why: str) -> None:
+    """InputError for the first of these that is given."""
+    for option in options:
+        if getattr(args, option):
+            raise InputError(f"--{option} {why}")
+
+
+def _train(args: argparse.Namespace, scenario: Scenario) -> None:
+    _refuse(args, _OF_SEVERAL, "is of several policies: name them by --vary or --against")
+    with _going_on(args) as bar:
+        training = train(scenario, played=args.played, workers=common.workers_of(args), store=args.store, progress=bar)
     common.answer(args, training.summary, training.to_dict)
     _write(args, training, {scenario.name: training})
-    if args.verbose:
-        _verbose(training, begun)
 
 
-def _replay(args: argparse.Namespace, begun: float) -> None:
+def _replay(args: argparse.Namespace, scenario: Scenario) -> None:
     """The log as it was, and with what the command line changes."""
+    _refuse(args, _OF_MANY_RUNS, "is not of a log's replay")
     log = read_log(log_path(args.replay), columns=columns_of(args.columns), began=args.began)
     changes = common.overrides_of(args, args.scenario)
-    found = replay_failures(load(args.scenario), log, dict(changes), played=args.played)
+    found = replay_failures(scenario, log, dict(changes), played=args.played)
     found = replace(found, name=Path(args.replay).stem)
     common.answer(args, found.summary, found.to_dict)
     _write(args, found.last, found.compared)
-    if args.verbose:
-        _verbose(found.last, begun)
+
+
+def _stages(args: argparse.Namespace, scenario: Scenario) -> None:
+    """A run of stages: text and JSON; pictures and tables are those of a run without."""
+    without = "is of a run without stages; --set run.stages=null leaves them out"
+    _refuse(args, (*_WRITTEN, "vary", "against", *_OF_SEVERAL), without)
+    with _going_on(args) as bar:
+        training = train_stages(
+            scenario, played=args.played, workers=common.workers_of(args), store=args.store, progress=bar
+        )
+    common.answer(args, training.summary, training.to_dict)
+
+
+def _compare(args: argparse.Namespace, scenario: Scenario) -> None:
+    _refuse(args, _OF_ONE, "is of one policy; with --vary or --against there are --plot, --fates, --json and -o")
+    policies = policies_of(args, scenario)
+    with _going_on(args) as bar:
+        found = compare_policies(
+            policies,
+            measure=args.measure or "goodput",
+            played=args.played,
+            workers=common.workers_of(args),
+            store=args.store,
+            strict=False,
+            progress=bar,
+        )
+    common.answer(args, lambda: text_of(found), found.to_dict)
+    common.draw(
+        (args.fates, lambda: plots.fates(found.runs)),
+        (args.plot, lambda: plots.policies(found)),
+    )
+    if args.output:
+        common.write_table(args.output, found.frame())
 
 
 def _write(args: argparse.Namespace, training: TrainingRun, compared: dict[str, TrainingRun]) -> None:
-    """Pictures and tables."""
+    """Pictures and tables, and what was played."""
     common.draw(
         (args.gantt, lambda: plots.weeks(training)),
         (args.fates, lambda: plots.fates(compared)),
@@ -66,21 +122,23 @@ def _write(args: argparse.Namespace, training: TrainingRun, compared: dict[str, 
         common.write_table(args.log, training.log)
     if args.weeks:
         common.write_table(args.weeks, training.weeks)
+    if args.verbose:
+        states = len(training.states)
+        print(f"{states} state{'s' * (states > 1)} and {training.played:,} runs", file=sys.stderr)
 
 
-def _verbose(training: TrainingRun, begun: float) -> None:
-    states = len(training.states)
-    print(
-        f"{states} state{'s' * (states > 1)} and {training.played:,} runs in {time.perf_counter() - begun:.2f} s, "
-        f"{common.peak_memory()}",
-        file=sys.stderr,
-    )
-
-
-def _stages(args: argparse.Namespace, scenario: Scenario) -> None:
-    """A run of stages: text and JSON; pictures and tables are those of a run without."""
-    given = [name for name in _OF_ONE if getattr(args, name)]
-    if given:
-        raise InputError(f"--{given[0]} is of a run without stages; --set run.stages=null leaves them out")
-    training = train_stages(scenario, played=args.played, workers=args.workers)
-    common.answer(args, training.summary, training.to_dict)
+@contextmanager
+def _going_on(args: argparse.Namespace) -> Iterator[Bar]:
+    """How far it is, on a terminal; on Ctrl-C how to go on."""
+    bar = Bar()
+    try:
+        yield bar
+    except KeyboardInterrupt:
+        progress()
+        if args.store:
+            print(
+                f"{bar.done:,} of {bar.total:,} runs are safe in {args.store}; run the same command to go on",
+                file=sys.stderr,
+            )
+        raise
+    progress()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from simcluster.show.memory_plot import memory as memory
     from simcluster.show.overlap_plot import overlap as overlap
     from simcluster.show.pareto_plot import pareto as pareto
+    from simcluster.show.policies_plot import policies as policies
     from simcluster.show.power_plot import power as power
     from simcluster.show.replicas_plot import replicas as replicas
     from simcluster.show.roofline_plot import roofline as roofline
@@ -50,7 +51,8 @@ _HOME = {
     **{
         name: f"{name}_plot"
         for name in ("advice", "costs", "critical", "fates", "goodput", "isoflop", "link_levels", "links", "memory",
-                     "overlap", "pareto", "power", "replicas", "roofline", "scaling", "sensitivity", "topology", "weeks")
+                     "overlap", "pareto", "policies", "power", "replicas", "roofline", "scaling", "sensitivity", "topology",
+                     "weeks")
     },
 }  # fmt: skip
 
