@@ -109,7 +109,7 @@ def drawn_run(seed: int) -> LongRun:
         until=until,
         restart=parts[: rng.choice([0, 1, 2, 3])],
         spares=spares,
-        short=() if spares.unlimited else rng.choice([(), (1.1, 1.25)]),
+        short=() if spares.unlimited else rng.choice([(), (1.1, 1.25), (1.1, 1.1, 1.25)]),
         straggler=rng.choice(["leave", "replace", "checkpoint"]),
         noticed=rng.choice([fixed(1000.0), exponential(3000.0)]),
         wrong=rng.choice([0.0, 0.2]),

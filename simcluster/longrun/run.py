@@ -131,9 +131,10 @@ class Maintenance:
 class LongRun:
     """A run, complete.  ``goal`` is in steps, ``until`` in seconds of wall time; the run ends at what comes first.
 
-    ``short`` are the paces with 1, 2, ... replicas missing: the job goes on with fewer for as many; beyond, and where
-    there are none, it waits.  ``straggler`` says what is done about a slow device, ``noticed`` after it began:
-    nothing, replaced at once (as a stop) or after the next snapshot.  ``wrong`` is the probability that a diagnosis
+    ``short`` are the paces with 1, 2, ... machines missing: the job goes on with fewer for as many; beyond, and where
+    there are none, it waits.  One that comes back is taken in where that makes the job faster.
+
+    ``straggler`` says what is done about a slow device, ``noticed`` after it began: nothing, replaced at once (as a stop) or after the next snapshot.  ``wrong`` is the probability that a diagnosis
     blames the wrong machine, so that detection and restart are gone through again.
     """
 
@@ -163,6 +164,13 @@ class LongRun:
         """When its checkpoint is safe as well."""
         saving = self.pattern.storage
         return self.goal_at + self.pattern.verify + saving.stall + saving.write
+
+    @property
+    def faster(self) -> list[int]:
+        """By how many machines are missing (0, 1, ...), how few must be for the job to be faster; -1: it never is."""
+        paces = (1.0, *self.short)
+        fewer = [[few for few in range(missing) if paces[few] < pace] for missing, pace in enumerate(paces)]
+        return [max(each, default=-1) for each in fewer]
 
     def stop_cause(self, name: str) -> int:
         """The number of a cause."""

@@ -43,6 +43,12 @@ class RepairShop:
         ]
         return kinds[min(self.out + needed - 1, len(kinds) - 1)] if kinds else 0.0
 
+    def until(self, out: int) -> float:
+        """When no more than so many are in repair; never for fewer than none."""
+        if out < 0:
+            return math.inf
+        return sorted(self.back)[-1 - out] if self.out > out else self.env.now
+
     def next_back(self) -> float:
         """When the next comes back; inf if none is out."""
         return min((back for back in self.back if back > self.env.now + SOON), default=math.inf)

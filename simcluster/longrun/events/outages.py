@@ -103,8 +103,9 @@ def _replace(job: JobState, leaves: int, number: int, which: str) -> Doing:
         yield job.env.timeout(0)
     job.missing = max(0, job.machines.out - spares.count)
     job.forget(REGROWTH)
-    job.watched = job.machines.next_back() if job.missing else math.inf
-    if job.missing:
+    job.watched = math.inf
+    if job.missing and (few := job.run.faster[job.missing]) >= 0:
+        job.watched = job.machines.until(spares.count + few)
         job.env.process(watch(job))
 
 

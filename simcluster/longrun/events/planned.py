@@ -34,8 +34,8 @@ def calendar(job: JobState, every: float) -> Doing:
 
 
 def watch(job: JobState) -> Doing:
-    """A machine is back that the job has too few: it is taken in after the next snapshot."""
-    back = job.machines.next_back()
+    """Machines are back that the job has too few, enough to be faster: they are taken in after the next snapshot."""
+    back = job.watched
     yield job.env.timeout(back - job.env.now)
     if job.missing and job.watched == back:
         job.fall_due(REGROWTH)

@@ -20,6 +20,7 @@ class OutagesOfRuns:
     def __init__(self, state: RunsState) -> None:
         self.state, self.run, self.laws = state, state.run, state.laws
         self.hazards, self.pool = Hazards(state), Pool(state.run.spares, state.count)
+        self.faster = np.array(self.run.faster)
         self.spells, self.silent, self.planned = SpellsOfRuns(state), SilentErrors(state), PlannedOutages(state)
 
     def begin(self, who: Ints, number: Ints, target: Floats, planned: Bools | None = None) -> None:
@@ -108,11 +109,14 @@ class OutagesOfRuns:
     def _wait(self, job: Standing, lacks: Ints) -> None:
         """Until there are machines enough, or few enough missing."""
         state, short, who = self.state, len(self.run.short), job.who[lacks]
-        job.spend(self.pool.enough(who, job.now[lacks], short) - job.now[lacks], "waiting", lacks)
+        enough = self.pool.enough(who, job.now[lacks], np.full(len(who), short))
+        job.spend(enough - job.now[lacks], "waiting", lacks)
         if short:
             now = job.now[lacks]
             state.missing[who] = missing = np.minimum(self.pool.missing(who, now), short)
-            self.planned.back_at[who] = np.where(missing > 0, self.pool.next_back(who, now), np.inf)
+            few = self.faster[missing]
+            back = self.pool.enough(who, now, few)
+            self.planned.back_at[who] = np.where((missing > 0) & (few >= 0), back, np.inf)
 
     def _after(self, job: Standing, planned: Bools | None) -> None:
         """Planned work is done, or put off; slow ones that were found are gone."""

@@ -11,7 +11,8 @@ from simcluster.longrun.replicas.state import RunsState
 class PlannedOutages:
     """The outage after the next snapshot: when (``at``, nominal), its cause, whose machines it replaces, maintenance.
 
-    ``due`` is when maintenance falls due, ``back_at`` when a machine is back that the job has too few (wall).
+    ``due`` is when maintenance falls due, ``back_at`` when enough machines are back that a job
+    with too few is faster (wall).
     """
 
     def __init__(self, state: RunsState) -> None:

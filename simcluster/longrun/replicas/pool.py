@@ -55,21 +55,16 @@ class Pool:
             return np.zeros(len(out))
         return np.asarray(self._ready[np.minimum(out, self.spares.count) - 1])
 
-    def enough(self, who: Ints, at: Floats, short: int) -> Floats:
-        """When no more are out than there are spares, and ``short`` machines that the job can do without."""
-        allowed = self.spares.count + short
-        if allowed >= len(self.back):
-            return at
-        return np.asarray(np.maximum(at, np.sort(self.back[:, who], axis=0)[len(self.back) - 1 - allowed]))
+    def enough(self, who: Ints, at: Floats, short: Ints) -> Floats:
+        """When no more are out than there are spares, and ``short`` machines that each job can do without."""
+        rows = np.sort(self.back[:, who], axis=0)
+        place = len(rows) - 1 - self.spares.count - short
+        last = np.take_along_axis(rows, np.clip(place, 0, len(rows) - 1)[None], axis=0)[0]
+        return np.where(place < 0, at, np.maximum(at, last))
 
     def missing(self, who: Ints, at: Floats) -> Ints:
         """Machines that the job has too few then."""
         return np.maximum(0, self.out(who, at) - self.spares.count)
-
-    def next_back(self, who: Ints, at: Floats) -> Floats:
-        """When the next one comes back."""
-        rows = self.back[:, who]
-        return np.asarray(np.where(rows > at + SOON, rows, np.inf).min(axis=0))
 
 
 def _how_many(are: Bools) -> Ints:

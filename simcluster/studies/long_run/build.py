@@ -18,6 +18,7 @@ from simcluster.longrun.times import FixedTime, TimeSpec, WeibullTime
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.checkpoints import Weight, weight_of
+from simcluster.studies.long_run.fewer import fewer_of
 from simcluster.studies.long_run.intervals import Savings, interval_of
 from simcluster.studies.long_run.losses import tokens_to_loss
 from simcluster.studies.long_run.parts_of import Devices
@@ -84,14 +85,22 @@ def _spares(section: RunSpec) -> Spares:
 
 
 def _short(section: RunSpec, states: StepStates, step: float) -> tuple[float, ...]:
-    """The pace with 1, 2, ... replicas missing: seconds for the samples of a whole step, over those of a whole job."""
+    """The pace with 1, 2, ... machines missing: seconds for the samples of a whole step, over those of a whole job.
+
+    At most ``shrink_to`` replicas may be missing; the machines of a replica that has left stand in for the next.
+    """
     if section.short == "wait" or section.spares.unlimited:
         return ()
     most = min(section.shrink_to, states.scenario.dp - 1)
     if not most:
         raise InputError("run.short: shrink: the job has a single replica (dp 1), so none can be missing; use wait")
-    found = [states.fewer_replicas(missing) for missing in range(1, most + 1)]
-    return tuple(seconds / share / step for seconds, share in found)
+    paces: list[float] = []
+    while (job := fewer_of(states.scenario, len(paces) + 1)) is not None:
+        if paces and states.scenario.dp - job.scenario.dp > most:
+            break
+        seconds, share, _ = states.short_of(len(paces) + 1)
+        paces.append(seconds / share / step)
+    return tuple(paces)
 
 
 def _restart(section: RunSpec, weight: Weight, gpus: int, step: float) -> tuple[Part, ...]:

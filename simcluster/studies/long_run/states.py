@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
@@ -15,8 +15,8 @@ from simcluster.faults import Fault, FaultSpec, placed
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
+from simcluster.studies.long_run.fewer import fewer_of, step_of
 from simcluster.studies.long_run.parts_of import Parts, StandIn
-from simcluster.studies.whatif.mitigations import without_machine
 
 MOST = 50
 """Steps that a run may ask for."""
@@ -37,11 +37,11 @@ class StepStates:
     took: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def _played(self, words: str, scenario: Scenario) -> float:
+    def _timed(self, words: str, play: Callable[[], float]) -> float:
         if words not in self.asked:
             self._room_for(words)
             begun = perf_counter()
-            self.asked[words] = replay(scenario).step_time
+            self.asked[words] = play()
             self.took[words] = perf_counter() - begun
         return self.asked[words]
 
@@ -76,7 +76,7 @@ class StepStates:
             return self.asked[words]
         more = [_FAULT.validate_python(dict(fault)) for fault in faults]
         changed = self.scenario.model_copy(update={"faults": placed((*self.scenario.faults, *more))})
-        return self._played(words, changed)
+        return self._timed(words, lambda: replay(changed).step_time)
 
     def slow(self, device: StandIn, level: float) -> float:
         """With a GPU or machine that takes so many times as long (1 and above), or a link with that share left."""
@@ -95,18 +95,20 @@ class StepStates:
             return self.healthy
         return self.with_faults(f"{words} in flight (up to {max(shares.values()):.2%} of NICs)", faults)
 
-    def fewer_replicas(self, missing: int) -> tuple[float, float]:
-        """(seconds of a step with so many replicas fewer, samples of it over those of a whole step)."""
-        scenario = self.scenario
-        for _ in range(missing):
-            smaller, _ = without_machine(scenario, int(scenario.cluster.built.host_of[0]))
-            if smaller is None:
-                raise InputError(
-                    f"run.short: shrink: the job has {self.scenario.dp} replicas; {missing} cannot be missing"
-                )
-            scenario = smaller
-        share = scenario.training.global_batch / self.scenario.training.global_batch
-        return self._played(f"{missing} replica{'s' * (missing > 1)} fewer", scenario), share
+    def short_of(self, machines: int) -> tuple[float, float, int]:
+        """With so many machines too few: (seconds of a step, samples of it over those of a whole step, replicas).
+
+        InputError where no replica is left.
+        """
+        job = fewer_of(self.scenario, machines)
+        if job is None:
+            raise InputError(
+                f"run.short: shrink: the job has {self.scenario.dp} replicas; {machines} machines cannot be missing"
+            )
+        missing = self.scenario.dp - job.scenario.dp
+        words = f"{missing} replica{'s' * (missing > 1)} fewer"
+        share = job.scenario.training.global_batch / self.scenario.training.global_batch
+        return self._timed(words, lambda: step_of(job)), share, missing
 
     def told(self) -> str:
         """All of them, each a line: the step, how much slower than healthy, and what it took to play it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,34 +97,42 @@ def _slows(fault: FaultSpec, scenario: Scenario, machine: int) -> bool:
 def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, str]:
     """The same job with a replica less and without the machine, and what is to be said of its batch and idle GPUs.
 
-    Ranks move up into the gap.  The global batch stays where the replicas can share it, else it is the nearest smaller
-    one that they can.  None for a job of a single replica.
+    Ranks move up into the gap (``with_ranks``).  None for a job of a single replica.
     """
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
-    parallel, training = scenario.parallel, scenario.training
-    replica = parallel.tp * parallel.cp * parallel.pp
+    replica = scenario.gpus // scenario.dp
     kept = [rank for rank in range(scenario.gpus) if hosts[rank] != machine]
     dp = min(scenario.dp - 1, len(kept) // replica)
     if dp < 1:
         return None, "the job has a single replica"
-    batch, together = training.global_batch, dp * training.micro_batch
+    changed = with_ranks(scenario, dp, kept[: dp * replica])
+    batch, notes = changed.training.global_batch, []
+    if batch != scenario.training.global_batch:
+        notes.append(f"global batch {batch:,}, as {scenario.training.global_batch:,} does not divide")
+    if len(kept) > changed.gpus:
+        notes.append(f"{len(kept) - changed.gpus:,} healthy GPUs idle")
+    return changed, "; ".join(notes)
+
+
+def with_ranks(scenario: Scenario, dp: int, kept: Sequence[int]) -> Scenario:
+    """The same job with so many replicas, of whose ranks those that are ``kept`` are left, in this order.
+
+    The global batch stays where the replicas can share it, else it is the nearest smaller one that they can.  What is
+    wrong with a rank goes where that rank goes.
+    """
+    hosts = scenario.cluster.built.host_of[: scenario.gpus]
+    parallel, training = scenario.parallel, scenario.training
+    together = dp * training.micro_batch
     if scenario.pipeline.schedule in schedules_with("in_groups"):
         together *= parallel.pp
-    batch = batch // together * together or together
-    gpus = dp * replica
-    place = {rank: number for number, rank in enumerate(kept[:gpus])}
+    batch = training.global_batch // together * together or together
+    place = {rank: number for number, rank in enumerate(kept)}
     moved = [fault.moved(hosts, place) for fault in scenario.faults]
-    notes = []
-    if batch != training.global_batch:
-        notes.append(f"global batch {batch:,}, as {training.global_batch:,} does not divide")
-    if len(kept) > gpus:
-        notes.append(f"{len(kept) - gpus:,} healthy GPUs idle")
-    changed = scenario.model_copy(
+    return scenario.model_copy(
         update={
-            "gpus": gpus,
+            "gpus": len(kept),
             "parallel": parallel.model_copy(update={"dp": dp}),
             "training": training.model_copy(update={"global_batch": batch}),
             "faults": tuple(fault for fault in moved if fault is not None),
         }
     )
-    return changed, "; ".join(notes)

@@ -1,0 +1,144 @@
+"""A job that goes on with fewer replicas: which leave, what the others' step is, and when machines are taken back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simcluster.longrun.events import play_events
+from simcluster.longrun.outcome import REGROWTH
+from simcluster.longrun.pattern import CheckpointPattern, Saving
+from simcluster.longrun.replicas import play_replicas
+from simcluster.longrun.run import FailureMode, LongRun, Spares
+from simcluster.longrun.times import FixedTime
+from simcluster.scenario.scenario import Scenario, load
+from simcluster.simulate import simulate
+from simcluster.studies.long_run.build import long_run_of
+from simcluster.studies.long_run.fewer import fewer_of, step_of
+from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.multi_job import Placed, simulate_together
+from simcluster.studies.whatif.mitigations import with_ranks, without_machine
+
+PODS = {
+    "cluster": {"topology": "dgx_h100", "nodes": 8, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 4}},
+    "gpus": 16,
+    "parallel": {"tp": 2, "pp": 2, "dp": 4, "sequence_parallel": True, "zero": 1},
+}
+
+
+def job(**changes: Any) -> Scenario:
+    return load("tiny_3d", {**PODS, **changes})
+
+
+# --- which replicas ---------------------------------------------------------------------------------------------------
+
+
+def test_the_replica_of_the_failed_machine_leaves_and_others_stay() -> None:
+    scenario = job()  # a stage is four machines of two GPUs: a replica is machines i and 4 + i
+    one = fewer_of(scenario, 1)
+    assert one is not None
+    assert one.gpus == (*range(2, 8), *range(10, 16))
+    assert (one.scenario.dp, one.scenario.gpus, one.scenario.training.global_batch) == (3, 12, 6)
+    assert fewer_of(scenario, 2) == one  # the other machine of replica 0 stands in for the second that fails
+    two = fewer_of(scenario, 3)
+    assert two is not None
+    assert two.gpus == (*range(4, 8), *range(12, 16))
+    least = fewer_of(scenario, 6)
+    assert least is not None
+    assert least.scenario.dp == 1
+    assert fewer_of(scenario, 7) is None
+
+
+def test_any_replica_may_be_the_one_that_leaves() -> None:
+    scenario, found = job(), []
+    for gone in range(4):
+        gpus = [gpu for gpu in range(16) if gpu // 2 % 4 != gone]
+        placed = Placed(with_ranks(scenario, 3, gpus), tuple(gpus))
+        (alone,) = simulate_together([placed], scenario.cluster.built, folded=False)
+        found.append(alone.step_time)
+    one = fewer_of(scenario, 1)
+    assert one is not None
+    assert step_of(one) == found[0]  # to the bit, though few of its ranks are played
+    np.testing.assert_allclose(found, found[0], rtol=1e-12)
+
+
+def test_what_is_wrong_with_a_rank_stays_with_it() -> None:
+    slow = {"kind": "slow_gpu", "rank": 9, "factor": 1.5}  # stage 1 of replica 0
+    left = fewer_of(job(faults=[slow]), 1)
+    assert left is not None
+    assert not left.scenario.faults
+    stays = fewer_of(job(faults=[slow | {"rank": 15}]), 1)
+    assert stays is not None
+    assert stays.scenario.faults[0].chosen([0] * 12) == [11]
+    assert step_of(stays) > step_of(left)
+
+
+def test_replicas_that_share_machines_leave_with_them() -> None:
+    whole = load("tiny_3d", {"parallel": {"tp": 1, "pp": 1, "dp": 8}, "overlap.tensor": False})  # two a machine
+    left = fewer_of(whole, 1)
+    assert left is not None
+    assert left.gpus == tuple(range(2, 8))
+    mixed = load("tiny_3d", {"parallel": {"tp": 1, "pp": 2, "dp": 4, "zero": 1}, "overlap.tensor": False})
+    packed = fewer_of(mixed, 1)  # a machine has a stage of two replicas: one can be put together of what is left
+    assert packed is not None
+    assert packed.gpus is None
+    assert packed.scenario == without_machine(mixed, 0)[0]
+    assert step_of(packed) == simulate(packed.scenario).step_time
+
+
+def test_paces_are_by_machines_and_each_state_is_played_once() -> None:
+    run = {
+        "days": "1 d",
+        "failures": [{"name": "GPU", "mtbf": "10 d", "repair": "1 d"}],
+        "checkpoint": {"stall": "1 s", "every": "10 min"},
+        "short": "shrink",
+        "shrink_to": 2,
+        "spares": {"warm": 1},
+    }
+    states = StepStates(job(run=run, **{"training.global_batch": 24}))
+    short = long_run_of(states.scenario, states).short
+    assert len(short) == 4
+    assert short[0] == short[1] < short[2] == short[3]
+    assert [words for words in states.asked if "fewer" in words] == ["1 replica fewer", "2 replicas fewer"]
+
+
+# --- machines that come back ------------------------------------------------------------------------------------------
+
+DAY = 86400.0
+
+
+def run_of(short: tuple[float, ...], repair: float = 10 * DAY) -> LongRun:
+    pattern = CheckpointPattern(10.0, 60, Saving(0.0))
+    cause = FailureMode("gpu", "stop", 1 / DAY, repair=FixedTime(seconds=f"{repair} s"))
+    return LongRun(pattern, (cause,), machines=16, until=100 * DAY, spares=Spares(), short=short)
+
+
+def test_a_machine_that_makes_nothing_faster_is_no_reason_to_stop() -> None:
+    several = regrowths_and_failures((1.25,) * 40)
+    each = regrowths_and_failures(tuple(np.linspace(1.2, 1.3, 40)))
+    assert each[REGROWTH] > 20 * several[REGROWTH]
+    assert each["gpu"] > 50 < several["gpu"]
+    assert run_of((1.1, 1.1, 1.3)).faster == [-1, 0, 0, 2]
+    assert run_of((1.0, 1.1)).faster == [-1, -1, 1]
+
+
+def regrowths_and_failures(short: tuple[float, ...]) -> dict[str, float]:
+    outages = play_replicas(run_of(short), 1, 20).outages.mean(axis=0)
+    return dict(zip(("gpu", "maintenance", REGROWTH), outages, strict=True))
+
+
+def test_time_with_a_replica_fewer_is_what_erlang_says() -> None:
+    """Machines in repair are Poisson (M/G/infinity): with all levels of one pace slow time is a closed form."""
+    run = replace(run_of((1.25,) * 60, repair=DAY / 2), until=400 * DAY)
+    outcomes = play_replicas(run, 3, 40)
+    share = 1 - np.exp(-0.5)  # of the time some machine is out, 0.5 are on average
+    slow = outcomes.spent()["slow"] / outcomes.wall / (1 - 1 / 1.25)
+    half = 4 * slow.std(ddof=1) / np.sqrt(len(slow))
+    assert abs(slow.mean() - share) < half + 600 / (DAY / 2)  # taken back at the next checkpoint, 10 min at most
+    one, _ = play_events(replace(run, until=50 * DAY), 3)
+    many = play_replicas(replace(run, until=50 * DAY), 3, 1)
+    assert one.wall[0] == pytest.approx(many.wall[0], rel=1e-12)
+    np.testing.assert_allclose(one.fates, many.fates, rtol=1e-9, atol=1e-6)
