@@ -14,7 +14,7 @@ from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import FailureMode, LongRun, Spares
 from simcluster.longrun.times import FixedTime
-from simcluster.scenario.scenario import Scenario, load
+from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.simulate import simulate
 from simcluster.studies.long_run.build import long_run_of
 from simcluster.studies.long_run.fewer import fewer_of, step_of
@@ -142,3 +142,35 @@ def test_time_with_a_replica_fewer_is_what_erlang_says() -> None:
     many = play_replicas(replace(run, until=50 * DAY), 3, 1)
     assert one.wall[0] == pytest.approx(many.wall[0], rel=1e-12)
     np.testing.assert_allclose(one.fates, many.fates, rtol=1e-9, atol=1e-6)
+
+
+# --- what hides a slow GPU --------------------------------------------------------------------------------------------
+
+
+def pipeline(microbatches: int) -> Scenario:
+    """Four stages of a machine each, of which the last has the output layer as well, and is the slowest."""
+    model = {"preset": "llama3-405b", "layers": 4}
+    changes = {"gpus": 32, "parallel": {"tp": 8, "pp": 4, "dp": 1}, "training.global_batch": microbatches}
+    return load("tiny_3d", {"cluster": {"topology": "dgx_h100", "nodes": 4}, "model": model} | changes)
+
+
+def longer(scenario: Scenario, stage: int, factor: float) -> float:
+    fault = {"kind": "slow_gpu", "rank": 8 * stage, "factor": factor}
+    return simulate(load_with(scenario, fault)).step_time - simulate(scenario).step_time
+
+
+def load_with(scenario: Scenario, fault: dict[str, Any]) -> Scenario:
+    return from_document(scenario.document(), {"faults": [fault]})
+
+
+@pytest.mark.parametrize("microbatches", [8, 32])
+def test_a_slow_gpu_that_waits_costs_one_microbatch(microbatches: int) -> None:
+    """A stage that waits for a slower one is slow in the pipeline's filling and draining alone: one forward, one
+    backward.  Where it is the slowest itself, all of its microbatches count."""
+    scenario = pipeline(microbatches)
+    stages = simulate(scenario).account.to_dict()["stages_s"]
+    own = [0.01 * (stage["forward"] + stage["backward"]) for stage in stages]
+    assert longer(scenario, 1, 1.01) == pytest.approx(own[1] / microbatches, rel=0.1)
+    assert longer(scenario, 3, 1.01) == pytest.approx(own[3], rel=0.03)
+    if microbatches > 8:  # beyond the others' slack all of its slowness is seen
+        assert longer(scenario, 1, 3.0) - longer(scenario, 1, 2.5) == pytest.approx(50 * own[1], rel=0.03)

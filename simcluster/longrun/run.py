@@ -134,8 +134,9 @@ class LongRun:
     ``short`` are the paces with 1, 2, ... machines missing: the job goes on with fewer for as many; beyond, and where
     there are none, it waits.  One that comes back is taken in where that makes the job faster.
 
-    ``straggler`` says what is done about a slow device, ``noticed`` after it began: nothing, replaced at once (as a stop) or after the next snapshot.  ``wrong`` is the probability that a diagnosis
-    blames the wrong machine, so that detection and restart are gone through again.
+    ``straggler`` says what is done about a slow device, ``noticed`` after it began: nothing, replaced at once (as a
+    stop) or after the next snapshot.  ``wrong`` is the probability that a diagnosis blames the wrong machine, so that
+    detection and restart are gone through again.
     """
 
     pattern: CheckpointPattern

@@ -1,8 +1,8 @@
 """A job that goes on with fewer replicas: which leave, where the others run, and how long their step takes.
 
 Whose machine has failed leaves the job with all of its ranks; its other machines stand idle and take the place of the
-next that fails.  The others stay on their GPUs: moved up into the gap they would leave the pods that they fill (0.6 % of
-Llama 3 405B's step on 16,384 GPUs).
+next that fails.  Other ranks stay where they are: moved up into the gap they would leave the pods that they fill, which
+is 0.6 % of Llama 3 405B's step on 16,384 GPUs.
 """
 
 from __future__ import annotations
