@@ -57,6 +57,9 @@ def drawn_pattern(rng: random.Random) -> CheckpointPattern:
 def drawn_causes(rng: random.Random, mu: float) -> tuple[FailureMode, ...]:
     """A cause that stops the job every ``mu`` seconds, and perhaps one of each other effect."""
     bad = Bad(5, rng.choice([3.0, 10.0]), rng.choice([0.3, 1.0]), rng.choice([0, 2])) if rng.random() < 0.3 else None
+    if bad and bad.retire and rng.random() < 0.6:
+        window, rule, replaced = rng.choice([3e3, 1e5]), rng.choice(["window", "fading"]), exponential(40000.0)
+        bad = replace(bad, retire=rng.choice([1.2, 2.0, 3.0]), window=window, rule=rule, replaced=replaced)
     detect = rng.choice([fixed(0.0), fixed(120.0), exponential(100.0)])
     repair = rng.choice([None, exponential(20000.0), fixed(5000.0)])
     machines, survives = rng.choice([1, 1, 2]), rng.choice([MEMORY, STORAGE])

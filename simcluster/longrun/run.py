@@ -38,13 +38,17 @@ FATES = ("lost", "slow", "detection", "diagnosis", "waiting", "restart", "pause"
 class Bad:
     """A bad batch: ``machines`` of the job fail ``times`` as often as others, until a repair cures one.
 
-    ``cured`` is the probability of that; after ``retire`` failures a machine is replaced for good.
+    ``cured`` is the probability of that.  One that comes to ``retire`` by the ``rule`` within ``window`` seconds
+    (``lemons``; 0: never) is replaced for good, which takes ``replaced`` instead of a repair (None: as long as that).
     """
 
     machines: int
     times: float
     cured: float = 1.0
-    retire: int = 0
+    retire: float = 0.0
+    window: float = math.inf
+    rule: str = "window"
+    replaced: TimeSpec | None = None
 
 
 @dataclass(frozen=True)

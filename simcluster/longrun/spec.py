@@ -55,13 +55,26 @@ class WeibullLaw(Spec):
 class BadBatch(Spec):
     """A share of the machines fails ``times`` as often; a repair has ``cured`` one with that probability.
 
-    ``retire``: after so many failures a machine is replaced for good (0: never).
+    ``retire``: after so many failures ``within`` a time (left out: ever) a machine is replaced for good (0: never),
+    which takes ``replaced`` (left out: as long as a repair).  ``rule``: failures in that ``window`` count 1 each, or
+    are ``fading``: half as much for one that long ago.
     """
 
     share: Share
     times: Positive
     cured: Share = 1.0
-    retire: Whole = 0
+    retire: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
+    within: Seconds | None = None
+    rule: Literal["window", "fading"] = "window"
+    replaced: Time | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> BadBatch:
+        if self.within == 0 or (self.rule == "fading" and self.within is None):
+            raise InputError("failures.bad: within: over how long do failures count? give a time, as in within: 7 d")
+        if not self.retire and (self.within is not None or self.replaced is not None):
+            raise InputError("failures.bad: within and replaced are for machines that are retired: say retire: 3")
+        return self
 
 
 class FailureSpec(Spec):

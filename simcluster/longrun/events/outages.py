@@ -95,8 +95,13 @@ def _replace(job: JobState, leaves: int, number: int, which: str) -> Doing:
         occurrence = int(job.repairs[leaves])
         job.repairs[leaves] += 1
         ready = job.machines.ready(cause.machines)
+        first = cause.repair
+        if leaves in job.retired and cause.bad is not None and cause.bad.replaced is not None:
+            first = cause.bad.replaced
+        job.retired.discard(leaves)
         for machine in range(cause.machines):
-            job.machines.send(job.draw(cause.repair, cause.name, f"repair.{machine}", occurrence))
+            law = cause.repair if machine else first
+            job.machines.send(job.draw(law, cause.name, f"repair.{machine}", occurrence))
         yield from spend(job, ready, "waiting", number, which)
     while job.machines.out > spares.count + len(job.run.short):
         yield from spend(job, job.machines.next_back() - job.env.now, "waiting", number, which)

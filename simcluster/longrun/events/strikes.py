@@ -11,6 +11,7 @@ from simcluster.longrun.events.planned import plan
 from simcluster.longrun.events.silent import corrupt
 from simcluster.longrun.events.spells import spell
 from simcluster.longrun.events.state import Doing, JobState
+from simcluster.longrun.lemons import REMEMBERED, RETIRE
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.run import Bad, FailureMode
 
@@ -58,8 +59,12 @@ def _strike(job: JobState, number: int, cause: FailureMode, batch: BadMachines |
     occurrence = int(job.strikes[number])
     job.strikes[number] += 1
     job.record.struck(cause.name, job.now_at())
-    if batch is not None and batch.hit(job.uniform(cause.name, "bad", occurrence, 3)[0], extra):
-        job.tell()
+    if batch is not None:
+        gone, retired = batch.hit(job.uniform(cause.name, "bad", occurrence, 3)[0], job.env.now, extra)
+        if retired:
+            job.retired.add(number)
+        if gone:
+            job.tell()
     if cause.effect == "slow":
         job.env.process(spell(job, number, cause, occurrence))
         return
@@ -77,25 +82,28 @@ class BadMachines:
 
     def __init__(self, batch: Bad, each: float, machines: int) -> None:
         self.batch, self.each, self.machines = batch, each, machines
-        self.times = [0] * batch.machines
+        self.times: list[list[float]] = [[] for _ in range(batch.machines)]  # when each has failed
 
     @property
     def rate(self) -> float:
         """How often they fail beyond what others do, 1/s."""
         return len(self.times) * self.each * (self.batch.times - 1)
 
-    def hit(self, uniform: Floats, extra: bool) -> bool:
-        """A strike may hit one of them, which a repair may cure, or which is retired: is there one fewer?"""
-        bad = len(self.times)
+    def hit(self, uniform: Floats, now: float, extra: bool) -> tuple[bool, bool]:
+        """A strike may hit one of them, which is retired, or cured by its repair: (is there one fewer?, retired?)."""
+        bad, batch = len(self.times), self.batch
         if not bad or not (extra or uniform[0] < bad / self.machines):
-            return False
+            return False, False
         which = min(int(uniform[1] * bad), bad - 1)
-        self.times[which] += 1
-        if uniform[2] < self.batch.cured or (self.batch.retire and self.times[which] >= self.batch.retire):
+        self.times[which].append(now)
+        last = self.times[which][: -1 - max(REMEMBERED, math.ceil(batch.retire)) : -1]
+        ages = now - np.array(last)
+        retired = batch.retire > 0 and bool(RETIRE[batch.rule](ages, batch.retire, batch.window))
+        gone = retired or bool(uniform[2] < batch.cured)
+        if gone:
             self.times[which] = self.times[-1]
             self.times.pop()
-            return True
-        return False
+        return gone, retired
 
 
 class AgedParts:

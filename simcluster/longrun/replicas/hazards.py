@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.longrun.lemons import RETIRE, FailureTimes
 from simcluster.longrun.replicas.state import RunsState
 from simcluster.longrun.run import Bad, FailureMode
 from simcluster.longrun.streams import CounterStreams
@@ -120,18 +121,22 @@ class Hazards:
         """Are there bad machines left that a strike of a column could hit?"""
         return np.asarray(self._batches[int(self.cause[column])].left[who] > 0)
 
-    def on_bad(self, who: Ints, column: int, uniform: Floats) -> None:
-        """A strike may have hit a machine of the bad batch, which the repair may cure; ``uniform`` is (runs, 3)."""
+    def on_bad(self, who: Ints, column: int, uniform: Floats, now: Floats) -> Ints:
+        """A strike may have hit a machine of the bad batch, which may be gone then; ``uniform`` is (runs, 3).
+
+        Returns the runs in which one is retired.
+        """
         number = int(self.cause[column])
         batch, kind = self._batches[number], int(self.kind[column])
-        cured = batch.hit(who, uniform, extra=column >= len(self.causes))
-        if not len(cured):
-            return
-        now, mine, left = self.clock[kind][cured], self.when[batch.column], batch.left[cured]
-        with np.errstate(divide="ignore", invalid="ignore"):  # of none that are left
-            later = now + (mine[cured] - now) * ((left + 1) * batch.each / (left * batch.each))
-        mine[cured] = np.where(left > 0, later, np.inf)
-        self._look(cured, kind)
+        before = batch.rate(who)
+        retired = batch.hit(who, uniform, now, extra=column >= len(self.causes))
+        mine = self.when[batch.column]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slower = np.where(before > 0, before / batch.rate(who), 1.0)
+            left = (mine[who] - self.clock[kind][who]) * slower
+        mine[who] = np.where(slower == 1.0, mine[who], np.where(np.isinf(slower), np.inf, self.clock[kind][who] + left))
+        self._look(who, kind)
+        return retired
 
 
 class BadBatches:
@@ -142,31 +147,31 @@ class BadBatches:
         self.column = len(hazards.causes) + int(np.flatnonzero(hazards.cause[len(hazards.causes) :] == number)[0])
         self.each = hazards.causes[number].rate / hazards.machines * (batch.times - 1)
         self.left = np.full(count, batch.machines)
-        self.times = np.zeros((batch.machines, count), dtype=np.int64)
+        self.failed = FailureTimes(batch.retire, batch.machines, count)
 
     def rate(self, who: Ints) -> Floats:
         """How often they fail beyond what others do, 1/s."""
         return np.asarray(self.left[who] * self.each)
 
-    def hit(self, who: Ints, uniform: Floats, *, extra: bool) -> Ints:
-        """A strike, among all machines or (``extra``) among them, may hit one; returns the runs in which it is gone.
+    def hit(self, who: Ints, uniform: Floats, now: Floats, *, extra: bool) -> Ints:
+        """A strike, among all machines or (``extra``) among them, may hit one, which then may be gone.
 
-        There is one left in all of these runs.
+        Returns the runs in which one is retired.
         """
         bad = self.left[who]
-        hit: Bools = extra | (uniform[:, 0] < bad / self.machines)
-        if not hit.any():
-            return who[:0]
-        who, bad, uniform = who[hit], bad[hit], uniform[hit]
+        hit: Bools = (bad > 0) & (extra | (uniform[:, 0] < bad / self.machines))
+        who, bad, uniform, now = who[hit], bad[hit], uniform[hit], now[hit]
         which = np.minimum((uniform[:, 1] * bad).astype(np.int64), bad - 1)
-        self.times[which, who] += 1
-        gone = uniform[:, 2] < self.batch.cured
-        if self.batch.retire:
-            gone |= self.times[which, who] >= self.batch.retire
+        gone: Bools = uniform[:, 2] < self.batch.cured
+        retired = np.zeros_like(gone)
+        if self.batch.retire and len(who):
+            ages = self.failed.add(which, who, now)
+            retired = RETIRE[self.batch.rule](ages, self.batch.retire, self.batch.window)
+        chosen, gone = who[retired], gone | retired
         who, bad, which = who[gone], bad[gone], which[gone]
-        self.times[which, who] = self.times[bad - 1, who]
+        self.failed.move(which, bad - 1, who)
         self.left[who] = bad - 1
-        return who
+        return chosen
 
 
 class PartLives:

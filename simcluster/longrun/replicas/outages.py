@@ -20,6 +20,8 @@ class OutagesOfRuns:
     def __init__(self, state: RunsState) -> None:
         self.state, self.run, self.laws = state, state.run, state.laws
         self.hazards, self.pool = Hazards(state), Pool(state.run.spares, state.count)
+        self.retired = np.zeros(len(state.strikes), dtype=bool)
+        """By cause and run, as what is flat: a machine is to be replaced for good."""
         self.faster = np.array(self.run.faster)
         self.spells, self.silent, self.planned = SpellsOfRuns(state), SilentErrors(state), PlannedOutages(state)
 
@@ -101,6 +103,11 @@ class OutagesOfRuns:
         state.repairs[place] += 1
         streams = [f"repair.{machine}" for machine in range(cause.machines)]
         repairs = [state.draw(cause.repair, cause.name, stream, occurrence, who) for stream in streams]
+        if cause.bad is not None:
+            retired, self.retired[place] = self.retired[place], False
+            if cause.bad.replaced is not None:
+                replaced = state.draw(cause.bad.replaced, cause.name, streams[0], occurrence, who)
+                repairs[0] = np.where(retired, replaced, repairs[0])
         out = self.pool.send(who, now, repairs)
         if self.pool.made_ready:
             job.spend(self.pool.ready(out), "waiting", chosen)

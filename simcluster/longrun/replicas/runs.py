@@ -147,9 +147,10 @@ class _Runs:
         for each in self.hazards.with_bad:
             chosen = ((column == each) & self.hazards.may_hit(who, each)).nonzero()[0]
             if len(chosen):
-                name = self.run.causes[self.hazards.cause[each]].name
-                uniform = state.uniform(name, "bad", state.strikes[place[chosen]], 3, who[chosen])
-                self.hazards.on_bad(who[chosen], each, uniform)
+                cause, those = int(self.hazards.cause[each]), who[chosen]
+                uniform = state.uniform(self.run.causes[cause].name, "bad", state.strikes[place[chosen]], 3, those)
+                retired = self.hazards.on_bad(those, each, uniform, state.now[those])
+                self.outages.retired[state.place(retired, cause)] = True
         state.strikes[place] += 1
         stops = state.laws.stops[number]
         if stops.all():

@@ -11,6 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.advice_checkpoints import behind, interval
+from simcluster.studies.long_run.advice_lemons import lemons
 from simcluster.studies.long_run.advice_parts import nine, spares
 from simcluster.studies.long_run.advice_restarts import restart, straggler
 from simcluster.studies.long_run.advised import Advice
@@ -38,6 +39,7 @@ ADVICE: Mapping[str, Advisor] = {
     "straggler": straggler,
     "behind": behind,
     "nine": nine,
+    "lemons": lemons,
 }
 """Questions by name: a function and a line here."""
 

@@ -13,7 +13,7 @@ from simcluster.longrun.catalogue import failures_of
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
-from simcluster.longrun.spec import FailureSpec, RunSpec, WeibullLaw
+from simcluster.longrun.spec import BadBatch, FailureSpec, RunSpec, WeibullLaw
 from simcluster.longrun.times import FixedTime, TimeSpec, WeibullTime
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
@@ -142,7 +142,7 @@ def _cause(
         lives = Lives(devices.count, law, spec.law.youngest, spec.law.oldest)
     bad = None
     if spec.bad is not None:
-        bad = Bad(round(spec.bad.share * devices.machines), spec.bad.times, spec.bad.cured, spec.bad.retire)
+        bad = bad_of(spec.bad, devices.machines)
     shares, paces = _paces(spec, devices, states)
     return FailureMode(
         name=spec.name,
@@ -161,6 +161,13 @@ def _cause(
         column=devices.column,
         label=devices.label,
     )
+
+
+def bad_of(batch: BadBatch, machines: int) -> Bad:
+    """A bad batch of so many machines."""
+    window = math.inf if batch.within is None else batch.within
+    count = round(batch.share * machines)
+    return Bad(count, batch.times, batch.cured, batch.retire, window, batch.rule, batch.replaced)
 
 
 def _paces(spec: FailureSpec, devices: Devices, states: StepStates) -> tuple[tuple[float, ...], np.ndarray | None]:

@@ -1,0 +1,52 @@
+"""Lemons: machines of a bad batch that fail again and again, and rules by which one is retired.
+
+A rule is a small function of how long ago a machine's failures were (s, the one now first, inf where there was none;
+any shape, failures along the first axis), of a limit, and of a window (s); it says which are to be retired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from simcluster.base.arrays import Bools, Floats, Ints
+
+RetireRule = Callable[[Floats, float, float], Bools]
+
+REMEMBERED = 8
+"""Failures of a machine that a rule looks back at, or as many as its limit where that is more."""
+
+
+def in_window(ages: Floats, limit: float, window: float) -> Bools:
+    """As many failures as the limit within the window, this one among them."""
+    return np.asarray((ages <= min(window, np.finfo(np.float64).max)).sum(axis=0) >= limit)
+
+
+def fading(ages: Floats, limit: float, window: float) -> Bools:
+    """A score of 1 for this failure and less for those before, half of it a window ago, has come to the limit."""
+    return np.asarray((0.5 ** (ages / window)).sum(axis=0) >= limit)
+
+
+RETIRE: Mapping[str, RetireRule] = {"window": in_window, "fading": fading}
+"""Rules by name: a function and a line here."""
+
+
+class FailureTimes:
+    """When each bad machine failed: ``[failure, machine, run]`` (s, the latest first, -inf: not so often)."""
+
+    def __init__(self, limit: float, machines: int, runs: int) -> None:
+        self.times = np.full((max(REMEMBERED, math.ceil(limit)) if limit else 0, machines, runs), -np.inf)
+
+    def add(self, machine: Ints, who: Ints, now: Floats) -> Floats:
+        """One more of each of these; returns how long ago all of theirs were."""
+        mine = self.times[:, machine, who]
+        mine[1:] = mine[:-1]
+        mine[:1] = now
+        self.times[:, machine, who] = mine
+        return np.asarray(now - mine)
+
+    def move(self, to: Ints, machine: Ints, who: Ints) -> None:
+        """A machine takes the number of one that is bad no more."""
+        self.times[:, to, who] = self.times[:, machine, who]

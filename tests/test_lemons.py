@@ -1,0 +1,134 @@
+"""Lemons: machines of a bad batch that fail again and again, and the rules by which one is retired."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from simcluster.base.errors import InputError
+from simcluster.longrun.lemons import RETIRE, fading, in_window
+from simcluster.longrun.outcome import Outcomes
+from simcluster.longrun.pattern import CheckpointPattern, Saving
+from simcluster.longrun.replicas import play_replicas
+from simcluster.longrun.run import Bad, FailureMode, LongRun, Spares
+from simcluster.longrun.spec import BadBatch
+from simcluster.longrun.times import FixedTime
+from simcluster.scenario.scenario import load
+from simcluster.studies.long_run.advice import advise
+from simcluster.studies.long_run.advice_lemons import healthy_retired
+
+DAY = 86400.0
+MACHINES, BAD, TIMES = 50, 10, 20.0
+EACH = 1 / (100 * DAY)
+
+
+def run_of(bad: Bad, days: float = 400) -> LongRun:
+    """Nothing takes time, so that failures are a Poisson process of the wall."""
+    cause = FailureMode("node", "stop", MACHINES * EACH, MACHINES, bad=bad)
+    return LongRun(CheckpointPattern(10.0, 60, Saving(0.0)), (cause,), machines=MACHINES, until=days * DAY)
+
+
+def strikes(bad: Bad, runs: int = 400) -> np.ndarray:
+    return play_replicas(run_of(bad), 5, runs).strikes[:, 0].astype(float)
+
+
+def near(values: np.ndarray, mean: float) -> bool:
+    return abs(values.mean() - mean) < 4 * values.std(ddof=1) / math.sqrt(len(values))
+
+
+def same(one: Outcomes, other: Outcomes) -> bool:
+    return bool((one.wall == other.wall).all() and (one.strikes == other.strikes).all())
+
+
+def test_rules() -> None:
+    ages = np.array([[0.0, 0.0, 0.0], [3.0, 5.0, np.inf], [6.0, np.inf, np.inf]])
+    assert in_window(ages, 2, 4.0).tolist() == [True, False, False]
+    assert in_window(ages, 3, math.inf).tolist() == [True, False, False]
+    assert in_window(ages, 1, 0.1).all()
+    assert fading(ages, 1.7, 3.0).tolist() == [True, False, False]  # 1 + 1/2 + 1/4, 1 + 2^(-5/3) = 1.31, 1
+    assert set(RETIRE) == set(get_args(BadBatch.model_fields["rule"].annotation))
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_each_lemon_fails_as_often_as_it_may(limit: int) -> None:
+    """Failures beyond those of healthy machines: n of each, less those of a healthy one in the time that takes."""
+    healthy = MACHINES * EACH * 400 * DAY
+    assert near(strikes(Bad(BAD, TIMES, 0.0, limit)), healthy + BAD * limit * (1 - 1 / TIMES))
+
+
+@pytest.mark.parametrize("window", [1 * DAY, 5 * DAY])
+def test_two_failures_in_a_window(window: float) -> None:
+    """Gaps of a lemon of rate r are exponential: 1 + 1 / (1 - e^(-r W)) failures until two are so near."""
+    often = 1 + 1 / (1 - math.exp(-TIMES * EACH * window))
+    expected = MACHINES * EACH * 400 * DAY + BAD * often * (1 - 1 / TIMES)
+    assert near(strikes(Bad(BAD, TIMES, 0.0, 2, window)), expected)
+
+
+def test_a_rule_of_one_is_a_sure_cure_and_a_short_window_is_never() -> None:
+    cured, never = (play_replicas(run_of(bad, 100), 2, 20) for bad in (Bad(BAD, TIMES, 1.0), Bad(BAD, TIMES, 0.0)))
+    assert same(play_replicas(run_of(Bad(BAD, TIMES, 0.0, 1), 100), 2, 20), cured)
+    assert same(play_replicas(run_of(Bad(BAD, TIMES, 0.0, 2, 1e-6), 100), 2, 20), never)
+    assert same(play_replicas(run_of(Bad(BAD, TIMES, 0.0, 1.9, 1e-6, "fading"), 100), 2, 20), never)
+    assert not same(cured, never)
+
+
+def test_a_new_machine_takes_its_time() -> None:
+    """Each of the retired is away once for as long as a new one takes: 10 waits of it, of a job without spares."""
+    bad = Bad(BAD, 1e5, 0.0, 1, replaced=FixedTime(seconds="20 d"))
+    run = run_of(bad)
+    cause = replace(run.causes[0], rate=run.causes[0].rate / 1000, repair=FixedTime(seconds="1 s"))
+    outcomes = play_replicas(replace(run, causes=(cause,), spares=Spares()), 1, 20)
+    waiting = outcomes.spent()["waiting"]
+    few = outcomes.strikes[:, 0] - BAD  # of healthy ones
+    np.testing.assert_allclose(waiting, BAD * 20 * DAY + few, rtol=1e-9)
+
+
+def test_healthy_machines_are_retired_by_chance() -> None:
+    run = run_of(Bad(0, 1.0))
+    cause, seconds = run.causes[0], 400 * DAY
+    assert healthy_retired(run, cause, 1, math.inf, seconds) == pytest.approx(50 * (1 - math.exp(-4)))
+    assert healthy_retired(run, cause, 2, math.inf, seconds) == pytest.approx(50 * (1 - 5 * math.exp(-4)))
+    draws = np.random.default_rng(1)
+    gaps = draws.exponential(1 / EACH, (20_000, 20))
+    found = ((gaps[:, 1:] < 2 * DAY) & (gaps.cumsum(axis=1)[:, 1:] < seconds)).any(axis=1)
+    error = 4 * math.sqrt(found.mean() / len(found)) + found.mean() * 0.05
+    assert abs(healthy_retired(run, cause, 2, 2 * DAY, seconds) / 50 - found.mean()) < error
+    rarer = [healthy_retired(run, cause, 3, window, seconds) for window in (DAY, 10 * DAY, math.inf)]
+    assert rarer == sorted(rarer)
+
+
+NODE = {"name": "node", "of": "host", "mtbf": "100 d", "repair": "1 h", "detect": "20 min"}
+LEMON = {"share": "25%", "times": 200, "cured": "0%"}
+
+
+def test_the_advice_weighs_lemons_against_healthy_machines() -> None:
+    run = {"days": "20 d", "failures": [NODE | {"bad": LEMON}], "checkpoint": {"stall": "5 s", "every": "10 min"}}
+    scenario = load("tiny_dp", {"run": run, "cluster.gpus": 8, "cluster.gpus_per_host": 1})
+    found = advise("lemons", scenario, played=60)
+    healthy = found.table["healthy_ever"].to_numpy()
+    assert healthy[1] < 1 < healthy[0]  # six of them, a failure each 100 d
+    assert "retire a machine after 2 failures" in found.sentence
+    gains = found.table["ever"].to_numpy()
+    assert (np.diff(gains) <= 0).all()
+    assert gains[0] > found.table["ever_half_width"].iloc[0]
+    assert (found.table["window"] <= found.table["ever"] + 1e-12).all()
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    for bad, message in (
+        ({"retire": 2, "rule": "fading"}, "over how long"),
+        ({"within": "7 d"}, "say retire: 3"),
+        ({"retire": 2, "within": "0 s"}, "give a time"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load("tiny_dp", {"run": {"days": "1 d", "failures": [NODE | {"bad": LEMON | bad}]}})
+    with pytest.raises(InputError, match="none is a lemon"):
+        advise(
+            "lemons",
+            load("tiny_dp", {"run": {"days": "1 d", "failures": [NODE], "checkpoint": {"stall": "1 s"}}}),
+            played=2,
+        )
