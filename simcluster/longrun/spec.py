@@ -19,8 +19,9 @@ from simcluster.longrun.times import FixedTime, Fraction, Shape, Time
 
 DAY, YEAR = 86400.0, 365.25 * 86400.0
 
-Of = Literal["gpu", "memory", "host", "nic", "cable", "switch", "job"]
-"""What of the cluster's graph fails; ``memory`` is a GPU's, ``job`` is none of them: software, the data, a person."""
+Of = Literal["gpu", "memory", "host", "rack", "nic", "cable", "switch", "job"]
+"""What of the cluster's graph fails; ``memory`` is a GPU's, a ``rack`` machines next to each other that share a power
+feed or cooling, as many as ``machines`` says; ``job`` is none of them: software, the data, a person."""
 
 Positive = Annotated[float, Field(strict=False, gt=0)]
 Share = Annotated[Fraction, BeforeValidator(lambda value: _percent(value))]
@@ -131,9 +132,11 @@ class FailureSpec(Spec):
         levels = self.by or self.left
         if self.effect == "slow" and not levels:
             raise InputError(f"failures.{self.name}: how slow? by: [1.05, 1.2] of a GPU, left: [0.5] of a link")
-        of_device, of_link = self.of in ("gpu", "memory", "host"), self.of in ("nic", "cable", "switch")
+        of_device, of_link = self.of in ("gpu", "memory", "host", "rack"), self.of in ("nic", "cable", "switch")
         if (self.by and not of_device) or (self.left and not of_link):
-            raise InputError(f"failures.{self.name}: by is for of: gpu, memory, host; left for nic, cable, switch")
+            raise InputError(
+                f"failures.{self.name}: by is for of: gpu, memory, host, rack; left for nic, cable, switch"
+            )
         if self.shares and len(self.shares) != len(levels):
             raise InputError(f"failures.{self.name}: {len(self.shares)} shares for {len(levels)} levels; one each")
         if self.effect in ("slow", "pause", "silent") and self.lasts is None:

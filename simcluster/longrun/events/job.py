@@ -105,7 +105,7 @@ def _next(job: JobState) -> Doing | None:
         number, occurrence = job.struck.pop(0)
         cause = job.run.causes[number]
         if cause.effect == "pause":
-            return pause(job, number, job.lasts(cause, occurrence))
+            return pause(job, number, occurrence)
         return outage(job, number, job.safe[cause.survives])
     if job.at >= job.wrong.verified_at:
         return outage(job, job.wrong.number, job.safe[MEMORY])

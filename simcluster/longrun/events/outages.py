@@ -22,13 +22,15 @@ def spend(job: JobState, seconds: float, fate: str, number: int, which: str = ""
         job.record.end(job.now_at())
 
 
-def pause(job: JobState, number: int, seconds: float) -> Doing:
+def pause(job: JobState, number: int, occurrence: int) -> Doing:
     """The job stands for a while; where that is longer than the timeout, it is a stop."""
+    cause = job.run.causes[number]
+    seconds = job.lasts(cause, occurrence)
     if seconds <= job.run.timeout:
         job.expose("")
-        yield from spend(job, seconds, "pause", number)
+        yield from spend(job, seconds, "pause", number, _named(job, cause, "where paused", occurrence))
     else:
-        target = job.safe[job.run.causes[number].survives]
+        target = job.safe[cause.survives]
         yield from outage(job, number, target, paused=job.run.timeout)
 
 
@@ -62,9 +64,11 @@ def outage(job: JobState, number: int, target: int, *, planned: bool = False, pa
 
 def _which(job: JobState, cause: FailureMode | None, occurrence: int) -> str:
     """The named part that has failed."""
-    if cause is None:
-        return ""
-    uniform = float(job.uniform(cause.name, "where", occurrence, 1)[0, 0])
+    return "" if cause is None else _named(job, cause, "where", occurrence)
+
+
+def _named(job: JobState, cause: FailureMode, what: str, occurrence: int) -> str:
+    uniform = float(job.uniform(cause.name, what, occurrence, 1)[0, 0])
     return cause.label(min(int(uniform * cause.devices), cause.devices - 1))
 
 

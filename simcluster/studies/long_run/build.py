@@ -59,7 +59,7 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
         spares=_spares(section),
         short=_short(section, states, step),
         straggler=section.straggler,
-        noticed=section.noticed,
+        noticed=section.noticed.on(scenario.gpus),
         wrong=section.wrong_diagnosis,
         timeout=section.timeout,
         maintenance=None
@@ -124,7 +124,7 @@ def _restart(section: RunSpec, weight: Weight, gpus: int, step: float) -> tuple[
 
 def _causes(scenario: Scenario, section: RunSpec, states: StepStates) -> Iterator[FailureMode]:
     for spec in failures_of(section.failures):
-        devices = states.parts.of(spec.of)
+        devices = states.parts.of(spec.of, spec.machines)
         if not devices.count:
             states.notes.append(f"{spec.name} does not occur: the job's machines have no {spec.of}")
             continue
@@ -151,11 +151,11 @@ def _cause(
         devices=devices.count,
         lives=lives,
         bad=bad,
-        detect=spec.detect or section.detection,
-        repair=spec.repair,
+        detect=(spec.detect or section.detection).on(scenario.gpus),
+        repair=spec.repair and spec.repair.on(scenario.gpus),
         machines=spec.machines,
         survives=STORAGE if spec.survives == "storage" or section.checkpoint.memory is None else MEMORY,
-        lasts=spec.lasts or FixedTime(seconds="0 s"),
+        lasts=(spec.lasts or FixedTime(seconds="0 s")).on(scenario.gpus),
         shares=shares,
         paces=paces,
         column=devices.column,

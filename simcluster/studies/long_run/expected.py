@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _NOISE = 1.5
 """Half widths of a 95 % interval beyond which a gap is not noise: 3 standard errors."""
 _NAMED = 5e-4
+_FEW, _ENDS = 10, "a run of few checkpoints, whose begin and end count"
+"""Intervals below which a run is no long one, which closed forms are for."""
 _DAY = 86400.0
 
 
@@ -129,21 +131,30 @@ class _Beside:
     def _strikes(self) -> ClosedForm:
         stops = [number for number, cause in enumerate(self.run.causes) if cause.stops]
         counts = self.outcomes.strikes[:, stops].sum(axis=1).astype(np.float64)
-        wall, half = self.outcomes.wall, _half(counts)
+        wall = self.outcomes.wall
         safe = sum(self.shares[fate] for fate in ("detection", "diagnosis", "waiting", "pause", "maintenance"))
         hidden = [number for number, part in enumerate(self.run.restart) if not part.exposed]
         share = float((safe + self.outcomes.parts[:, hidden].sum(axis=1) / wall).mean())
         value = self.rate * float(wall.mean())
         rest = float(counts.mean()) - value * (1 - share)
+        half = max(_half(counts), 1.96 * math.sqrt(value * (1 - share) / len(counts)))  # none in all is no certainty
         explained = abs(rest) <= _NOISE * half
         why = f"for {share:.1%} of the wall nothing can strike (detection, waiting, ...)" if share > _NAMED else ""
         if not explained:
-            ages = any(cause.lives is not None for cause in self.run.causes)
-            cause = "parts are young or old: their hazard changes with age" if ages else "not explained"
-            why = "; ".join(filter(None, [why, f"{rest:+.3g} more: {cause}"]))
-            explained = ages
+            cause = self._beyond_rates()
+            why = "; ".join(filter(None, [why, f"{rest:+.3g} more: {cause or 'not explained'}"]))
+            explained = bool(cause)
         holds = "rates that do not change, the job exposed all the time"
         return ClosedForm("failures, rate x wall", "", value, float(counts.mean()), half, holds, why, explained)
+
+    def _beyond_rates(self) -> str:
+        """What makes failures come at other rates than the causes have; "" for nothing."""
+        found = []
+        if any(cause.lives is not None for cause in self.run.causes):
+            found.append("parts are young or old: their hazard changes with age")
+        if any(cause.bad is not None for cause in self.run.causes):
+            found.append("machines of a bad batch fail more often")
+        return "; ".join(found)
 
     # --- goodput --------------------------------------------------------------------------------------------------
 
@@ -196,8 +207,9 @@ class _Beside:
         rest = mean - known * (1 - sum(share for _, share in extras))
         explained = abs(rest) <= max(_NOISE * half, 0.1 * _NAMED)
         if not explained:
-            said.append(f"{self._guess(exact)} {100 * rest:+.2f}")
-            explained = exact is None
+            few = self.outcomes.wall.mean() < _FEW * (self.work + self.stall)
+            said.append(f"{_ENDS if few else self._guess(exact)} {100 * rest:+.2f}")
+            explained = exact is None or bool(few)
         why = f"{100 * (mean - value):+.2f} points: {', '.join(said)}" if said else "the same up to noise"
         return ClosedForm(name, "fraction", value, mean, half, holds, why, explained)
 

@@ -64,8 +64,8 @@ class Parts:
         self._fabric = self._fabric or fabric_of(self._cluster, self._gpus)
         return self._fabric
 
-    def of(self, kind: str) -> Devices:
-        """Those of a kind (``spec.Of``)."""
+    def of(self, kind: str, machines: int = 1) -> Devices:
+        """Those of a kind (``spec.Of``); a rack has so many machines."""
         if kind in ("gpu", "memory"):
             names = self._cluster.gpus
             gpus = tuple(StandIn(f"GPU {names[rank]}", ({"kind": "slow_gpu", "rank": rank},)) for rank in self._first)
@@ -77,6 +77,8 @@ class Parts:
                 StandIn(labels[place], ({"kind": "slow_gpu", "node": int(self.hosts[place])},)) for place in members
             )
             return self._devices(labels, columns, hosts)
+        if kind == "rack":
+            return self._racks(machines)
         if kind == "job":
             return self._devices(["job"], np.zeros(1, dtype=np.int64), ())
         return {"nic": self._nics, "cable": self._cables, "switch": self._switches}[kind]()
@@ -91,6 +93,17 @@ class Parts:
         """(number of each device's class, first device of each class) without classes that have no device."""
         _, first, number = np.unique(of_device, return_index=True, return_inverse=True)
         return number.astype(np.int64).ravel(), first.tolist()
+
+    def _racks(self, machines: int) -> Devices:
+        """Machines next to each other, so many a rack (the last may have fewer); classes are those of the first."""
+        racks = [self.hosts[first : first + machines].tolist() for first in range(0, len(self.hosts), machines)]
+        labels = [f"machine{'s' * (len(each) > 1)} {', '.join(map(str, each))}" for each in racks]
+        columns, members = self._classes(self._class_of[self._first_of[::machines]])
+        stand_for = [
+            StandIn(labels[place], tuple({"kind": "slow_gpu", "node": host} for host in racks[place]))
+            for place in members
+        ]
+        return self._devices(labels, columns, tuple(stand_for))
 
     def _nics(self) -> Devices:
         """Each with all of its cables; a class is a place along the pipeline of the first rank that leaves by it."""

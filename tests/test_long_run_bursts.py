@@ -1,0 +1,186 @@
+"""Failures of a shared cause, flaps, slow spells, wrong diagnoses and false alarms: each beside a closed form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simcluster.longrun.events import play_events
+from simcluster.longrun.outcome import Outcomes
+from simcluster.longrun.pattern import CheckpointPattern, Saving
+from simcluster.longrun.replicas import play_replicas
+from simcluster.longrun.run import Bad, FailureMode, LongRun, Part, Spares
+from simcluster.longrun.times import FixedTime
+from simcluster.scenario.scenario import Scenario, load
+from simcluster.simulate import simulate
+from simcluster.studies.long_run.build import long_run_of
+from simcluster.studies.long_run.expected import closed_forms_of
+from simcluster.studies.long_run.parts_of import Parts
+from simcluster.studies.long_run.states import StepStates
+
+DAY = 86400.0
+NO_SAVING = CheckpointPattern(10.0, 60, Saving(0.0))
+
+
+def fixed(seconds: float) -> FixedTime:
+    return FixedTime(seconds=f"{seconds!r} s")
+
+
+def share(outcomes: Outcomes, fate: str) -> np.ndarray:
+    return np.asarray(outcomes.spent()[fate] / outcomes.wall)
+
+
+def near(values: np.ndarray, mean: float, beyond: float = 0.0) -> bool:
+    return abs(values.mean() - mean) < 4 * values.std(ddof=1) / math.sqrt(len(values)) + beyond
+
+
+def run_of(cause: FailureMode, **changes: Any) -> LongRun:
+    return LongRun(NO_SAVING, (cause,), machines=16, until=changes.pop("until", 400 * DAY), **changes)
+
+
+def job(failures: list[dict[str, Any]], **run: Any) -> Scenario:
+    given = {"days": "30 d", "failures": failures, "checkpoint": {"stall": "1 s", "every": "10 min"}, **run}
+    return load("tiny_3d", {"run": given})  # four machines: a stage is two
+
+
+# --- a shared cause ---------------------------------------------------------------------------------------------------
+
+FEED = {"name": "power feed", "of": "rack", "machines": 2, "mtbf": "10 d", "repair": "1 h"}
+
+
+def test_a_rack_is_machines_by_name() -> None:
+    racks = Parts(job([FEED])).of("rack", 3)
+    assert [racks.label(place) for place in range(racks.count)] == ["machines 0, 1, 2", "machine 3"]
+    run = long_run_of(job([FEED]), StepStates(job([FEED])))
+    (cause,) = run.causes
+    assert (cause.devices, cause.machines, cause.rate) == (2, 2, pytest.approx(2 / (10 * DAY)))
+    _, log = play_events(run, 1)
+    assert {row.which for row in log if row.what == "detection"} <= {"machines 0, 1", "machines 2, 3"} != set()
+
+
+def test_a_slow_rack_is_its_machines_slow_at_once() -> None:
+    hot = {**FEED, "name": "hot", "effect": "slow", "by": [1.5], "lasts": "1 h"}
+    (cause,) = long_run_of(job([hot]), StepStates(job([hot]))).causes
+    faults = [{"kind": "slow_gpu", "node": node, "factor": 1.5} for node in (0, 1)]
+    by_hand = simulate(load("tiny_3d", {"faults": faults})).step_time / simulate(load("tiny_3d")).step_time
+    assert cause.paces is not None
+    assert cause.paces[0, 0] == by_hand > 1
+
+
+def test_machines_that_fail_together_need_more_spares() -> None:
+    """Bursts of 4 at a quarter of the rate: as many repairs, a quarter of the outages, and three spares are none."""
+    one = FailureMode("host", "stop", 1 / DAY, repair=fixed(3600.0))
+    four = replace(one, rate=0.25 / DAY, machines=4)
+    singles, bursts = (play_replicas(run_of(cause, spares=Spares(hot=3)), 1, 60) for cause in (one, four))
+    assert singles.strikes.mean() == pytest.approx(4 * bursts.strikes.mean(), rel=0.05)
+    assert share(singles, "waiting").mean() < 1e-5
+    each = bursts.spent()["waiting"].sum() / bursts.strikes.sum()
+    assert each == pytest.approx(3600.0, rel=1e-3)  # until they are back, but for where the run ends
+    enough = play_replicas(run_of(four, spares=Spares(hot=4)), 1, 60)  # but for two bursts within the hour
+    assert share(enough, "waiting").mean() < 0.03 * share(bursts, "waiting").mean()
+
+
+def test_a_single_crew_repairs_one_after_the_other() -> None:
+    """With no spares and nobody who fails meanwhile: the wait is that of the last of 4."""
+    four = FailureMode("rack", "stop", 0.05 / DAY, machines=4, repair=fixed(3600.0))
+    waits = [play_replicas(run_of(four, spares=Spares(crews=crews)), 1, 20) for crews in (1, 2, 4)]
+    each = [outcomes.spent()["waiting"].sum() / outcomes.strikes.sum() for outcomes in waits]
+    np.testing.assert_allclose(each, [4 * 3600.0, 2 * 3600.0, 3600.0], rtol=1e-2)
+
+
+# --- flaps and spells -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("often", "lasts"), [(20.0, 5.0), (300.0, 200.0)])
+def test_a_link_that_flaps(often: float, lasts: float) -> None:
+    """Flaps overlap as customers of M/G/infinity do: some link is slow for 1 - e^(-rate x length) of the time."""
+    flap = FailureMode("flap", "slow", often / DAY, lasts=fixed(lasts), paces=np.array([[2.0]]))
+    outcomes = play_replicas(run_of(flap, until=4 * DAY), 2, 40)
+    slow = 1 - math.exp(-often / DAY * lasts)
+    assert near(share(outcomes, "slow"), slow * (1 - 1 / 2.0))
+    assert near(outcomes.strikes[:, 0], 4 * often)
+
+
+def test_flaps_of_a_cable_are_played_on_a_cable_of_the_graph() -> None:
+    flap = {"name": "flap", "of": "cable", "effect": "slow", "mtbf": "1 h", "left": [0.5], "lasts": "5 s"}
+    states = StepStates(job([flap]))
+    run = long_run_of(job([flap]), states)
+    cables = {Parts(states.scenario).of("cable").label(place) for place in range(run.causes[0].devices)}
+    _, log = play_events(replace(run, until=DAY), 1)
+    named = {row.which for row in log if row.which}
+    assert len(named) > 3
+    assert named <= cables
+
+
+def test_a_pause_names_what_paused() -> None:
+    pause = {"name": "link down", "of": "nic", "effect": "pause", "mtbf": "1 d", "lasts": "20 s"}
+    run = long_run_of(job([pause]), StepStates(job([pause])))
+    outcomes, log = play_events(run, 1)
+    named = [row.which for row in log if row.what == "pause"]
+    assert len(named) == outcomes.strikes.sum() > 50
+    assert all("nic" in which for which in named)
+    assert len(set(named)) > 4
+
+
+# --- detection, diagnosis ---------------------------------------------------------------------------------------------
+
+
+def test_laws_grow_with_the_gpus_of_the_job() -> None:
+    """Not only the parts of a restart: a health check that asks every GPU finds a failure later."""
+    law = {"seconds": "10 s", "per_gpu": "2 s"}
+    node = {"name": "node", "of": "host", "mtbf": "10 d", "repair": law}
+    other = {"name": "other", "of": "host", "mtbf": "10 d", "detect": {"seconds": "1 s", "per_gpu": "1 s"}}
+    run = long_run_of(job([node, other], detection=law), StepStates(job([node, other])))
+    first, second = run.causes
+    assert (first.detect.mean, second.detect.mean) == (10 + 2 * 8, 1 + 8)
+    assert first.repair is not None
+    assert first.repair.mean == 26
+
+
+def test_a_wrong_diagnosis_is_gone_through_again() -> None:
+    """With probability p again and again: p / (1 - p) detections and restarts more of each outage."""
+    stop = FailureMode("gpu", "stop", 1 / DAY, detect=fixed(60.0))
+    part = Part("restart", fixed(240.0), fixed(240.0), exposed=False)
+    outcomes = play_replicas(run_of(stop, restart=(part,), wrong=0.25), 1, 60)
+    spent = outcomes.spent()
+    each = spent["diagnosis"].sum(), outcomes.outages.sum() * 300.0
+    assert each[0] / each[1] == pytest.approx(1 / 3, rel=4 * math.sqrt(4 / outcomes.outages.sum()))
+
+
+def test_a_false_alarm_costs_a_restart_and_no_work() -> None:
+    alarm = FailureMode("alarm", "alarm", 2 / DAY, repair=fixed(600.0))
+    part = Part("restart", fixed(240.0), fixed(240.0), exposed=False)
+    outcomes = play_replicas(run_of(alarm, restart=(part,), spares=Spares(hot=1)), 1, 20)
+    assert not outcomes.spent()["lost"].any()
+    assert not outcomes.spent()["detection"].any()
+    each = outcomes.spent()["restart"].sum() / outcomes.outages.sum()
+    assert each == pytest.approx(240.0, rel=1e-3)
+    rate = 2 / DAY  # those that come before the next checkpoint, in at most 10 min, are dealt with in one
+    assert 1 - rate * 600 < outcomes.outages.sum() / outcomes.strikes.sum() < 1
+    assert near(outcomes.strikes[:, 0], rate * 400 * DAY * (1 - share(outcomes, "restart").mean()))
+
+
+# --- closed forms where runs are short, or machines bad ---------------------------------------------------------------
+
+
+def test_a_run_shorter_than_a_checkpoint_is_explained() -> None:
+    pattern = CheckpointPattern(10.0, 360, Saving(60.0))
+    stop = FailureMode("gpu", "stop", 1 / (30 * DAY), detect=fixed(60.0))
+    run = LongRun(pattern, (stop,), machines=16, until=4.0)
+    outcomes = play_replicas(run, 1, 20)
+    assert (outcomes.steps == 0.4).all()
+    table = closed_forms_of(run, outcomes).set_index("closed_form")
+    assert table.loc[["failures, rate x wall", "goodput, exact"], "explained"].all()
+    assert "few checkpoints" in table.loc["goodput, exact", "why"]
+
+
+def test_a_bad_batch_explains_more_failures() -> None:
+    stop = FailureMode("gpu", "stop", 1 / DAY, bad=Bad(4, 20.0, 0.0))
+    run = run_of(stop, until=40 * DAY)
+    table = closed_forms_of(run, play_replicas(run, 1, 20)).set_index("closed_form")
+    assert table.loc["failures, rate x wall", "explained"]
+    assert "bad batch" in table.loc["failures, rate x wall", "why"]
