@@ -113,7 +113,7 @@ def test_a_price_changes_its_part_alone(training: Training, money: RunMoney) -> 
     plain = trained(without(RUN, "spares.price", "checkpoint.price", "power.price"))
     assert plain.money is not None
     assert dict(plain.money.parts()) == {"gpus": before["gpus"], "spares": pytest.approx(4 * before["spares"])}
-    assert "not in it, for want of run.checkpoint.price, run.power.price" in plain.summary()
+    assert "not in it, for want of a price: run.checkpoint.price, run.power.price" in plain.summary()
     nothing = trained(without(RUN, "spares.price", "checkpoint.price", "power.price", "price"), played=2)
     assert nothing.dollars is None
     assert nothing.breakdown["dollars"].isna().all()

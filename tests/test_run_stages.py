@@ -59,6 +59,8 @@ def test_the_whole_is_the_sum_of_its_stages(staged: StagedTraining) -> None:
     gpus = staged.stages[0].run.gpus
     assert staged.dollars == pytest.approx(2.0 * gpus * staged.wall / 3600)
     assert staged.numbers.loc["gpu_hours", "mean"] == pytest.approx(gpus * staged.wall.mean() / 3600)
+    assert staged.lost_to_failures is not None
+    assert 0 < staged.lost_to_failures < 0.2 * staged.dollars.mean()
     assert staged.kwh is not None
     assert staged.kwh.mean() > staged.table["kwh"].sum()
     done = sum(stage.step_mfu * stage.breakdown.loc["productive", "mean_s"] for stage in staged.stages)

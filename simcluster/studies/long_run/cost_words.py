@@ -61,8 +61,8 @@ def money_lines(training: PlayedRuns) -> Iterator[str]:
     parts = dict(money.parts())
     said = [f"{what if what != 'gpus' else 'GPUs'} {format_dollars(each)}" for what, each in parts.items() if each]
     without = [path for what, path in _PRICES.items() if what not in parts]
-    rest = f"; not in it, for want of {', '.join(without)}" if without else ""
-    yield f"{_INDENT}{', '.join(said)}{rest}"
+    rest = [f"not in it, for want of a price: {', '.join(without)}"] if without else []
+    yield _INDENT + "; ".join([", ".join(said), *rest])
     yield from _lost(training, money)
 
 

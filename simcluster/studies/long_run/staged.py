@@ -68,6 +68,17 @@ class StagedRuns:
         return None if any(stage.energy is None for stage in self.stages) else self._sum(_kwh)
 
     @property
+    def spare_gpu_hours(self) -> float:
+        """Of the machines that stand by, on average."""
+        return sum(stage.spare_gpu_hours for stage in self.stages)
+
+    @property
+    def lost_to_failures(self) -> float | None:
+        """Dollars of what has a cause, planned work left out; None where nothing has a price."""
+        each = [stage.money.failures for stage in self.stages if stage.money is not None]
+        return sum(each) if each else None
+
+    @property
     def tokens(self) -> float:
         """Tokens of the steps that are kept."""
         return sum(stage.tokens for stage in self.stages)

@@ -26,10 +26,13 @@ def _whole(training: StagedRuns) -> Iterator[str]:
     yield f"{scenario.cluster.built.name}; {runs} played, seed {scenario.seed}"
     yield f"  time         days {_between(training, 'days', '{:.4g}')}, for {format_tokens(training.tokens)} tokens"
     hours = f"GPU-hours {_between(training, 'gpu_hours', '{:,.0f}')}"
+    if training.spare_gpu_hours:
+        hours += f"; {training.spare_gpu_hours:,.0f} of spares beside"
     if training.dollars is None:
         yield f"  money        {hours}; for dollars say what one costs: run.price"
     else:
-        yield f"  money        {format_dollars(float(training.dollars.mean()))}; {hours}"
+        lost = f"{format_dollars(training.lost_to_failures or 0.0)} of it lost to what fails"
+        yield f"  money        {format_dollars(float(training.dollars.mean()))}, {lost}; {hours}"
     yield f"  failures     {_between(training, 'failures', '{:,.0f}')}"
     effective = f"effective MFU {training.effective_mfu:.1%} over the wall"
     yield f"  goodput      {training.goodput:.2%} of all GPU-hours; {effective}"
@@ -89,9 +92,11 @@ def document(training: StagedRuns) -> dict[str, Any]:
         "days": float(training.wall.mean()) / 86400,
         "tokens": training.tokens,
         "gpu_hours": float(training.gpu_hours.mean()),
+        "spare_gpu_hours": training.spare_gpu_hours,
         "goodput": training.goodput,
         "effective_mfu": training.effective_mfu,
         "dollars": None if training.dollars is None else float(training.dollars.mean()),
+        "lost_to_failures": training.lost_to_failures,
         "kwh": None if training.kwh is None else float(training.kwh.mean()),
         "numbers": training.numbers.to_dict(orient="index"),
         "breakdown_s": training.breakdown.to_dict(),
