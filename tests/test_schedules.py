@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from contextlib import nullcontext
 from fractions import Fraction
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -49,9 +50,24 @@ def every_schedule() -> list[Schedule]:
     return made
 
 
+UNIT = 210  # has the denominators of all costs and latencies: whole numbers are exact, too, and ten times as quick
+
+
 def uneven_costs(kind: str, stage: int, chunk: int) -> Fraction:
     """Every stage, chunk and kind of its own, with no pattern that could hide a mix-up."""
     return Fraction((7 * stage + 3 * chunk + {"F": 2, "B": 11, "I": 5, "W": 4}[kind]) % 13 + 1, 3)
+
+
+@cache
+def uneven_units(kind: str, stage: int, chunk: int) -> int:
+    """The same in units, ``UNIT`` of which are 1."""
+    return in_units(uneven_costs(kind, stage, chunk))
+
+
+def in_units(time: Fraction) -> int:
+    units = time * UNIT
+    assert units.denominator == 1
+    return units.numerator
 
 
 def described(schedule: Schedule) -> str:
@@ -102,8 +118,8 @@ def test_hops_follow_the_route(schedule: Schedule) -> None:
 @inherited
 @pytest.mark.parametrize("latency", [Fraction(0), Fraction(5, 7)])
 def test_play_is_the_longest_path(schedule: Schedule, latency: Fraction) -> None:
-    timing = play(schedule, uneven_costs, latency)
-    assert (timing.starts, timing.ends) == longest_paths(schedule, latency)
+    timing = play(schedule, uneven_units, in_units(latency))
+    assert (timing.starts, timing.ends) == longest_paths(schedule, in_units(latency))
     assert timing.makespan == max(row[-1] for row in timing.ends)
 
 
@@ -124,14 +140,15 @@ def test_work_is_conserved_and_bounds_the_makespan(schedule: Schedule) -> None:
 
 @inherited
 def test_slower_parts_never_speed_it_up(schedule: Schedule) -> None:
-    base = play(schedule, uneven_costs, Fraction(1, 5)).makespan
-    assert play(schedule, uneven_costs, Fraction(2, 5)).makespan >= base
+    latency = in_units(Fraction(1, 5))
+    base = play(schedule, uneven_units, latency).makespan
+    assert play(schedule, uneven_units, 2 * latency).makespan >= base
     for slow in itertools.product("FBIW", range(schedule.num_stages), range(schedule.num_chunks)):
 
-        def costs(kind: str, stage: int, chunk: int, slow: tuple[str, int, int] = slow) -> Fraction:
-            return uneven_costs(kind, stage, chunk) + ((kind, stage, chunk) == slow)
+        def costs(kind: str, stage: int, chunk: int, slow: tuple[str, int, int] = slow) -> int:
+            return uneven_units(kind, stage, chunk) + UNIT * ((kind, stage, chunk) == slow)
 
-        slowed = play(schedule, costs, Fraction(1, 5))
+        slowed = play(schedule, costs, latency)
         assert slowed.makespan >= base
 
 
@@ -145,7 +162,7 @@ def test_time_scales(schedule: Schedule) -> None:
 
 @inherited
 def test_in_flight_peak_is_that_of_the_timeline(schedule: Schedule) -> None:
-    timing = play(schedule, uneven_costs, Fraction(1, 2))
+    timing = play(schedule, uneven_units, in_units(Fraction(1, 2)))
     for stage, row in enumerate(schedule.rows):
         events = []  # at equal time the release (0) comes before the allocation (1)
         for action, start, end in zip(row, timing.starts[stage], timing.ends[stage], strict=True):
@@ -189,7 +206,7 @@ def test_counts_below_one_are_refused(name: str, shape: tuple[int, int, int]) ->
         SCHEDULES[name](*shape)
 
 
-def longest_paths(schedule: Schedule, latency: Fraction) -> tuple[tuple[tuple[Fraction, ...], ...], ...]:
+def longest_paths(schedule: Schedule, latency: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Starts and ends by relaxation over the edges of the model, written naively and on its own."""
     place_of = {
         (action.kind, action.microbatch, schedule.route(action.microbatch).index((stage, action.chunk))): (
@@ -208,12 +225,12 @@ def longest_paths(schedule: Schedule, latency: Fraction) -> tuple[tuple[tuple[Fr
     def gradient(microbatch: int, place: int) -> tuple[int, int] | None:
         return place_of.get(("B", microbatch, place)) or place_of.get(("I", microbatch, place))
 
-    def duration(stage: int, position: int) -> Fraction:
+    def duration(stage: int, position: int) -> int:
         both = [position, partner[stage, position][1]] if (stage, position) in partner else [position]
         actions = [schedule.rows[stage][each] for each in both]
-        return sum((uneven_costs(action.kind, stage, action.chunk) for action in actions), start=Fraction(0))
+        return sum(uneven_units(action.kind, stage, action.chunk) for action in actions)
 
-    start = [[Fraction(0)] * len(row) for row in schedule.rows]
+    start = [[0] * len(row) for row in schedule.rows]
     changed = True
     while changed:
         changed = False
