@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from documents import readme, scores
 from documents.commands import ROOT, numbers
@@ -58,6 +59,7 @@ def _inside() -> Figures:
     return found[2], found[1]
 
 
+@cache
 def _weeks() -> Figures:
     """Failures, goodput, minutes of an outage, and those that 90 % would leave."""
     from simcluster import train
