@@ -80,11 +80,13 @@ class Spans:
         """The table of the contract (CONTRACT.md, Timeline)."""
         import pandas as pd
 
-        words = np.array(self.words, dtype=object)
+        words = pd.Series(
+            self.words, dtype=None if self.words else object
+        ).array  # pandas' texts, made of each word once
         columns: dict[str, object] = {}
         for name in COLUMNS:
             values = getattr(self, name)
-            columns[name] = words[values] if name in _TEXT else values
+            columns[name] = words.take(values) if name in _TEXT else values
         return pd.DataFrame(columns)
 
 

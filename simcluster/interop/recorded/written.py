@@ -39,6 +39,9 @@ _COLLECTIVES = {
     ("dp", "all_reduce"): "grads-all-reduce",
 }
 _NAMED = {"embedding_gradients": "embedding-grads-all-reduce", "gradient_norm": "optimizer-clip-main-grad"}
+_TEXT = ("stream", "kind", "name")
+_NUMBERS = ("step", "microbatch", "chunk", "ready", "start", "end")
+"""What is looked at of spans."""
 
 Place = Callable[[int, int, int], int]
 """(microbatch, stage, chunk) -> the chunk's place in the model."""
@@ -100,14 +103,14 @@ def _ops(spans: pd.DataFrame) -> pd.DataFrame:
     """What a recorder would write of one rank: a pass is one op, from its first kernel to its last."""
     import pandas as pd
 
+    spans = spans[[*_TEXT, *_NUMBERS]].astype(dict.fromkeys(_TEXT, object))  # pandas' own texts are slow to go through
     computing = (spans["stream"] == "compute") & (spans["microbatch"] >= 0)
-    passes: _Passes = {}
-    span: Any
-    for span in spans[computing].itertuples():
-        key = span.step, _PHASES.get(span.kind, BACKWARD), span.microbatch, span.chunk
-        first, last = passes.get(key, (span.start, span.end))
-        passes[key] = min(first, span.start), max(last, span.end)
+    phases = spans["kind"].map(lambda kind: _PHASES.get(kind, BACKWARD))
+    by_pass = spans[computing].groupby(["step", phases, "microbatch", "chunk"], sort=False)
+    found = by_pass.agg({"start": "min", "end": "max"})
+    passes: _Passes = dict(zip(found.index, found.itertuples(index=False, name=None), strict=True))
     others = []
+    span: Any
     for span in spans[~computing].itertuples():
         if span.stream in ("tp", "cp", "ep") and span.microbatch >= 0:
             _widen(passes, span)
