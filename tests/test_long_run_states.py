@@ -16,11 +16,11 @@ from simcluster.longrun.run import FailureMode, LongRun, Part
 from simcluster.longrun.spec import CheckpointSpec
 from simcluster.longrun.times import FixedTime
 from simcluster.model.transformer import parameters
+from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, weight_of
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
 from simcluster.studies.long_run import states as states_module
 from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.checkpoints import HOST_LINK, Weight, bytes_by_rank, weight_of
 from simcluster.studies.long_run.fabric import fabric_of
 from simcluster.studies.long_run.intervals import Interval, Savings, interval_of
 from simcluster.studies.long_run.parts_of import Parts
@@ -39,7 +39,7 @@ FAILURE = {"name": "GPU", "of": "gpu", "mtbf": "10 d"}
 
 def weighed(scenario: Scenario, **checkpoint: Any) -> Weight:
     spec = CheckpointSpec.model_validate(checkpoint)
-    return weight_of(scenario, spec, fabric_of(scenario.cluster.built, scenario.gpus))
+    return weight_of(scenario, spec)
 
 
 def step_of(**changes: Any) -> float:

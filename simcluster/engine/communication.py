@@ -173,11 +173,14 @@ class CommunicationLowering:
         if not kind:
             return -1
         group = self._classes.of_communicator[number]
-        known = self._traffic.get((group, kind, work.size, load))
+        known = self._traffic.get((group, kind, work.size, load, work.bound))
         if known is None:
             found = self._communicators.traffics(number, kind, work.size, self._classes.quotient[group])
-            found = tuple(replace(each, round_bytes=load * each.round_bytes) for each in found)
-            known = self._traffic[group, kind, work.size, load] = len(self._program.traffics)
+            bound = work.bound
+            found = tuple(
+                replace(each, round_bytes=load * each.round_bytes, bound=min(each.bound, bound)) for each in found
+            )
+            known = self._traffic[group, kind, work.size, load, work.bound] = len(self._program.traffics)
             self._program.traffics.append(found)
         return known
 

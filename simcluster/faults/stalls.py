@@ -155,7 +155,8 @@ def is_stall(item: Item) -> bool:
 
 
 def _item(seconds: float, cause: str, key: tuple[object, ...], step: int) -> Item:
-    return Item(Segment((Op(Host(seconds), "host", "other", cause),)), key, step=step)
+    kind = "checkpoint" if cause == "checkpoint" else "other"
+    return Item(Segment((Op(Host(seconds), "host", kind, cause),)), key, step=step)
 
 
 def _with(program: StageProgram, before: dict[int, list[Item]]) -> StageProgram:

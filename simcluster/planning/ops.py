@@ -7,6 +7,7 @@ without waiting for anything outside; an *item* is one playing of a segment.  A 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -14,8 +15,8 @@ from typing import Literal, NamedTuple
 MAIN = "main"
 EXPERTS = "experts"
 """The name of the ops that multiply tokens with the weights of routed experts."""
-Direction = Literal["d2h", "h2d"]
-"""Which way a copy goes: from device to host, or back."""
+Direction = Literal["d2h", "h2d", "storage"]
+"""Which way a copy goes: from device to host, back, or from the host on to storage."""
 
 Group = str | tuple[Literal["send"], int, int] | tuple[Literal["copy"], Direction]
 """An axis; "send" with the stage of the sender and the receiver's; "copy", to or from the host's memory."""
@@ -33,6 +34,7 @@ class Work:
     axis: str = ""  # on which it is done together, "" for none
     size: float = 0.0  # bytes
     load: float = 1.0  # how many times they travel
+    bound: float = math.inf  # B/s that it never exceeds
     sensitivity: float | None = None  # what a computation feels of communication beside it; None: it is none
     attention: float = 0.0  # of a computation's seconds
     joins: bool = False  # does it only take part in what another's op does?  Then it leaves no span

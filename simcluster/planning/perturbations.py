@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from simcluster.base.profiles import Profile
 from simcluster.planning.ops import StageProgram
@@ -27,6 +27,17 @@ class Disturbances:
         """The profiles of these links, by their places in the list."""
         found = enumerate(links) if self.capacities else ()
         return {place: self.capacities[link] for place, link in found if link in self.capacities}
+
+    def beside(
+        self, colour: Callable[[int], Hashable], program: Callable[[int, StageProgram], StageProgram]
+    ) -> Disturbances:
+        """The same with another change of programs behind its own."""
+        first, change = self.colour, self.program
+        return replace(
+            self,
+            colour=lambda rank: (first(rank), colour(rank)),
+            program=lambda rank, own: program(rank, change(rank, own)),
+        )
 
 
 UNDISTURBED = Disturbances()

@@ -45,6 +45,8 @@ class _Stage:
             self._replicas.before(step)
             self._pipeline(step)
             self._replicas.finish(step)
+            if self._job.saved:
+                self._job.saved.put(self._lanes, step)
         return self._lanes.program()
 
     def _pipeline(self, step: int) -> None:

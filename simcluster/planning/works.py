@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from simcluster.planning.ops import Direction, Group, Work
@@ -100,14 +101,16 @@ class Receive(Work):
 class Copy(Work):
     """``size`` bytes between the GPU and its host's memory, over the rank's own way there (``Cluster.host_way``).
 
-    ``direction`` is "d2h" to the host or "h2d" from it.  A copy engine does it: no SM is taken, nor is HBM counted.
-    ``seconds``, if not -1, is its known duration: then no link is used.
+    ``direction`` is "d2h" to the host, "h2d" from it, or "storage" from there on.  A copy engine or the host's NIC does
+    it: no SM is taken, nor is HBM counted.  It goes no faster than ``bound`` (B/s).  ``seconds``, if not -1, is its
+    known duration: then no link is used.
     """
 
     kind = "copy"
     direction: Direction
     size: float = field()
     seconds: float = -1.0
+    bound: float = math.inf
 
     def group(self, stage: int) -> Group:
         return "copy", self.direction

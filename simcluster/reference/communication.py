@@ -62,7 +62,8 @@ class GroupsAndRoutes:
     def _made(self, work: Work, members: tuple[int, ...]) -> tuple[Traffic, ...]:
         way = work.group(0)  # a copy's is the same on all stages
         if isinstance(way, tuple) and way[0] == "copy":
-            return (copy_pattern(self._cluster, members[0], way[1]).traffic(work.size),)
+            copied = copy_pattern(self._cluster, members[0], way[1]).traffic(work.size)
+            return (replace(copied, bound=min(copied.bound, work.bound)),)
         group = group_of(self._cluster, members)
         method = self._methods.of(group, work.moves, work.size)
         found = activities(patterns(self._cluster, members, phases_of(method, group, work.moves)), work.size, method)

@@ -16,7 +16,7 @@ from simcluster.traffic.traffic import Traffic
 
 
 class CallKey(NamedTuple):
-    """What equal calls share: ``axis`` is a group's, pp for a send, d2h or h2d for a copy; by one communicator."""
+    """What equal calls share: ``axis`` is a group's, pp for a send, d2h, h2d or storage for a copy; by one communicator."""
 
     axis: str
     communicator: int
@@ -64,7 +64,7 @@ def calls_of(lowered: Lowered, spans: Spans, first_rank: int = 0) -> tuple[Ints,
     for send, receiver in program.receives:
         to_stage[send] = program.lane_stage[program.lane[receiver]]
     sent = (spans.kind == spans.code("send")) & (to_stage[spans.op] >= 0)
-    copied = np.isin(spans.stream, [spans.code(way) for way in ("d2h", "h2d") if way in words])
+    copied = np.isin(spans.stream, [spans.code(way) for way in ("d2h", "h2d", "storage") if way in words])
     sorts = [spans.group != spans.code(""), sent, copied]
     sort = np.select(sorts, [0, 1, 2], -1)
     there = np.flatnonzero(sort >= 0)

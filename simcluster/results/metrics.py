@@ -1,7 +1,7 @@
 """From spans to numbers: where the time of a rank's step went, told from its spans alone.
 
 At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else waiting,
-for its host (other; optimizer while that updates), for ranks of its own stage that are late (straggler_wait: members of
+for its host (other; optimizer while that updates, checkpoint while one is taken), for ranks of its own stage that are late (straggler_wait: members of
 its group, or, when its own work is done, whoever ends the stage's) or for other stages (bubble).  So the breakdown sums
 to the step; ``step_time`` has that of all ranks.
 
@@ -23,7 +23,7 @@ from simcluster.results.timeline import Spans
 
 BREAKDOWN = (
     "forward", "backward", "recompute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
-    "straggler_wait", "optimizer", "other",
+    "straggler_wait", "optimizer", "checkpoint", "other",
 )  # fmt: skip
 
 COMPUTE_KINDS = {
@@ -31,13 +31,17 @@ COMPUTE_KINDS = {
     "backward": ("backward", "input_grad", "weight_grad"),
     "recompute": ("recompute",),
     "optimizer": ("optimizer",),
+    "checkpoint": ("checkpoint",),
     "other": ("other",),
 }
 # When several axes are in flight and nothing computes, the first of these is what holds the rank up: the collectives
 # inside a layer block it, a stage boundary is next, and the reduction of gradients is waited for last.
 EXPOSED = ("tp", "cp", "ep", "pp", "dp")
-BESIDE = ("d2h", "h2d", "host")
-"""Streams of copies to and from the host, which are no communication between ranks, and of the host's own work."""
+BESIDE = ("d2h", "h2d", "storage", "host")
+"""Streams of copies to and from the host and on to storage, which are no communication between ranks, and of the host's
+own work."""
+_HELD_BY = ("optimizer", "checkpoint")
+"""Kinds of what is done beside that have an entry of their own where a rank waits for them."""
 # A late member of one of these groups is a straggler; across stages it is a bubble.
 _GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")
 
@@ -55,14 +59,16 @@ class RankTime:
     overlapped: float
 
 
-def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float]) -> RankTime:
+def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float], worked: float = np.inf) -> RankTime:
     """How one rank (the spans are its own) spent the time from 0 to ``total``; ``stage_ends[stage]`` is when the last
-    rank of a stage is done."""
+    rank of a stage is done, and behind ``worked`` only writes of a checkpoint are under way."""
     compute = spans.stream == spans.code("compute")
     late = np.isin(spans.stream, [spans.code(axis) for axis in _GROUPS_OF_A_STAGE]) & (spans.ready < spans.start)
-    done = spans.end.max(initial=0.0)
+    done = spans.end[spans.stream != spans.code("storage")].max(initial=0.0)
     stage_done = max((stage_ends[stage] for stage in np.unique(spans.stage).tolist()), default=0.0)
-    edges = np.unique(np.concatenate([spans.ready[late], spans.start, spans.end, [0.0, stage_done, total]]))
+    behind = min(worked, total)
+    ends = [0.0, stage_done, behind, total]
+    edges = np.unique(np.concatenate([spans.ready[late], spans.start, spans.end, ends]))
     length = np.diff(edges)
     free = np.ones(len(length), dtype=bool)
     states = dict.fromkeys(BREAKDOWN, 0.0)
@@ -81,12 +87,17 @@ def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float]) -> Ra
         communicating |= covered
         states[f"exposed_{axis}"] = float(length[covered & free].sum())
         free &= ~covered
+    standing = inside(edges, *_until_barriers(spans)) | (edges[:-1] >= behind)
+    states["checkpoint"] += float(length[free & standing].sum())
+    free &= ~standing
     held_up = _held_up(spans, edges, free)
-    updating = spans.kind == spans.code("optimizer")
-    by_host = inside(edges, spans.start[updating], spans.end[updating])
-    states["optimizer"] += float(length[held_up & by_host].sum())
-    states["other"] += float(length[held_up & ~by_host].sum())
     free &= ~held_up
+    for state in _HELD_BY:
+        mask = (spans.kind == spans.code(state)) & ~compute
+        by_it = held_up & inside(edges, spans.start[mask], spans.end[mask])
+        states[state] += float(length[by_it].sum())
+        held_up &= ~by_it
+    states["other"] += float(length[held_up].sum())
     waiting = free & inside(edges, spans.ready[late], spans.start[late])
     waiting |= free & (edges[:-1] >= done) & (edges[1:] <= stage_done)
     if len(stage_ends) == 1:  # no other stage to wait for
@@ -98,6 +109,14 @@ def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float]) -> Ra
         communication=float(length[communicating].sum()),
         overlapped=float(length[communicating & computing].sum()),
     )
+
+
+def _until_barriers(spans: Spans) -> tuple[Floats, Floats]:
+    """From when to when a rank's training stands for checkpoints: from the begin of its part to the barrier of all."""
+    own = spans.kind == spans.code("checkpoint")
+    barriers = np.flatnonzero(own & (spans.name == spans.code("barrier")))
+    begun = [spans.start[own & (spans.step == step)].min() for step in spans.step[barriers].tolist()]
+    return np.array(begun, dtype=np.float64), spans.start[barriers]
 
 
 def _held_up(spans: Spans, edges: Floats, free: Bools) -> Bools:

@@ -39,8 +39,11 @@ class StepTime:
 def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
     """The metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank stands for."""
     total = float(spans.end.max(initial=0.0))
-    stage_ends = {stage: float(spans.end[spans.stage == stage].max()) for stage in np.unique(spans.stage).tolist()}
-    of_rank = {rank: rank_time(spans.of_rank(rank), total, stage_ends) for rank in weights}
+    work = spans.stream != spans.code("storage")  # a write may go on when all else is over
+    stages = np.unique(spans.stage).tolist()
+    stage_ends = {stage: float(spans.end[work & (spans.stage == stage)].max()) for stage in stages}
+    worked = float(spans.end[work].max(initial=0.0))
+    of_rank = {rank: rank_time(spans.of_rank(rank), total, stage_ends, worked) for rank in weights}
     ranks = list(of_rank.values())
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
     breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)

@@ -19,6 +19,7 @@ from simcluster.model.transformer import Model
 from simcluster.scenario.data import Data
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.sections import (
+    CheckpointInStep,
     Collectives,
     Count,
     Engine,
@@ -85,6 +86,7 @@ class ScenarioFields(Spec):
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     replicas: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
     engine: Engine = "auto"
+    checkpoint: CheckpointInStep | None = None
     measured: Measured | None = None
     run: RunSpec | None = None
 

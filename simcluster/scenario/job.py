@@ -25,6 +25,7 @@ from simcluster.faults.where import OnLinks
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.recipes import Recipe
 from simcluster.model.transformer import Model
+from simcluster.planning.checkpoint import Saved
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import DataParallel, Job, Sharding, Slices
 from simcluster.planning.parallel import Plan
@@ -140,14 +141,16 @@ def slowness(scenario: Scenario) -> list[float]:
 
 
 def disturbances_of(
-    scenario: Scenario, plan: Plan, cluster: Cluster, watched: Sequence[OnLinks] = ()
-) -> Disturbances:  # fmt: skip
-    """What else the scenario's faults make of its ranks and of the cluster's links."""
-    if not scenario.faults and not watched:
-        return UNDISTURBED
-    faults, seed = scenario.faults, scenario.seed
-    setting = Setting(plan, cluster.host_of[: scenario.gpus], seed, batch_of(scenario))
-    return replace(rank_disturbances(faults, setting), capacities=capacity_profiles(faults, cluster, seed, watched))
+    scenario: Scenario, plan: Plan, cluster: Cluster, watched: Sequence[OnLinks] = (), saved: Saved | None = None
+) -> Disturbances:
+    """What else the scenario's faults make of its ranks and of the cluster's links, and what each rank has ``saved``."""
+    found = UNDISTURBED
+    if scenario.faults or watched:
+        faults, seed = scenario.faults, scenario.seed
+        setting = Setting(plan, cluster.host_of[: scenario.gpus], seed, batch_of(scenario))
+        capacities = capacity_profiles(faults, cluster, seed, watched)
+        found = replace(rank_disturbances(faults, setting), capacities=capacities)
+    return found.beside(saved.colour, saved.program) if saved and saved.uneven else found
 
 
 def batch_of(scenario: Scenario) -> Batch:

@@ -39,6 +39,7 @@ def broken_rules(scenario: ScenarioFields) -> list[Complaint]:
     found += _faults(scenario)
     found += _sharding(scenario)
     found += _offload(scenario)
+    found += _checkpoint(scenario)
     if scenario.overlap.param_gather and scenario.parallel.zero < 1:
         what = "there are no sharded parameters to gather with parallel.zero 0"
         found.append((("overlap", "param_gather"), f"{what}; set zero to 1, or param_gather to false"))
@@ -191,3 +192,16 @@ def _faults(scenario: ScenarioFields) -> Iterator[Complaint]:
             yield ("data", "documents") if fault == of_data else ("faults", place, *path), what
         if fault.ONCE and first.setdefault(fault.kind, place) < place:
             yield ("faults", place), f"{fault.ONCE}, faults.{first[fault.kind]} has it already; keep one"
+
+
+def _checkpoint(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """The step behind which a checkpoint is taken is played, and something says how long its write takes."""
+    checkpoint = scenario.checkpoint
+    if checkpoint is None:
+        return
+    if checkpoint.after >= scenario.steps:
+        what = f"step {checkpoint.after} is not played: the scenario has {scenario.steps} steps, numbered from 0"
+        yield ("checkpoint", "after"), f"{what}; set steps to {checkpoint.after + 2}, so that the write has one beside it"
+    known = scenario.run.checkpoint if scenario.run else None
+    if checkpoint.to is None and (known is None or (known.to is None and known.stall is None)):
+        yield ("checkpoint", "to"), "how fast does storage take it? Give what the whole job gets, as in to: 100 GB/s"

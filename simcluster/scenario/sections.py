@@ -286,6 +286,20 @@ class Collectives(Spec):
     nccl: Annotated[str, _one_of(lambda: ("auto", "none", *platform_names()))] = "auto"
 
 
+class CheckpointInStep(Spec):
+    """A checkpoint that is taken and played, ``after`` this step (numbered from 0), of which there should be one more.
+
+    ``mode``, ``to`` and ``bytes_per_parameter`` are those of ``run.checkpoint``, which also stands for what is left
+    out: ``snapshot`` stops training for the copy to host memory, and the write goes on beside the next steps;
+    ``blocking`` stops it for the write.  Both end at a barrier of all ranks.
+    """
+
+    after: Annotated[int, Field(strict=True, ge=0, le=100_000)] = 0
+    mode: Literal["blocking", "snapshot"] | None = None
+    to: BytesPerSecond | None = None
+    bytes_per_parameter: Annotated[float, Field(strict=False, gt=0)] | None = None
+
+
 class Measured(Spec):
     """What a real run of this scenario reached, and who says so; shown beside the prediction, never used for it.
 

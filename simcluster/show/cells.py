@@ -33,6 +33,7 @@ PARTS = {
     "bubble": "bubble",
     "straggler_wait": "waiting for stragglers",
     "optimizer": "optimizer",
+    "checkpoint": "checkpoint",
     "other": "other",
 }
 """Parts of a step, by their key in the breakdown."""

@@ -17,6 +17,7 @@ COMPUTE_KINDS: Mapping[str, str] = {
     "weight_grad": "#009E73",
     "recompute": "#CC79A7",
     "optimizer": "#4D4D4D",
+    "checkpoint": "#56B4E9",
     "other": "#7B5B3A",
 }
 """Fill of each kind of work on the compute stream, chunk 0."""
@@ -48,6 +49,8 @@ QUIET_TEXT = "#5A5A5A"
 _CHUNK_TINTS = (0.0, 0.32, 0.55, 0.72)
 # Kinds that alternate on one stream: what gathers, or receives, is the lighter one.
 _KIND_TINTS = {"all_gather": 0.45, "recv": 0.45, "broadcast": 0.6, "reduce_scatter": 0.0, "several": 0.2}
+# A snapshot, the lighter write behind it, and what else training stands for.
+_CHECKPOINT_TINTS = {"storage": 0.4, "host": 0.7}
 
 
 def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
@@ -58,6 +61,8 @@ def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
     """
     if kind == "waiting":
         return rgb(WAITING)
+    if kind == "checkpoint":
+        return tinted(rgb(COMPUTE_KINDS[kind]), _CHECKPOINT_TINTS.get(stream, 0.0))
     if stream == "compute":
         tint = _CHUNK_TINTS[chunk % len(_CHUNK_TINTS)] if chunk > 0 else 0.0
         return tinted(rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"])), tint)

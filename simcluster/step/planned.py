@@ -16,6 +16,7 @@ from simcluster.planning.footprint import Facts
 from simcluster.planning.job import Job
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.stages import stage_programs
+from simcluster.scenario.checkpoint_plan import saved_of
 from simcluster.scenario.job import disturbances_of, facts_with_memory, job_of, methods_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
@@ -86,7 +87,7 @@ def prepare(
         cluster.capacity,
         slowness=slowness(scenario),
         choices=where_proved(planned.choices, [scenario], folded=folded, collapsed=collapsed),
-        disturbances=disturbances_of(scenario, job.plan, cluster, watched),
+        disturbances=disturbances_of(scenario, job.plan, cluster, watched, saved=job.saved),
         trust=trust,
         symmetry=planned.symmetry,
     )
@@ -96,6 +97,7 @@ def prepare(
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     """Everything that is known before the clock starts."""
     job = by_own_times(scenario, job_of(scenario, device))
+    job = replace(job, saved=saved_of(scenario, job))
     return job, facts_with_memory(scenario, device, job)
 
 

@@ -49,7 +49,7 @@ def _by_reference(scenario: Scenario, planned: Planned, prepared: PreparedStep) 
         cluster,
         GroupsAndRoutes(layout, cluster, choices.methods, choices.interference),
         slowness(scenario),
-        disturbances_of(scenario, layout, cluster),
+        disturbances_of(scenario, layout, cluster, saved=planned.job.saved),
         in_steps=choices.steps,
     )
 

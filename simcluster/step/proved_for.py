@@ -3,7 +3,7 @@ rank, which is slower and as right."""
 
 from __future__ import annotations
 
-from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope
+from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope, paths
 
 _FAULTS = dict.fromkeys(
     ("slow_gpu", "jitter", "host_stall", "slow_link", "link_flap", "background_load", "sequence_lengths",
@@ -11,10 +11,12 @@ _FAULTS = dict.fromkeys(
     lambda fault: "",
 )  # fmt: skip
 
+_SAVED = paths("checkpoint: after mode to bytes_per_parameter")
+
 FOLDING = Scope(
     "folding",
-    free=EVERYWHERE | ANY_JOB,
+    free=EVERYWHERE | ANY_JOB | _SAVED,
     limited={"collectives.detail": Limited("ranks are not alike in steps of collectives", ("flow",))},
     faults=_FAULTS,
 )
-CHAINS = Scope("chains", free=EVERYWHERE | ANY_JOB | {"collectives.detail"}, limited={}, faults=_FAULTS)
+CHAINS = Scope("chains", free=EVERYWHERE | ANY_JOB | _SAVED | {"collectives.detail"}, limited={}, faults=_FAULTS)

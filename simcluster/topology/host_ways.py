@@ -1,10 +1,13 @@
-"""The way between a GPU and its host's memory: which links a copy takes.
+"""The ways between a GPU and its host's memory, and from there to storage: which links a copy takes.
 
 Over PCIe switches to the nearest host bridge (NVLink-C2C where the GPU hangs on the host's processor by it).  Where the
 machine's description ends at a NIC, as that of a DGX does, the GPU's one PCIe link stands for the way: the x16 uplink
 that the GPU has into the PCIe switch, over which it reaches host memory and its NIC alike.  So a copy to the host
 contends with what the GPU sends to other machines by its NIC, and with nothing on NVLink (modelling of the observation
 in NVIDIA/nccl issue 1023).  The host's memory itself has no limit here.
+
+What the host's memory sends to storage for a GPU goes over the cables of the NICs nearest to that GPU, in equal parts,
+beside what the GPU itself sends there.
 """
 
 from __future__ import annotations
@@ -13,12 +16,19 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from simcluster.base.errors import InputError
-from simcluster.topology.access_paths import Spread
+from simcluster.topology.access_paths import WHOLE, Spread, split
 from simcluster.topology.links import Graph
 
 
 def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, direction: str) -> Spread:
-    """Links from the GPU to host memory ("d2h") or back ("h2d"), in order; InputError where there is none."""
+    """Links from the GPU to host memory ("d2h") or back ("h2d"), in order; InputError where there is none.
+
+    "storage": from host memory to the fabric, none on a machine without one.
+    """
+    if direction == "storage":
+        cables = _cables(graph, gpu)
+        parts = split(WHOLE, len(cables)) if cables else []
+        return tuple([(link_index[cable], part / WHOLE) for cable, part in zip(cables, parts, strict=True)])
     nodes = _nodes(graph, gpu, direction)
     if direction == "h2d":
         nodes.reverse()
@@ -46,3 +56,17 @@ def _nodes(graph: Graph, gpu: str, direction: str) -> list[str]:
         f"GPU {gpu} has no link to host memory: its cluster has neither a host bridge nor a PCIe link to a PCIe "
         "switch or a NIC; use a topology whose machines have them, such as dgx_h100 or pcie_ethernet"
     )
+
+
+def _cables(graph: Graph, gpu: str) -> list[tuple[str, str]]:
+    """From the NICs that are the fewest hops away (the GPU itself, where that has switch ports) to their switches."""
+    kinds = graph.nodes(data="kind")
+    near, seen = [gpu], {gpu: None}
+    while near:
+        found = [(node, other) for node in near for other in graph.adj[node] if kinds[other] == "switch"]
+        if found:
+            return found
+        passed = [node for node in near if node == gpu or kinds[node] not in ("gpu", "nic")]
+        near = list(dict.fromkeys([other for node in passed for other in graph.adj[node] if other not in seen]))
+        seen |= dict.fromkeys(near)
+    return []

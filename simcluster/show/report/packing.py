@@ -19,7 +19,7 @@ from simcluster.show.palette import STREAMS
 from simcluster.show.report.blob import Blob
 
 TICKS = 2**32 - 1
-STREAM_ORDER = ("compute", *STREAMS, "h2d", "d2h", "host")
+STREAM_ORDER = ("compute", *STREAMS, "h2d", "d2h", "storage", "host")
 """Lanes of a rank from above; other streams follow by name."""
 
 _WHAT = ("stream", "kind", "name", "layer", "chunk", "bytes")

@@ -22,6 +22,7 @@ PLAN = Scope(
         """
     ),
     limited={
+        "checkpoint": Limited("checkpoint: layouts are searched without one; leave it out", (None,)),
         "model.moe": Limited(
             "model.moe: layouts are searched for dense models; for experts compare some, as in "
             "simcluster compare SCENARIO --vary parallel.ep=1,8",

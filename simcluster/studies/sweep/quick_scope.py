@@ -24,6 +24,7 @@ QUICK = Scope(
     "the quick way",
     free=EVERYWHERE | {"replicas", "overlap.pairs"},
     limited={
+        "checkpoint": Limited("a checkpoint is taken", (None,)),
         "steps": Limited("several steps are played", (1,)),
         "collectives.detail": Limited("collectives are played step by step", ("flow",)),
         "engine": Limited("engine: path or reference is asked for", ("auto", "events")),

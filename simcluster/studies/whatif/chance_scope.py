@@ -19,6 +19,7 @@ REPLICAS = Scope(
     "the sweep of replicas",
     free=EVERYWHERE | ANY_JOB,
     limited={
+        "checkpoint": Limited("method sweep plays no checkpoint; use auto", (None,)),
         "collectives.detail": Limited(
             "method sweep plays collectives as flows; use auto, or collectives.detail: flow", ("flow",)
         ),

@@ -29,6 +29,7 @@ PHRASES = {
     "backward": "backward compute",
     "recompute": "recomputing activations",
     "optimizer": "the optimizer",
+    "checkpoint": "a checkpoint that training waits for",
     "other": "other work",
     "interference": "compute slowed by communication beside it",
     "bubble": "pipeline bubble",

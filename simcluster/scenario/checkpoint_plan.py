@@ -1,4 +1,5 @@
-"""What a checkpoint of a job weighs, and how long its parts take on the job's PCIe, network and storage.
+"""What a checkpoint of a job weighs, how long its parts take on the job's PCIe, network and storage, and what of one is
+played in a step.  A run of weeks and a step ask the same functions.
 
 Who writes what: where the optimizer is sharded (ZeRO 1 and above) each rank writes its shard of weights and optimizer
 state; without, the first replica writes all.  A rank holds what the memory model says: its part of tp and pp, the
@@ -8,21 +9,26 @@ embedding and the head on the ends of the pipeline, its experts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
+from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
 from simcluster.longrun.spec import CheckpointSpec
 from simcluster.model.shards import lm_head_parameters_per_tp_rank
 from simcluster.model.transformer import parameters
-from simcluster.planning.job import Slices
-from simcluster.planning.owned_parameters import of_stage
+from simcluster.planning.checkpoint import Saved, rate_of
+from simcluster.planning.job import Job, Slices
+from simcluster.planning.owned_parameters import OwnedParameters, of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.memory_plan import recipe_of
-from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
-from simcluster.studies.long_run.fabric import JobFabric
+from simcluster.schedules import Schedule
+
+if TYPE_CHECKING:
+    from simcluster.model.transformer import Model
+    from simcluster.scenario.scenario import Scenario
 
 HOST_LINK = 24e9
 """B/s between a GPU and its host where the topology has no link for it: what PCIe 4.0 x16 gives in practice."""
@@ -60,7 +66,7 @@ def checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
     return bytes_per_parameter(scenario, spec) * parameters(scenario.model).total
 
 
-def weight_of(scenario: Scenario, spec: CheckpointSpec, fabric: JobFabric) -> Weight:
+def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
     """The checkpoint of a scenario; InputError where nothing says how long one takes."""
     if spec.to is None and spec.stall is None:
         raise InputError("run.checkpoint: how long does one take? to: 100 GB/s is what storage takes, or stall: 5 s")
@@ -68,7 +74,7 @@ def weight_of(scenario: Scenario, spec: CheckpointSpec, fabric: JobFabric) -> We
     size = checkpoint_bytes(scenario, spec)
     by_rank = bytes_by_rank(scenario, each)
     hosts, by_host = _by_host(scenario, by_rank)
-    nics = nic_rates(scenario, fabric, hosts)
+    nics = nic_rates(scenario, hosts)
     copy, linked = snapshot_seconds(scenario, by_rank)
     away = _seconds(by_host, nics)
     stored = size / spec.to if spec.to else 0.0
@@ -116,27 +122,50 @@ def bytes_by_rank(scenario: Scenario, each: float) -> Floats:
     schedule = schedule_of(scenario)
     plan = plan_of(scenario, schedule)
     slices = slices_of(scenario, schedule) or Slices.nearly_even(scenario.model.layers, len(schedule.routes[0]))
-    common, experts = np.zeros(plan.num_ranks), np.zeros(plan.num_ranks)
+    written = _Written.of(plan, sharded=scenario.parallel.zero >= 1)
+    found = np.zeros(plan.num_ranks)
     for stage in range(plan.pp):
-        held = [schedule.slice_of(stage, chunk) for chunk in range(schedule.num_chunks)]
-        layers = [layer for number in held for layer in slices.of(number)]
-        first, last = 0 in held, len(slices.counts) - 1 in held
-        owned = of_stage(scenario.model, plan, layers, first=first, last=last)
-        again = scenario.model.tied_embeddings and last and not first  # the first stage writes the table
-        ranks = plan.grid[stage].ravel()
-        common[ranks] = owned.common - again * lm_head_parameters_per_tp_rank(scenario.model, plan.tp)
-        experts[ranks] = owned.experts
-    sharded = scenario.parallel.zero >= 1
-    parts = _written(plan, "dp", plan.shard_size if sharded else 1)
-    apart = _written(plan, "edp", plan.expert_replicas if sharded else 1) if plan.experts_apart else parts
-    return np.asarray(each * (common * parts + experts * apart))
+        size, ranks = written.of_stage(_held(scenario.model, plan, schedule, slices, stage)), plan.grid[stage].ravel()
+        found[ranks] = size.common * written.common[ranks] + size.experts * written.experts[ranks]
+    return np.asarray(each * found)
 
 
-def _written(plan: Plan, axis: str, shard: int) -> Floats:
-    """The part that each rank writes of what the ranks of its group all hold: the first ``shard`` share it."""
-    part = np.zeros(plan.num_ranks)
-    part[plan.groups(axis)[:, :shard]] = 1.0 / shard
-    return part
+def _held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, stage: int) -> OwnedParameters:
+    """Parameters that a rank of a stage holds and has to save."""
+    held = [schedule.slice_of(stage, chunk) for chunk in range(schedule.num_chunks)]
+    layers = [layer for number in held for layer in slices.of(number)]
+    first, last = 0 in held, len(slices.counts) - 1 in held
+    owned = of_stage(model, plan, layers, first=first, last=last)
+    again = model.tied_embeddings and last and not first  # the first stage writes the table
+    return OwnedParameters(owned.common - again * lm_head_parameters_per_tp_rank(model, plan.tp), owned.experts)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """Which ranks write of what all ranks of their group hold: the first ones, ``shards`` of them in equal parts."""
+
+    common: Bools
+    experts: Bools
+    shards: tuple[int, int]
+
+    @classmethod
+    def of(cls, plan: Plan, *, sharded: bool) -> _Written:
+        shards = plan.shard_size if sharded else 1, plan.expert_replicas if sharded else 1
+        common = _first(plan, "dp", shards[0])
+        if not plan.experts_apart:
+            return cls(common, common, (shards[0], shards[0]))
+        return cls(common, _first(plan, "edp", shards[1]), shards)
+
+    def of_stage(self, held: OwnedParameters) -> OwnedParameters:
+        """What each rank writes that writes any."""
+        return OwnedParameters(held.common / self.shards[0], held.experts / self.shards[1])
+
+
+def _first(plan: Plan, axis: str, count: int) -> Bools:
+    """The first ``count`` ranks of every group."""
+    found = np.zeros(plan.num_ranks, dtype=bool)
+    found[plan.groups(axis)[:, :count]] = True
+    return found
 
 
 def _by_host(scenario: Scenario, by_rank: Floats) -> tuple[list[int], Floats]:
@@ -150,14 +179,13 @@ def _by_host(scenario: Scenario, by_rank: Floats) -> tuple[list[int], Floats]:
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
-def nic_rates(scenario: Scenario, fabric: JobFabric, hosts: list[int]) -> Floats:
+def nic_rates(scenario: Scenario, hosts: list[int]) -> Floats:
     """B/s with which each machine leaves for the fabric; infinite where there is none: all is on one machine."""
     cluster = scenario.cluster.built
-    found = dict.fromkeys(hosts, 0.0)
-    for port, switch in fabric.edges:
-        host = int(cluster.hosts[fabric.ports[port]])
-        found[host] += float(cluster.capacity[cluster.link_index[port, switch]])
-    return np.array([rate or np.inf for rate in found.values()])
+    cables: dict[int, dict[int, None]] = {host: {} for host in hosts}
+    for rank in range(scenario.gpus):
+        cables[int(cluster.hosts[rank])].update({link: None for link, _ in cluster.host_way(rank, "storage")})
+    return np.array([sum(float(cluster.capacity[link]) for link in own) or np.inf for own in cables.values()])
 
 
 def _seconds(size: Floats, rate: Floats) -> float:
@@ -192,6 +220,40 @@ def snapshot_seconds(scenario: Scenario, by_rank: Floats) -> tuple[float, bool]:
 def _storage_network(scenario: Scenario) -> bool:
     """Do machines have NICs for storage of their own, so that a write takes nothing from training?"""
     return bool(scenario.cluster.built.wiring.storage_nics)
+
+
+# --- in a step --------------------------------------------------------------------------------------------------------
+
+
+def checkpoint_of(scenario: Scenario) -> CheckpointSpec:
+    """The checkpoint that a step plays: as its own section says, what that leaves out as ``run.checkpoint`` does."""
+    spec = scenario.run.checkpoint if scenario.run else CheckpointSpec()
+    given = {} if scenario.checkpoint is None else scenario.checkpoint.model_dump(exclude_none=True, exclude={"after"})
+    return spec.model_copy(update=given)
+
+
+def saved_of(scenario: Scenario, job: Job) -> Saved | None:
+    """What the ranks of a job save in its step; None where no checkpoint is taken."""
+    if scenario.checkpoint is None:
+        return None
+    spec, plan = checkpoint_of(scenario), job.plan
+    weight = weight_of(scenario, spec)
+    each, written = bytes_per_parameter(scenario, spec), _Written.of(plan, sharded=scenario.parallel.zero >= 1)
+    held = [written.of_stage(_held(job.model, plan, job.schedule, job.slices, stage)) for stage in range(plan.pp)]
+    sizes = tuple((each * part.common, each * part.experts) for part in held)
+    blocking = spec.mode == "blocking"
+    seconds = weight.stall if blocking else weight.write
+    wired = not _storage_network(scenario) and bool(scenario.cluster.built.host_way(0, "storage"))
+    return Saved(
+        after=scenario.checkpoint.after,
+        blocking=blocking,
+        sizes=sizes,
+        saves=tuple(zip(written.common.tolist(), written.experts.tolist(), strict=True)),
+        bounds=tuple(rate_of(sum(size), seconds) for size in sizes),
+        copying=-1.0 if snapshot_seconds(scenario, bytes_by_rank(scenario, each))[1] else weight.rank / HOST_LINK,
+        stall=spec.stall or 0.0,
+        writing=-1.0 if wired else seconds,
+    )
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
