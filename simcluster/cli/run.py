@@ -22,6 +22,7 @@ from simcluster.show import plots
 from simcluster.show.explanation import explanation
 from simcluster.show.summary import replicas, summary
 from simcluster.simulate import simulate
+from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, what_if_free
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
@@ -35,7 +36,10 @@ def run(args: argparse.Namespace) -> None:
     """Load, check where results go, replay, print, write."""
     begun = time.perf_counter()
     more = [("replicas", args.replicas)] if args.replicas is not None else []
-    scenario = load(args.scenario, common.overrides_of(args, args.scenario) + more)
+    first = [("checkpoint.after", 0)] if args.checkpoint else []
+    scenario = load(args.scenario, first + common.overrides_of(args, args.scenario) + more)
+    if args.checkpoint:
+        scenario = with_steps_beside(scenario)
     window, ranks = _window(args.window), common.ranks_of(args.ranks, scenario.gpus)
     trace = tracing.trace_of(args, scenario)
     if args.histogram and scenario.replicas < 2:

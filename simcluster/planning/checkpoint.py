@@ -46,17 +46,17 @@ class Saved:
         stage = lanes.stage
         done = lanes.reached()
         held: list[Need] = []
-        if not self.blocking:
-            copies = [Copy("d2h", size, self.copying) for size in self.sizes[stage]]
-            held += self._copy(lanes, "d2h", copies, done, step)
-        writes = [Copy(STORAGE, size, self.writing, self.bounds[stage]) for size in self.sizes[stage]]
-        written = self._copy(lanes, STORAGE, writes, tuple(held) or done, step)
-        held = held or written
         if self.stall:
             key = (CHECKPOINT, "stall", step)
             segment = Segment((Op(Host(self.stall), "host", CHECKPOINT, "save", lane=CHECKPOINT),))
             lanes.put(CHECKPOINT, Item(segment, key, done, step))
             held.append(Need(stage, key))
+        if not self.blocking:
+            copies = [Copy("d2h", size, self.copying) for size in self.sizes[stage]]
+            held += self._copy(lanes, "d2h", copies, done, step)
+        writes = [Copy(STORAGE, size, self.writing, self.bounds[stage]) for size in self.sizes[stage]]
+        written = self._copy(lanes, STORAGE, writes, done if self.blocking else tuple(held), step)
+        held += written if self.blocking else []
         wait = Op(Timed("world", 0.0) if len(self.saves) > 1 else Host(0.0), "host", CHECKPOINT, "barrier")
         lanes.put(MAIN, Item(Segment((wait,)), (CHECKPOINT, step), tuple(held), step))
 

@@ -15,12 +15,13 @@ from simcluster.results.timeline import Spans
 
 
 def copies_of(spans: Spans, weights: Mapping[int, int], direction: str, *, steps: int) -> dict[str, float]:
-    """One direction ("d2h", "h2d"), per step, mean over ranks: bytes, seconds on the wire, and of those beside the
+    """What is offloaded in one direction ("d2h", "h2d"), per step, mean over ranks: bytes, seconds on the wire, and of those beside the
     rank's computation; ``weights[rank]`` is how many ranks a simulated one stands for."""
     found = np.zeros(3)
     for rank, weight in weights.items():
         own = spans.of_rank(rank)
-        measured = Pieces(own, own.end - own.start).measure(own.stream == own.code(direction))
+        offloaded = (own.stream == own.code(direction)) & (own.kind == own.code("copy"))  # no checkpoint
+        measured = Pieces(own, own.end - own.start).measure(offloaded)
         found += weight * measured[1:4]
     return dict(zip(("bytes", "wire_s", "hidden_s"), (found / (sum(weights.values()) * steps)).tolist(), strict=True))
 

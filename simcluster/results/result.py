@@ -15,6 +15,7 @@ from simcluster.results.memory_timeline import MemoryPeak
 from simcluster.results.numbers import hfu, mfu, numbers_of
 from simcluster.results.played import Run
 from simcluster.results.raised import held_by_scale
+from simcluster.results.saving import PlayedCheckpoint, played_checkpoint
 from simcluster.results.waits import WaitMatrix, wait_matrix
 from simcluster.scenario.advice import Note, cautions, launch_note, overlaps_off
 from simcluster.scenario.fits import Remedies, remedies
@@ -98,6 +99,14 @@ class Result(Run):
         for rank in range(self.facts.ranks):
             of_box[box_of(rank)] = of_box.get(box_of(rank), 0.0) + held[self.simulated_for(rank)]
         return max(of_box.values(), default=0.0)
+
+    @cached_property
+    def checkpoint(self) -> PlayedCheckpoint | None:
+        """The checkpoint that is taken in its steps; None without one."""
+        chosen = self.scenario.checkpoint
+        if chosen is None:
+            return None
+        return played_checkpoint(self.spans, self.weights, after=chosen.after, steps=self.steps)
 
     @property
     def host_copies(self) -> dict[str, dict[str, float]]:
@@ -221,6 +230,7 @@ class Result(Run):
             "bytes_per_parameter": recipe_document(self.scenario),
             "memory_peak": self.memory_peak.to_dict(),
             "host_copies": self.host_copies,
+            "checkpoint": None if self.checkpoint is None else self.checkpoint.to_dict(),
             "collectives": self.collectives,
             "engine": {
                 "kind": self.record.kind,

@@ -25,6 +25,11 @@ _COMPUTE_NAMES = {
     "input_grad": "input gradient (I)",
     "weight_grad": "weight gradient (W)",
 }
+_CHECKPOINT_NAMES = {
+    "d2h": "checkpoint: copy to the host",
+    "storage": "checkpoint: write to storage",
+    "host": "checkpoint: training stands",
+}
 _HANDLE = 20.0  # points
 _SPACE = 16.0  # points between two entries, with the gap between handle and text
 
@@ -92,7 +97,7 @@ def _entries(panels: Sequence[Panel]) -> tuple[Entry, ...]:
             entries.append((name, tuple(_patch("compute", kind, at) for at in chunks[:4])))
     for stream in [*palette.STREAMS, *sorted({s for s, _, _ in paints} - {"compute", *palette.STREAMS})]:
         entries += [
-            (f"{stream} {kind.replace('_', '-')}", (_patch(stream, kind, 0),))
+            (_name(stream, kind), (_patch(stream, kind, 0),))
             for each, kind, _ in paints
             if each == stream and kind != "waiting"
         ]
@@ -102,6 +107,13 @@ def _entries(panels: Sequence[Panel]) -> tuple[Entry, ...]:
         entries.append(("waiting for a peer or the network", (hatched,)))
     entries.append(("idle", (Patch(facecolor=palette.IDLE, edgecolor=palette.QUIET_TEXT, linewidth=0.5),)))
     return tuple(entries)
+
+
+def _name(stream: str, kind: str) -> str:
+    """ "tp all-reduce", or a checkpoint's own words."""
+    if kind == "checkpoint" and stream in _CHECKPOINT_NAMES:
+        return _CHECKPOINT_NAMES[stream]
+    return f"{stream} {kind.replace('_', '-')}"
 
 
 def _chunk_words(chunks: list[int]) -> str:

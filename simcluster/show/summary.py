@@ -163,7 +163,7 @@ def _state(result: Result) -> list[str]:
         lines.append(f"               at {result.memory_peak.describe()}, on rank {result.memory_peak.rank}")
     lines.append(f"               GB: {', '.join(parts)}")
     lines.append(f"               {recipe_words(result.scenario)}")
-    return lines + _host(result)
+    return lines + _host(result) + (result.checkpoint.lines() if result.checkpoint else [])
 
 
 def _host(result: Result) -> list[str]:

@@ -37,6 +37,9 @@ class StepStates:
     took: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.scenario = self.scenario.model_copy(update={"checkpoint": None})  # steps between checkpoints
+
     def _timed(self, words: str, play: Callable[[], float]) -> float:
         if words not in self.asked:
             self._room_for(words)
