@@ -82,6 +82,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "memory": {} if cluster["topology"] == "leaf_spine_512" else {"offload": dice.choice(OFFLOAD)},
         "faults": dice.sample(faults, dice.choice([0, 1, 1, 2, 3])),
         "steps": dice.choice([1, 1, 1, 1, 2]),
+        **dice.choice(CHECKPOINT),
     }  # fmt: skip
 
 
@@ -92,6 +93,12 @@ COLLECTIVES: list[dict[str, Any]] = [
     {"nccl": "none", "detail": "steps"},
 ]
 OFFLOAD: list[dict[str, Any]] = [{}, {}, {"optimizer": "stream", "bucket": 300_000}, {"activations": 0.5}]
+CHECKPOINT: list[dict[str, Any]] = [
+    *[{}] * 3,
+    {"checkpoint": {"mode": "snapshot", "to": "1 GB/s"}},
+    {"checkpoint": {"mode": "snapshot", "to": "1 TB/s"}},  # bound by the NICs
+    {"checkpoint": {"mode": "blocking", "to": "20 GB/s"}},
+]
 
 
 def _faults(rank: int, cable: list[str], *, experts: bool) -> list[dict[str, Any]]:

@@ -28,7 +28,11 @@ _CALLED = {
     "all_to_all": "all_to_allv", "send_recv": "send_recv", "send": "send", "recv": "recv", "broadcast": "broadcast",
     "reduce": "reduce",
 }  # fmt: skip
-_COPIES = {"d2h": "Memcpy DtoH (Device -> Pinned)", "h2d": "Memcpy HtoD (Pinned -> Device)"}
+_COPIES = {
+    "d2h": "Memcpy DtoH (Device -> Pinned)",
+    "h2d": "Memcpy HtoD (Pinned -> Device)",
+    "storage": "Memcpy HtoS (Pinned -> Storage)",
+}
 _BYTES = {"Float": 4, "BFloat16": 2, "Half": 2, "Byte": 1}
 _IN_NAMES = {"Float": "float", "BFloat16": "bfloat16", "Half": "half", "Byte": "uint8_t"}
 _GRADIENTS = ("gradients", "embedding_gradients")

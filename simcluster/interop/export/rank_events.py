@@ -85,7 +85,7 @@ class RankWork:
         for place in self.seats:
             work = self.works[place]
             args = joined(described(work).args, details(work, sequences.get(place, -1)))
-            category = "gpu_memcpy" if work.stream in ("d2h", "h2d") else "kernel"
+            category = "gpu_memcpy" if work.stream in ("d2h", "h2d", "storage") else "kernel"
             after = tuple([self.seats[other] for other in work.after if other in self.seats])
             found.append(KernelEvent(
                 described(work).name, self.streams[work.track], self.begun[place], self.ended[place], args, category,
