@@ -214,7 +214,7 @@ def test_one_more_nine_is_worth_the_gpus_that_make_up_for_it(answers: Mapping[st
 def test_a_run_in_which_nothing_fails_is_refused(states: StepStates) -> None:
     with pytest.raises(InputError, match="nothing stops the job"):
         nine(scenario_of(failures=[]), states=states, played=2)
-    with pytest.raises(InputError, match="nothing fails that stops"):
+    with pytest.raises(InputError, match="nothing fails, so never"):
         interval(scenario_of(failures=[]), states=states, played=2)
     with pytest.raises(InputError, match="no failure takes a machine away"):
         spares(scenario_of(failures=[GPU]), states=states, played=2)

@@ -45,7 +45,9 @@ def test_training_stands_and_the_write_goes_on_as_long_as_a_run_of_weeks_says() 
     skew = 0.002_3  # a stage with fewer bytes has its snapshot, and begins to write, so much earlier
     assert weight.write <= found.write_s <= weight.write + skew
     blocking, whole = played(mode="blocking", more=ALONE)
-    assert whole.stands_s == pytest.approx(weight_of(blocking.scenario, checkpoint_of(blocking.scenario)).stall, rel=1e-3)
+    assert whole.stands_s == pytest.approx(
+        weight_of(blocking.scenario, checkpoint_of(blocking.scenario)).stall, rel=1e-3
+    )
     assert whole.beside_s == 0.0
 
 

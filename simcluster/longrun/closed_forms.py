@@ -40,9 +40,15 @@ def daly(checkpoint: float, mu: float) -> float:
 
 
 def best_interval(checkpoint: float, mu: float) -> float:
-    """The exact optimum for exponential failures: mu (1 + W0(-exp(-C/mu - 1))); neither R nor D matters."""
+    """The exact optimum for exponential failures: mu (1 + W0(-exp(-C/mu - 1))); neither R nor D matters.
+
+    Near the branch point of W, where C/mu is lost beside 1, by W's series there.
+    """
     from scipy.special import lambertw
 
+    if checkpoint < 1e-6 * mu:
+        p = math.sqrt(-2 * math.expm1(-checkpoint / mu))
+        return mu * (p - p**2 / 3 + 11 * p**3 / 72)
     return mu * (1 + float(lambertw(-math.exp(-checkpoint / mu - 1)).real))
 
 

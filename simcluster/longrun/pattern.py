@@ -8,6 +8,7 @@ pattern).  All times are seconds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,6 +35,11 @@ class Saving:
     slowed: float = 0.0
 
 
+def steps_of_write(saving: Saving, step: float) -> int:
+    """Steps (of so many seconds) that are done beside its write: with fewer between two snapshots it never keeps up."""
+    return max(1, math.ceil(saving.write * (1 - saving.slowed) / step * (1 - 1e-12)))
+
+
 @dataclass(frozen=True)
 class CheckpointPattern:
     """A snapshot every ``steps`` steps (of ``step`` seconds): each ``cycles``-th to ``storage``, others to ``memory``.
@@ -54,11 +60,12 @@ class CheckpointPattern:
 
     def __post_init__(self) -> None:
         for saving in self._savings:
-            work = self.steps * self.step + saving.slowed * saving.write
-            if saving.write > work * (1 + 1e-12):
+            least = steps_of_write(saving, self.step)
+            if self.steps < least:
+                work = self.steps * self.step + saving.slowed * saving.write
                 raise InputError(
                     f"run.checkpoint: a write takes {saving.write:.4g} s, the work between two snapshots {work:.4g} s; "
-                    f"write less often (every {int(np.ceil(saving.write / self.step))} steps) or faster (to)"
+                    f"write less often (every {least} steps) or faster (to)"
                 )
 
     @cached_property

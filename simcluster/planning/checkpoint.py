@@ -25,7 +25,7 @@ class Saved:
     """What ranks save ``after`` a step: ``sizes[stage]`` bytes of common parameters and of experts, each for a rank
     that saves any; ``saves[rank]`` says which of the two it does.
 
-    The copy to the host takes ``copying`` s (-1: what its links make of it), or training stands for ``stall`` if that is
+    The copy to the host takes ``copying`` s (-1: what its links make of it), training stands for ``stall`` if that is
     longer; the write goes at most at ``bounds[stage]`` B/s of a rank, or takes ``writing`` s where it uses no link of
     the job's.  ``blocking``: training waits for the write, which no snapshot precedes.
     """

@@ -16,7 +16,8 @@ from simcluster.traffic.traffic import Traffic
 
 
 class CallKey(NamedTuple):
-    """What equal calls share: ``axis`` is a group's, pp for a send, d2h, h2d or storage for a copy; by one communicator."""
+    """What equal calls share: ``axis`` is a group's, pp for a send, d2h, h2d, storage for a copy; by one of its
+    communicators."""
 
     axis: str
     communicator: int

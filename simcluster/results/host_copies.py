@@ -15,8 +15,8 @@ from simcluster.results.timeline import Spans
 
 
 def copies_of(spans: Spans, weights: Mapping[int, int], direction: str, *, steps: int) -> dict[str, float]:
-    """What is offloaded in one direction ("d2h", "h2d"), per step, mean over ranks: bytes, seconds on the wire, and of those beside the
-    rank's computation; ``weights[rank]`` is how many ranks a simulated one stands for."""
+    """What is offloaded in one direction ("d2h", "h2d"), per step, mean over ranks: bytes, seconds on the wire, and of
+    those beside the rank's computation; ``weights[rank]`` is how many ranks a simulated one stands for."""
     found = np.zeros(3)
     for rank, weight in weights.items():
         own = spans.of_rank(rank)

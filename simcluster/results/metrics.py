@@ -1,9 +1,9 @@
 """From spans to numbers: where the time of a rank's step went, told from its spans alone.
 
-At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else waiting,
-for its host (other; optimizer while that updates, checkpoint while one is taken), for ranks of its own stage that are late (straggler_wait: members of
-its group, or, when its own work is done, whoever ends the stage's) or for other stages (bubble).  So the breakdown sums
-to the step; ``step_time`` has that of all ranks.
+At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else
+standing for a checkpoint; else waiting, for its host (other; optimizer while that updates), for ranks of its own stage
+that are late (straggler_wait: members of its group, or, when its own work is done, whoever ends the stage's) or for
+other stages (bubble).  So the breakdown sums to the step; ``step_time`` has that of all ranks.
 
 There is one bubble, everywhere: the breakdown's.  It is idle time that other stages cause: no exposed communication, no
 wait for a straggler of the own stage, and nothing without a pipeline.

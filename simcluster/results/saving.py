@@ -41,7 +41,9 @@ class PlayedCheckpoint:
         if self.step_s is not None:
             found.append(f"               the steps that follow take {format_seconds(self.step_s)} each")
         if self.behind_s > 0:
-            found.append(f"               {format_seconds(self.behind_s)} are behind the last step: more steps show them")
+            found.append(
+                f"               {format_seconds(self.behind_s)} are behind the last step: more steps show them"
+            )
         return found
 
 

@@ -143,7 +143,7 @@ def slowness(scenario: Scenario) -> list[float]:
 def disturbances_of(
     scenario: Scenario, plan: Plan, cluster: Cluster, watched: Sequence[OnLinks] = (), saved: Saved | None = None
 ) -> Disturbances:
-    """What else the scenario's faults make of its ranks and of the cluster's links, and what each rank has ``saved``."""
+    """What else the scenario's faults make of its ranks and of the cluster's links, and what ranks have ``saved``."""
     found = UNDISTURBED
     if scenario.faults or watched:
         faults, seed = scenario.faults, scenario.seed

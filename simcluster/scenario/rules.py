@@ -201,7 +201,10 @@ def _checkpoint(scenario: ScenarioFields) -> Iterator[Complaint]:
         return
     if checkpoint.after >= scenario.steps:
         what = f"step {checkpoint.after} is not played: the scenario has {scenario.steps} steps, numbered from 0"
-        yield ("checkpoint", "after"), f"{what}; set steps to {checkpoint.after + 2}, so that the write has one beside it"
+        yield (
+            ("checkpoint", "after"),
+            f"{what}; set steps to {checkpoint.after + 2}, so that the write has one beside it",
+        )
     known = scenario.run.checkpoint if scenario.run else None
     if checkpoint.to is None and (known is None or (known.to is None and known.stall is None)):
         yield ("checkpoint", "to"), "how fast does storage take it? Give what the whole job gets, as in to: 100 GB/s"

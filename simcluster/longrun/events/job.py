@@ -10,6 +10,7 @@ import math
 import numpy as np
 import simpy
 
+from simcluster.longrun.ending import check_end
 from simcluster.longrun.events.outages import outage, pause
 from simcluster.longrun.events.planned import calendar, plan
 from simcluster.longrun.events.record import TRAINING, RunRow
@@ -27,7 +28,11 @@ _ORDER = (MAINTENANCE, REGROWTH, "noticed", "found")
 
 
 def play_events(run: LongRun, seed: int, number: int = 0, *, detail: bool = False) -> tuple[Outcomes, list[RunRow]]:
-    """The run of that number of a seed, and its log: training a row a stretch, or (``detail``) a row a phase."""
+    """The run of that number of a seed, and its log: training a row a stretch, or (``detail``) a row a phase.
+
+    InputError for a run that would hardly ever end.
+    """
+    check_end(run)
     job = JobState(run, CounterStreams(seed, number, 1), detail=detail)
     weekly: list[float] = []
     job.process = job.env.process(_job(job))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.longrun.ending import check_end
 from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, GatheredOutcomes, Outcomes
 from simcluster.longrun.pattern import MEMORY
 from simcluster.longrun.replicas.outages import OutagesOfRuns
@@ -21,7 +22,8 @@ _TOGETHER = 5000
 
 
 def play_replicas(run: LongRun, seed: int, count: int, first: int = 0) -> Outcomes:
-    """The runs ``first`` to ``first + count`` of a seed."""
+    """The runs ``first`` to ``first + count`` of a seed; InputError for ones that would hardly ever end."""
+    check_end(run)
     if count <= _TOGETHER:
         return _together(run, seed, count, first)
     gathered = GatheredOutcomes(run, count)

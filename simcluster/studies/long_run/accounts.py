@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.errors import InputError
-from simcluster.longrun import closed_forms
 from simcluster.longrun.outcome import Outcomes, names_of
-from simcluster.longrun.pattern import STORAGE
-from simcluster.longrun.run import FATES, LongRun
+from simcluster.longrun.run import FATES
 from simcluster.results.distribution import half_width
 
 if TYPE_CHECKING:
@@ -22,42 +19,7 @@ if TYPE_CHECKING:
 BY_NONE = ("productive", "checkpoint", "write", "verification")
 """Fates that no cause has."""
 
-_LEAST = 1e-3
 _DAY = 86400.0
-
-
-def check_end(run: LongRun) -> None:
-    """InputError for a run that would hardly ever come to its last step."""
-    rate, pattern = stop_rate(run), run.pattern
-    if math.isfinite(run.until) or not rate:
-        return
-    down, exposed = restart_seconds(run)
-    work = pattern.steps * pattern.step
-    longest = max(exposed, work + pattern.storage.stall)  # e^-50 of such come through without a failure
-    if rate * longest > 50 or closed_forms.efficiency(work, pattern.storage.stall, exposed, down, rate) < _LEAST:
-        raise InputError(
-            f"run: it would hardly ever end: something fails every {1 / rate:.4g} s, a restart takes "
-            f"{down + exposed:.4g} s, a checkpoint {pattern.storage.stall + pattern.storage.write:.4g} s; "
-            "give days, or mend failures, restart or checkpoint"
-        )
-
-
-def stop_rate(run: LongRun) -> float:
-    """Of all causes that stop the job, 1/s."""
-    return sum(cause.rate for cause in run.causes if cause.stops)
-
-
-def restart_seconds(run: LongRun) -> tuple[float, float]:
-    """(mean seconds in which nothing strikes, mean seconds of the exposed parts) from a strike to training on.
-
-    Detection by the causes' rates; without wrong diagnoses and without waiting for machines.
-    """
-    rate = stop_rate(run)
-    stops = [cause for cause in run.causes if cause.stops]
-    detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
-    shares = [(cause.rate / rate, cause.survives) for cause in stops] if rate else [(1.0, STORAGE)]
-    each = [(sum(share * part.law(level).mean for share, level in shares), part.exposed) for part in run.restart]
-    return detect + sum(s for s, exposed in each if not exposed), sum(s for s, exposed in each if exposed)
 
 
 def interval(values: Floats) -> tuple[float, float, float]:

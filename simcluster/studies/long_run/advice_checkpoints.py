@@ -11,6 +11,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.longrun.ending import check_end
 from simcluster.longrun.run import LongRun
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.advised import (
@@ -25,7 +26,8 @@ from simcluster.studies.long_run.advised import (
 )
 from simcluster.studies.long_run.build import section_of
 from simcluster.studies.long_run.chunks import RunPlayer
-from simcluster.studies.long_run.in_theory import best_steps, efficiency_of, left_out
+from simcluster.studies.long_run.in_theory import efficiency_of, left_out
+from simcluster.studies.long_run.intervals import best_steps
 from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, table_of
 from simcluster.studies.long_run.states import StepStates
 
@@ -88,13 +90,15 @@ def _steps(count: int) -> str:
 
 
 def _runs(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
-    """The run with checkpoints so many steps apart, without those that a write would not keep up with."""
+    """The run with checkpoints so many steps apart, without those with which a write would not keep up, or the run
+    hardly ever end."""
     found = {}
     for each in sorted(set(steps)):
         try:
             found[each] = replace(run, pattern=replace(run.pattern, steps=each))
+            check_end(found[each])
         except (InputError, ZeroDivisionError):
-            continue
+            found.pop(each, None)
     return found
 
 

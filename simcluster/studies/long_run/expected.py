@@ -16,10 +16,10 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun import closed_forms
+from simcluster.longrun.ending import restart_seconds, stop_rate
 from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, Outcomes, names_of
 from simcluster.longrun.run import FATES, LongRun
 from simcluster.results.distribution import half_width
-from simcluster.studies.long_run.accounts import restart_seconds, stop_rate
 
 if TYPE_CHECKING:
     import pandas as pd

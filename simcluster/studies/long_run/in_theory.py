@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms
 from simcluster.longrun.run import LongRun
 
@@ -130,23 +129,6 @@ def left_out(run: LongRun) -> tuple[str, ...]:
         "planned maintenance": run.maintenance is not None,
     }
     return tuple(what for what, there in known.items() if there)
-
-
-def best_steps(run: LongRun) -> int:
-    """Steps between two checkpoints that lose least by the closed form for how the run saves; a write keeps up.
-
-    InputError if nothing stops the job.
-    """
-    pattern, rate = run.pattern, interruption_of(run).rate
-    if not rate:
-        raise InputError("run.checkpoint.every: nothing fails that stops the job, so never; name some failures")
-    saving = pattern.memory or pattern.storage
-    stall = saving.stall + pattern.verify
-    if saving.write:
-        best = closed_forms.behind_interval(stall, saving.write, saving.slowed, 1 / rate)
-    else:
-        best = closed_forms.best_interval(stall, 1 / rate)
-    return max(1, math.ceil(saving.write / pattern.step * (1 - 1e-12)), round(best / pattern.step))
 
 
 def slow_cost(slower: float, hours: float, gpus: int) -> float:

@@ -14,9 +14,11 @@ from typing import Literal
 
 from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms
-from simcluster.longrun.pattern import STORAGE, Saving
-from simcluster.longrun.run import FailureMode
+from simcluster.longrun.pattern import STORAGE, Saving, steps_of_write
+from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.times import FixedTime
+
+_NEVER = 50.0  # segments so many times as long as the time between failures do not come through
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,16 @@ def interval_of(every: str, step: float, savings: Savings, causes: Sequence[Fail
     else:
         steps = max(1, round(FixedTime(seconds=every).seconds / step))
     return Interval(steps, _cycles(savings, rates))
+
+
+def best_steps(run: LongRun) -> int:
+    """Steps between two checkpoints that lose least in a run that saves as this one: what ``auto`` would take.
+
+    InputError if nothing fails.
+    """
+    pattern = run.pattern
+    savings = Savings(pattern.storage, pattern.memory, pattern.verify, pattern.cycles)
+    return _best(pattern.step, savings, Rates.of(run.causes)).steps
 
 
 def _cost(saving: Saving) -> float:
@@ -120,19 +132,20 @@ def _nearby(step: float, checkpoint: float, rate: float) -> float:
     """The exact optimum, in whole steps: the better of the two beside it."""
     steps = closed_forms.best_interval(checkpoint, 1 / rate) / step
     near = [max(1, math.floor(steps)) * step, max(1, math.ceil(steps)) * step]
+    if rate * (near[1] + checkpoint) > _NEVER:
+        return near[0]
     return max(near, key=lambda work: closed_forms.efficiency(work, checkpoint, 0.0, 0.0, rate))
 
 
 def _whole(step: float, savings: Savings, cycles: int, wanted: float, how: str) -> Interval:
     """In steps: the nearest, but at least one, and as many as a write takes."""
-    storage, memory = savings.storage, savings.memory
-    writes = [saving.write * (1 - saving.slowed) for saving in (storage, memory) if saving is not None]
-    least = max(1, math.ceil(max(writes) / step * (1 - 1e-12)))
+    writes = [saving for saving in (savings.storage, savings.memory) if saving is not None]
+    least, longest = max(steps_of_write(saving, step) for saving in writes), max(saving.write for saving in writes)
     steps = max(least, round(wanted / step))
     if round(wanted / step) >= least:
         why = f"what loses least is {wanted:.4g} s ({how})"
     elif least > 1:
-        why = f"bound by the write, {max(writes):.4g} s; alone {wanted:.4g} s would lose least ({how})"
+        why = f"bound by the write, {longest:.4g} s; alone {wanted:.4g} s would lose least ({how})"
     else:
         why = f"bound by the step; {wanted:.4g} s would lose least ({how})"
     counted = f"{steps} step{'s' * (steps > 1)}"

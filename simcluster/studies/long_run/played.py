@@ -15,11 +15,11 @@ from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
 from simcluster.results.numbers import mfu
 from simcluster.results.result import Result
+from simcluster.scenario.checkpoint_plan import checkpoint_bytes
 from simcluster.scenario.job import facts_of, real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run import accounts, expected
 from simcluster.studies.long_run.build import section_of
-from simcluster.scenario.checkpoint_plan import checkpoint_bytes
 from simcluster.studies.long_run.energy import RunEnergy, energy_of
 from simcluster.studies.long_run.losses import loss_bought
 from simcluster.studies.long_run.money import PriceOfMfu, RunMoney, money_of, price_of_mfu

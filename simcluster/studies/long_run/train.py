@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.longrun.ending import check_end
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.studies.long_run import accounts, words
+from simcluster.studies.long_run import words
 from simcluster.studies.long_run.build import long_run_of, section_of
 from simcluster.studies.long_run.chunks import RunPlayer, Workers, player_of
 from simcluster.studies.long_run.energy import draw_in
@@ -44,7 +45,7 @@ def played_runs(scenario: Scenario, count: int, player: RunPlayer, *, first: int
     draw_in(scenario.cluster.device.name, section_of(scenario).power)  # what is wrong there is said first
     states = StepStates(scenario)
     run = long_run_of(scenario, states)
-    accounts.check_end(run)
+    check_end(run)
     outcomes = player.play({"": run}, scenario.seed, count, first)[""]
     return TrainingRun(scenario, run, dict(states.asked), outcomes, states.result, first)
 

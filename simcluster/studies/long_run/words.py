@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_bytes, format_seconds
+from simcluster.longrun.ending import restart_seconds, stop_rate
 from simcluster.results.result import VERSION
-from simcluster.studies.long_run.accounts import restart_seconds, stop_rate
-from simcluster.studies.long_run.build import section_of
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
+from simcluster.studies.long_run.build import section_of
 from simcluster.studies.long_run.cost_words import columns_of, cost_document, energy_lines, format_dollars, money_lines
 from simcluster.studies.long_run.losses import loss_bought
 

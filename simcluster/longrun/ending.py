@@ -1,0 +1,115 @@
+"""Does a run that goes on until its last step ever come there?  Closed forms say so before anything is played.
+
+Progress from one snapshot to the next is made where a segment (work, stall and, behind training, the write) comes
+through between two failures; a failure that only storage survives asks that of a whole pattern.  A silent error that is
+found after every kept snapshot has been overwritten sends the run back to its begin.  An attempt comes through with
+probability e^-m, where m is the sum over causes of rate x E[T - l], l being the time until it is found (of those that
+are longer than what is kept), and T that of the whole run: so about (e^m - 1) / m times T are spent.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from simcluster.base.errors import InputError
+from simcluster.longrun import closed_forms
+from simcluster.longrun.pattern import STORAGE, Saving
+from simcluster.longrun.run import FailureMode, LongRun
+
+_LEAST = 1e-3
+"""The share of the time that must be work which is kept."""
+_NEVER = 50.0  # e^-50 of segments so many times as long as the time between failures come through
+_PARTS = 4096  # of the law of a silent error's life
+
+
+def check_end(run: LongRun) -> None:
+    """InputError for a run that would hardly ever come to its last step."""
+    if math.isfinite(run.until):
+        return
+    known = kept_share(run)
+    if known < _LEAST:
+        down, exposed = restart_seconds(run)
+        saving = run.pattern.storage
+        raise InputError(
+            f"run: it would hardly ever end: something fails every {1 / stop_rate(run):.4g} s, a restart takes "
+            f"{down + exposed:.4g} s, a checkpoint {saving.stall + saving.write:.4g} s; "
+            "give days, or mend failures, restart or checkpoint"
+        )
+    again = begun_again(run, known)
+    if again > _NEVER or (again and again / math.expm1(again) < _LEAST):
+        pattern, names = run.pattern, ", ".join(cause.name for cause in run.causes if cause.effect == "silent")
+        times = f"{math.expm1(again):.3g}" if again < _NEVER else "over 1e21"
+        raise InputError(
+            f"run: it would hardly ever end: silent errors ({names}) are found when all {pattern.keep} kept "
+            f"checkpoints, {pattern.keep * pattern.period:.4g} s of work, are from after them, and the run of "
+            f"{run.end_at:.4g} s begins again {times} times; "
+            "keep more (run.checkpoint.keep), write less often, verify, or give days"
+        )
+
+
+def stop_rate(run: LongRun) -> float:
+    """Of all causes that stop the job, 1/s."""
+    return sum(cause.rate for cause in run.causes if cause.stops)
+
+
+def restart_seconds(run: LongRun) -> tuple[float, float]:
+    """(mean seconds in which nothing strikes, mean seconds of the exposed parts) from a strike to training on.
+
+    Detection by the causes' rates; without wrong diagnoses and without waiting for machines.
+    """
+    rate = stop_rate(run)
+    stops = [cause for cause in run.causes if cause.stops]
+    detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
+    shares = [(cause.rate / rate, cause.survives) for cause in stops] if rate else [(1.0, STORAGE)]
+    each = [(sum(share * part.law(level).mean for share, level in shares), part.exposed) for part in run.restart]
+    return detect + sum(s for s, exposed in each if not exposed), sum(s for s, exposed in each if exposed)
+
+
+def kept_share(run: LongRun) -> float:
+    """The share of time that is work which is kept, as failures leave it: 0 where next to no segment comes through.
+
+    The least of its levels: what memory survives between any two snapshots, what only storage does over a pattern.
+    """
+    pattern, rate = run.pattern, stop_rate(run)
+    if not rate:
+        return 1.0
+    if pattern.memory is None:
+        return _share(run, pattern.steps, pattern.storage, rate)
+    deep = sum(cause.rate for cause in run.causes if cause.stops and cause.survives == STORAGE)
+    over_all = _share(run, pattern.steps * pattern.cycles, pattern.storage, deep) if deep else 1.0
+    return min(_share(run, pattern.steps, pattern.memory, rate), over_all)
+
+
+def _share(run: LongRun, steps: int, saving: Saving, rate: float) -> float:
+    """That between snapshots so many steps apart, or in the whole run where that has fewer."""
+    down, exposed = restart_seconds(run)
+    work, stall = min(steps, run.goal) * run.pattern.step, saving.stall + run.pattern.verify
+    if rate * max(exposed, work + stall + saving.write) > _NEVER:
+        return 0.0
+    if not saving.write:
+        return closed_forms.efficiency(work, stall, exposed, down, rate)
+    outage = down * math.exp(rate * exposed) + math.expm1(rate * exposed) / rate
+    return closed_forms.behind_efficiency(work, stall, saving.write, saving.slowed, 1 / rate, outage)
+
+
+def begun_again(run: LongRun, kept: float = 1.0) -> float:
+    """m: how often, on average, an error sends a whole run back to its begin, if it went on meanwhile.
+
+    ``kept`` is the share of time that is work: by the wall clock kept snapshots reach back so much longer.
+    """
+    pattern = run.pattern
+    if pattern.verify or not math.isfinite(run.goal):
+        return 0.0  # found before the next snapshot
+    reach = (pattern.keep * pattern.period + pattern.storage.write) / kept
+    silent = [cause for cause in run.causes if cause.effect == "silent"]
+    return sum(cause.rate * _outlived(cause, reach, run.end_at) for cause in silent)
+
+
+def _outlived(cause: FailureMode, reach: float, whole: float) -> float:
+    """E[(whole - l)+ where l > reach] of the time l until an error is found."""
+    places = np.arange(_PARTS) + 0.5
+    golden = [places / _PARTS] + [(places * 2 ** (-1 / (1 + each))) % 1 for each in range(1, cause.lasts.draws)]
+    lives = cause.lasts.quantile(np.stack(golden, axis=-1)) if cause.lasts.draws else np.array([cause.lasts.mean])
+    return float(np.where(lives > reach, np.maximum(0.0, whole - lives), 0.0).mean())
