@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.works import Copy, Host, Timed
 
 CHECKPOINT = "checkpoint"
-STORAGE = "storage"
+STORAGE: Final = "storage"
 _PARTS = ("common", "experts")
 
 

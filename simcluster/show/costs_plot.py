@@ -60,7 +60,9 @@ def _sizes(axes: Axes, found: Scaling) -> None:
     axes.legend(fontsize=8.5, frameon=False, title="parameters", title_fontsize=8.5, loc="upper left")
     if found.asked.price is not None:
         each = found.asked.price * 24 * (found.asked.rate.gpus or 1)
-        money = axes.secondary_yaxis("right", functions=(lambda value: value * each, lambda value: value / each))
+        money = axes.secondary_yaxis(
+            "right", functions=(lambda value: np.asarray(value) * each, lambda value: np.asarray(value) / each)
+        )
         money.yaxis.set_major_formatter(lambda value, _: format_dollars(value))
         money.set_ylabel(f"dollars at {format_dollars(found.asked.price)} a GPU-hour", fontsize=9, color=TEXT)
         money.tick_params(labelsize=8.5)

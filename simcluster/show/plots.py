@@ -51,8 +51,8 @@ _HOME = {
     **{
         name: f"{name}_plot"
         for name in ("advice", "costs", "critical", "fates", "goodput", "isoflop", "link_levels", "links", "memory",
-                     "overlap", "pareto", "policies", "power", "replicas", "roofline", "scaling", "sensitivity", "topology",
-                     "weeks")
+                     "overlap", "pareto", "policies", "power", "replicas", "roofline", "scaling", "sensitivity",
+                     "topology", "weeks")
     },
 }  # fmt: skip
 

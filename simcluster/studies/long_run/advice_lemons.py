@@ -12,6 +12,7 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.advised import Advice, AdviceLine, AdviceMark, AdvicePicture, percent, points
+from simcluster.studies.long_run.chunks import RunPlayer
 from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, share_of, table_of
 from simcluster.studies.long_run.states import StepStates
 
@@ -22,10 +23,16 @@ _FAILURES = (1, 2, 3, 4, 6)
 _WINDOW = 7 * 86400.0
 
 
-def lemons(scenario: Scenario | str, *, states: StepStates | None = None, played: int | None = None) -> Advice:
+def lemons(
+    scenario: Scenario | str,
+    *,
+    states: StepStates | None = None,
+    played: int | None = None,
+    player: RunPlayer | None = None,
+) -> Advice:
     """What it gains to retire machines of a bad batch after so many failures, ever or within a window (that of the
     scenario, or a week), against never; and how many healthy ones the same rule would retire by chance."""
-    bench = bench_of(scenario, states, played)
+    bench = bench_of(scenario, states, played, player)
     run = bench.with_section()
     bad = [cause for cause in run.causes if cause.bad is not None and cause.bad.machines]
     if not bad:
@@ -71,14 +78,18 @@ def _chosen(table: pd.DataFrame) -> tuple[dict[str, float], str]:
 
 
 def _over_failures(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFrame:
-    never = bench.play(_retiring(run, 0, math.inf))
-    before, wall = share_of(never), float(never.wall.mean())
+    ways = {"ever": math.inf, "window": window}
+    rules = {
+        (failures, way): _retiring(run, failures, within) for failures in _FAILURES for way, within in ways.items()
+    }
+    ended = bench.play_all({(0, ""): _retiring(run, 0, math.inf), **rules})
+    before, wall = share_of(ended[0, ""]), float(ended[0, ""].wall.mean())
     rows = []
     for failures in _FAILURES:
         row: dict[str, Any] = {"failures": failures, "never": float(before.mean())}
         row["never_half_width"] = half_width(before)
-        for way, within in {"ever": math.inf, "window": window}.items():
-            after = bench.play(_retiring(run, failures, within))
+        for way, within in ways.items():
+            after = ended[failures, way]
             gap = paired(before, share_of(after))
             row |= {way: gap.mean, f"{way}_half_width": gap.half_width, f"failures_{way}": _failures(run, after)}
             row[f"healthy_{way}"] = sum(healthy_retired(run, cause, failures, within, wall) for cause in run.causes)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.longrun.ending import check_end
 from simcluster.longrun.run import LongRun
 from simcluster.scenario.scenario import Scenario, from_document, load
-from simcluster.studies.long_run import accounts
 from simcluster.studies.long_run.build import long_run_of
 from simcluster.studies.long_run.chunks import Workers, player_of
 from simcluster.studies.long_run.policies import PairedDifference, half_width, paired, played_of, records
@@ -76,7 +76,8 @@ class PolicyComparison:
         first, (scale, unit) = str(table.index[0]), MEASURES[self.measure]
         if best == first:
             return f"{first} is the best of the {len(table)}."
-        gap, half = (scale * float(table.loc[best, name]) for name in ("difference", "difference_half_width"))
+        row = table.loc[best].to_dict()
+        gap, half = (scale * float(row[name]) for name in ("difference", "difference_half_width"))
         known = "" if abs(gap) > half else ": too close to say with so few runs"
         told = f"{gap:+,.0f} +- {half:,.0f}" if unit == "$" else f"{gap:+.3f} +- {half:.3f}"
         return f"{best} is the best of the {len(table)}: {told} {unit} against {first}{known}."
@@ -87,7 +88,7 @@ class PolicyComparison:
         import pandas as pd
 
         parts = [
-            table.rename(columns=lambda name, measure=measure: measure if name == "mean" else f"{measure}_{name}")
+            table.rename(columns={name: measure if name == "mean" else f"{measure}_{name}" for name in table.columns})
             for measure, table in self.tables.items()
         ]
         whole = pd.concat(parts, axis=1).reset_index().assign(status="ok", error="")
@@ -169,7 +170,7 @@ def _made(
             alike = repr({key: value for key, value in document.items() if key not in ("run", "name")})
             states = known.setdefault(alike, StepStates(scenario))
             run = long_run_of(scenario, states)
-            accounts.check_end(run)
+            check_end(run)
             yield name, (scenario, run, dict(states.asked))
         except InputError as problem:
             yield name, problem
