@@ -278,14 +278,6 @@ def exact_rows(law: LossLaw, **changed: object) -> list[Row]:
     return rows
 
 
-def test_exact_rows_give_their_law_back() -> None:
-    law = loss_law("besiroglu")
-    fit = fit_loss_law(exact_rows(law), "rows")
-    assert fit.worst < 1e-4
-    for name in ("E", "alpha", "beta"):
-        assert getattr(fit.law, name) == pytest.approx(getattr(law, name), rel=5e-3)
-
-
 def test_rows_that_no_law_fits() -> None:
     rows = exact_rows(loss_law("besiroglu"))
     with pytest.raises(InputError, match="6 at least"):

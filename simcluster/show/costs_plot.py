@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from simcluster.base.arrays import Floats
 from simcluster.base.counts import format_count, format_dollars
 from simcluster.show.isoflop_plot import say_range
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT
@@ -61,11 +62,15 @@ def _sizes(axes: Axes, found: Scaling) -> None:
     if found.asked.price is not None:
         each = found.asked.price * 24 * (found.asked.rate.gpus or 1)
         money = axes.secondary_yaxis(
-            "right", functions=(lambda value: np.asarray(value) * each, lambda value: np.asarray(value) / each)
+            "right", functions=(lambda value: _floats(value) * each, lambda value: _floats(value) / each)
         )
         money.yaxis.set_major_formatter(lambda value, _: format_dollars(value))
         money.set_ylabel(f"dollars at {format_dollars(found.asked.price)} a GPU-hour", fontsize=9, color=TEXT)
         money.tick_params(labelsize=8.5)
+
+
+def _floats(value: object) -> Floats:
+    return np.asarray(value, dtype=np.float64)
 
 
 def _cheapest(found: Scaling) -> pd.DataFrame:

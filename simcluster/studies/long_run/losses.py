@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
 from simcluster.budget.loss_laws import DEFAULT_LAW, LossLaw, ModelSize, loss_law
 from simcluster.scenario.scenario import Scenario
@@ -31,8 +32,8 @@ def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
     tokens = found.tokens_to(loss, size)
     if math.isinf(tokens):
         raise InputError(
-            f"run.loss: {loss:g} is never reached: by {found.name} a model of {size:.4g} parameters stays above "
-            f"{found.floor(size):.4f}, however many tokens it sees; ask for more than that, or for a larger model"
+            f"run.loss: {loss:g} is never reached: by {found.name} a model of {format_count(size)} parameters stays "
+            f"above {found.floor(size):.4f}, however many tokens it sees; ask for more than that, or for a larger model"
         )
     return tokens
 
@@ -46,7 +47,8 @@ def loss_bought(scenario: Scenario, tokens: float) -> BoughtLoss | None:
     reached = ModelSize(size, tokens, law.loss(size, tokens))
     best = law.optimum(reached.compute)
     beyond = law.beyond(reached)
-    words = f"{law.name}; the best model for its {reached.compute:.4g} FLOP reaches {best.loss:.4f}"
+    flop = f"{reached.compute:.4g}".replace("e+", "e")
+    words = f"{law.name}; the best model for its {flop} FLOP reaches {best.loss:.4f}"
     far = f"extrapolated: {beyond} beyond the runs it was fitted on ({law.range_words()})"
     return BoughtLoss(reached.loss or 0.0, words, (*([far] if beyond else []), *notes))
 
