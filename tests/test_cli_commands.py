@@ -42,6 +42,7 @@ WORKING = {
     "report": ["report", "tiny_dp", "-o", "out.html"],
     "sensitivity": ["sensitivity", "tiny_dp", "--resources", "flops"],
     "advise": ["advise", "nine", "tiny_dp", "--set", ADVISED, "--played", "4"],
+    "scaling": ["scaling", "tiny_dp", "--loss", "5"],
     "check": ["check", "tiny_dp"],
     "sweep": ["sweep", "tiny_dp", "--vary", "training.micro_batch=2,4", "-o", "out.csv", "--executor", "1"],
     "plan": [
@@ -59,7 +60,6 @@ WORKING = {
     "walls": ["walls", "--parameters", "7B", "--tokens", "2T", "--mfu", "50%", "--price", "2"],
     "memory": ["memory", "tiny_dp"],
     "kernels": ["kernels", "tiny_3d", "--stage", "1"],
-    "scaling": ["scaling", "tiny_dp", "--loss", "5"],
     "calibrate": ["calibrate", "--from", "raw.jsonl", "-o", "gpu.yaml"],
     "fit": ["fit", "--only", "host-times", "--no-cross-validation"],
     "packing": ["packing", "--documents", "1200,700,300", "--length", "2048"],
@@ -119,6 +119,8 @@ def write_files(folder: Path) -> None:
     (folder / "topology.yaml").write_text((ROOT / "topologies" / "flat.yaml").read_text())
     shutil.copytree(HERE / "inputs" / "kineto", folder / "kineto")
     (folder / "failures.csv").write_text("cause,count\nNIC,3\n")
+    losses = [f"{n},{d},{1.8 + 480 / n**0.35 + 2000 / d**0.37}" for n in (1e8, 1e9) for d in (1e9, 1e10, 1e11)]
+    (folder / "losses.csv").write_text("\n".join(["parameters,tokens,loss", *losses]) + "\n")
     (folder / "args.txt").write_text(ARGUMENTS)
     (folder / "titan.toml").write_text(TORCHTITAN)
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=2))
@@ -342,6 +344,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "jobs": ("jobs.yaml", ["share", "@"]),
     "study": ("study.yaml", ["validate", "@"]),
     "swept study": ("swept.yaml", ["sweep", "@", "-o", "hostile.csv", "--executor", "1", "--retry"]),
+    "losses": ("losses.csv", ["scaling", "--fit", "@"]),
     "fits": ("fits.yaml", ["fit", "--file", "@", "--only", "host-times"]),
     "device": ("gpu.yaml", ["run", "tiny_dp", "--cluster.device", "@"]),
     "saved result": ("saved.json", ["diff", "@", "tiny_dp"]),

@@ -101,6 +101,20 @@ def test_repeated_data_take_more_tokens() -> None:
     assert repeated.epochs["worth"][4] == pytest.approx(372.6e9, rel=3e-4)
 
 
+@pytest.mark.parametrize(
+    ("question", "line"),
+    [
+        ({"compute": 3.15e23}, "Scaling(besiroglu, 3.15e23 FLOP: 53.02B on 990.1B tokens)"),
+        ({"parameters": "7B", "loss": 1.9}, "Scaling(besiroglu, 7B parameters, loss 1.9: never)"),
+        ({"parameters": "7B", "loss": 2.1}, "Scaling(besiroglu, 7B parameters, loss 2.1: 620.1B tokens)"),
+    ],
+)
+def test_one_line(question: dict[str, Any], line: str) -> None:
+    found = scaling(**question)
+    assert repr(found) == line
+    assert str(found) == found.summary()
+
+
 # --- a scenario's simulated step --------------------------------------------------------------------------------------
 
 
@@ -170,10 +184,24 @@ def test_a_run_ends_by_a_loss(tiny: Scenario) -> None:
     played = simcluster.train(scenario, played=2)
     assert played.loss == pytest.approx(4.5, abs=1e-3)
     assert "by besiroglu; the best model for its" in played.summary()
+    assert "the batch is 0.21 of the critical one" in played.summary()
     assert played.to_dict()["loss"] == played.loss
     asked = scaling(scenario)
     assert asked.asked.loss == 4.5
     assert asked.asked.price == 2
+
+
+def test_a_run_says_what_is_asked(tiny: Scenario) -> None:
+    """Its days (without failures), steps or tokens are the budget; what is given comes first."""
+    step = simcluster.simulate(tiny).step_time
+    days, steps = (scaling(load("tiny_dp", {"run": {**RUN, **end}})) for end in ({"days": "2 d"}, {"steps": 1000}))
+    assert days.own is not None
+    assert steps.own is not None
+    assert days.own.tokens == pytest.approx(2 * 86400 / step * tiny.tokens_per_step, rel=1e-12)
+    assert steps.own.tokens == 1000 * tiny.tokens_per_step
+    given = scaling(load("tiny_dp", {"run": {**RUN, "days": "2 d"}}), tokens="1B")
+    assert given.own is not None
+    assert given.own.tokens == 1e9
 
 
 def test_a_run_tells_a_loss_only_by_a_law_that_is_asked() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
+from simcluster.budget.critical_batch import kaplan_critical_batch
 from simcluster.budget.loss_laws import DEFAULT_LAW, LossLaw, ModelSize, loss_law
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.scaling.asked import counted_parameters
 
+_SMALL = 0.1  # of the critical batch: then 10 % more tokens
 Law = str | Mapping[str, Any] | None
 
 
@@ -50,7 +52,19 @@ def loss_bought(scenario: Scenario, tokens: float) -> BoughtLoss | None:
     flop = f"{reached.compute:.4g}".replace("e+", "e")
     words = f"{law.name}; the best model for its {flop} FLOP reaches {best.loss:.4f}"
     far = f"extrapolated: {beyond} beyond the runs it was fitted on ({law.range_words()})"
-    return BoughtLoss(reached.loss or 0.0, words, (*([far] if beyond else []), *notes))
+    return BoughtLoss(
+        reached.loss or 0.0, words, (*([far] if beyond else []), *notes, *_large_batch(scenario, reached))
+    )
+
+
+def _large_batch(scenario: Scenario, reached: ModelSize) -> Iterator[str]:
+    """What a batch near the critical one is said to take besides."""
+    part = scenario.tokens_per_step / kaplan_critical_batch(reached.loss or 1.0)
+    if part > _SMALL:
+        yield (
+            f"the batch is {part:.2g} of the critical one by Kaplan et al. 2020, which takes {1 + part:.2g} x the "
+            "tokens: not counted (scaling counts it)"
+        )
 
 
 def _law_and_size(scenario: Scenario, law: Law) -> tuple[LossLaw, float, tuple[str, ...]]:

@@ -69,7 +69,8 @@ def asked_of_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> Aske
 def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario) -> tuple[Asked, float]:
     """(the question of a scenario's model on its GPUs, seconds of its simulated step).
 
-    What is not given its run says: tokens, loss, price.  InputError for what the scenario itself says.
+    What is not given its run says: tokens, or days without failures, loss, price.  InputError for what the scenario
+    itself says.
     """
     if twice := [key for key in ("parameters", "gpus", "mfu") if given[key] is not None]:
         raise InputError(f"{', '.join(twice)}: the scenario says it; give one or the other")
@@ -77,6 +78,7 @@ def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario
     if run is not None:
         if given["tokens"] is None and given["compute"] is None and given["days"] is None:
             more["tokens"] = run.tokens if run.steps is None else float(run.steps * scenario.tokens_per_step)
+            more["days"] = None if run.days is None or given["loss"] is not None else run.days / _DAY
         more["loss"] = run.loss if given["loss"] is None else given["loss"]
         more["price"] = run.price if given["price"] is None else given["price"]
     size, notes = counted_parameters(scenario, law)
@@ -111,10 +113,12 @@ def critical_of(given: float | str, asked: Asked) -> tuple[float | None, str]:
     if given != KAPLAN:
         return parse_count(given, "critical_batch"), "as given"
     if asked.loss is not None:
-        return kaplan_critical_batch(asked.loss), f"by Kaplan et al. 2020 at a loss of {asked.loss:.4g}"
+        return kaplan_critical_batch(
+            asked.loss
+        ), f"by Kaplan et al. 2020 at a loss of {asked.loss:.4g}, of its own text: elsewhere a guess"
     if asked.parameters is not None:
         floor = loss_law(KAPLAN).floor(asked.parameters)
-        return kaplan_critical_batch(floor), f"by Kaplan et al. 2020 at the least loss of its size, {floor:.4g}"
+        return kaplan_critical_batch(floor), f"by Kaplan et al. 2020 at the least loss of this size, {floor:.4g}"
     return None, ""
 
 

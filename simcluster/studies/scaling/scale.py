@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scaling(LossAnswer):
     """What a law of loss says of a budget, a model or a loss: numbers, and tables as DataFrames."""
+
+    def __repr__(self) -> str:
+        return words.one_line(self)
+
+    def __str__(self) -> str:
+        return self.summary()
 
     @cached_property
     def laws(self) -> pd.DataFrame:
@@ -30,12 +36,13 @@ class Scaling(LossAnswer):
 
     @cached_property
     def isoflop(self) -> pd.DataFrame:
-        """Loss over parameters at five budgets about one's own: compute, parameters, tokens, loss."""
+        """Loss over parameters at five budgets about one's own: compute, parameters, tokens, loss, beyond."""
         return tables.isoflop(self)
 
     @cached_property
     def costs(self) -> pd.DataFrame:
-        """What losses cost some sizes of model: parameters, tokens, loss, compute, gpu_hours, days, dollars."""
+        """What losses cost some sizes of model: parameters, tokens, loss, compute, gpu_hours, days, dollars,
+        beyond."""
         return tables.costs(self)
 
     @cached_property

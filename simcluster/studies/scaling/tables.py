@@ -74,8 +74,9 @@ def isoflop(found: LossAnswer, points: int = 61) -> pd.DataFrame:
         compute = factor * middle(found)
         for size in found.law.optimum(compute).parameters * np.geomspace(1 / 30, 30, points):
             tokens = compute / (FLOP_PER_TOKEN * size)
-            rows.append([compute, float(size), tokens, found.loss_of(float(size), tokens)])
-    return pd.DataFrame(rows, columns=["compute", "parameters", "tokens", "loss"])
+            beyond = found.law.beyond(ModelSize(float(size), tokens))
+            rows.append([compute, float(size), tokens, found.loss_of(float(size), tokens), beyond])
+    return pd.DataFrame(rows, columns=["compute", "parameters", "tokens", "loss", "beyond"])
 
 
 def costs(found: LossAnswer, points: int = 61) -> pd.DataFrame:
@@ -90,8 +91,9 @@ def costs(found: LossAnswer, points: int = 61) -> pd.DataFrame:
             hours = rate.gpu_hours(flops)
             dollars = math.nan if price is None else hours * price
             loss = found.loss_of(size, float(tokens))
-            rows.append([size, float(tokens), loss, flops, hours, rate.days(flops), dollars])
-    columns = ["parameters", "tokens", "loss", "compute", "gpu_hours", "days", "dollars"]
+            beyond = found.law.beyond(ModelSize(size, float(tokens)))
+            rows.append([size, float(tokens), loss, flops, hours, rate.days(flops), dollars, beyond])
+    columns = ["parameters", "tokens", "loss", "compute", "gpu_hours", "days", "dollars", "beyond"]
     return pd.DataFrame(rows, columns=columns)
 
 

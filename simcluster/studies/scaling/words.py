@@ -22,6 +22,19 @@ def summary(found: LossAnswer) -> str:
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
+def one_line(found: LossAnswer) -> str:
+    """What a notebook shows of an answer that is only named."""
+    asked, best = found.asked, found.best
+    parts = [asked.law.name, *([asked.model] if asked.model else [])]
+    if found.compute is not None and best is not None:
+        parts.append(f"{_flop(found.compute)}: {format_count(best.parameters)} on {format_count(best.tokens)} tokens")
+    if asked.loss is not None:
+        tokens = None if found.to_loss is None else found.to_loss.tokens
+        takes = "" if tokens is None else ": never" if math.isinf(tokens) else f": {format_count(tokens)} tokens"
+        parts.append(f"loss {asked.loss:.4g}{takes}")
+    return f"Scaling({', '.join(parts)})"
+
+
 # --- the answer -------------------------------------------------------------------------------------------------------
 
 
