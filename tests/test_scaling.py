@@ -237,6 +237,8 @@ def test_runs_that_cannot_end_so(run: dict[str, Any], said: str) -> None:
     [
         ({}, "what is asked"),
         ({"compute": "much"}, "compute 'much' is not a number above zero"),
+        ({"compute": 1e99}, r"compute 1e\+99: must lie between 1 and 1e\+40"),
+        ({"parameters": "7", "loss": 2.0}, "parameters 7: must lie between"),
         ({"compute": 1e22, "days": 3}, "both were given"),
         ({"days": 3}, "days of how many GPUs"),
         ({"compute": 1e22, "tokens": "1T"}, "one follows from the other"),

@@ -27,6 +27,7 @@ FLOP_PER_TOKEN = 6.0
 SERVING_FLOP = 2.0
 
 Number = Annotated[float, Field(strict=False, gt=0, le=1e30)]
+Exponent = Annotated[float, Field(strict=False, ge=0.05, le=5)]
 Interval = tuple[Annotated[float, Field(strict=False, ge=0)], Annotated[float, Field(strict=False, gt=0)]]
 
 
@@ -66,10 +67,10 @@ class LossLaw(Spec):
     form: Literal["NDC"] = "NDC"
     E: Annotated[float, Field(strict=False, ge=0, le=100)]
     A: Number
-    alpha: Number
+    alpha: Exponent
     B: Number
-    beta: Number
-    power: Number = 1.0
+    beta: Exponent
+    power: Exponent = 1.0
     errors: dict[str, float] = Field(default_factory=dict)
     parameters: Interval | None = None
     tokens: Interval | None = None
@@ -111,7 +112,7 @@ class LossLaw(Spec):
 
     def best_for_tokens(self, tokens: float) -> float:
         """Parameters for which so many tokens are the optimum's."""
-        return float((self.alpha * self.A / (self.beta * self.B) * tokens**self.beta) ** (1 / self.alpha))
+        return _inverse(self.alpha * self.A, self.beta * self.B / tokens**self.beta, self.alpha)
 
     def cheapest(self, loss: float, served: float = 0.0) -> ModelSize | None:
         """The model that reaches a loss for the least FLOP, those of serving so many tokens included; None: never.
@@ -126,9 +127,11 @@ class LossLaw(Spec):
 
         def size(left: float) -> ModelSize:
             tokens = _inverse(self.B, left, self.beta)
-            return ModelSize((self.A / (room - left)) ** (1 / self.alpha), tokens, loss)
+            return ModelSize(_inverse(self.A, room - left, self.alpha), tokens, loss)
 
         low, high = 0.0, room * share
+        if not 0 < size(high).compute < math.inf:
+            return None
         if served <= 0:
             return size(high)
         for _ in range(200):  # below the optimum's share the slope is negative where too little is left to tokens
@@ -160,7 +163,7 @@ class TokenLaw(Spec):
     name: str = "own"
     form: Literal["tokens"]
     A: Number
-    alpha: Number
+    alpha: Exponent
     compute: Interval | None = None
     rounded: StrictBool = False
     also: tuple[str, ...] = ()
@@ -190,9 +193,9 @@ class KaplanConstants(Spec):
     name: str = "own"
     form: Literal["kaplan"]
     Nc: Number
-    alpha_n: Number
+    alpha_n: Exponent
     Dc: Number
-    alpha_d: Number
+    alpha_d: Exponent
     parameters: Interval | None = None
     tokens: Interval | None = None
     counts: Literal["all", "non-embedding"] = "non-embedding"

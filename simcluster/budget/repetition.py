@@ -57,7 +57,7 @@ class RepeatedData:
 
     def parameters(self, count: float) -> float:
         """What so many parameters are worth on these data."""
-        return effective(count, min(count, self.law.best_for_tokens(self.unique)), self.fading.parameters)
+        return effective(count, min(count, max(1.0, self.law.best_for_tokens(self.unique))), self.fading.parameters)
 
     def loss(self, parameters: float, seen: float) -> float:
         """L(N', D')."""

@@ -17,6 +17,11 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
 
 KAPLAN = "kaplan"
+_BOUNDS = {
+    "compute": (1.0, 1e40), "parameters": (1e3, 1e18), "tokens": (1e3, 1e20), "loss": (0.1, 50.0), "serve": (1.0, 1e24),
+    "unique": (1e3, 1e20), "price": (1e-6, 1e6), "days": (1e-6, 1e6), "critical_batch": (1.0, 1e15),
+}  # fmt: skip
+"""Least and most of what a law of loss is asked: beyond these it is a slip of the pen."""
 _DAY = 86400.0
 
 
@@ -59,9 +64,17 @@ class Asked:
     notes: tuple[str, ...]
 
 
+def _count(value: object, what: str) -> float:
+    """A number from 7e9 or "7B"; InputError outside of its bounds."""
+    number, (least, most) = parse_count(value, what), _BOUNDS[what]
+    if not least <= number <= most:
+        raise InputError(f"{what} {number:.4g}: must lie between {least:g} and {most:g}")
+    return number
+
+
 def asked_of_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> Asked:
     """The question of a model that is known by its parameters alone, if there is one."""
-    size = None if given["parameters"] is None else parse_count(given["parameters"], "parameters")
+    size = None if given["parameters"] is None else _count(given["parameters"], "parameters")
     name = "" if size is None else f"{format_count(size)} parameters"
     return _asked(law, given, name, size, rate_of_device(device, given["gpus"], given["mfu"]), ())
 
@@ -91,7 +104,7 @@ def _asked(
 ) -> Asked:
     """The numbers; InputError for what is no question."""
     numbers = {
-        name: None if given[name] is None else parse_count(given[name], name)
+        name: None if given[name] is None else _count(given[name], name)
         for name in ("tokens", "loss", "serve", "unique", "price")
     }
     compute, tokens, loss = _budget(given, rate), numbers["tokens"], numbers["loss"]
@@ -111,7 +124,7 @@ def _asked(
 def critical_of(given: float | str, asked: Asked) -> tuple[float | None, str]:
     """(tokens of the critical batch, whose they are): as given, or "kaplan" for his equation."""
     if given != KAPLAN:
-        return parse_count(given, "critical_batch"), "as given"
+        return _count(given, "critical_batch"), "as given"
     if asked.loss is not None:
         return kaplan_critical_batch(
             asked.loss
@@ -161,9 +174,9 @@ def _budget(given: Mapping[str, Any], rate: GpuRate) -> float | None:
     if compute is not None and days is not None:
         raise InputError("a budget is compute, or GPUs and days; both were given")
     if compute is not None:
-        return parse_count(compute, "compute")
+        return _count(compute, "compute")
     if days is None:
         return None
     if rate.gpus is None:
         raise InputError("days of how many GPUs? --gpus 1024 --days 30")
-    return rate.flops * rate.gpus * parse_count(days, "days") * _DAY
+    return rate.flops * rate.gpus * _count(days, "days") * _DAY
