@@ -98,6 +98,13 @@ def test_repeated_data_take_more_tokens() -> None:
     assert repeated.to_loss is not None
     assert plain.to_loss.tokens == plain.law.tokens_to(2.15, 7e9)
     assert 1.0 < repeated.to_loss.tokens / plain.to_loss.tokens < 1.2
+    five = scaling(parameters="7B", tokens="1T", unique="200B")
+    assert five.own is not None
+    assert five.laws["own_loss"]["besiroglu"] == five.own.loss
+    worth = 200e9 * (1 + 15.387756 * (1 - math.exp(-4 / 15.387756)))
+    assert five.own.loss == pytest.approx(five.law.loss(7e9, worth), rel=1e-12)
+    assert five.own.loss > five.law.loss(7e9, 1e12)
+    assert "best and cheapest models are those of fresh data" in five.summary()
     assert repeated.epochs["worth"][4] == pytest.approx(372.6e9, rel=3e-4)
 
 

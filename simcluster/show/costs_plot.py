@@ -20,10 +20,11 @@ _COLOURS = (COMPUTE_KINDS["forward"], STREAMS["tp"], COMPUTE_KINDS["weight_grad"
 def costs(found: Scaling, title: str = "") -> Figure:
     """Left: days (and dollars, with a price) over loss, a line a size of model; dashed the cheapest for each loss.
 
-    Right, where variants were played: days against dollars (or GPU-hours), a point a variant.
+    Right, where variants of several sizes were played: days against dollars (or GPU-hours), a point a variant.
     """
     played = found.batches[found.batches["refused"] == ""] if found.played else found.batches.iloc[:0]
-    both = len(played) > 1
+    played = played.sort_values("gpus", kind="stable")
+    both = played["gpus"].nunique() > 1
     figure = Figure(figsize=(12.5 if both else 8.2, 5.0), layout="constrained")
     if both:
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))

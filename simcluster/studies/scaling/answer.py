@@ -88,7 +88,8 @@ class LossAnswer:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is assumed, and what lies beyond the range that the law was fitted on."""
-        return (*self.asked.notes, *_extrapolated(self))
+        fresh = "best and cheapest models are those of fresh data; one's own is on the tokens that there are"
+        return (*self.asked.notes, *([fresh] if self.repeated is not None else []), *_extrapolated(self))
 
 
 def _extrapolated(found: LossAnswer) -> Iterator[str]:

@@ -55,7 +55,10 @@ def laws(found: LossAnswer) -> pd.DataFrame:
         own = found.own
         for name, law in known.items():
             best = law.optimum(compute)
-            reached = law.loss(own.parameters, own.tokens) if own is not None and isinstance(law, LossLaw) else math.nan
+            reached = math.nan
+            if own is not None and isinstance(law, LossLaw):
+                unique = found.asked.unique or math.inf
+                reached = RepeatedData(law, unique).loss(own.parameters, own.tokens)
             loss = math.nan if best.loss is None else best.loss
             rows[name] = [best.parameters, best.tokens, best.tokens_per_parameter, loss, reached, law.beyond(best)]
         size = math.sqrt(compute / FLOP_PER_TOKEN / 20)
