@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_documents_cited import described, is_described, keys
 
 import simcluster
 from simcluster import cli
@@ -15,6 +16,8 @@ from simcluster.base.errors import InputError
 from simcluster.budget.states import smallest_dp, state_ladder
 from simcluster.budget.walls import walls
 from simcluster.model.recipes import RECIPES, state_bytes
+from simcluster.studies.kernels import kernels
+from simcluster.studies.whatif.job_memory import job_memory
 
 GB = 1e9
 
@@ -201,3 +204,21 @@ def test_the_fewest_replicas_fit_and_one_fewer_does_not(
     else:
         assert held(least) <= capacity * (1 + 1e-9)
         assert least == 1 or held(least - 1) > capacity * (1 - 1e-9)
+
+
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+def test_every_key_is_described() -> None:
+    """Of walls, of states, of a job's memory, of the largest value; of kernels in their own section."""
+    scenario = simcluster.load("tiny_3d")
+    written = [
+        simcluster.walls("7B", "2T", mfu=0.4).to_dict(),
+        simcluster.state_ladder("7B").to_dict(),
+        job_memory(scenario).to_dict(),
+        {**simcluster.largest(scenario, "training.micro_batch").to_dict(), "skipped": {}},
+    ]
+    names = described("Walls and states")
+    assert [key for each in written for key in keys(each) if not is_described(key, names)] == []
+    rows = {"stage": 0, "kernels": [row.to_dict() for row in kernels(scenario)]}
+    assert [key for key in keys(rows) if not is_described(key, described("Kernels"))] == []

@@ -211,8 +211,8 @@ class Result(Run):
         return {
             "step_time_s": self.step_time,  # first, and what measured ones should be next to it
             "step_time_likely": self.likely.to_dict(),
-            "measured": self.measured and self.measured.to_dict(),
             **numbers_of(self),
+            "measured": self.measured and self.measured.to_dict(),
             "schedule_bubble_formula": self.own_bubble.formula,
             "fits_with": None if self.remedies is None else self.remedies.to_dict(),
             "breakdown_s": dict(self.times.breakdown),
