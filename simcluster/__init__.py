@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from simcluster.simulate import simulate as simulate
     from simcluster.studies.long_run.comparing import compare_policies as compare_policies
     from simcluster.studies.long_run.replays import replay_failures as replay_failures
+    from simcluster.studies.kernels import kernels as kernels
     from simcluster.studies.long_run.train import train as train
     from simcluster.studies.long_run.train_stages import train_stages as train_stages
     from simcluster.studies.multi_job import simulate_together as simulate_together
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from simcluster.studies.variations import differences as differences
     from simcluster.studies.whatif.difference import diff as diff
     from simcluster.studies.whatif.free import what_if_free as what_if_free
+    from simcluster.studies.whatif.job_memory import job_memory as job_memory
     from simcluster.studies.whatif.largest import largest as largest
     from simcluster.studies.whatif.mitigations import what_pays as what_pays
     from simcluster.studies.whatif.montecarlo import monte_carlo as monte_carlo
@@ -64,6 +66,8 @@ _HOME = {
     "compare_replicas": "simcluster.results.distribution",
     "diff": "simcluster.studies.whatif.difference",
     "differences": "simcluster.studies.variations",
+    "job_memory": "simcluster.studies.whatif.job_memory",
+    "kernels": "simcluster.studies.kernels",
     "largest": "simcluster.studies.whatif.largest",
     "load": "simcluster.scenario.scenario",
     "load_cluster": "simcluster.scenario.files",

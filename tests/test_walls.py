@@ -75,7 +75,7 @@ def test_sixty_percent_are_burnt_at_forty() -> None:
     assert walls("70B", "15T", mfu=0.4, achievable=1.0, price=1).wasted == pytest.approx(0.6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     n=st.floats(1e6, 1e13), d=st.floats(1e6, 1e15), mfu=st.floats(0.01, 1.0), gpus=st.integers(1, 10**6),
     price=st.floats(0.1, 100.0), days=st.floats(0.1, 1e4),
@@ -183,7 +183,7 @@ def test_largest_model_on_8_of_80_gb() -> None:
     assert found == pytest.approx([6.67, 16.0, 24.6, 53.3], abs=0.05)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     parameters=st.floats(1e6, 1e13),
     recipe=st.sampled_from(list(RECIPES.values())),

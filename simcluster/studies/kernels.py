@@ -26,7 +26,7 @@ from simcluster.model.mixture_sections import mixture
 from simcluster.model.transformer import Model
 from simcluster.scenario.job import facts_of, job_of
 from simcluster.scenario.memory_plan import shape_of
-from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scenario import Scenario, load
 
 PHASES = ("forward", "recompute", "input_grad", "weight_grad")
 Roof = Literal["compute", "memory", "launch"]
@@ -90,11 +90,12 @@ class KernelRow:
         }  # fmt: skip
 
 
-def kernels(scenario: Scenario, stage: int = 0) -> tuple[KernelRow, ...]:
+def kernels(scenario: Scenario | str, stage: int = 0) -> tuple[KernelRow, ...]:
     """What a rank of the stage launches in a step, in the order of the model, alike ones of all layers in one row.
 
     InputError for a stage that the job does not have.
     """
+    scenario = load(scenario) if isinstance(scenario, str) else scenario
     stages = scenario.parallel.pp
     if not 0 <= stage < stages:
         raise InputError(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.planning.footprint import Footprint
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document
-from simcluster.scenario.scenario import Base, Scenario
+from simcluster.scenario.scenario import Base, Scenario, load
 from simcluster.simulate import simulate
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "other")
@@ -42,10 +42,10 @@ class JobMemory:
     No rungs where one replica has nothing to shard over.
     """
 
-    scenario: Scenario
-    stages: tuple[Footprint, ...]
+    scenario: Scenario = field(repr=False)
+    stages: tuple[Footprint, ...] = field(repr=False)
     capacity: float
-    rungs: tuple[ZeroRung, ...]
+    rungs: tuple[ZeroRung, ...] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: CONTRACT.md, "Walls and states"."""
@@ -63,8 +63,9 @@ class JobMemory:
         }  # fmt: skip
 
 
-def job_memory(scenario: Scenario) -> JobMemory:
+def job_memory(scenario: Scenario | str) -> JobMemory:
     """Play the scenario, and again under every other stage of ZeRO if it has replicas to shard over."""
+    scenario = load(scenario) if isinstance(scenario, str) else scenario
     result = simulate(scenario)
     shards = scenario.dp * scenario.parallel.cp
     rungs = tuple(_rung(scenario, zero, result) for zero in range(4)) if shards > 1 else ()

@@ -41,7 +41,7 @@ class Largest:
     next_value: int | None
     next_memory: float | None
     capacity: float
-    skipped: Mapping[int, str]
+    skipped: Mapping[int, str] = field(repr=False)
     scenario: Scenario | None = field(repr=False)
 
     def summary(self) -> str:
