@@ -107,6 +107,8 @@ def test_what_the_run_costs_buys_the_run(
         ({"mfu": True}, "mfu True must be a part"),
         ({"gpus": 1.5}, "gpus 1.5 must be a whole number"),
         ({"budget": "10M"}, "a budget buys GPU-hours at a price"),
+        ({"days": 30}, "depends on the tokens"),
+        ({"achievable": 0.5}, "depends on the MFU that is reached"),
         ({"recipe": "16"}, "there is no memory recipe '16'"),
         ({"bytes_per_parameter": 16, "zero": 2}, "name a recipe instead"),
         ({"bytes_per_parameter": 16, "recipe": "mixed-16"}, "give one of them"),

@@ -70,30 +70,15 @@ def walls(
     ``device`` is one of the catalogue or a file of one's own, which give peak and memory.  Neither an MFU nor a price
     is ever assumed.  InputError for an input that is no number, or that another one needs.
     """
+    _check(tokens, mfu, achievable, price, days, budget)
+    _check_state(recipe, bytes_per_parameter, zero)
     known = load_device(device)
-    if recipe is not None and bytes_per_parameter is not None:
-        raise InputError("recipe and bytes both say what is kept for a parameter; give one of them")
-    if zero not in (0, 1, 2, 3):
-        raise InputError(f"zero {zero!r} is not a ZeRO stage; use 0 (nothing sharded), 1, 2 or 3")
-    if bytes_per_parameter is not None and zero in (1, 2):
-        raise InputError(
-            f"zero {zero} shards a part of the {bytes_per_parameter:g} bytes of a parameter, and a total does not say "
-            "which; name a recipe instead, as in mixed-16 (2 + 2 + 12) or bf16-12 (2 + 2 + 8)"
-        )
-    if budget is not None and price is None:
-        raise InputError("a budget buys GPU-hours at a price; give it, in dollars a GPU and hour, as in price 2")
     chosen = None if bytes_per_parameter is not None else recipe_named(recipe or DEFAULT_RECIPE)
     total = chosen.total if chosen else parse_count(bytes_per_parameter, "bytes")
 
-    def share(value: float | str | None, what: str) -> float | None:
-        return None if value is None else parse_share(value, what)
-
-    def count(value: float | str | None, what: str) -> float | None:
-        return None if value is None else parse_count(value, what)
-
     return Walls(
         parameters=parse_count(parameters, "parameters"),
-        tokens=count(tokens, "tokens"),
+        tokens=_count(tokens, "tokens"),
         device=device,
         precision=precision,
         peak=known.peak_flops(precision),
@@ -103,9 +88,42 @@ def walls(
         recipe_by_default=recipe is None and chosen is not None,
         zero=zero,
         gpus=None if gpus is None else parse_whole(gpus, "gpus"),
-        mfu=share(mfu, "mfu"),
-        achievable=share(achievable, "achievable"),
-        price=count(price, "price"),
-        days_wanted=count(days, "days"),
-        budget=count(budget, "budget"),
+        mfu=_share(mfu, "mfu"),
+        achievable=_share(achievable, "achievable"),
+        price=_count(price, "price"),
+        days_wanted=_count(days, "days"),
+        budget=_count(budget, "budget"),
     )
+
+
+def _share(value: float | str | None, what: str) -> float | None:
+    return None if value is None else parse_share(value, what)
+
+
+def _count(value: float | str | None, what: str) -> float | None:
+    return None if value is None else parse_count(value, what)
+
+
+def _check(tokens: object, mfu: object, achievable: object, price: object, days: object, budget: object) -> None:
+    """Is there what each input needs?"""
+    if days is not None and tokens is None:
+        raise InputError("how many GPUs are needed in so many days depends on the tokens; give them, as in 2T")
+    if achievable is not None and mfu is None:
+        raise InputError(
+            "what is lost against an achievable MFU depends on the MFU that is reached; give it, as in 35%"
+        )
+    if budget is not None and price is None:
+        raise InputError("a budget buys GPU-hours at a price; give it, in dollars a GPU and hour, as in price 2")
+
+
+def _check_state(recipe: str | None, total: float | None, zero: int) -> None:
+    """Do the bytes of a parameter say what that stage of ZeRO shards?"""
+    if recipe is not None and total is not None:
+        raise InputError("recipe and bytes both say what is kept for a parameter; give one of them")
+    if zero not in (0, 1, 2, 3):
+        raise InputError(f"zero {zero!r} is not a ZeRO stage; use 0 (nothing sharded), 1, 2 or 3")
+    if total is not None and zero in (1, 2):
+        raise InputError(
+            f"zero {zero} shards a part of the {total:g} bytes of a parameter, and a total does not say which; name a "
+            "recipe instead, as in mixed-16 (2 + 2 + 12) or bf16-12 (2 + 2 + 8)"
+        )
