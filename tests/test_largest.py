@@ -65,6 +65,14 @@ def test_gpt3_on_64_a100() -> None:
     assert "4 needs 104.83 GB" in text
 
 
+@pytest.mark.parametrize(("batch", "own", "value", "after"), [(5120, 4, 320, 640), (136, 2, 34, None)])
+def test_divisors_that_are_far_apart(batch: int, own: int, value: int, after: int | None) -> None:
+    """Micro batches must divide 1,280, which 512 does not, and 34, of which 17 is the next behind 2."""
+    changes = [("training.global_batch", batch), ("training.micro_batch", own)]
+    found = largest("tiny_dp", "training.micro_batch", changes)
+    assert (found.value, found.next_value) == (value, after)
+
+
 def test_a_scenario_a_mapping_and_a_name_are_one() -> None:
     scenario = load("tiny_3d", SMALL)
     found = largest(scenario, "training.micro_batch").to_dict()

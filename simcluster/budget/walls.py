@@ -124,6 +124,6 @@ def _check_state(recipe: str | None, total: float | None, zero: int) -> None:
         raise InputError(f"zero {zero!r} is not a ZeRO stage; use 0 (nothing sharded), 1, 2 or 3")
     if total is not None and zero in (1, 2):
         raise InputError(
-            f"zero {zero} shards a part of the {total:g} bytes of a parameter, and a total does not say which; name a "
+            f"zero {zero} shards a part of the {total} bytes of a parameter, and a total does not say which; name a "
             "recipe instead, as in mixed-16 (2 + 2 + 12) or bf16-12 (2 + 2 + 8)"
         )

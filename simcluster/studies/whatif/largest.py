@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from simcluster.scenario.scenario import Base, Scenario
 from simcluster.simulate import simulate
 
 _MOST_SCANNED = 64  # values one by one, where no common step is known
+_MOST_IN_VAIN = 100  # refused one after the other: then none is looked for any more
+_FRACTION = 12  # the largest denominator of such fractions
 _MOST_DOUBLINGS = 12
 _FLAT = 3  # doublings after which memory should have grown
 
@@ -111,6 +114,7 @@ class _Tries:
         own = base.scenario(overrides)
         self.own, self.capacity = _own(own, path), own.cluster.device.memory
         self.refused: dict[int, str] = {}
+        self._in_vain = 0  # how many were refused since the last job
         self._planned: dict[int, float] = {}
         self._played: dict[int, float] = {}
         self._memory_of(self.own, own)
@@ -122,8 +126,10 @@ class _Tries:
     def is_job(self, value: int) -> bool:
         """Does it make one?  What it then holds is known."""
         if value not in self._planned and value not in self.refused:
+            self._in_vain += 1
             try:
                 self._memory_of(value, self.scenario(value))
+                self._in_vain = 0
             except _NotMonotoneError:
                 raise
             except InputError as problem:
@@ -147,16 +153,13 @@ class _Tries:
     def between(self, low: int, high: int, near: int) -> int | None:
         """A value strictly between two that makes a job, preferably near a third; None where none was found.
 
-        What jobs have in common so far divides them all; most rules want multiples of something, so multiples of the
-        divisors of that come first, then all if they are few.
+        Most rules want multiples of something, which divides all jobs so far, or divisors of something, which are small
+        fractions of each other: such values come first, then all if they are few.
         """
-        for value in self._guesses(low, high, near):
-            if self.is_job(value):
+        few = range(low + 1, high) if high - low - 1 <= _MOST_SCANNED else range(0)
+        for value in chain(self._guesses(low, high, near), sorted(few, key=lambda each: abs(each - near))):
+            if self._in_vain < _MOST_IN_VAIN and self.is_job(value):
                 return value
-        if high - low - 1 <= _MOST_SCANNED:
-            for value in sorted(range(low + 1, high), key=lambda each: (abs(each - near), each)):
-                if self.is_job(value):
-                    return value
         return None
 
     def changes_nothing(self) -> bool:
@@ -168,6 +171,17 @@ class _Tries:
             for value in (near // step * step, -(-near // step) * step):
                 if low < value < high:
                     yield value
+        known = max((value for value in self._planned if value <= low), default=self.own)
+        yield from sorted(
+            {
+                value
+                for below in range(1, _FRACTION)
+                if not known % below
+                for value in range(known // below, min(high, _FRACTION**2 * known // below), known // below)
+                if low < value
+            },
+            key=lambda each: (abs(each - near), each),
+        )[:_MOST_SCANNED]
 
     def _memory_of(self, value: int, scenario: Scenario) -> None:
         self._planned[value] = size = held(scenario)
@@ -205,6 +219,8 @@ def _bracket(tries: _Tries) -> tuple[int, int | None]:
     low = tries.own
     for doubling in range(_MOST_DOUBLINGS):
         high = tries.between(2 * low - 1, 3 * low + 1, 2 * low) or tries.between(low, 2 * low, low + 1)
+        for farther in (3, 6, 12, 24):
+            high = high or tries.between(farther * low, 2 * farther * low + 1, farther * low + 1)
         if high is None:
             break
         if not tries.fits(high):
