@@ -15,10 +15,17 @@
 #
 # What is bought is not a step but a trained model, and weeks are long enough for GPUs to fail, for links to flap and for
 # work to be lost. A scenario with a `run:` section says how long it trains, what fails, and what is done about that. Ours
-# is small: eight GPUs that fail far more often than real ones do, so that four weeks show everything.
+# is small: eight GPUs that fail far more often than real ones do, so that four weeks show everything. (How often real ones
+# do: `failures: llama3` and a dozen others, `simcluster failures --list`.)
+#
+# Four questions, in this order: how often to save, how many machines should stand by, how fast a restart must be, and
+# what a log of failures that have been says about the same.
 
 # %%
 # %matplotlib inline
+import tempfile
+from pathlib import Path
+
 import pandas as pd
 from IPython.display import Markdown
 
@@ -38,10 +45,9 @@ RUN = {
 }
 
 
-def play(**changes):
-    """The run with other values at dotted paths, as in run.checkpoint.every."""
-    named = {path.replace("__", "."): value for path, value in changes.items()}
-    return simcluster.train(simcluster.load("tiny_3d", {"run": RUN, **named}))
+def play(changes={}):
+    """The run with other values at dotted paths, as on the command line: --run.checkpoint.every "10 min"."""
+    return simcluster.train(simcluster.load("tiny_3d", {"run": RUN, **changes}))
 
 
 planned = play()
@@ -49,7 +55,8 @@ pd.DataFrame({"seconds a step": planned.states})
 
 # %% [markdown]
 # The step simulator was asked once for each state of the cluster that the run meets, on the same topology graph. From
-# there on time goes from event to event. The first of the runs that were played, week by week:
+# there on time goes from event to event, 200 times with other luck. The first of these runs, week by week: it trains
+# (blue), and a failure throws it back to its last checkpoint and stops it.
 
 # %%
 simcluster.plots.weeks(planned)
@@ -57,7 +64,8 @@ simcluster.plots.weeks(planned)
 # %% [markdown]
 # ## What was lost
 #
-# Every GPU-second has one fate, and all of them sum to the wall time.
+# Every GPU-second has one fate, and all of them sum to the wall time. *Productive* is what the steps that are kept take on
+# the healthy cluster; its share of the wall is the *goodput*.
 
 # %%
 simcluster.plots.fates({"as planned": planned})
@@ -86,7 +94,7 @@ simcluster.plots.goodput(planned)
 # number of its own), so a difference between two policies is known much better than either of them.
 
 # %%
-every = {words: play(run__checkpoint__every=words) for words in ("10 min", "1 h", "6 h")}
+every = {words: play({"run.checkpoint.every": words}) for words in ("10 min", "1 h", "6 h")}
 best = planned.expected.set_index("closed_form").loc["best interval, exact", "value"]
 simcluster.plots.fates({f"every {words}": training for words, training in every.items()})
 
@@ -112,8 +120,8 @@ def gain(training, other):
     return difference.mean(), 1.96 * difference.std(ddof=1) / len(difference) ** 0.5
 
 
-policies = {f"{count} spares": play(run__spares__warm=count) for count in (0, 2, 4)}
-policies["hot GPU replaced"] = play(run__straggler="checkpoint", run__noticed="30 min")
+policies = {f"{count} spares": play({"run.spares.warm": count}) for count in (0, 2, 4)}
+policies["hot GPU replaced"] = play({"run.straggler": "checkpoint", "run.noticed": "30 min"})
 rows = {name: [100 * other.goodput, *gain(other, planned)] for name, other in policies.items()}
 pd.DataFrame(rows, index=["goodput (%)", "points more than planned", "± (95 %)"]).T.round(2)
 
@@ -126,4 +134,56 @@ Markdown(
     f"Without a spare the job waits for each repair and loses {-first[1]:.1f} points; a second spare is worth "
     f"{second[1]:.2f} ± {second[2]:.2f} points, and two more after it {third[1] - second[1]:.2f}. To replace the hot GPU after "
     f"the next checkpoint is worth {replaced[1]:.2f} ± {replaced[2]:.2f} points, with one spare."
+)
+
+# %% [markdown]
+# ## How fast a restart must be
+#
+# With two spares, what share of the time goes into steps that are kept (the *effective training time ratio*, ETTR), and
+# how long may it take from a failure to training on if it is to be 95 %? Detection and waiting for a machine count.
+
+# %%
+two = policies["2 spares"]
+outages = two.outcomes.outages.sum(axis=1).mean()
+takes = two.breakdown.loc[["detection", "diagnosis", "waiting", "restart"], "mean_s"].sum() / outages
+asked = {f"{share:.0%}": two.restart_for(share) / 60 for share in (0.93, 0.94, 0.95)}
+pd.DataFrame({"minutes from a failure to training on": {f"now: {two.ettr:.1%}": takes / 60, **asked}}).round(1)
+
+# %%
+fast = play({
+    "run.spares.warm": 2,
+    "run.failures": [*RUN["failures"][:1], {**RUN["failures"][1], "detect": "2 min"}, *RUN["failures"][2:]],
+    "run.restart": [*RUN["restart"][:2], {"part": "warm up", "takes": "1 min"}],
+})
+assert takes / 60 > asked["95%"] > 0
+Markdown(
+    f"It takes {takes / 60:.0f} minutes now; 95 % asks for {asked['95%']:.1f}. Played with software faults noticed in 2 "
+    f"minutes, not 10, and a warm-up of 1, not 5, the ratio is {fast.ettr:.1%}."
+)
+
+# %% [markdown]
+# ## What a log says
+#
+# A real job has one history, not 200. A log of it (here that of the first run, as a team would keep it: when, what,
+# where, and for how long the job stood) can be played again under another policy: the same failures strike, and what is
+# done about them is new. On the command line: `simcluster train SCENARIO --replay incidents.csv --run.spares.warm 2`.
+
+# %%
+planned.incidents.head(4).round(0)
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    log = Path(folder) / "incidents.csv"
+    planned.incidents.to_csv(log, index=False)
+    what_if = {"run.spares.warm": 2, "run.checkpoint.every": "45 min"}
+    again = simcluster.replay_failures(planned.scenario, log, what_if)
+print(again.summary())
+
+# %%
+worth = again.table.loc["goodput"]
+assert worth["difference"] > worth["half_width"]
+Markdown(
+    f"Two spares and a checkpoint every 45 minutes would have been worth {100 * worth['difference']:.1f} points to *this* "
+    f"job. What the log says of rates, and how little {len(planned.incidents)} incidents say, is told by "
+    "`simcluster failures incidents.csv --scenario SCENARIO`, as a `failures:` section to go on with."
 )

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from simcluster.schedules.comparison import play_schedules as play_schedules
     from simcluster.show import plots as plots
     from simcluster.simulate import simulate as simulate
+    from simcluster.studies.kernels import kernels as kernels
     from simcluster.studies.long_run.comparing import compare_policies as compare_policies
     from simcluster.studies.long_run.replays import replay_failures as replay_failures
-    from simcluster.studies.kernels import kernels as kernels
     from simcluster.studies.long_run.train import train as train
     from simcluster.studies.long_run.train_stages import train_stages as train_stages
     from simcluster.studies.multi_job import simulate_together as simulate_together

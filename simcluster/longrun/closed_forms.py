@@ -195,8 +195,8 @@ def behind_interval(stall: float, write: float, slowed: float, mu: float) -> flo
 
 def behind_efficiency(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
     """The share of work that is kept with them.  Exact for exponential failures, none in restarts, w >= B."""
-    survived = math.exp(-(work + stall + slowed * write) / mu)
-    return work * survived * math.exp(-write / mu) / (1 - survived) / (mu + restart)
+    exponent = (work + stall + slowed * write) / mu
+    return work * math.exp(-exponent - write / mu) / (-math.expm1(-exponent) * (mu + restart))
 
 
 def behind_waste(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:

@@ -6,13 +6,14 @@ makes of the cluster's states is asked of the step simulator (``studies/long_run
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import BytesPerSecond, Seconds
+from simcluster.base.units import BytesPerSecond, Seconds, parse_seconds
 from simcluster.documents.spec import Spec
 from simcluster.longrun.recipe import StageSpec, Tokens, tokens_of_stages
 from simcluster.longrun.times import FixedTime, Fraction, Shape, Time
@@ -27,12 +28,30 @@ Positive = Annotated[float, Field(strict=False, gt=0)]
 Share = Annotated[Fraction, BeforeValidator(lambda value: _percent(value))]
 Whole = Annotated[int, Field(strict=True, ge=0, le=10**7)]
 
+_STEPS = re.compile(r"\d{1,12}\s+steps?")
+
 
 def _percent(value: object) -> object:
-    """ "2 %" is 0.02."""
+    """ "2 %" is 0.02; yes and no are no numbers."""
+    if isinstance(value, bool):
+        raise InputError(f"must be a share from 0 to 1, or as in 2 %, got {value}")
     if isinstance(value, str) and value.strip().endswith("%"):
         return float(value.strip().removesuffix("%")) / 100
     return value
+
+
+def _interval(value: object) -> str:
+    """ "auto", "83 steps" or "20 min"; InputError for what is none of them."""
+    text = value.strip() if isinstance(value, str) else ""
+    if text == "auto" or (_STEPS.fullmatch(text) and int(text.split()[0])):
+        return text
+    try:
+        long_enough = parse_seconds(text) > 0
+    except InputError:
+        long_enough = False
+    if not long_enough:
+        raise InputError(f"{str(value)[:40]!r} is no interval; write auto, or as in 83 steps, 20 min")
+    return text
 
 
 class ExponentialLaw(Spec):
@@ -62,7 +81,7 @@ class BadBatch(Spec):
     """
 
     share: Share
-    times: Positive
+    times: Annotated[float, Field(strict=False, ge=1e-3, le=1e6)]
     cured: Share = 1.0
     retire: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
     within: Seconds | None = None
@@ -102,10 +121,10 @@ class FailureSpec(Spec):
     bad: BadBatch | None = None
     detect: Time | None = None
     repair: Time | None = None
-    machines: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
+    machines: Annotated[int, Field(strict=True, ge=1, le=128)] = 1
     survives: Literal["memory", "storage"] = "memory"
     by: tuple[Annotated[float, Field(strict=False, ge=1, le=100)], ...] = ()
-    left: tuple[Share, ...] = ()
+    left: tuple[Annotated[Share, Field(ge=0.01)], ...] = ()
     shares: tuple[Positive, ...] = ()
     lasts: Time | None = None
     source: str = ""
@@ -190,7 +209,7 @@ class CheckpointSpec(Spec):
     weights before each.  ``keep``: how many on storage, at a ``price`` in dollars a TB and month (a twelfth of a year).
     """
 
-    every: Annotated[str, BeforeValidator(lambda value: str(value))] = "auto"
+    every: Annotated[str, BeforeValidator(lambda value: _interval(value))] = "auto"
     mode: Literal["blocking", "snapshot"] = "blocking"
     to: BytesPerSecond | None = None
     read: BytesPerSecond | None = None
@@ -238,6 +257,12 @@ class MaintenanceSpec(Spec):
     every: Seconds
     lasts: Seconds
 
+    @model_validator(mode="after")
+    def _rare(self) -> MaintenanceSpec:
+        if self.every < 600:
+            raise InputError(f"maintenance.every: {self.every:g} s: planned at least 10 min apart, as in 24 h")
+        return self
+
 
 class PowerSpec(Spec):
     """What the cluster draws: a GPU ``idle`` and at its limit (``full``), the rest of a ``node``, in W; ``pue`` times
@@ -284,7 +309,7 @@ class RunSpec(Spec):
     shrink_to: Annotated[int, Field(strict=True, ge=1, le=1000)] = 4
     straggler: Literal["leave", "replace", "checkpoint"] = "leave"
     noticed: Time = FixedTime(seconds="30 min")
-    wrong_diagnosis: Share = 0.0
+    wrong_diagnosis: Annotated[Share, Field(lt=1)] = 0.0
     timeout: Seconds = 600.0
     maintenance: MaintenanceSpec | None = None
     price: Positive | None = None

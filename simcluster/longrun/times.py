@@ -20,7 +20,7 @@ from simcluster.documents.kinds import OneOf
 from simcluster.documents.spec import Spec
 
 Fraction = Annotated[float, Field(strict=False, ge=0, le=1)]
-Shape = Annotated[float, Field(strict=False, gt=0, le=100)]
+Shape = Annotated[float, Field(strict=False, ge=0.05, le=100)]
 
 
 class TimeSpec(Spec):

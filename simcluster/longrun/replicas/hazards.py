@@ -70,7 +70,8 @@ class Hazards:
                 seconds = units / self._batches[number].rate(who)
         else:
             rate = self.causes[number].rate
-            seconds = units / rate if rate else np.full(len(who), np.inf)
+            with np.errstate(over="ignore"):  # inf: so rare that it is never
+                seconds = units / rate if rate else np.full(len(who), np.inf)
         self.when[column][who] = self.clock[self.kind[column]][who] + seconds
 
     def _look(self, who: Ints, kind: int) -> None:

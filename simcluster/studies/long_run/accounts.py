@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.longrun import closed_forms
+from simcluster.longrun.ending import restart_seconds, stop_rate
 from simcluster.longrun.outcome import Outcomes, names_of
-from simcluster.longrun.run import FATES
+from simcluster.longrun.run import FATES, LongRun
 from simcluster.results.distribution import half_width
 
 if TYPE_CHECKING:
@@ -20,6 +23,29 @@ BY_NONE = ("productive", "checkpoint", "write", "verification")
 """Fates that no cause has."""
 
 _DAY = 86400.0
+_YEAR = 365.25 * _DAY
+_LONGEST = 100 * _YEAR
+_MOST_EACH, _MOST = 1e5, 2e8  # failures in a run, and in all runs: minutes
+_SOONEST = 1e-3
+
+
+def check_size(run: LongRun, played: int) -> None:
+    """InputError for runs that are longer, or meet more, than can be played."""
+    rate, (down, exposed) = stop_rate(run), restart_seconds(run)
+    wall = run.until
+    if math.isinf(wall):  # and it ends: ``check_end``
+        work = run.pattern.steps * run.pattern.step
+        wall = run.goal_at / closed_forms.efficiency(work, run.pattern.storage.stall, exposed, down, rate)
+    if wall > _LONGEST:
+        raise InputError(f"run: it takes about {wall / _YEAR:.3g} years; at most {_LONGEST / _YEAR:.0f} are played")
+    rates = sum(cause.rate for cause in run.causes)
+    planned = 0.0 if run.maintenance is None else 1 / max(run.maintenance.every, _SOONEST)
+    each = wall * (rates / (1 + rate * down) + planned)  # while a job stands nothing strikes it
+    if not (each <= _MOST_EACH and each * played <= _MOST):
+        raise InputError(
+            f"run: {played:,} runs of about {each:.3g} failures and interruptions each are more than can be played; "
+            "give fewer runs (run.played), fewer days, or rarer failures"
+        )
 
 
 def interval(values: Floats) -> tuple[float, float, float]:

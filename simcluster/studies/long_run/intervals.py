@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import parse_seconds
 from simcluster.longrun import closed_forms
 from simcluster.longrun.pattern import STORAGE, Saving, steps_of_write
 from simcluster.longrun.run import FailureMode, LongRun
-from simcluster.longrun.times import FixedTime
 
 _NEVER = 50.0  # segments so many times as long as the time between failures do not come through
 
@@ -67,7 +67,7 @@ def interval_of(every: str, step: float, savings: Savings, causes: Sequence[Fail
     if unit.strip() in ("step", "steps") and number.isdigit() and int(number):
         steps = int(number)
     else:
-        steps = max(1, round(FixedTime(seconds=every).seconds / step))
+        steps = max(1, round(parse_seconds(every) / step))
     return Interval(steps, _cycles(savings, rates))
 
 

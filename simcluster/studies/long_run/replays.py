@@ -22,6 +22,7 @@ from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import FATES, LongRun
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.long_run import words_replayed
+from simcluster.studies.long_run.accounts import check_size
 from simcluster.studies.long_run.build import long_run_of, section_of
 from simcluster.studies.long_run.policies import paired
 from simcluster.studies.long_run.states import StepStates
@@ -107,7 +108,7 @@ def replay_failures(
     scenario's.
     """
     scenario = load(scenario) if isinstance(scenario, str) else scenario
-    name = str(log) if isinstance(log, str | Path) else "log"
+    name = Path(log).stem if isinstance(log, str | Path) else "log"
     log = log if isinstance(log, EventLog) else read_log(log_path(log))
     changes = dict(what_if or {})
     both = {path: value for path, value in changes.items() if path.startswith(_OF_THE_LOG)}
@@ -133,6 +134,7 @@ def _but_its_run(scenario: Scenario) -> dict[str, Any]:
 def _again(scenario: Scenario, states: StepStates, run: LongRun, of: LongRun, log: EventLog, count: int) -> TrainingRun:
     """The runs of a scenario with a log's strikes."""
     struck = replay_log(run, log, of)
+    check_size(struck, count)
     return TrainingRun(scenario, struck, dict(states.asked), play_replicas(struck, scenario.seed, count))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.longrun.ending import check_end
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.studies.long_run import words
+from simcluster.studies.long_run import accounts, words
 from simcluster.studies.long_run.build import long_run_of, section_of
 from simcluster.studies.long_run.chunks import RunPlayer, Workers, player_of
 from simcluster.studies.long_run.energy import draw_in
@@ -46,6 +46,7 @@ def played_runs(scenario: Scenario, count: int, player: RunPlayer, *, first: int
     states = StepStates(scenario)
     run = long_run_of(scenario, states)
     check_end(run)
+    accounts.check_size(run, count)
     outcomes = player.play({"": run}, scenario.seed, count, first)[""]
     return TrainingRun(scenario, run, dict(states.asked), outcomes, states.result, first)
 

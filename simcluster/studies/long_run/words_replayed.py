@@ -93,7 +93,7 @@ def _notes(replay: FailureReplay) -> Iterator[str]:
         yield f"note: for {unknown:,} strikes the log does not say for how long the job stood: a restart's mean"
     if log.stands is not None and "goodput" not in replay.logged:
         yield "note: the log is of another step time or other checkpoints: of its steps nothing is known"
-    if math.isfinite(run.until) and run.until > log.end * (1 + 1e-9):
+    if math.isfinite(run.until) and run.until > 1.01 * log.end:
         days, until = log.end / 86400, run.until / 86400
         yield f"note: the log ends after {days:.4g} days, the run after {until:.4g}: then nothing strikes"
 
