@@ -94,13 +94,15 @@ def _json_lines(path: Path) -> list[Row]:
 
 def _parquet(path: Path) -> list[Row]:
     """As ``train --log events.parquet`` writes it."""
-    import pandas as pd
-
     try:
-        table = pd.read_parquet(path).astype(object)
-    except (OSError, ValueError, ImportError) as problem:  # pyarrow's errors are ValueErrors
+        from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]  # an extra; slow to import
+    except ImportError:
+        raise InputError(f"cannot read {path}: Parquet needs pyarrow; pip install 'simcluster[parquet]'") from None
+    try:
+        table = parquet.read_table(path).to_pylist()
+    except (OSError, ArrowException) as problem:
         raise InputError(f"{path}: cannot be read as Parquet: {problem}") from None
-    rows = [_row(number, row) for number, row in enumerate(table.to_dict("records"), 1)]
+    rows = [_row(number, row) for number, row in enumerate(table, 1)]
     if not rows:
         raise InputError(f"{path}: has no rows; a row an event is expected, with time and cause")
     return rows

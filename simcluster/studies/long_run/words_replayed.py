@@ -13,19 +13,19 @@ from simcluster.studies.long_run.policies import records
 from simcluster.studies.long_run.words import fate_words, in_columns
 
 if TYPE_CHECKING:
-    from simcluster.studies.long_run.replays import FailureReplay
+    from simcluster.studies.long_run.replayed_runs import ReplayedRuns
 
 _MOST = 5  # causes that are named
 _DIGITS = {"days": 2, "steps": 0, "strikes": 1, "outages": 1}
 
 
-def summary(replay: FailureReplay) -> str:
+def summary(replay: ReplayedRuns) -> str:
     """What struck, what came of it by the log, as it was and in the what-if, and what that is worth."""
     blocks = [list(_head(replay)), _table(replay), list(_notes(replay)), list(_answer(replay))]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
-def _head(replay: FailureReplay) -> Iterator[str]:
+def _head(replay: ReplayedRuns) -> Iterator[str]:
     played = replay.as_it_was
     struck = Counter(each.cause for each in struck_in(played.run, replay.log))
     named = ", ".join(f"{cause} {count}" for cause, count in struck.most_common(_MOST))
@@ -42,7 +42,7 @@ def _head(replay: FailureReplay) -> Iterator[str]:
         yield f"  what if      {', '.join(said)}"
 
 
-def _table(replay: FailureReplay) -> list[str]:
+def _table(replay: ReplayedRuns) -> list[str]:
     then = replay.what_if is not None
     header = ["", "logged", "as it was", *(["what if", "difference", ""] if then else [])]
     rows = []
@@ -75,13 +75,13 @@ def _gap(measure: str, gap: float, half: float) -> list[str]:
     return [f"{scale * gap:+,.{digits}f}", noise]
 
 
-def _row(replay: FailureReplay, measure: str) -> dict[str, float]:
+def _row(replay: ReplayedRuns, measure: str) -> dict[str, float]:
     """A row of the table."""
     values = replay.table.loc[measure].to_numpy(dtype=float).tolist()
     return dict(zip(replay.table.columns, values, strict=True))
 
 
-def _notes(replay: FailureReplay) -> Iterator[str]:
+def _notes(replay: ReplayedRuns) -> Iterator[str]:
     run, log = replay.as_it_was.run, replay.log
     struck = struck_in(run, log)
     missed = len(struck) - _row(replay, "strikes")["as_it_was"]
@@ -98,7 +98,7 @@ def _notes(replay: FailureReplay) -> Iterator[str]:
         yield f"note: the log ends after {days:.4g} days, the run after {until:.4g}: then nothing strikes"
 
 
-def _answer(replay: FailureReplay) -> Iterator[str]:
+def _answer(replay: ReplayedRuns) -> Iterator[str]:
     """What the change is worth, in one sentence."""
     if replay.what_if is None:
         return
@@ -112,7 +112,7 @@ def _answer(replay: FailureReplay) -> Iterator[str]:
     yield f"With the same strikes the change is worth {scale * gap:+.3f}{noise} {unit}{more}{known}."
 
 
-def document(replay: FailureReplay) -> dict[str, Any]:
+def document(replay: ReplayedRuns) -> dict[str, Any]:
     """For JSON: CONTRACT.md, "Logs of a long run"."""
     return {
         "name": replay.as_it_was.scenario.name,
