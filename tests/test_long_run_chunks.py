@@ -29,12 +29,12 @@ from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.times import FixedTime
 from simcluster.results.result import VERSION
-from simcluster.scenario.scenario import Scenario, load
+from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.show import plots
 from simcluster.studies.long_run import chunks
 from simcluster.studies.long_run.advice import advise
 from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.comparing import PolicyComparison, compare_policies
+from simcluster.studies.long_run.comparing import PolicyComparison, _changed, compare_policies
 from simcluster.studies.long_run.states import StepStates
 from simcluster.studies.long_run.train import train
 
@@ -247,6 +247,14 @@ def test_a_policy_is_what_train_says_of_it(scenario: Scenario, compared: PolicyC
     gap = other.outcomes.spent()["productive"] / other.outcomes.wall
     gap = gap - compared.runs["as it is"].shares["productive"]
     assert compared.table.loc["none", "difference"] == pytest.approx(gap.mean(), rel=1e-9)
+
+
+def test_changes_of_the_run_alone_are_changes_of_the_document(scenario: Scenario) -> None:
+    for changes in ({"run.spares.hot": 3, "run.failures": "rsc-1"}, {"run": RUN}, {"training.global_batch": 32}):
+        assert _changed(scenario, changes) == from_document(scenario.document(), changes)
+    assert _changed(scenario, {"run.spares.hot": 3}).cluster is scenario.cluster
+    with pytest.raises(InputError, match=r"run\.spares\.hott"):
+        _changed(scenario, {"run.spares.hott": 3})
 
 
 def test_the_same_policy_again_differs_by_nothing(compared: PolicyComparison) -> None:

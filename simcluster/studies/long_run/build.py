@@ -15,7 +15,7 @@ from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Savin
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
 from simcluster.longrun.spec import BadBatch, FailureSpec, RunSpec, WeibullLaw
 from simcluster.longrun.times import FixedTime, TimeSpec, WeibullTime
-from simcluster.scenario.checkpoint_plan import Weight, weight_of
+from simcluster.scenario.checkpoint_plan import Weight
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.fewer import fewer_of
@@ -189,7 +189,7 @@ def _paces(spec: FailureSpec, devices: Devices, states: StepStates) -> tuple[tup
 def _weighed(section: RunSpec, states: StepStates) -> Weight:
     """The checkpoint, with what its writes behind training take of the work: played, unless the run says it."""
     spec = section.checkpoint
-    weight = weight_of(states.scenario, spec)
+    weight = states.weight(spec)
     states.notes += weight.notes
     if spec.slowed is not None:
         return weight

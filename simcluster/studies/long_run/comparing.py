@@ -13,10 +13,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import TypeAdapter
+
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.documents.overrides import apply_overrides
+from simcluster.documents.reading import Document, validate
+from simcluster.documents.spec import Spec
 from simcluster.longrun.ending import check_end
 from simcluster.longrun.run import LongRun
+from simcluster.longrun.spec import RunSpec
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.long_run.build import long_run_of
 from simcluster.studies.long_run.chunks import Workers, player_of
@@ -180,8 +186,23 @@ def _scenario(name: str, policy: Policy, first: Scenario | None) -> Scenario:
     if isinstance(policy, Mapping):
         if first is None:
             raise InputError(f"compare_policies: {name} comes first, so it must be a scenario: the others change it")
-        return from_document(first.document(), policy)
+        return _changed(first, policy)
     return policy if isinstance(policy, Scenario) else load(policy)
+
+
+class _OnlyRun(Spec):
+    """The section that policies change most."""
+
+    run: RunSpec | None
+
+
+def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
+    """The scenario with changes; where they are of its run alone, on the same cluster, which is built."""
+    document = scenario.document()
+    if any(path != "run" and not path.startswith("run.") for path in changes):
+        return from_document(document, changes)
+    section = Document({"run": document["run"]}, source="<document>", folder=Path())
+    return scenario.model_copy(update={"run": validate(TypeAdapter(_OnlyRun), apply_overrides(section, changes)).run})
 
 
 def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:

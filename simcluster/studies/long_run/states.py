@@ -12,7 +12,9 @@ from pydantic import TypeAdapter
 
 from simcluster.base.errors import InputError
 from simcluster.faults import Fault, FaultSpec, placed
+from simcluster.longrun.spec import CheckpointSpec
 from simcluster.results.result import Result
+from simcluster.scenario.checkpoint_plan import Weight, weight_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
 from simcluster.studies.long_run.fewer import fewer_of, step_of
@@ -36,6 +38,7 @@ class StepStates:
     asked: dict[str, float] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    weights: dict[CheckpointSpec, Weight] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.scenario = self.scenario.model_copy(update={"checkpoint": None})  # steps between checkpoints
@@ -68,6 +71,13 @@ class StepStates:
         self.asked["healthy"], self.took["healthy"] = result.step_time, perf_counter() - begun
         return result
 
+    def weight(self, spec: CheckpointSpec) -> Weight:
+        """What a checkpoint weighs, however often one is written; InputError where nothing says how long one takes."""
+        of_each = spec.model_copy(update={"every": "auto"})
+        if of_each not in self.weights:
+            self.weights[of_each] = weight_of(self.scenario, of_each, self.parts.fabric)
+        return self.weights[of_each]
+
     @property
     def healthy(self) -> float:
         """With all as planned (the scenario's own faults are part of that)."""
@@ -91,12 +101,16 @@ class StepStates:
 
         The step of a ``background_load`` of that share on the uplinks of each, to the bit, without a graph.
         """
+        most = max(shares.values(), default=0.0)
+        told = f"{words} in flight (up to {most:.2%} of NICs)"
+        if told in self.asked:
+            return self.asked[told]
         fabric, hosts = self.parts.fabric, self.scenario.cluster.built.hosts
         taken = [(cable, shares.get(int(hosts[fabric.ports[cable[0]]]), 0.0)) for cable in fabric.edges]
         faults = [{"kind": "slow_link", "between": cable, "factor": 1 - share} for cable, share in taken if share]
         if not faults:
             return self.healthy
-        return self.with_faults(f"{words} in flight (up to {max(shares.values()):.2%} of NICs)", faults)
+        return self.with_faults(told, faults)
 
     def short_of(self, machines: int) -> tuple[float, float, int]:
         """With so many machines too few: (seconds of a step, samples of it over those of a whole step, replicas).
