@@ -26,7 +26,10 @@ class LawOfEach:
 
 
 class Laws:
-    """What stops a run, what survives it, how long it takes, by cause; outages that have none come last."""
+    """What stops a run, what survives it, how long it takes, by cause; outages that have none come last.
+
+    ``leave`` are the causes for which so many machines go to repair, by that number.
+    """
 
     def __init__(self, run: LongRun) -> None:
         causes, others = run.causes, 2
@@ -41,6 +44,10 @@ class Laws:
             )
             for part in run.restart
         ]
-        self.repaired = [number for number, cause in enumerate(causes) if cause.repair is not None]
+        repaired = [(number, cause) for number, cause in enumerate(causes) if cause.repair is not None]
+        self.leave = {
+            machines: [number for number, cause in repaired if cause.machines == machines]
+            for machines in sorted({cause.machines for _, cause in repaired})
+        }
         self.slows = any(cause.effect == "slow" for cause in causes)
         self.silent = any(cause.effect == "silent" for cause in causes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
@@ -86,32 +88,38 @@ class OutagesOfRuns:
         if self.run.spares.unlimited:
             return
         lacks = self.state.missing[job.who] > 0
-        for each in self.laws.repaired:
-            chosen = (leaves == each).nonzero()[0]
+        for machines, causes in self.laws.leave.items():
+            chosen, repairs = self._repairs(job, leaves, machines, causes)
             if len(chosen):
-                lacks[chosen] |= self._send(job, each, chosen) > self.run.spares.count
+                out = self.pool.send(job.who[chosen], job.now[chosen], repairs)
+                lacks[chosen] |= out > self.run.spares.count
+                if self.pool.made_ready:
+                    job.spend(self.pool.ready(out), "waiting", chosen)
         if lacks.any():
             self._wait(job, lacks.nonzero()[0])
 
-    def _send(self, job: Standing, leaves: int, chosen: Ints) -> Ints:
-        """The machines of a cause go to repair, and spares are made ready; returns how many are out."""
-        state, cause = self.state, self.run.causes[leaves]
-        assert cause.repair is not None
-        who, now = job.who[chosen], job.now[chosen]
-        place = state.place(who, leaves)
-        occurrence = state.repairs[place]
-        state.repairs[place] += 1
-        streams = [f"repair.{machine}" for machine in range(cause.machines)]
-        repairs = [state.draw(cause.repair, cause.name, stream, occurrence, who) for stream in streams]
-        if cause.bad is not None:
-            retired, self.retired[place] = self.retired[place], False
-            if cause.bad.replaced is not None:
-                replaced = state.draw(cause.bad.replaced, cause.name, streams[0], occurrence, who)
-                repairs[0] = np.where(retired, replaced, repairs[0])
-        out = self.pool.send(who, now, repairs)
-        if self.pool.made_ready:
-            job.spend(self.pool.ready(out), "waiting", chosen)
-        return out
+    def _repairs(self, job: Standing, leaves: Ints, machines: int, causes: Sequence[int]) -> tuple[Ints, list[Floats]]:
+        """(places of the runs of which so many machines go to repair, for one of these causes; seconds of each)."""
+        state, seconds, gone = self.state, np.empty((machines, len(leaves))), np.zeros(len(leaves), dtype=bool)
+        for each in causes:
+            chosen = (leaves == each).nonzero()[0]
+            if len(chosen):
+                cause, who = self.run.causes[each], job.who[chosen]
+                assert cause.repair is not None
+                place = state.place(who, each)
+                occurrence = state.repairs[place]
+                state.repairs[place] += 1
+                gone[chosen] = True
+                for machine in range(machines):
+                    drawn = state.draw(cause.repair, cause.name, f"repair.{machine}", occurrence, who)
+                    seconds[machine, chosen] = drawn
+                if cause.bad is not None:
+                    retired, self.retired[place] = self.retired[place], False
+                    if cause.bad.replaced is not None:
+                        replaced = state.draw(cause.bad.replaced, cause.name, "repair.0", occurrence, who)
+                        seconds[0, chosen] = np.where(retired, replaced, seconds[0, chosen])
+        chosen = gone.nonzero()[0]
+        return chosen, list(seconds[:, chosen])
 
     def _wait(self, job: Standing, lacks: Ints) -> None:
         """Until there are machines enough, or few enough missing."""

@@ -17,8 +17,8 @@ from simcluster.longrun.replicas.state import FATE, RunsState, Standing
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.streams import CounterStreams
 
-_TOGETHER = 5000
-"""Runs in one pass: enough that Python does not matter, few enough for the processor's cache."""
+_TOGETHER = 4000
+"""Runs in one pass: enough that Python does not matter, few enough for the memory that their draws take."""
 
 
 def play_replicas(run: LongRun, seed: int, count: int, first: int = 0) -> Outcomes:
@@ -26,9 +26,9 @@ def play_replicas(run: LongRun, seed: int, count: int, first: int = 0) -> Outcom
     check_end(run)
     if count <= _TOGETHER:
         return _together(run, seed, count, first)
-    gathered = GatheredOutcomes(run, count)
-    for begin in range(0, count, _TOGETHER):
-        gathered.add(begin, _together(run, seed, min(_TOGETHER, count - begin), first + begin).columns())
+    gathered, each = GatheredOutcomes(run, count), -(-count // -(-count // _TOGETHER))
+    for begin in range(0, count, each):
+        gathered.add(begin, _together(run, seed, min(each, count - begin), first + begin).columns())
     return gathered.outcomes()
 
 

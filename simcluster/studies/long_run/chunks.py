@@ -31,8 +31,8 @@ from simcluster.studies.sweep.players import Players, players_of
 from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.sweep import Progress
 
-MOST_TOGETHER = 5000
-"""Runs of a chunk: more at once are no faster."""
+MOST_TOGETHER = 4000
+"""Runs of a chunk: more at once are hardly faster, and take more memory."""
 
 Workers = int | str | Executor
 """Who plays: a number of processes, "dask://HOST:PORT", or any concurrent.futures.Executor."""

@@ -75,7 +75,7 @@ class StepStates:
         """What a checkpoint weighs, however often one is written; InputError where nothing says how long one takes."""
         of_each = spec.model_copy(update={"every": "auto"})
         if of_each not in self.weights:
-            self.weights[of_each] = weight_of(self.scenario, of_each, self.parts.fabric)
+            self.weights[of_each] = weight_of(self.scenario, of_each)
         return self.weights[of_each]
 
     @property

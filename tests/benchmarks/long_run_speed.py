@@ -1,0 +1,92 @@
+"""What runs of weeks take: policies side by side on two processes, ten thousand runs, AIReSim's case; time and memory.
+
+``python tests/benchmarks/long_run_speed.py [CASE ...]`` (all cases: policies, runs, log, airesim), each in a process of
+its own.  Wall time is what the machine gives; processor time (of this process and those beside it) is what it costs.
+"""
+# ruff: noqa: T201
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import simcluster
+from simcluster.longrun.events import play_events
+from simcluster.longrun.replicas import play_replicas
+from simcluster.longrun.run import LongRun
+from simcluster.scenario.scenario import load
+from simcluster.studies.long_run.build import long_run_of
+from simcluster.studies.long_run.comparing import Policy
+from simcluster.studies.long_run.states import StepStates
+
+sys.path.insert(0, str(Path(__file__).parent))
+from long_run_peers import published_case
+
+SCENARIO = "llama3_405b_54_days"
+
+
+def measured(words: str, call: Callable[[], object]) -> None:
+    """Prints what a call takes."""
+    begun, before = time.perf_counter(), _processor()
+    call()
+    own, others = (resource.getrusage(who).ru_maxrss / 1e3 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    beside = f" ({others:.0f} MB beside)" if others else ""
+    seconds = f"{time.perf_counter() - begun:7.2f} s, processor {_processor() - before:7.2f} s"
+    print(f"{words:<52s} {seconds}, memory {own:.0f} MB{beside}")
+
+
+def _processor() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def _run() -> LongRun:
+    scenario = load(SCENARIO)
+    return long_run_of(scenario, StepStates(scenario))
+
+
+def policies() -> None:
+    """Intervals and detection, 10 x 10, 1,000 runs each."""
+    found: dict[str, Policy] = {"as it is": load(SCENARIO)}
+    for minutes in range(4, 24, 2):
+        for detection in range(1, 11):
+            changes = {"run.checkpoint.every": f"{minutes} min", "run.detection": f"{detection} min"}
+            found[f"{minutes} min, {detection} min"] = changes
+    found.popitem()
+    measured(
+        f"{len(found)} policies x 1,000 runs, states included",
+        lambda: simcluster.compare_policies(found, played=1000, workers=2),
+    )
+
+
+def runs() -> None:
+    """10,000 of the 54 days, after their states."""
+    run = _run()
+    measured("10,000 runs of 54 days", lambda: play_replicas(run, 0, 10_000))
+
+
+def log() -> None:
+    """One run with its log, after its states."""
+    run = _run()
+    measured("one run of 54 days with its log", lambda: play_events(run, 0))
+
+
+def airesim() -> None:
+    """Its default case, 30 runs."""
+    run = published_case()
+    measured("AIReSim's default case x 30", lambda: play_replicas(run, 1, 30))
+
+
+CASES = {"policies": policies, "runs": runs, "log": log, "airesim": airesim}
+
+if __name__ == "__main__":
+    asked = sys.argv[1:] or list(CASES)
+    if len(asked) == 1:
+        CASES[asked[0]]()
+    else:
+        for each in asked:
+            subprocess.run([sys.executable, __file__, each], check=True)
