@@ -64,9 +64,9 @@ class StreamBlocks:
     def at(self, places: Ints, occurrence: Ints) -> Floats:
         """The numbers of the given occurrences."""
         self.latest[places] = occurrence
-        last = int(occurrence.max())
-        if last >= self.end * BLOCK or (self.begin and occurrence.min() < self.begin * BLOCK):
-            self._move(int(occurrence.min()) // BLOCK, last // BLOCK + 1)
+        ahead = (occurrence - self.begin * BLOCK).view(np.uint64)  # in which one of an earlier block is huge
+        if ahead.max() >= (self.end - self.begin) * BLOCK:
+            self._move(int(occurrence.min()) // BLOCK, int(occurrence.max()) // BLOCK + 1)
         flat = self.ring.reshape(-1, self.draws)
         return flat.take(places * self.width + occurrence % self.width, axis=0)
 

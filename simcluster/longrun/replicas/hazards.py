@@ -89,19 +89,22 @@ class Hazards:
 
     def until(self) -> Floats:
         """Seconds of training until something strikes."""
-        left = np.minimum(self.next[LOADED] - self.clock[LOADED], self.next[TRAINED] - self.clock[TRAINED])
+        left = self.next[LOADED] - self.clock[LOADED]
+        if len(self._of[TRAINED]):
+            left = np.minimum(left, self.next[TRAINED] - self.clock[TRAINED])
         return np.asarray(np.maximum(0.0, left))
 
     def strikes(self, who: Ints) -> Ints:
         """The columns that strike there, now; what comes next is drawn."""
-        load, train = (self.next[kind][who] - self.clock[kind][who] for kind in (LOADED, TRAINED))
-        column: Ints = np.where(load <= train, self.column[LOADED][who], self.column[TRAINED][who])
+        column: Ints = self.column[LOADED][who]
+        if len(self._of[TRAINED]):
+            load, train = (self.next[kind][who] - self.clock[kind][who] for kind in (LOADED, TRAINED))
+            column = np.where(load <= train, column, self.column[TRAINED][who])
         for each in np.bincount(column).nonzero()[0].tolist():
             self._strike(who[column == each], each)
-        for kind in (LOADED, TRAINED):
-            chosen = who[self.kind[column] == kind]
-            if len(chosen):
-                self._look(chosen, kind)
+        kinds = self.kind[column]
+        for kind in np.bincount(kinds).nonzero()[0].tolist():
+            self._look(who[kinds == kind], kind)
         return column
 
     def _strike(self, who: Ints, column: int) -> None:
@@ -118,9 +121,12 @@ class Hazards:
         """They have been exposed while they loaded."""
         self.clock[LOADED][who] += seconds
 
-    def may_hit(self, who: Ints, column: int) -> Bools:
-        """Are there bad machines left that a strike of a column could hit?"""
-        return np.asarray(self._batches[int(self.cause[column])].left[who] > 0)
+    def may_hit(self, who: Ints, struck: Ints, column: int) -> Ints:
+        """The places of those whose strike is of a column, with bad machines left that it could hit."""
+        batch = self._batches[int(self.cause[column])]
+        if not batch.anywhere:
+            return who[:0]
+        return ((struck == column) & (batch.left[who] > 0)).nonzero()[0]
 
     def on_bad(self, who: Ints, column: int, uniform: Floats, now: Floats) -> Ints:
         """A strike may have hit a machine of the bad batch, which may be gone then; ``uniform`` is (runs, 3).
@@ -141,13 +147,13 @@ class Hazards:
 
 
 class BadBatches:
-    """The bad machines of a cause that are left in many runs, and how often each has failed."""
+    """The bad machines of a cause that are ``left`` in many runs (``anywhere``: in all), how often each has failed."""
 
     def __init__(self, batch: Bad, hazards: Hazards, number: int, count: int) -> None:
         self.batch, self.machines = batch, hazards.machines
         self.column = len(hazards.causes) + int(np.flatnonzero(hazards.cause[len(hazards.causes) :] == number)[0])
         self.each = hazards.causes[number].rate / hazards.machines * (batch.times - 1)
-        self.left = np.full(count, batch.machines)
+        self.left, self.anywhere = np.full(count, batch.machines), batch.machines * count
         self.failed = FailureTimes(batch.retire, batch.machines, count)
 
     def rate(self, who: Ints) -> Floats:
@@ -172,6 +178,7 @@ class BadBatches:
         who, bad, which = who[gone], bad[gone], which[gone]
         self.failed.move(which, bad - 1, who)
         self.left[who] = bad - 1
+        self.anywhere -= len(who)
         return chosen
 
 

@@ -148,6 +148,10 @@ class OutagesOfRuns:
 
     def _restart(self, job: Standing, seconds: list[Floats]) -> None:
         """The parts of a restart; where a cause strikes in an exposed one, it ends there."""
+        if not any(part.exposed for part in self.run.restart):
+            for place, wanted in enumerate(seconds):
+                self.state.parts[place][job.who] += job.spend(wanted, "restart")
+            return
         left = self.hazards.left_to_load(job.who)
         used, goes_on = np.zeros(len(left)), np.ones(len(left), dtype=bool)
         for place, part in enumerate(self.run.restart):

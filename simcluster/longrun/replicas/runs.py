@@ -62,8 +62,9 @@ class _Runs:
             by_clock: Bools = state.alive & (clock <= passed)
             by_work: Bools = state.alive & ~by_clock & (reached <= passed)
             self._advance(passed, np.where(by_work, nominal, state.at + passed / self.spells.worst))
-            state.now = np.where(by_clock, np.maximum(state.now, instant), state.now)
-            self._on_clock(by_clock.nonzero()[0])
+            if by_clock.any():
+                state.now = np.where(by_clock, np.maximum(state.now, instant), state.now)
+                self._on_clock(by_clock.nonzero()[0])
             planned, target = self._on_work(by_work.nonzero()[0])
             struck, number = self._on_strike((state.alive & ~by_clock & ~by_work).nonzero()[0])
             self._stop(planned, target, struck, number)
@@ -95,8 +96,6 @@ class _Runs:
     def _on_clock(self, who: Ints) -> None:
         """Things of the wall clock, one kind after the other."""
         state = self.state
-        if not len(who):
-            return
         while len(weeks := who[state.now[who] >= self.week[who]]):
             state.end_week(weeks, np.rint(self.week[weeks] / self.run.week).astype(np.int64) - 1)
             self.week[weeks] += self.run.week
@@ -147,7 +146,7 @@ class _Runs:
         number = self.hazards.cause[column]
         place = state.place(who, number)
         for each in self.hazards.with_bad:
-            chosen = ((column == each) & self.hazards.may_hit(who, each)).nonzero()[0]
+            chosen = self.hazards.may_hit(who, column, each)
             if len(chosen):
                 cause, those = int(self.hazards.cause[each]), who[chosen]
                 uniform = state.uniform(self.run.causes[cause].name, "bad", state.strikes[place[chosen]], 3, those)
