@@ -126,7 +126,7 @@ class Hazards:
         batch = self._batches[int(self.cause[column])]
         if not batch.anywhere:
             return who[:0]
-        return ((struck == column) & (batch.left[who] > 0)).nonzero()[0]
+        return np.asarray(((struck == column) & (batch.left[who] > 0)).nonzero()[0])
 
     def on_bad(self, who: Ints, column: int, uniform: Floats, now: Floats) -> Ints:
         """A strike may have hit a machine of the bad batch, which may be gone then; ``uniform`` is (runs, 3).
