@@ -82,8 +82,7 @@ class PolicyComparison:
         first, (scale, unit) = str(table.index[0]), MEASURES[self.measure]
         if best == first:
             return f"{first} is the best of the {len(table)}."
-        row = table.loc[best].to_dict()
-        gap, half = (scale * float(row[name]) for name in ("difference", "difference_half_width"))
+        gap, half = (scale * float(table[name][best]) for name in ("difference", "difference_half_width"))
         known = "" if abs(gap) > half else ": too close to say with so few runs"
         told = f"{gap:+,.0f} +- {half:,.0f}" if unit == "$" else f"{gap:+.3f} +- {half:.3f}"
         return f"{best} is the best of the {len(table)}: {told} {unit} against {first}{known}."
@@ -94,7 +93,7 @@ class PolicyComparison:
         import pandas as pd
 
         parts = [
-            table.rename(columns={name: measure if name == "mean" else f"{measure}_{name}" for name in table.columns})
+            table.rename(columns={name: f"{measure}_{name}" for name in table} | {"mean": measure})
             for measure, table in self.tables.items()
         ]
         whole = pd.concat(parts, axis=1).reset_index().assign(status="ok", error="")
