@@ -13,7 +13,7 @@ from simcluster.longrun.outcome import REGROWTH
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import FailureMode, LongRun, Spares
-from simcluster.longrun.times import FixedTime
+from simcluster.longrun.times import ExponentialTime, FixedTime
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.simulate import simulate
 from simcluster.studies.long_run.build import long_run_of
@@ -142,6 +142,21 @@ def test_time_with_a_replica_fewer_is_what_erlang_says() -> None:
     many = play_replicas(replace(run, until=50 * DAY), 3, 1)
     assert one.wall[0] == pytest.approx(many.wall[0], rel=1e-12)
     np.testing.assert_allclose(one.fates, many.fates, rtol=1e-9, atol=1e-6)
+
+
+def test_what_does_not_run_does_not_fail() -> None:
+    """Half of the job stands while one of its two halves is out: a Markov chain of 0, 1 and 2 machines out."""
+    rate, repair = 1 / DAY, 1.5 * DAY
+    cause = FailureMode("gpu", "stop", rate, repair=ExponentialTime(kind="exponential", mean=f"{repair} s"))
+    pattern = CheckpointPattern(10.0, 6, Saving(0.0))
+    run = LongRun(pattern, (cause,), machines=2, until=1000 * DAY, spares=Spares(), short=(2.0,), running=(0.5,))
+    one = rate * repair
+    both = one * (rate / 2) * repair / 2  # both in repair; the job waits for the first that is back
+    counts = play_replicas(run, 4, 60).strikes[:, 0] / (1000 * DAY)
+    expected = rate * (1 + one / 2) / (1 + one + both)
+    assert abs(counts.mean() - expected) < 4 * counts.std(ddof=1) / np.sqrt(60) + rate * 1e-3
+    always = rate * (1 + one) / (1 + one + 2 * both)
+    assert abs(always - expected) > 20 * counts.std(ddof=1) / np.sqrt(60)
 
 
 # --- what hides a slow GPU --------------------------------------------------------------------------------------------

@@ -103,6 +103,7 @@ def drawn_run(seed: int) -> LongRun:
         Part("load", exponential(20.0), exponential(200.0)),
         Part("warm", fixed(5.0), fixed(5.0)),
     )
+    short = () if spares.unlimited else rng.choice([(), (1.1, 1.25), (1.1, 1.1, 1.25)])
     return LongRun(
         pattern,
         causes,
@@ -112,7 +113,8 @@ def drawn_run(seed: int) -> LongRun:
         until=until,
         restart=parts[: rng.choice([0, 1, 2, 3])],
         spares=spares,
-        short=() if spares.unlimited else rng.choice([(), (1.1, 1.25), (1.1, 1.1, 1.25)]),
+        short=short,
+        running=() if rng.random() < 0.4 else (0.9, 0.8, 0.5)[: len(short)],
         straggler=rng.choice(["leave", "replace", "checkpoint"]),
         noticed=rng.choice([fixed(1000.0), exponential(3000.0)]),
         wrong=rng.choice([0.0, 0.2]),

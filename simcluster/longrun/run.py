@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from simcluster.base.arrays import Floats, Ints
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern
@@ -136,7 +138,8 @@ class LongRun:
     """A run, complete.  ``goal`` is in steps, ``until`` in seconds of wall time; the run ends at what comes first.
 
     ``short`` are the paces with 1, 2, ... machines missing: the job goes on with fewer for as many; beyond, and where
-    there are none, it waits.  One that comes back is taken in where that makes the job faster.
+    there are none, it waits.  One that comes back is taken in where that makes the job faster.  ``running`` are the
+    shares of the job's GPUs that run then, and can fail (left out: all).
 
     ``straggler`` says what is done about a slow device, ``noticed`` after it began: nothing, replaced at once (as a
     stop) or after the next snapshot.  ``wrong`` is the probability that a diagnosis blames the wrong machine, so that
@@ -152,6 +155,7 @@ class LongRun:
     restart: tuple[Part, ...] = ()
     spares: Spares = field(default_factory=lambda: Spares(unlimited=True))
     short: tuple[float, ...] = ()
+    running: tuple[float, ...] = ()
     straggler: Literal["leave", "replace", "checkpoint"] = "leave"
     noticed: TimeSpec = NOW
     wrong: float = 0.0
@@ -176,6 +180,17 @@ class LongRun:
         paces = (1.0, *self.short)
         fewer = [[few for few in range(missing) if paces[few] < pace] for missing, pace in enumerate(paces)]
         return [max(each, default=-1) for each in fewer]
+
+    @property
+    def exposed(self) -> Floats:
+        """The share of the job's rates at which failures come, by how many machines are missing (0, 1, ...).
+
+        All of them where a log says when they do.
+        """
+        shares = np.ones(1 + len(self.short))
+        if self.running and not any(cause.struck for cause in self.causes):
+            shares[1:] = self.running
+        return shares
 
     def stop_cause(self, name: str) -> int:
         """The number of a cause."""

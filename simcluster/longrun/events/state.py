@@ -91,6 +91,7 @@ class JobState:
         self.process: simpy.Process | None = None
         self.slow: list[SlowDevice] = []
         self.missing, self.watched = 0, math.inf
+        self.shares = run.exposed
         self.retired: set[int] = set()  # causes of which a machine is to be replaced for good, not repaired
         self.planned, self.wrong = PlannedOutage(), Wrong()
         self.due: list[tuple[str, int]] = []

@@ -43,6 +43,7 @@ def _cause(job: JobState, number: int, cause: FailureMode, batch: BadMachines | 
             if not rate or not (job.exposed == "all" or (job.exposed == "stop" and cause.stops)):
                 yield job.changed
                 continue
+            rate *= float(job.shares[job.missing])
             begun = job.env.now
             strikes = job.env.timeout(left / rate)
             yield strikes | job.changed

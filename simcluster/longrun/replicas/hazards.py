@@ -45,6 +45,8 @@ class Hazards:
         self._lives = {number: PartLives(self.causes[number], self.streams) for number in lives}
         self.seen = np.zeros((len(self.cause), count), dtype=np.int64)
         self.clock = np.zeros((2, count))
+        self.share = np.ones(count) if state.run.running else None
+        """Of the rates, those of what runs: the clock's pace."""
         self.when = np.full((len(self.cause), count), np.inf)
         self.next = np.full((2, count), np.inf)
         self.column = np.zeros((2, count), dtype=np.int64)
@@ -92,7 +94,11 @@ class Hazards:
         left = self.next[LOADED] - self.clock[LOADED]
         if len(self._of[TRAINED]):
             left = np.minimum(left, self.next[TRAINED] - self.clock[TRAINED])
-        return np.asarray(np.maximum(0.0, left))
+        return np.asarray(np.maximum(0.0, left if self.share is None else left / self.share))
+
+    def train(self, seconds: Floats) -> None:
+        """All have trained for so long."""
+        self.clock += seconds if self.share is None else seconds * self.share
 
     def strikes(self, who: Ints) -> Ints:
         """The columns that strike there, now; what comes next is drawn."""
@@ -115,11 +121,12 @@ class Hazards:
 
     def left_to_load(self, who: Ints) -> Floats:
         """Seconds of loading until something strikes."""
-        return np.asarray(np.maximum(0.0, self.next[LOADED][who] - self.clock[LOADED][who]))
+        left = np.asarray(np.maximum(0.0, self.next[LOADED][who] - self.clock[LOADED][who]))
+        return left if self.share is None else left / self.share[who]
 
     def load(self, who: Ints, seconds: Floats) -> None:
         """They have been exposed while they loaded."""
-        self.clock[LOADED][who] += seconds
+        self.clock[LOADED][who] += seconds if self.share is None else seconds * self.share[who]
 
     def may_hit(self, who: Ints, struck: Ints, column: int) -> Ints:
         """The places of those whose strike is of a column, with bad machines left that it could hit."""

@@ -24,7 +24,7 @@ class OutagesOfRuns:
         self.hazards, self.pool = Hazards(state), Pool(state.run.spares, state.count)
         self.retired = np.zeros(len(state.strikes), dtype=bool)
         """By cause and run, as what is flat: a machine is to be replaced for good."""
-        self.faster = np.array(self.run.faster)
+        self.faster, self.exposed = np.array(self.run.faster), self.run.exposed
         self.spells, self.silent, self.planned = SpellsOfRuns(state), SilentErrors(state), PlannedOutages(state)
 
     def begin(self, who: Ints, number: Ints, target: Floats, planned: Bools | None = None) -> None:
@@ -129,6 +129,8 @@ class OutagesOfRuns:
         if short:
             now = job.now[lacks]
             state.missing[who] = missing = np.minimum(self.pool.missing(who, now), short)
+            if self.hazards.share is not None:
+                self.hazards.share[who] = self.exposed[missing]
             few = self.faster[missing]
             back = self.pool.enough(who, now, few)
             self.planned.back_at[who] = np.where((missing > 0) & (few >= 0), back, np.inf)

@@ -91,7 +91,7 @@ class _Runs:
             state.fates[FATE["slow"]][state.place(slow, self.spells.by[slow])] += slowed[slow]
         state.now = state.now + passed
         state.at = at
-        self.hazards.clock += passed
+        self.hazards.train(passed)
 
     def _on_clock(self, who: Ints) -> None:
         """Things of the wall clock, one kind after the other."""

@@ -48,6 +48,7 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
     pattern = _pattern(section, states, weight, causes)
     hosts = len(set(scenario.cluster.built.host_of[: scenario.gpus]))
     step = states.healthy
+    short, running = _short(section, states, step)
     return LongRun(
         pattern=pattern,
         causes=causes,
@@ -57,7 +58,8 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
         until=section.days if section.days is not None else math.inf,
         restart=_restart(section, weight, scenario.gpus, step),
         spares=_spares(section),
-        short=_short(section, states, step),
+        short=short,
+        running=running,
         straggler=section.straggler,
         noticed=section.noticed.on(scenario.gpus),
         wrong=section.wrong_diagnosis,
@@ -84,23 +86,26 @@ def _spares(section: RunSpec) -> Spares:
     return Spares(spares.hot, spares.warm, spares.cold, ready, spares.crews, spares.unlimited)
 
 
-def _short(section: RunSpec, states: StepStates, step: float) -> tuple[float, ...]:
-    """The pace with 1, 2, ... machines missing: seconds for the samples of a whole step, over those of a whole job.
+def _short(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """With 1, 2, ... machines missing: paces (seconds for the samples of a whole step, over those of a whole job), and
+    the shares of the GPUs that run.
 
     At most ``shrink_to`` replicas may be missing; the machines of a replica that has left stand in for the next.
     """
     if section.short == "wait" or section.spares.unlimited:
-        return ()
+        return (), ()
     most = min(section.shrink_to, states.scenario.dp - 1)
     if not most:
         raise InputError("run.short: shrink: the job has a single replica (dp 1), so none can be missing; use wait")
     paces: list[float] = []
+    running: list[float] = []
     while (job := fewer_of(states.scenario, len(paces) + 1)) is not None:
         if paces and states.scenario.dp - job.scenario.dp > most:
             break
-        seconds, share, _ = states.short_of(len(paces) + 1)
+        seconds, share = states.short_of(len(paces) + 1)
         paces.append(seconds / share / step)
-    return tuple(paces)
+        running.append(job.scenario.gpus / states.scenario.gpus)
+    return tuple(paces), tuple(running)
 
 
 def _restart(section: RunSpec, weight: Weight, gpus: int, step: float) -> tuple[Part, ...]:

@@ -154,6 +154,8 @@ class _Beside:
             found.append("parts are young or old: their hazard changes with age")
         if any(cause.bad is not None for cause in self.run.causes):
             found.append("machines of a bad batch fail more often")
+        if self.run.running:
+            found.append("what stands idle while replicas are missing does not fail")
         return "; ".join(found)
 
     # --- goodput --------------------------------------------------------------------------------------------------

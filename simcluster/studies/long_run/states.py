@@ -112,8 +112,8 @@ class StepStates:
             return self.healthy
         return self.with_faults(told, faults)
 
-    def short_of(self, machines: int) -> tuple[float, float, int]:
-        """With so many machines too few: (seconds of a step, samples of it over those of a whole step, replicas).
+    def short_of(self, machines: int) -> tuple[float, float]:
+        """With so many machines too few: (seconds of a step, samples of it over those of a whole step).
 
         InputError where no replica is left.
         """
@@ -125,7 +125,7 @@ class StepStates:
         missing = self.scenario.dp - job.scenario.dp
         words = f"{missing} replica{'s' * (missing > 1)} fewer"
         share = job.scenario.training.global_batch / self.scenario.training.global_batch
-        return self._timed(words, lambda: step_of(job)), share, missing
+        return self._timed(words, lambda: step_of(job)), share
 
     def told(self) -> str:
         """All of them, each a line: the step, how much slower than healthy, and what it took to play it."""
