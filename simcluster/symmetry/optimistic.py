@@ -35,12 +35,14 @@ class OptimisticFold:
     def __init__(self) -> None:
         self._heeded: Bools | None = None
         self._last: tuple[Bindings, Classes, Bools] | None = None
+        self._job: tuple[Sequence[Hashable], Bindings, Floats, Bools] | None = None
 
     def classes(
         self, ranks: Sequence[Hashable], bindings: Bindings, capacity: Floats, tight: Bools
     ) -> Classes:  # fmt: skip
         """The coarsest partition that heeds what is known to matter; only ``tight`` rows ever do."""
         by_link = bits(capacity).view(np.int64)
+        self._job = ranks, bindings, capacity, tight
         if self._heeded is None:
             self._heeded = np.zeros(len(tight), dtype=bool)
         while True:
@@ -64,8 +66,8 @@ class OptimisticFold:
         return not (self._last[2] & ~self._heeded).any()
 
     def learn(self, crowded: Collection[Crowd]) -> bool:
-        """Heed these from now on; was any of them not heeded yet, so that the run must be played again?"""
-        if self._last is None or self._heeded is None:  # never asked: the job was folded otherwise
+        """Heed these from now on; does that split a class, so that the run must be played again?"""
+        if self._last is None or self._heeded is None or self._job is None:  # never asked: the job was folded otherwise
             return False
         bindings, classes, tight = self._last
         of_link = np.full(int(bindings.link.max(initial=-1)) + 1, -1)
@@ -80,7 +82,13 @@ class OptimisticFold:
         here = np.array(classes.of_communicator)[bindings.user] * size + of_link[bindings.link]
         more = tight & ~self._heeded & np.isin(here, wanted)
         self._heeded = self._heeded | more
-        return bool(more.any())
+        return bool(more.any()) and not _same(self.classes(*self._job), classes)
+
+
+def _same(one: Classes, other: Classes) -> bool:
+    """Are two partitions of a job one?"""
+    pairs = (one.of_rank, other.of_rank), (one.of_communicator, other.of_communicator), (one.of_link, other.of_link)
+    return all(np.array_equal(np.asarray(first), np.asarray(second)) for first, second in pairs)
 
 
 def _unlike(bindings: Bindings, classes: Ints, capacity: Floats, rows: Ints) -> Ints:
