@@ -39,6 +39,9 @@ RUN: dict[str, Any] = {
     "restart": [{"part": "load", "takes": "2 min"}, {"part": "warm up", "takes": "6 min", "exposed": False}],
     "spares": {"hot": 6},
 }
+BAD = {"share": "100%", "times": 3, "cured": "10%"}
+OF = {"lemons": {"failures": [{**GPU, "repair": REPAIR, "bad": BAD}]}}
+"""What a question needs beyond that."""
 PLAYED = 30
 
 
@@ -56,7 +59,8 @@ def states() -> StepStates:
 @pytest.fixture(scope="module")
 def answers(states: StepStates) -> Mapping[str, Advice]:
     """Every question, asked once."""
-    return {question: advise(question, scenario_of(), states=states, played=PLAYED) for question in ADVICE}
+    asked = {question: scenario_of(**OF.get(question, {})) for question in ADVICE}
+    return {question: advise(question, scenario, states=states, played=PLAYED) for question, scenario in asked.items()}
 
 
 # --- what every question keeps to: a new entry of ADVICE is tested by these -------------------------------------------

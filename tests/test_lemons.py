@@ -19,7 +19,7 @@ from simcluster.longrun.spec import BadBatch
 from simcluster.longrun.times import FixedTime
 from simcluster.scenario.scenario import load
 from simcluster.studies.long_run.advice import advise
-from simcluster.studies.long_run.advice_lemons import healthy_retired
+from simcluster.studies.long_run.advice_lemons import healthy_retired, lemon_failures
 
 DAY = 86400.0
 MACHINES, BAD, TIMES = 50, 10, 20.0
@@ -66,6 +66,14 @@ def test_two_failures_in_a_window(window: float) -> None:
     often = 1 + 1 / (1 - math.exp(-TIMES * EACH * window))
     expected = MACHINES * EACH * 400 * DAY + BAD * often * (1 - 1 / TIMES)
     assert near(strikes(Bad(BAD, TIMES, 0.0, 2, window)), expected)
+
+
+@pytest.mark.parametrize(("cured", "limit", "days"), [(0.0, math.inf, 60), (0.3, math.inf, 60), (0.3, 2, 20)])
+def test_failures_of_lemons_that_may_be_cured(cured: float, limit: float, days: float) -> None:
+    run = run_of(Bad(BAD, TIMES, cured, 0.0 if math.isinf(limit) else limit), days)
+    found = play_replicas(run, 6, 400).strikes[:, 0].astype(float)
+    healthy = MACHINES * EACH * days * DAY
+    assert near(found, healthy + lemon_failures(run, run.causes[0], limit, days * DAY))
 
 
 def test_a_rule_of_one_is_a_sure_cure_and_a_short_window_is_never() -> None:

@@ -104,8 +104,9 @@ class FailureSpec(Spec):
     fails in a year), or ``times_in`` (so many in the whole job in ``in``): one of them.  ``effect``: ``stop`` the job;
     a device is ``slow`` (``by`` one of these factors, as likely as ``shares``) or a link has only ``left`` of its
     bandwidth, for ``lasts``; a ``pause`` of the job; a ``silent`` error, found by a verification or after ``lasts``; a
-    false ``alarm``, for which a machine is replaced after the next checkpoint.  ``machines`` leave for ``repair``; left
-    out, the job restarts on the same ones.  ``survives``: copies in peers' memory, or only those on storage.
+    false ``alarm``, for which a machine is replaced after the next checkpoint.  ``machines`` leave for ``repair`` (of a
+    rack: all that it has); left out, the job restarts on the same ones.  ``survives``: copies in peers' memory, or only
+    those on storage.
     """
 
     name: str
@@ -288,7 +289,8 @@ class RunSpec(Spec):
     (left out: besiroglu); where a law is given, the loss that the tokens buy is told.  ``stages`` are a recipe over
     time, in tokens: a ramp of the batch, longer sequences.
 
-    ``short``: without spares the job ``wait``s for a machine, or goes on with ``shrink``: fewer replicas.
+    ``short``: without spares the job ``wait``s for a machine, or goes on with ``shrink``: at most ``shrink_to``
+    replicas fewer.
     ``straggler``: a slow device is left, replaced at once or after the next checkpoint, ``noticed`` after it began.
     ``price`` in dollars a GPU and hour is asked for, never assumed; ``achievable_mfu`` is what the run is held to: what
     the same tokens would cost at it.  ``played`` runs are played.

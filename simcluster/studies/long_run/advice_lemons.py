@@ -13,6 +13,7 @@ from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.advised import Advice, AdviceLine, AdviceMark, AdvicePicture, percent, points
 from simcluster.studies.long_run.chunks import RunPlayer
+from simcluster.studies.long_run.in_theory import interruption_of
 from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, share_of, table_of
 from simcluster.studies.long_run.states import StepStates
 
@@ -54,12 +55,17 @@ def lemons(
         f"the first failure it would be {points(first['ever'], first['ever_half_width'])} and "
         f"{first['healthy_ever']:,.2g} machines."
     )
-    lines = (AdviceLine("ever", "failures ever", wide="ever_half_width"),
-             AdviceLine("window", f"failures {days}", wide="window_half_width"))  # fmt: skip
+    lines = (
+        AdviceLine("ever", "failures ever", wide="ever_half_width"),
+        AdviceLine("closed_form", "failures ever, first order", theory=True),
+        AdviceLine("window", f"failures {days}", wide="window_half_width"),
+    )
     mark = AdviceMark(row["failures"], row[way], words)
     picture = AdvicePicture("failures", "failures after which a machine is retired", "goodput gained, points", lines,
                             (mark,))  # fmt: skip
     notes = (
+        "the closed form counts each failure that does not come with its outage and half an interval, to first order; "
+        "it leaves out the wait for machines that are short",
         "healthy machines that a rule retires are counted by closed form (failures of each a Poisson process), and "
         "cost nothing here",
         "a run has no more bad machines than it begins with: a new machine is as good as any",
@@ -79,15 +85,18 @@ def _chosen(table: pd.DataFrame) -> tuple[dict[str, float], str]:
 
 def _over_failures(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFrame:
     ways = {"ever": math.inf, "window": window}
-    rules = {
-        (failures, way): _retiring(run, failures, within) for failures in _FAILURES for way, within in ways.items()
-    }
+    rules = {(count, way): _retiring(run, count, within) for count in _FAILURES for way, within in ways.items()}
     ended = bench.play_all({(0, ""): _retiring(run, 0, math.inf), **rules})
     before, wall = share_of(ended[0, ""]), float(ended[0, ""].wall.mean())
+    each = interruption_of(run).whole + run.pattern.period / run.pattern.cycles / 2
+    busy = wall * float(before.mean())
     rows = []
     for failures in _FAILURES:
         row: dict[str, Any] = {"failures": failures, "never": float(before.mean())}
         row["never_half_width"] = half_width(before)
+        saved = [lemon_failures(run, cause, math.inf, busy) - lemon_failures(run, cause, failures, busy)
+                 for cause in run.causes]  # fmt: skip
+        row["closed_form"] = sum(saved) * each / wall
         for way, within in ways.items():
             after = ended[failures, way]
             gap = paired(before, share_of(after))
@@ -110,6 +119,22 @@ def _retiring(run: LongRun, failures: float, window: float) -> LongRun:
         for cause in run.causes
     ]
     return replace(run, causes=tuple(causes))
+
+
+def lemon_failures(run: LongRun, cause: FailureMode, limit: float, seconds: float) -> float:
+    """Failures of the bad machines of a cause in so many seconds, beyond those of healthy ones in their places.
+
+    A lemon's k-th failure comes in that time with the probability that a Poisson count is k or more, and if none of the
+    repairs before has cured it; those after ``limit`` are another machine's.
+    """
+    from scipy.special import gammainc
+
+    if cause.bad is None:
+        return 0.0
+    mean = cause.rate / run.machines * cause.bad.times * seconds
+    count = np.arange(1, min(limit, math.ceil(mean + 10 * math.sqrt(mean) + 20)) + 1)
+    each = float(((1 - cause.bad.cured) ** (count - 1) * gammainc(count, mean)).sum())
+    return cause.bad.machines * each * (1 - 1 / cause.bad.times)
 
 
 def healthy_retired(run: LongRun, cause: FailureMode, failures: int, window: float, seconds: float) -> float:

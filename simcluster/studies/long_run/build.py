@@ -217,4 +217,6 @@ def _pattern(
     cycles = 1 if spec.memory is None else spec.memory.storage_every
     found = interval_of(spec.every, states.healthy, Savings(storage, memory, spec.verify, cycles), causes)
     states.notes += found.notes
+    if spec.every.strip() == "auto" and any(cause.bad is not None for cause in causes):
+        states.notes.append("the interval is for failures without bad batches, which a run gets rid of or not")
     return CheckpointPattern(states.healthy, found.steps, storage, memory, found.cycles, spec.verify, spec.keep)
