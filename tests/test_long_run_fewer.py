@@ -144,6 +144,14 @@ def test_time_with_a_replica_fewer_is_what_erlang_says() -> None:
     np.testing.assert_allclose(one.fates, many.fates, rtol=1e-9, atol=1e-6)
 
 
+def test_nobody_waits_for_a_spare_that_is_not_there() -> None:
+    """The first failure takes the only spare, which is made ready; at the second there is none, and the job goes on."""
+    run = run_of((1.25,) * 60, repair=1000 * DAY)
+    outcomes = play_replicas(replace(run, until=30 * DAY, spares=Spares(cold=1, ready=(0.0, 0.0, 600.0))), 1, 10)
+    assert (outcomes.strikes[:, 0] > 9).all()
+    assert (outcomes.spent()["waiting"] == 600.0).all()
+
+
 def test_what_does_not_run_does_not_fail() -> None:
     """Half of the job stands while one of its two halves is out: a Markov chain of 0, 1 and 2 machines out."""
     rate, repair = 1 / DAY, 1.5 * DAY

@@ -10,10 +10,13 @@ from simcluster.longrun.run import SOON, Spares
 
 
 class RepairShop:
-    """The machines of a run that are in repair, first come, first served by the crews."""
+    """The machines of a run that are in repair, first come, first served by the crews.
 
-    def __init__(self, env: simpy.Environment, spares: Spares) -> None:
-        self.env, self.spares = env, spares
+    A job that can go on ``short`` waits for no spare where none is left.
+    """
+
+    def __init__(self, env: simpy.Environment, spares: Spares, *, short: bool) -> None:
+        self.env, self.spares, self.short = env, spares, short
         self.back: list[float] = []  # when those in repair come back
         self.crews = [-math.inf] * (spares.crews or 0)
 
@@ -41,7 +44,10 @@ class RepairShop:
             )
             for _ in range(count)
         ]
-        return kinds[min(self.out + needed - 1, len(kinds) - 1)] if kinds else 0.0
+        out = self.out
+        if not kinds or (self.short and out >= len(kinds)):
+            return 0.0
+        return kinds[min(out + needed - 1, len(kinds) - 1)]
 
     def until(self, out: int) -> float:
         """When no more than so many are in repair; never for fewer than none."""

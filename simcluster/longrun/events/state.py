@@ -82,7 +82,7 @@ class JobState:
         self.names = names_of(run)
         self.env = simpy.Environment(0.0)
         self.record = RunRecord(self.env, self.names, [part.name for part in run.restart])
-        self.machines = RepairShop(self.env, run.spares)
+        self.machines = RepairShop(self.env, run.spares, short=bool(run.short))
         self.walk = PatternWalk(run.pattern, run.goal, detail=detail)
         self.at, self.safe = 0.0, [0, 0]
         self.stretch: TrainingStretch | None = None

@@ -21,7 +21,7 @@ class OutagesOfRuns:
 
     def __init__(self, state: RunsState) -> None:
         self.state, self.run, self.laws = state, state.run, state.laws
-        self.hazards, self.pool = Hazards(state), Pool(state.run.spares, state.count)
+        self.hazards, self.pool = Hazards(state), Pool(state.run.spares, state.count, short=bool(state.run.short))
         self.retired = np.zeros(len(state.strikes), dtype=bool)
         """By cause and run, as what is flat: a machine is to be replaced for good."""
         self.faster, self.exposed = np.array(self.run.faster), self.run.exposed
@@ -94,7 +94,7 @@ class OutagesOfRuns:
                 out = self.pool.send(job.who[chosen], job.now[chosen], repairs)
                 lacks[chosen] |= out > self.run.spares.count
                 if self.pool.made_ready:
-                    job.spend(self.pool.ready(out), "waiting", chosen)
+                    job.spend(self.pool.ready(out, machines), "waiting", chosen)
         if lacks.any():
             self._wait(job, lacks.nonzero()[0])
 

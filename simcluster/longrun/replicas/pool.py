@@ -11,10 +11,13 @@ from simcluster.longrun.run import SOON, Spares
 
 
 class Pool:
-    """Who is in repair: ``back[i, r]`` is when a machine of run r comes back (-inf: nobody)."""
+    """Who is in repair: ``back[i, r]`` is when a machine of run r comes back (-inf: nobody).
 
-    def __init__(self, spares: Spares, count: int) -> None:
-        self.spares = spares
+    A job that can go on ``short`` waits for no spare where none is left.
+    """
+
+    def __init__(self, spares: Spares, count: int, *, short: bool) -> None:
+        self.spares, self.short = spares, short
         self.back = np.full((4, count), -np.inf)
         self.crews = None if spares.crews is None else np.full((spares.crews, count), -np.inf)
         self._ready = np.repeat(spares.ready, [spares.hot, spares.warm, spares.cold])
@@ -49,11 +52,12 @@ class Pool:
         self.crews[crew, who] = back
         return np.asarray(back)
 
-    def ready(self, out: Ints) -> Floats:
-        """How long the spares take that are taken now, with so many machines out."""
+    def ready(self, out: Ints, needed: int) -> Floats:
+        """How long the spares take that are taken now, with so many machines out, those ``needed`` among them."""
         if not self.made_ready:
             return np.zeros(len(out))
-        return np.asarray(self._ready[np.minimum(out, self.spares.count) - 1])
+        ready = self._ready[np.minimum(out, self.spares.count) - 1]
+        return np.asarray(np.where(out - needed >= self.spares.count, 0.0, ready) if self.short else ready)
 
     def enough(self, who: Ints, at: Floats, short: Ints) -> Floats:
         """When no more are out than there are spares, and ``short`` machines that each job can do without."""
