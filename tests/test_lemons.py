@@ -20,6 +20,7 @@ from simcluster.longrun.times import FixedTime
 from simcluster.scenario.scenario import load
 from simcluster.studies.long_run.advice import advise
 from simcluster.studies.long_run.advice_lemons import healthy_retired, lemon_failures
+from simcluster.studies.long_run.train import train
 
 DAY = 86400.0
 MACHINES, BAD, TIMES = 50, 10, 20.0
@@ -134,6 +135,9 @@ def test_what_makes_no_sense_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=message):
             load("tiny_dp", {"run": {"days": "1 d", "failures": [NODE | {"bad": LEMON | bad}]}})
+    endless = {"steps": 10**6, "failures": [NODE | {"bad": LEMON | {"share": "100%", "times": 1e5}}]}
+    with pytest.raises(InputError, match="would hardly ever end"):
+        train(load("tiny_dp", {"run": endless | {"checkpoint": {"stall": "5 s", "every": "10 min"}}}), played=1)
     with pytest.raises(InputError, match="none is a lemon"):
         advise(
             "lemons",

@@ -54,6 +54,14 @@ def stop_rate(run: LongRun) -> float:
     return sum(cause.rate for cause in run.causes if cause.stops)
 
 
+def _lasting(run: LongRun, cause: FailureMode) -> float:
+    """How often it stops the job at all times, 1/s: with bad machines that are never cured nor retired."""
+    bad = cause.bad
+    if bad is None or bad.cured or bad.retire:
+        return cause.rate
+    return cause.rate * (1 + (bad.times - 1) * bad.machines / run.machines)
+
+
 def restart_seconds(run: LongRun) -> tuple[float, float]:
     """(mean seconds in which nothing strikes, mean seconds of the exposed parts) from a strike to training on.
 
@@ -72,12 +80,13 @@ def kept_share(run: LongRun) -> float:
 
     The least of its levels: what memory survives between any two snapshots, what only storage does over a pattern.
     """
-    pattern, rate = run.pattern, stop_rate(run)
+    pattern, stops = run.pattern, [cause for cause in run.causes if cause.stops]
+    rate = sum(_lasting(run, cause) for cause in stops)
     if not rate:
         return 1.0
     if pattern.memory is None:
         return _share(run, pattern.steps, pattern.storage, rate)
-    deep = sum(cause.rate for cause in run.causes if cause.stops and cause.survives == STORAGE)
+    deep = sum(_lasting(run, cause) for cause in stops if cause.survives == STORAGE)
     over_all = _share(run, pattern.steps * pattern.cycles, pattern.storage, deep) if deep else 1.0
     return min(_share(run, pattern.steps, pattern.memory, rate), over_all)
 

@@ -15,8 +15,8 @@ from simcluster.base.arrays import Bools, Floats, Ints
 
 RetireRule = Callable[[Floats, float, float], Bools]
 
-REMEMBERED = 8
-"""Failures of a machine that a rule looks back at, or as many as its limit where that is more."""
+REMEMBERED = {"fading": 8}
+"""Failures of a machine that a rule looks back at at least; others look at as many as their limit."""
 
 
 def in_window(ages: Floats, limit: float, window: float) -> Bools:
@@ -33,11 +33,16 @@ RETIRE: Mapping[str, RetireRule] = {"window": in_window, "fading": fading}
 """Rules by name: a function and a line here."""
 
 
+def remembered(rule: str, limit: float) -> int:
+    """Failures of a machine that are looked back at."""
+    return max(REMEMBERED.get(rule, 1), math.ceil(limit))
+
+
 class FailureTimes:
     """When each bad machine failed: ``[failure, machine, run]`` (s, the latest first, -inf: not so often)."""
 
-    def __init__(self, limit: float, machines: int, runs: int) -> None:
-        self.times = np.full((max(REMEMBERED, math.ceil(limit)) if limit else 0, machines, runs), -np.inf)
+    def __init__(self, failures: int, machines: int, runs: int) -> None:
+        self.times = np.full((failures, machines, runs), -np.inf)
 
     def add(self, machine: Ints, who: Ints, now: Floats) -> Floats:
         """One more of each of these; returns how long ago all of theirs were."""

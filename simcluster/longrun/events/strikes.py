@@ -11,7 +11,7 @@ from simcluster.longrun.events.planned import plan
 from simcluster.longrun.events.silent import corrupt
 from simcluster.longrun.events.spells import spell
 from simcluster.longrun.events.state import Doing, JobState
-from simcluster.longrun.lemons import REMEMBERED, RETIRE
+from simcluster.longrun.lemons import RETIRE, remembered
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.run import Bad, FailureMode
 
@@ -97,7 +97,7 @@ class BadMachines:
             return False, False
         which = min(int(uniform[1] * bad), bad - 1)
         self.times[which].append(now)
-        last = self.times[which][: -1 - max(REMEMBERED, math.ceil(batch.retire)) : -1]
+        last = self.times[which][: -1 - remembered(batch.rule, batch.retire) : -1]
         ages = now - np.array(last)
         retired = batch.retire > 0 and bool(RETIRE[batch.rule](ages, batch.retire, batch.window))
         gone = retired or bool(uniform[2] < batch.cured)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.longrun.lemons import RETIRE, FailureTimes
+from simcluster.longrun.lemons import RETIRE, FailureTimes, remembered
 from simcluster.longrun.replicas.state import RunsState
 from simcluster.longrun.run import Bad, FailureMode
 from simcluster.longrun.streams import CounterStreams
@@ -161,7 +161,7 @@ class BadBatches:
         self.column = len(hazards.causes) + int(np.flatnonzero(hazards.cause[len(hazards.causes) :] == number)[0])
         self.each = hazards.causes[number].rate / hazards.machines * (batch.times - 1)
         self.left, self.anywhere = np.full(count, batch.machines), batch.machines * count
-        self.failed = FailureTimes(batch.retire, batch.machines, count)
+        self.failed = FailureTimes(remembered(batch.rule, batch.retire), batch.machines, count)
 
     def rate(self, who: Ints) -> Floats:
         """How often they fail beyond what others do, 1/s."""
