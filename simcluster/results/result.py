@@ -18,6 +18,7 @@ from simcluster.results.raised import held_by_scale
 from simcluster.results.saving import PlayedCheckpoint, played_checkpoint
 from simcluster.results.waits import WaitMatrix, wait_matrix
 from simcluster.scenario.advice import Note, cautions, launch_note, overlaps_off
+from simcluster.scenario.checkpoint_plan import checkpoint_of, host_memory_words
 from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.headroom import usable
 from simcluster.scenario.likely import Likely, likely
@@ -186,6 +187,9 @@ class Result(Run):
             counted = self.scenario.memory != type(self.scenario.memory)()
             more = "" if counted else ", before fragmentation and buffers"
             found.append(f"tight: needs {memory / capacity:.0%} of a GPU's memory{more}")
+        spec = checkpoint_of(self.scenario) if self.scenario.checkpoint else None
+        told, bad = host_memory_words(self.scenario, self.host_memory, spec)
+        found += [told] if bad else []
         plan = self.scenario.parallel
         hosts = self.scenario.cluster.built.host_of
         if self.lowered.communicators.span("tp", hosts):

@@ -22,6 +22,7 @@ from simcluster.planning.checkpoint import Saved, rate_of
 from simcluster.planning.job import Job, Slices
 from simcluster.planning.owned_parameters import OwnedParameters, of_stage
 from simcluster.planning.parallel import Plan
+from simcluster.scenario.headroom import usable
 from simcluster.scenario.memory_plan import recipe_of
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.schedules import Schedule
@@ -256,20 +257,52 @@ def saved_of(scenario: Scenario, job: Job) -> Saved | None:
     )
 
 
+# --- host memory ------------------------------------------------------------------------------------------------------
+
+
+def copies_of(spec: CheckpointSpec) -> int:
+    """Of a machine's part of a checkpoint, in its memory at once: a snapshot that is written and the next one; with
+    copies in peers' memory also its own and a peer's, each with the next."""
+    return (2 if spec.mode == "snapshot" else 0) + (4 if spec.memory else 0)
+
+
+def saved_in_host(scenario: Scenario, spec: CheckpointSpec) -> float:
+    """Bytes that checkpoints take of the fullest host memory: that of a machine or, in a rack, of a tray."""
+    by_rank = bytes_by_rank(scenario, bytes_per_parameter(scenario, spec))
+    of_box: dict[tuple[int, int], float] = {}
+    for rank, size in enumerate(by_rank.tolist()):
+        box = scenario.cluster.built.box_of(rank)
+        of_box[box] = of_box.get(box, 0.0) + size
+    return copies_of(spec) * max(of_box.values())
+
+
+def host_memory_words(scenario: Scenario, offloaded: float, spec: CheckpointSpec | None) -> tuple[str, bool]:
+    """What the fullest host memory has to hold, in words, and whether that deserves a warning: it does not fit, is tight
+    or, where nobody says how much there is, cannot be checked.  Nothing where it holds nothing of the job's."""
+    saved = saved_in_host(scenario, spec) if spec else 0.0
+    need, known = offloaded + saved, scenario.cluster.topology.host_memory
+    if not need:
+        return "", False
+    parts = [f"{offloaded / 1e9:.1f} GB offloaded"] if offloaded else []
+    parts += [f"{saved / 1e9:.1f} GB in {copies_of(spec)} snapshots"] if spec and saved else []
+    of = f"needs {need / 1e9:.1f} GB of a host's memory ({', '.join(parts)})"
+    if known is None:
+        return f"host memory: {of}; nobody says how much there is (cluster.host_memory): not checked", False
+    there = f"which has {known.size / 1e9:.1f} GB{f' ({known.source})' if known.source else ''}"
+    if need > known.size:
+        return f"host memory does not fit: {of}, {there}", True
+    if need > usable(known.size):
+        return f"host memory is tight: {of}, {there}", True
+    return f"host memory: {of}, {there}", False
+
+
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
 def _notes(spec: CheckpointSpec, size: float, by_host: Floats, *, linked: bool, wired: bool, apart: bool) -> list[str]:
     """What was taken for granted."""
-    fullest = float(by_host.max())
-    copies = 2 if spec.mode == "snapshot" else 0  # the one that is written, and the next
-    copies += 4 if spec.memory else 0  # one's own and a peer's, each with the next
+    fullest, copies = float(by_host.max()), copies_of(spec)
     found = [f"a checkpoint is {size / 1e12:.3g} TB, {fullest / 1e9:.3g} GB on the fullest machine"]
-    if copies:
-        found.append(
-            f"the fullest machine needs {copies * fullest / 1e9:.4g} GB of host memory for {copies} snapshots; "
-            "no catalogue says how much it has: see that it does"
-        )
     if spec.to:
         found.append(f"{spec.keep} are kept on storage: {spec.keep * size / 1e12:.3g} TB")
     if copies and not linked:

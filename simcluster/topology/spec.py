@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
+from simcluster.base.units import Bytes
 from simcluster.documents.spec import Spec
 from simcluster.nccl import load_platform
 from simcluster.topology.cluster import Cluster
@@ -21,17 +22,30 @@ Fields: TypeAlias = Mapping[str, Any]
 """Fields of a document, as they are written."""
 
 
+class HostMemorySize(Spec):
+    """Bytes of memory that the processors of one box have (a machine; in a rack a tray), and who says so."""
+
+    size: Bytes
+    source: str = ""
+
+
+def _size(value: object) -> object:
+    """ "2 TB" is a size."""
+    return {"size": value} if isinstance(value, str | int | float) else value
+
+
 class TopologySpec(Spec):
     """A cluster as a document of one ``kind``, which a class below gives fields and ``build``.
 
     ``nccl`` names one of NCCL's platforms (``simcluster.nccl.platforms``); without it the links alone say how long a
-    collective takes.  ``EXAMPLE`` are the fields of a small one, which the tests of all topologies build.
+    collective takes.  ``host_memory`` left out is not known, and not checked.  ``EXAMPLE`` are the fields of a small one, which the tests of all topologies build.
     """
 
     EXAMPLE: ClassVar[Fields]
 
     routing: RoutingSpec = STATIC
     nccl: NcclPlatform | None = None
+    host_memory: Annotated[HostMemorySize | None, BeforeValidator(_size)] = None
     kind: str
     name: Name
     device: Name | dict[str, object]

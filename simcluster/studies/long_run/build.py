@@ -15,7 +15,7 @@ from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Savin
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
 from simcluster.longrun.spec import BadBatch, FailureSpec, RunSpec, WeibullLaw
 from simcluster.longrun.times import FixedTime, TimeSpec, WeibullTime
-from simcluster.scenario.checkpoint_plan import Weight
+from simcluster.scenario.checkpoint_plan import Weight, host_memory_words
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.fewer import fewer_of
@@ -196,6 +196,8 @@ def _weighed(section: RunSpec, states: StepStates) -> Weight:
     spec = section.checkpoint
     weight = states.weight(spec)
     states.notes += weight.notes
+    told, _ = host_memory_words(states.scenario, states.result.host_memory, spec)
+    states.notes += [told] if told else []
     if spec.slowed is not None:
         return weight
     slowed = memory_slowed = 0.0

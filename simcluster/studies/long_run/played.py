@@ -46,7 +46,8 @@ class _Step:
 class PlayedRuns:
     """Runs that were played: of ``scenario``, which is ``run`` in numbers; ``states`` are the states of the cluster
     that the step simulator played for it (by words, seconds a step), ``outcomes`` what came of each run, ``step`` the
-    healthy step, whole, ``first`` the number of the first run (that of a stage's runs is not 0).
+    healthy step, whole, ``first`` the number of the first run (that of a stage's runs is not 0), ``notes`` what was
+    taken for granted.
 
     Days, goodput and dollars are means over the runs; ``numbers`` has their 95 % intervals and percentiles.
     """
@@ -57,6 +58,7 @@ class PlayedRuns:
     outcomes: Outcomes
     step: Result | None = field(default=None, repr=False)
     first: int = 0
+    notes: tuple[str, ...] = ()
 
     @property
     def played(self) -> int:

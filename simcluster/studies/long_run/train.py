@@ -48,7 +48,7 @@ def played_runs(scenario: Scenario, count: int, player: RunPlayer, *, first: int
     check_end(run)
     accounts.check_size(run, count)
     outcomes = player.play({"": run}, scenario.seed, count, first)[""]
-    return TrainingRun(scenario, run, dict(states.asked), outcomes, states.result, first)
+    return TrainingRun(scenario, run, dict(states.asked), outcomes, states.result, first, tuple(states.notes))
 
 
 @dataclass(frozen=True)

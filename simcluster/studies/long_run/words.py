@@ -56,6 +56,7 @@ def summary(training: PlayedRuns) -> str:
         *energy_lines(training),
     ]
     blocks = [head, _where(training), _causes(training), _parts(training), _expected(training), _states(training)]
+    blocks.append([f"note: {note}" for note in training.notes])
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
@@ -276,6 +277,7 @@ def document(training: PlayedRuns) -> dict[str, Any]:
         "weeks": training.weeks.to_dict(orient="records"),
         "expected": training.expected.to_dict(orient="records"),
         "states": [{"state": words, "step_time_s": seconds} for words, seconds in training.states.items()],
+        "notes": list(training.notes),
         "scenario": training.scenario.document(),
         "version": VERSION,
     }
