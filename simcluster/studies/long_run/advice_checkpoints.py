@@ -144,8 +144,11 @@ def behind(
     verdict = (
         "are worth it" if gap.holds and gap.mean > 0 else "are not worth it" if gap.holds else "make no difference"
     )
+    known = {name: efficiency_of(_runs(run, [best[name]])[best[name]]) for name, run in autos.items()}
+    theory = 100 * (known["snapshot"] - known["blocking"])
     sentence = (
-        f"Snapshots that are written behind training {verdict}: {points(gap.mean, gap.half_width)} of goodput against "
+        f"Snapshots that are written behind training {verdict}: {points(gap.mean, gap.half_width)} of goodput "
+        f"(closed form {theory:.2f}) against "
         f"blocking ({percent(mean['blocking'])} every {duration(at['blocking'])}, {percent(mean['snapshot'])} every "
         f"{duration(at['snapshot'])}), as much as {gpus:,.1f} GPUs."
     )
@@ -159,7 +162,9 @@ def behind(
         "interval_s", f"work between two checkpoints, {word}", "goodput, %", tuple(lines), tuple(marks), unit, log="x"
     )
     table = _both_over_intervals(autos, goodput)
-    notes = left_out_note(left_out(autos["blocking"]))
+    stops = [f"a {name} one stops training for {run.pattern.storage.stall:.4g} s" for name, run in autos.items()]
+    notes = (f"{'; '.join(stops)}, its write takes {autos['snapshot'].pattern.storage.write:.4g} s behind it",)
+    notes += left_out_note(left_out(autos["blocking"]))
     return Advice("behind", bench.scenario.name, sentence, table, picture, bench.played, notes)
 
 
@@ -172,20 +177,17 @@ def _both_ways(bench: PolicyBench) -> dict[str, LongRun]:
             "run.checkpoint: stall: is the time of a blocking checkpoint that was measured, so nothing says how long a "
             "snapshot and its write would take; give what storage takes, as in to: 100 GB/s"
         )
-    blocking: dict[str, float | None] = {"stall": None, "write": None}
-    if spec.to is None:
-        blocking = {"stall": (spec.stall or 0.0) + (spec.write or 0.0), "write": 0.0}
     snapshot = {} if spec.mode == "snapshot" else {"stall": None, "write": None}
     shared: dict[str, object] = {"every": _RARE, "memory": None}
-    changes: dict[str, dict[str, object]] = {
-        "blocking": {"mode": "blocking", **blocking},
-        "snapshot": {"mode": "snapshot", **snapshot},
-    }
-    found = {}
-    for name, change in changes.items():
-        run = bench.with_section(checkpoint=_checkpoint(bench, **{**shared, **change}))
-        found[name] = replace(run, pattern=replace(run.pattern, steps=best_steps(run)))
-    return found
+    behind = bench.with_section(checkpoint=_checkpoint(bench, **{**shared, "mode": "snapshot", **snapshot}))
+    blocking: dict[str, float | None] = {"stall": None, "write": None}
+    if spec.mode == "snapshot" and spec.stall is not None:  # a program that waits for the write does the rest as well
+        blocking = {"stall": behind.pattern.storage.stall + behind.pattern.storage.write, "write": 0.0}
+    elif spec.to is None:
+        blocking = {"stall": (spec.stall or 0.0) + (spec.write or 0.0), "write": 0.0}
+    waits = bench.with_section(checkpoint=_checkpoint(bench, **{**shared, "mode": "blocking", **blocking}))
+    runs = {"blocking": waits, "snapshot": behind}
+    return {name: replace(run, pattern=replace(run.pattern, steps=best_steps(run))) for name, run in runs.items()}
 
 
 def _intervals(run: LongRun, autos: dict[str, LongRun]) -> dict[int, LongRun]:
