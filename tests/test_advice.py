@@ -284,3 +284,14 @@ def test_a_bad_question_is_one_message(argv: list[str], words: str, capsys: pyte
     error = capsys.readouterr().err
     assert words in error
     assert len(error.strip().splitlines()) == 1
+
+
+def test_a_blocking_checkpoint_of_a_program_whose_snapshot_was_measured_waits_for_the_write_as_well() -> None:
+    given = {"mode": "snapshot", "to": "0.2 GB/s", "stall": "2 s", "every": "100 steps"}
+    found = advise("behind", scenario_of(checkpoint=given), played=20)
+    assert "stops training for 2 s" in found.notes[0]
+    blocking, write = (
+        float(found.notes[0].split(words)[1].split(" s")[0]) for words in ("stops training for ", "takes ")
+    )
+    assert blocking == pytest.approx(2 + write, rel=1e-3)
+    assert "are worth it" in found.sentence

@@ -2,7 +2,7 @@
 
 A *snapshot* stops training until every rank has its part in its host's memory; the write to storage goes on from there
 beside the next step, on the cables of the NICs that gradients travel on, too.  A *blocking* one stops training until
-the write is over.  A rank writes its own shard: of what it shares with replicas that of its place (``Saved``).  Pure.
+the write is over.  A rank writes its own shard: of what it shares with replicas that of its place (``SavedParts``).  Pure.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
+from simcluster.planning.ops import MAIN, Direction, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.works import Copy, Host, Timed
 
 CHECKPOINT = "checkpoint"
-STORAGE: Final = "storage"
+STORAGE: Direction = "storage"
 _PARTS = ("common", "experts")
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedParts:
     """What ranks save ``after`` a step: ``sizes[stage]`` bytes of common parameters and of experts, each for a rank
     that saves any; ``saves[rank]`` says which of the two it does.
 
@@ -62,7 +61,7 @@ class Saved:
         lanes.put(MAIN, Item(Segment((wait,)), (CHECKPOINT, step), tuple(held), step))
 
     def _copy(
-        self, lanes: ProgramBuilder, way: str, works: Sequence[Copy], needs: tuple[Need, ...], step: int
+        self, lanes: ProgramBuilder, way: Direction, works: Sequence[Copy], needs: tuple[Need, ...], step: int
     ) -> list[Need]:  # fmt: skip
         """Both parts, one after the other; empty where the stage saves nothing."""
         ops = [

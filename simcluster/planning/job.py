@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from simcluster.base.errors import InputError
 from simcluster.model.transformer import Model
-from simcluster.planning.checkpoint import Saved
+from simcluster.planning.checkpoint import SavedParts
 from simcluster.planning.ops import Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
@@ -187,7 +187,7 @@ class Job:
     rendezvous: bool = False  # do sender and receiver wait for each other, and for the end?
     offload: Offload = Offload()
     overlap_pairs: bool = False  # do the halves of a fused pair run beside each other?
-    saved: Saved | None = None  # the checkpoint that is taken
+    saved: SavedParts | None = None  # the checkpoint that is taken
 
     @property
     def replicas(self) -> int:

@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.spec import CheckpointSpec
 from simcluster.model.shards import lm_head_parameters_per_tp_rank
 from simcluster.model.transformer import parameters
-from simcluster.planning.checkpoint import Saved, rate_of
+from simcluster.planning.checkpoint import SavedParts, rate_of
 from simcluster.planning.job import Job, Slices
 from simcluster.planning.owned_parameters import OwnedParameters, of_stage
 from simcluster.planning.parallel import Plan
@@ -233,7 +233,7 @@ def checkpoint_of(scenario: Scenario) -> CheckpointSpec:
     return spec.model_copy(update=given)
 
 
-def saved_of(scenario: Scenario, job: Job) -> Saved | None:
+def saved_of(scenario: Scenario, job: Job) -> SavedParts | None:
     """What the ranks of a job save in its step; None where no checkpoint is taken."""
     if scenario.checkpoint is None:
         return None
@@ -245,7 +245,7 @@ def saved_of(scenario: Scenario, job: Job) -> Saved | None:
     blocking = spec.mode == "blocking"
     seconds = weight.stall if blocking else weight.write
     wired = not _storage_network(scenario) and bool(scenario.cluster.built.host_way(0, "storage"))
-    return Saved(
+    return SavedParts(
         after=scenario.checkpoint.after,
         blocking=blocking,
         sizes=sizes,
@@ -277,8 +277,8 @@ def saved_in_host(scenario: Scenario, spec: CheckpointSpec) -> float:
 
 
 def host_memory_words(scenario: Scenario, offloaded: float, spec: CheckpointSpec | None) -> tuple[str, bool]:
-    """What the fullest host memory has to hold, in words, and whether that deserves a warning: it does not fit, is tight
-    or, where nobody says how much there is, cannot be checked.  Nothing where it holds nothing of the job's."""
+    """What the fullest host memory has to hold, in words, and whether that deserves a warning: it does not fit, is
+    tight or, where nobody says how much there is, cannot be checked.  Nothing where it holds nothing of the job's."""
     saved = saved_in_host(scenario, spec) if spec else 0.0
     need, known = offloaded + saved, scenario.cluster.topology.host_memory
     if not need:

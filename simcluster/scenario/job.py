@@ -25,7 +25,7 @@ from simcluster.faults.where import OnLinks
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.recipes import Recipe
 from simcluster.model.transformer import Model
-from simcluster.planning.checkpoint import Saved
+from simcluster.planning.checkpoint import SavedParts
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import DataParallel, Job, Sharding, Slices
 from simcluster.planning.parallel import Plan
@@ -141,7 +141,7 @@ def slowness(scenario: Scenario) -> list[float]:
 
 
 def disturbances_of(
-    scenario: Scenario, plan: Plan, cluster: Cluster, watched: Sequence[OnLinks] = (), saved: Saved | None = None
+    scenario: Scenario, plan: Plan, cluster: Cluster, watched: Sequence[OnLinks] = (), saved: SavedParts | None = None
 ) -> Disturbances:
     """What else the scenario's faults make of its ranks and of the cluster's links, and what ranks have ``saved``."""
     found = UNDISTURBED

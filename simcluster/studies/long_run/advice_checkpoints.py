@@ -163,8 +163,8 @@ def behind(
     )
     table = _both_over_intervals(autos, goodput)
     stops = [f"a {name} one stops training for {run.pattern.storage.stall:.4g} s" for name, run in autos.items()]
-    notes = (f"{'; '.join(stops)}, its write takes {autos['snapshot'].pattern.storage.write:.4g} s behind it",)
-    notes += left_out_note(left_out(autos["blocking"]))
+    behind_it = f"its write takes {autos['snapshot'].pattern.storage.write:.4g} s behind it"
+    notes = (f"{'; '.join(stops)}, {behind_it}", *left_out_note(left_out(autos["blocking"])))
     return Advice("behind", bench.scenario.name, sentence, table, picture, bench.played, notes)
 
 
