@@ -111,9 +111,10 @@ def test_the_same_again_to_the_bit(question: str, answers: Mapping[str, Advice],
 
 
 def test_steps_are_played_once_for_all(states: StepStates, answers: Mapping[str, Advice]) -> None:
-    """The healthy step, that beside a write, and one with a slow node for each place in the pipeline: there is one."""
+    """The healthy step, those beside a write and copies to peers, and one with a slow node for each place in the
+    pipeline: there is one."""
     assert len(answers) == len(ADVICE)
-    assert len(states.asked) == 3
+    assert len(states.asked) == 4
 
 
 @pytest.mark.parametrize("question", ADVICE)
@@ -295,3 +296,14 @@ def test_a_blocking_checkpoint_of_a_program_whose_snapshot_was_measured_waits_fo
     )
     assert blocking == pytest.approx(2 + write, rel=1e-3)
     assert "are worth it" in found.sentence
+
+
+def test_copies_in_peers_memory_are_worth_what_they_save(answers: Mapping[str, Advice]) -> None:
+    """Storage alone is the row of one; the closed form of two levels says how much the others gain."""
+    table = answers["memory"].table.set_index("storage_every")
+    alone, best = table.loc[1], table["goodput"].idxmax()
+    assert best > 1
+    assert table.loc[best, "difference"] > table.loc[best, "difference_half_width"]
+    gained = table.loc[best, "closed_form"] - alone["closed_form"]
+    assert table.loc[best, "difference"] == pytest.approx(gained, rel=0.35)
+    assert (table["interval_s"].diff().dropna() <= 0).all()  # cheaper snapshots are taken more often

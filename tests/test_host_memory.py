@@ -47,7 +47,7 @@ def test_a_tray_of_a_rack_has_its_own_memory() -> None:
 @pytest.mark.parametrize(
     ("there", "words", "bad"),
     [
-        ("0.5 GB", "host memory does not fit: needs 0.8 GB of a host's memory (0.8 GB in 2 snapshots), which has 0.5 GB", True),
+        ("0.5 GB", "host memory does not fit: needs 0.8 GB of a host's memory (0.8 GB in 2 snapshots), which", True),
         ("0.9 GB", "host memory is tight: ", True),
         ("2 TB", "host memory: needs 0.8 GB", False),
     ],

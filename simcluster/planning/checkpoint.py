@@ -2,7 +2,7 @@
 
 A *snapshot* stops training until every rank has its part in its host's memory; the write to storage goes on from there
 beside the next step, on the cables of the NICs that gradients travel on, too.  A *blocking* one stops training until
-the write is over.  A rank writes its own shard: of what it shares with replicas that of its place (``SavedParts``).  Pure.
+the write is over.  A rank writes its own shard: of what it shares with replicas its own part (``SavedParts``).  Pure.
 """
 
 from __future__ import annotations

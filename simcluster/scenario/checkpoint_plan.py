@@ -277,8 +277,8 @@ def saved_in_host(scenario: Scenario, spec: CheckpointSpec) -> float:
 
 
 def host_memory_words(scenario: Scenario, offloaded: float, spec: CheckpointSpec | None) -> tuple[str, bool]:
-    """What the fullest host memory has to hold, in words, and whether that deserves a warning: it does not fit, is
-    tight or, where nobody says how much there is, cannot be checked.  Nothing where it holds nothing of the job's."""
+    """What the fullest host memory has to hold, in words, and whether that is a warning: does it not fit, or is it
+    tight?  Nothing where it holds nothing of the job's."""
     saved = saved_in_host(scenario, spec) if spec else 0.0
     need, known = offloaded + saved, scenario.cluster.topology.host_memory
     if not need:

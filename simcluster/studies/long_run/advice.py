@@ -12,6 +12,7 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.advice_checkpoints import behind, interval
 from simcluster.studies.long_run.advice_lemons import lemons
+from simcluster.studies.long_run.advice_memory import memory
 from simcluster.studies.long_run.advice_parts import nine, spares
 from simcluster.studies.long_run.advice_restarts import restart, straggler
 from simcluster.studies.long_run.advised import Advice
@@ -38,6 +39,7 @@ ADVICE: Mapping[str, Advisor] = {
     "restart": restart,
     "straggler": straggler,
     "behind": behind,
+    "memory": memory,
     "nine": nine,
     "lemons": lemons,
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from simcluster.longrun import closed_forms
 from simcluster.longrun.run import LongRun
 
@@ -112,6 +114,20 @@ def efficiency_of(run: LongRun) -> float:
         return there * closed_forms.efficiency(work, stall, exposed, down, stop.rate)
     recovery = math.expm1(stop.rate * exposed) / stop.rate + down * math.exp(stop.rate * exposed)
     return there * closed_forms.behind_efficiency(work, stall, saving.write, saving.slowed, 1 / stop.rate, recovery)
+
+
+def two_levels_of(run: LongRun) -> float:
+    """The same with copies in memory, to first order: stalls, half of what lies between two snapshots of the level that
+    survives, and restarts, all of them much below the time between failures."""
+    pattern, stop = run.pattern, interruption_of(run)
+    memory = sum(cause.rate for cause in run.causes if cause.stops and not cause.survives)
+    stalls = sum({what: s for what, s, _ in cycle}["stall"] + pattern.verify for cycle in pattern.phases)
+    slowed = float(pattern.spent("write", np.array([pattern.period]))[0])
+    work = pattern.steps * pattern.step
+    whole = work * pattern.cycles
+    lost = memory * work / 2 + (stop.rate - memory) * whole / 2
+    there = 1.0 if run.spares.unlimited else 1 - short_share(run, run.spares.count)
+    return there * (1 - (stalls + slowed) / whole - lost - stop.rate * stop.whole)
 
 
 def left_out(run: LongRun) -> tuple[str, ...]:
