@@ -221,7 +221,7 @@ def test_copies_in_peers_memory_follow_from_pcie_and_the_network() -> None:
     assert run.pattern.cycles > 1
     times = [law.seconds for law in (run.restart[0].memory, run.restart[0].storage) if isinstance(law, FixedTime)]
     assert times == [weight.load_memory, weight.load_storage]
-    assert any("host memory for 6 snapshots" in note for note in states.notes)
+    assert any("in 6 snapshots), which has 2000.0 GB" in note for note in states.notes)
 
 
 def test_published_checkpoints() -> None:
