@@ -66,7 +66,7 @@ def synthetic(noise: float = 0.0, seed: int = 0) -> MeasuredTable:
             found.append(Measurement(case, failed="No viable backend"))
             continue
         kernel = kernel_of(case)
-        seconds = modelled_seconds(device, case, kernel) if kernel else case.size / 50e9 or 5e-6
+        seconds = modelled_seconds(device, [(case, kernel)])[0] if kernel else case.size / 50e9 or 5e-6
         more = 1e-5 if case.kind == "beside" else 0.0
         found.append(summarised(case, [seconds * math.exp(generator.normal(0, noise))] * 2, 1, alone=more))
     return MeasuredTable(H100, tuple(found))

@@ -109,14 +109,17 @@ class TilesMatmul(Spec):
         if precision == "fp8":
             power = power if self.power_fp8 is None else self.power_fp8
             share = share if self.sustained_fp8 is None else self.sustained_fp8
-        best_reuse = max(_reuse(rows, columns) for rows, columns in self.tiles)
+        reuses = [_reuse(rows, columns) for rows, columns in self.tiles]
+        best_reuse, reached = max(reuses), power * share
+        m, n, k, batch, beside, clock = kernel.m, kernel.n, kernel.k, kernel.batch, kernel.beside, self.clock
+        multiprocessors, there = device.multiprocessors, device.multiprocessors - device.reserved
         product = math.inf
-        for rows, columns in self.tiles:
-            tiles = math.ceil(kernel.m / rows) * math.ceil(kernel.n / columns) * kernel.batch
-            tile_flops = 2.0 * rows * columns * kernel.k * best_reuse / _reuse(rows, columns)
-            waves = math.ceil(tiles * kernel.beside / (device.multiprocessors - device.reserved)) / kernel.beside
-            sustained = tiles * tile_flops / (power * share)
-            clocked = waves * device.multiprocessors * tile_flops / self.clock
+        for (rows, columns), reuse in zip(self.tiles, reuses, strict=True):
+            tiles = math.ceil(m / rows) * math.ceil(n / columns) * batch
+            tile_flops = 2.0 * rows * columns * k * best_reuse / reuse
+            waves = math.ceil(tiles * beside / there) / beside
+            sustained = tiles * tile_flops / reached
+            clocked = waves * multiprocessors * tile_flops / clock
             product = min(product, max(sustained, clocked) / peak)
         exposed = self.epilogue * _output_traffic(kernel, _ELEMENT_BYTES[precision])
         return max(product + exposed / bandwidth, kernel.bytes / bandwidth)
@@ -155,7 +158,10 @@ def _reuse(rows: int, columns: int) -> float:
 
 def _misaligned(kernel: Kernel, element_bytes: int) -> bool:
     """Does a row of an operand or of the result end beside a boundary of 16 B?"""
-    return any(side * element_bytes % _ALIGNED_BYTES for side in (kernel.m, kernel.n, kernel.k))
+    aligned = _ALIGNED_BYTES
+    return bool(
+        kernel.m * element_bytes % aligned or kernel.n * element_bytes % aligned or kernel.k * element_bytes % aligned
+    )
 
 
 def _output_traffic(kernel: Kernel, element_bytes: int) -> float:
@@ -246,13 +252,14 @@ class Device(Spec):
 
     def peak_flops(self, precision: str) -> float:
         """Peak FLOP/s at a precision; InputError listing what the device has if that is not among it."""
-        known = self.peak.known()
-        if precision not in known:
+        rate: float | None = getattr(self.peak, precision) if precision in _ELEMENT_BYTES else None
+        if rate is None:
+            known = self.peak.known()
             raise InputError(
                 f"device {self.name} has no peak for precision {precision!r}{did_you_mean(precision, known)}; "
                 f"it has {listed(known)}"
             )
-        return known[precision]
+        return rate
 
 
 # --- times ----------------------------------------------------------------------------------------------------------

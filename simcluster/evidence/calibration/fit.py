@@ -99,8 +99,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
 
     def residuals(values: tuple[float, ...]) -> Floats:
         device = with_values(values)
-        modelled = [modelled_seconds(device, case, kernel) for case, kernel in zip(cases, kernels, strict=True)]
-        found: Floats = (np.log(modelled) - measured) * weights
+        found: Floats = (np.log(modelled_seconds(device, zip(cases, kernels, strict=True))) - measured) * weights
         return found
 
     best, starts = _best(before, paths, residuals)
@@ -115,7 +114,12 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
             CalibratedConstant(path, start, value, error, edge)
             for path, start, value, error, edge in zip(paths, starts, values, best.errors, best.at_bound, strict=True)
         ),
-        rows=tuple(CalibrationRow(each, modelled_seconds(device, each.case, kernel)) for each, kernel in timed),
+        rows=tuple(
+            CalibrationRow(each, seconds)
+            for (each, _), seconds in zip(
+                timed, modelled_seconds(device, zip(cases, kernels, strict=True)), strict=True
+            )
+        ),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from simcluster.devices.device import Device, kernel_seconds
 from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
@@ -29,12 +29,21 @@ def attention_name(case: KernelCase) -> str:
     return f"sdpa-{case.op}"
 
 
-def modelled_seconds(device: Device, case: KernelCase, kernel: Kernel) -> float:
-    """What the device model gives for a case."""
-    if case.kind == "attention":
-        attention = device.attention.model_copy(update={"kernel": attention_name(case)})
-        device = device.model_copy(update={"attention": attention})
-    return kernel_seconds(device, kernel, precision=case.dtype)
+def modelled_seconds(device: Device, timed: Iterable[tuple[KernelCase, Kernel]]) -> list[float]:
+    """What the device model gives for each case with its kernel."""
+    running: dict[str, Device] = {}  # the device, by the attention that runs
+    found = []
+    for case, kernel in timed:
+        ours = device
+        if case.kind == "attention":
+            name = attention_name(case)
+            ours = running.get(name) or running.setdefault(name, _with_attention(device, name))
+        found.append(kernel_seconds(ours, kernel, precision=case.dtype))
+    return found
+
+
+def _with_attention(device: Device, name: str) -> Device:
+    return device.model_copy(update={"attention": device.attention.model_copy(update={"kernel": name})})
 
 
 def _matmul(case: KernelCase) -> Kernel:
