@@ -149,7 +149,7 @@ Markdown(
 # is worth nothing where the other is as narrow.
 
 # %%
-pays = simcluster.sensitivity(better, ["flops", "nvlink", "network", "between_machines"])
+pays = simcluster.sensitivity(second, ["flops", "nvlink", "network", "between_machines"])
 simcluster.plots.sensitivity(pays, title="tp 4")
 
 # %%
