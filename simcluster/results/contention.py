@@ -16,20 +16,20 @@ from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.programs.program import Program
 from simcluster.programs.slowed import columns_of
-from simcluster.results.calls import CallKey, calls_of
+from simcluster.results.calls import CallKey
 from simcluster.results.timeline import Spans, spread
 from simcluster.symmetry.communicators import Communicators
 
 
-def free_seconds(lowered: Lowered, spans: Spans, first_rank: int = 0) -> Floats:
+def free_seconds(lowered: Lowered, spans: Spans, called: tuple[Ints, list[CallKey]]) -> Floats:
     """Per span: its seconds if nobody else used a link; its own duration where that is given, or played in steps.
 
-    ``first_rank`` is the number in the program of the spans' rank 0.  Never more than the span took.
+    ``called`` is what ``calls_of`` says of the spans.  Never more than the span took.
     """
     took = spans.end - spans.start
     if lowered.steps:
         return took
-    call, keys = calls_of(lowered, spans, first_rank)
+    call, keys = called
     capacity = _capacity_of_links(lowered)
     free = np.array([*(_alone(lowered.communicators, capacity, key) for key in keys), np.nan])[call]
     sends = np.flatnonzero((call >= 0) & (spans.kind == spans.code("send")))

@@ -21,6 +21,7 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.programs.program import Program
+from simcluster.results.calls import calls_of
 from simcluster.results.contention import free_seconds
 from simcluster.results.timeline import Spans, spread
 
@@ -193,7 +194,7 @@ def path_seconds_under(path: CriticalPath, run: Lowered, other: Lowered, first_r
 
 def _planned(lowered: Lowered, spans: Spans, first_rank: int) -> Floats:
     """Seconds of every span as planned: of rows inside an op what they say, of meetings what free links take."""
-    found = free_seconds(lowered, spans, first_rank)
+    found = free_seconds(lowered, spans, calls_of(lowered, spans, first_rank))
     rows = np.flatnonzero(spans.kind != spans.code("recv"))
     rows = rows[np.lexsort((spans.end[rows], spans.start[rows], spans.op[rows]))]
     program = lowered.program

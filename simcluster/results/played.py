@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simcluster.base.arrays import Ints
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.results.account import Account
+from simcluster.results.calls import CallKey, calls_of
 from simcluster.results.contention import free_seconds, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
 from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_timeline
@@ -93,15 +95,21 @@ class Run:
     @cached_property
     def overlap(self) -> Overlaps:
         """Communication that is hidden, exposed, or waiting for a peer: per collective, per axis and per rank."""
-        free = free_seconds(self.lowered, self.spans, self.ranks.start)
+        free = free_seconds(self.lowered, self.spans, self._calls)
         return overlaps(self.spans, self.weights, free, steps=self.steps)
 
     @cached_property
     def traffic(self) -> list[AxisTraffic]:
         """Bytes that the mean rank sends in a step: in all, per axis, per collective."""
         return axis_traffic(
-            self.lowered, self.spans, self.weights, self.overlap, steps=self.steps, first_rank=self.ranks.start
-        )
+            self.lowered.communicators, self.spans, self._calls, self.weights, self.overlap, steps=self.steps,
+            ranks=self.ranks,
+        )  # fmt: skip
+
+    @cached_property
+    def _calls(self) -> tuple[Ints, list[CallKey]]:
+        """Of every span its place among the different calls, and those."""
+        return calls_of(self.lowered, self.spans, self.ranks.start)
 
     @cached_property
     def account(self) -> Account:

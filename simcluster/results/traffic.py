@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.collectives import Phase
-from simcluster.engine.lower import Lowered
-from simcluster.results.calls import CallKey, calls_of
+from simcluster.results.calls import CallKey
 from simcluster.results.overlap import Key, Overlaps
 from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators
@@ -48,14 +47,15 @@ class AxisTraffic:
 
 
 def axis_traffic(
-    lowered: Lowered, spans: Spans, weights: Mapping[int, int], overlap: Overlaps, *, steps: int, first_rank: int = 0
-) -> list[AxisTraffic]:
+    communicators: Communicators, spans: Spans, called: tuple[Ints, list[CallKey]], weights: Mapping[int, int],
+    overlap: Overlaps, *, steps: int, ranks: range,
+) -> list[AxisTraffic]:  # fmt: skip
     """All together first, then axis by axis its sum and its collectives; nothing where calls have given durations.
 
-    ``first_rank`` is the number in the program of the spans' rank 0.
+    ``called`` is what ``calls_of`` says of the spans, ``ranks`` are the job's among the program's.
     """
-    call, keys = calls_of(lowered, spans, first_rank)
-    shares = _shares(lowered.communicators, keys, range(first_rank, first_rank + sum(weights.values())))
+    call, keys = called
+    shares = _shares(communicators, keys, ranks)
     size = np.array([key.size for key in keys] + [0.0])
     each = np.array([[share.sent, share.across] for share in shares] + [[0.0, 0.0]]) * size[:, None]
     part = np.zeros(max(weights) + 1)
