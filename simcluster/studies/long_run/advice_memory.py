@@ -18,6 +18,7 @@ from simcluster.studies.long_run.advised import (
     points,
 )
 from simcluster.studies.long_run.build import section_of
+from simcluster.studies.long_run.chunks import RunPlayer
 from simcluster.studies.long_run.in_theory import efficiency_of, left_out, two_levels_of
 from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, table_of
 from simcluster.studies.long_run.states import StepStates
@@ -26,12 +27,18 @@ EVERY = (2, 4, 8, 16, 32)
 """Of so many snapshots one goes on to storage."""
 
 
-def memory(scenario: Scenario | str, *, states: StepStates | None = None, played: int | None = None) -> Advice:
+def memory(
+    scenario: Scenario | str,
+    *,
+    states: StepStates | None = None,
+    played: int | None = None,
+    player: RunPlayer | None = None,
+) -> Advice:
     """What copies in peers' memory are worth (Gemini, SOSP 2023): one snapshot in k on storage, others with peers,
     each k at the interval that loses least, against all on storage, on common random numbers."""
-    bench = bench_of(scenario, states, played)
+    bench = bench_of(scenario, states, played, player)
     runs = {1: _run(bench, 1), **{every: _run(bench, every) for every in EVERY}}
-    goodput = {every: bench.goodput(run) for every, run in runs.items()}
+    goodput = bench.goodputs(runs)
     mean = {every: float(values.mean()) for every, values in goodput.items()}
     best = max(EVERY, key=lambda every: mean[every])
     gap = paired(goodput[1], goodput[best])
