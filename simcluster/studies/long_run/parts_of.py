@@ -57,6 +57,7 @@ class Parts:
         hosts = self._cluster.hosts[: self._gpus]
         self.hosts, self._first_of = np.unique(hosts, return_index=True)
         self._fabric: JobFabric | None = None
+        self._known: dict[tuple[str, int], Devices] = {}
 
     @property
     def fabric(self) -> JobFabric:
@@ -65,7 +66,13 @@ class Parts:
         return self._fabric
 
     def of(self, kind: str, machines: int = 1) -> Devices:
-        """Those of a kind (``spec.Of``); a rack has so many machines."""
+        """Those of a kind (``spec.Of``), looked up once: names of 32,768 cables take 3 MB.  A rack has so many
+        machines."""
+        if (kind, machines) not in self._known:
+            self._known[kind, machines] = self._of(kind, machines)
+        return self._known[kind, machines]
+
+    def _of(self, kind: str, machines: int) -> Devices:
         if kind in ("gpu", "memory"):
             names = self._cluster.gpus
             gpus = tuple(StandIn(f"GPU {names[rank]}", ({"kind": "slow_gpu", "rank": rank},)) for rank in self._first)
