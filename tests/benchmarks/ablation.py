@@ -1,9 +1,9 @@
 """What every accelerator buys: rows of the table of benchmarks with one of them switched off alone.
 
 ``python tests/benchmarks/ablation.py [ROW [SWITCH ...]]`` prints factors of processor time over the row with all on
-(cluster, planning, simulation); "wrong" if the answer is another.  ``--table FILE`` writes them into FILE, row by row
-as they are found, between its lines ``<!-- factors -->`` and ``<!-- end of factors -->``.  What buys less than 1.5 on
-every row is one to delete.
+(cluster, planning, simulation); "wrong" if the answer is another.  ``--table FILE`` before these writes them into FILE,
+row by row as they are found, between its lines ``<!-- factors -->`` and ``<!-- end of factors -->``; other rows that are
+there stay.  What buys less than 1.5 on every row is one to delete.
 """
 # ruff: noqa: T201
 
@@ -241,19 +241,35 @@ def table(found: dict[str, dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def written(text: str) -> dict[str, dict[str, str]]:
+    """What a table says, by row and switch: ``table`` read back."""
+    lines = [line for line in text.splitlines() if line]
+    if not lines:
+        return {}
+    legend = [part.split(": ", 1)[1].rsplit(", ", 1) for part in lines[0].rstrip(".").split("; ")]
+    found = {row: {"all on": seconds} for row, seconds in legend}
+    for line in lines[3:]:
+        switch, *factors = (cell.strip() for cell in line.strip("|").split("|"))
+        for row, factor in zip(found, factors, strict=True):
+            found[row][switch] = factor
+    return found
+
+
 def main(rows: list[str], switches: list[str], file: Path | None) -> None:
     """Print row by row the seconds with all on and the factors of what is switched off; into the ``file``, too."""
+    begin, end = "<!-- factors -->\n", "\n<!-- end of factors -->"
     scenario_case("tiny_dp")()
-    every: dict[str, dict[str, str]] = {}
     for row in rows:
-        every[row] = {}
+        looked_at = {}
         for switch, factor in factors(row, switches):
-            every[row][switch] = factor
+            looked_at[switch] = factor
             print(f"| {row} | {switch} | {factor} |", flush=True)
         if file:
-            begin, end = "<!-- factors -->\n", "\n<!-- end of factors -->"
             before, _, rest = file.read_text().partition(begin)
-            file.write_text(f"{before}{begin}{table(every)}{end}{rest.partition(end)[2]}")
+            known, _, after = rest.partition(end)
+            every = written(known)
+            every[row] = {**every.get(row, {}), **looked_at}
+            file.write_text(f"{before}{begin}{table(every)}{end}{after}")
 
 
 if __name__ == "__main__":
