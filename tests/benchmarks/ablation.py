@@ -2,8 +2,8 @@
 
 ``python tests/benchmarks/ablation.py [ROW [SWITCH ...]]`` prints factors of processor time over the row with all on
 (cluster, planning, simulation); "wrong" if the answer is another.  ``--table FILE`` before these writes them into FILE,
-row by row as they are found, between its lines ``<!-- factors -->`` and ``<!-- end of factors -->``; other rows that are
-there stay.  What buys less than 1.5 on every row is one to delete.
+row by row as they are found, between its lines ``<!-- factors -->`` and ``<!-- end of factors -->``; other rows there
+stay.  What buys less than 1.5 on every row is one to delete.
 """
 # ruff: noqa: T201
 
