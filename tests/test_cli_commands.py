@@ -379,13 +379,11 @@ HOSTILE: dict[str, Callable[[bytes], bytes]] = {
     "keys twice": lambda good: b'{"name": 1, "name": 2}',
     "a tag": lambda good: b"!!python/object/apply:os.system ['touch pwned']\n",
     "aliases": lambda good: b"a: &a [1, 1, 1]\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n",
-    "zeros": lambda good: gzip.compress(bytes(4_000_000)) * 100 if good[:2] == b"\x1f\x8b" else bytes(3_000_000),
+    "zeros": lambda good: gzip.compress(bytes(4_000_000)) * 20 if good[:2] == b"\x1f\x8b" else bytes(3_000_000),
 }
 MAY_WORK = {("cut in half", kind) for kind in ("nccl log", "raw table", "schedule")}
 """What is whole without its second half: lines."""
-SAME_READER = ("topology", "jobs", "study", "swept study", "fits", "device", "astra")
-"""As scenarios: two seconds of YAML for each are better spent otherwise."""
-SECONDS = 20.0
+SECONDS = 5.0
 BYTES = 3_000_000_000
 
 IN_A_ROW = """
@@ -471,8 +469,6 @@ def test_hostile_files_are_one_message(
     good = [word.replace("@", name).replace("%", str(Path(name).parent)) for word in argv]
     assert hostile_reader(good)[0] == 0, "the good file has to work, or its bad ones show nothing"
     for what, spoil in HOSTILE.items():
-        if what == "deep lists" and kind in SAME_READER:
-            continue
         place = folder / "hostile" / kind.replace(" ", "_") / what.replace(" ", "_")
         place.mkdir(parents=True)
         if "%" in argv:  # a folder of files: its others are good

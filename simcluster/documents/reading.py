@@ -168,9 +168,21 @@ def _files_in(folder: Path) -> str:
 def _compose(text: str, source: str) -> Node | None:
     from ruamel.yaml import YAML  # here, so that `simcluster --help` does not pay for it
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.scanner import Scanner
 
+    class Shallow(Scanner):
+        """Stops at a bracket that is too deep: reading on, the time grows with the square of those that are open."""
+
+        def fetch_flow_collection_start(self, *token: Any, **opened: Any) -> None:
+            if len(self.flow_context) > _MAX_DEPTH:
+                mark = self.reader.get_mark()
+                raise _too_deep(f"{source}:{mark.line + 1}:{mark.column + 1}")
+            super().fetch_flow_collection_start(*token, **opened)
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Scanner = Shallow
     try:
-        node: Node | None = YAML(typ="safe", pure=True).compose(text)
+        node: Node | None = yaml.compose(text)
     except MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
