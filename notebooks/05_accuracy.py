@@ -29,7 +29,7 @@ import simcluster
 from simcluster import plots
 from simcluster.evidence.validation import load_study, validate_studies
 
-STUDIES = ["korthikanti_table5", "megascale_table2", "megatron_h100_weak", "fms_fsdp", "bloom_prequel"]  # some of them
+STUDIES = ["korthikanti_table4", "megascale_table2", "megatron_h100_weak", "fms_fsdp", "bloom_prequel"]  # some of them
 files = [load_study(name) for name in STUDIES]
 reports = validate_studies(files)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 
 import pytest
+from documents import scores
 
 from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
 from simcluster.devices.updates import pass_seconds
@@ -64,17 +63,17 @@ def test_korthikanti_s_layers_meet_their_aim() -> None:
 
 
 def test_korthikanti_s_steps_meet_their_aim() -> None:
-    """As the fifth notebook shows them, which plays all six, 530B on 280 GPUs among them (test_notebooks)."""
-    notebook = json.loads((STUDIES.parents[1] / "notebooks" / "05_accuracy.ipynb").read_text())
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    shown = "".join(line for output in outputs for line in output.get("data", {}).get("text/html", ""))
-    (row,) = re.findall(r"<th>Korthikanti table 5</th>((?:\s*<td>[^<]*</td>)+)", shown)
-    rows, mean, worst, *_ = re.findall(r"<td>([^<]*)</td>", row)
-    aim = load_study(STUDIES / "korthikanti_table5.yaml").study.aim
-    assert rows == "6"
-    assert aim == 0.03
-    assert float(mean.rstrip("%")) / 100 < aim
-    assert float(worst.rstrip("%")) / 100 < 0.04
+    """22B on 8 GPUs and 175B on 64, played; 530B on 280, which takes seven seconds, as README's table last scored it."""
+    file = rows_of("korthikanti_table5", ("22B",), ("175B",))
+    assert file.study.aim == 0.03
+    errors = [abs(predicted / measured - 1) for predicted, measured in answers(file)]
+    assert len(errors) == 4
+    assert sum(errors) / 4 < file.study.aim
+    assert max(errors) < 0.04
+    (whole,) = scores.read()["studies"]["Korthikanti table 5"].values()
+    assert whole["rows"] == 6
+    assert whole["mean_error"] < file.study.aim
+    assert whole["worst_error"] < 0.04
 
 
 def test_a_layer_is_what_one_more_takes() -> None:
