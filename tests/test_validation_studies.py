@@ -63,7 +63,7 @@ def test_korthikanti_s_layers_meet_their_aim() -> None:
 
 
 def test_korthikanti_s_steps_meet_their_aim() -> None:
-    """22B on 8 GPUs and 175B on 64, played; 530B on 280, which takes seven seconds, as README's table last scored it."""
+    """22B on 8 GPUs and 175B on 64, played; 530B on 280, which takes six seconds, as README's table last scored it."""
     file = rows_of("korthikanti_table5", ("22B",), ("175B",))
     assert file.study.aim == 0.03
     errors = [abs(predicted / measured - 1) for predicted, measured in answers(file)]
