@@ -32,8 +32,8 @@ def simulate(
     ``schedule`` takes the place of the scenario's: a Schedule, or a function (stages, microbatches, chunks) that
     returns one; InputError, with the place marked, if it is broken.  ``folded=False`` plays every rank by itself,
     ``collapsed=False`` every op, with the same result to the bit.  ``engine`` takes the place of the scenario's: the
-    "reference" is the plain meaning of a step, which all others equal (``simcluster.reference.plain``).  With faults,
-    the step is replayed without them as well, once somebody asks for the slowdown.
+    "reference" is the plain meaning of a step, which all others equal (``simcluster.reference.plain``).  With faults
+    that can make stragglers, the step is replayed without them as well, once somebody asks for the slowdown.
     """
     if schedule is not None:
         scenario = scenario.with_schedule(schedule)
@@ -42,9 +42,10 @@ def simulate(
     planned = plan(scenario)
 
     def clean() -> float:
-        return replay(scenario.without_faults(), folded=folded, collapsed=collapsed, planned=planned).step_time
+        without = scenario.without(*scenario.straggling)
+        return replay(without, folded=folded, collapsed=collapsed, planned=planned).step_time
 
-    without = clean if scenario.faults else None
+    without = clean if scenario.straggling else None
     return replay(scenario, folded=folded, collapsed=collapsed, clean=without, planned=planned)
 
 

@@ -199,7 +199,7 @@ def test_backward_waits_for_its_copy(
     backward_end = run.spans.end[computed & (run.spans.kind == run.spans.code("backward"))].max()
     assert backward_end == end * TICK
     assert exposed_seconds(run.lowered.program, run.record.end) == {0: exposed * TICK}
-    assert run.times.breakdown["other"] == exposed * TICK
+    assert run.times.breakdown["offload"] == exposed * TICK
     assert sum(run.times.breakdown.values()) == pytest.approx(run.step_time, rel=1e-12)
 
 
@@ -259,8 +259,8 @@ def test_a_bubble_hides_copies(tiny: Tiny, schedule: str, pcie: str) -> None:
     result = simulate(dgx(tiny, {"activations": 1.0}, pcie, pipeline={"schedule": schedule}))
     exposed = exposed_seconds(result.lowered.program, result.record.end)
     mean = sum(result.weights[rank] * seconds for rank, seconds in exposed.items()) / 4
-    assert 0 <= result.times.breakdown["other"] <= mean * (1 + 1e-9)
-    assert (result.times.breakdown["other"] > 0) == (pcie == "0.5 GB/s") or pcie == "2 GB/s"
+    assert 0 <= result.times.breakdown["offload"] <= mean * (1 + 1e-9)
+    assert (result.times.breakdown["offload"] > 0) == (pcie == "0.5 GB/s") or pcie == "2 GB/s"
 
 
 def test_the_host_waits_for_the_norm(tiny: Tiny) -> None:
@@ -399,7 +399,7 @@ def test_host_update(tiny: Tiny, buckets: int, down: int, host: int, up: int) ->
     expected = 8 + down + host + up + (buckets - 1) * max(down, host, up)
     assert run.step_time == pytest.approx(expected * TICK, rel=1e-9)
     states = run.times.breakdown
-    assert states["optimizer"] + states["other"] == pytest.approx((expected - 8) * TICK, rel=1e-9)
+    assert states["optimizer"] + states["offload"] == pytest.approx((expected - 8) * TICK, rel=1e-9)
 
 
 def test_gradients_go_down_beside_the_backward(tiny: Tiny) -> None:

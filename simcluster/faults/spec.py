@@ -180,6 +180,11 @@ class FaultSpec(Spec):
         """Does what it does depend on the seed?"""
         return "seed" in type(self).model_fields
 
+    @property
+    def shared(self) -> bool:
+        """Does it hold all ranks up alike, so that it makes no straggler?"""
+        return False
+
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
         """Rules that it breaks, with keys inside its own document; ``scenario`` is a ``ScenarioFields``."""
         yield from ()

@@ -21,7 +21,10 @@ from simcluster.planning.works import Host
 _KEY = "stall"
 _STREAMS = Streams()
 
-Cause = Literal["garbage_collection", "data_loading", "checkpoint"]
+Cause = Literal["garbage_collection", "data_loading", "checkpoint", "validation"]
+KINDS = {"data_loading": "data", "checkpoint": "checkpoint", "validation": "validation"}
+"""Entries of the breakdown that causes have; what has none is other."""
+_AT_THE_END = ("checkpoint", "validation")
 
 
 class Stall(NamedTuple):
@@ -37,7 +40,7 @@ class HostStall(OnRanks):
     """The process of a rank does something else, and its GPU waits: a span of the stream ``host`` on its timeline.
 
     ``cause`` says where in a step: ``data_loading`` before the first forward, ``garbage_collection`` before a pass that
-    each rank draws, ``checkpoint`` behind the optimizer.  It takes ``seconds``, times a draw of ``factor`` if one is
+    each rank draws, ``checkpoint`` and ``validation`` behind the optimizer.  It takes ``seconds``, times a draw of ``factor`` if one is
     given, in every ``every``-th step from step ``first`` on; ``first: random`` lets every rank draw its own, as
     processes do that collect garbage when each of them has made enough of it.  No rank named: all.  ``seed`` as for
     jitter.
@@ -62,6 +65,11 @@ class HostStall(OnRanks):
     def by_chance(self) -> bool:
         """Is anything drawn: its length, its steps, or its place in them?"""
         return self.factor is not None or self.first == "random" or self.cause == "garbage_collection"
+
+    @property
+    def shared(self) -> bool:
+        """Planned, and for all ranks in the same steps and as long: none waits for another by it."""
+        return self.everywhere and not self.by_chance
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
         """Its ranks are in the job, and its first step is played."""
@@ -121,7 +129,7 @@ class StallPlaces:
 
     def of(self, stall: Stall) -> int:
         """The place of a stall; behind the last item for one at the end."""
-        if stall.cause == "checkpoint":
+        if stall.cause in _AT_THE_END:
             return self._behind[stall.step]
         passes = self._passes[stall.step]
         return passes[int(stall.place * len(passes))]
@@ -130,7 +138,7 @@ class StallPlaces:
         """All places where stalls of these causes can come to stand, ascending."""
         found: dict[int, None] = {}
         for cause in causes:
-            if cause == "checkpoint":
+            if cause in _AT_THE_END:
                 found |= dict.fromkeys(self._behind.values())
             elif cause == "data_loading":
                 found |= dict.fromkeys(passes[0] for passes in self._passes.values())
@@ -155,8 +163,7 @@ def is_stall(item: Item) -> bool:
 
 
 def _item(seconds: float, cause: str, key: tuple[object, ...], step: int) -> Item:
-    kind = "checkpoint" if cause == "checkpoint" else "other"
-    return Item(Segment((Op(Host(seconds), "host", kind, cause),)), key, step=step)
+    return Item(Segment((Op(Host(seconds), "host", KINDS.get(cause, "other"), cause),)), key, step=step)
 
 
 def _with(program: StageProgram, before: dict[int, list[Item]]) -> StageProgram:

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from simcluster.results.metrics import BREAKDOWN, COMPUTE_KINDS, EXPOSED
+from simcluster.results.metrics import BREAKDOWN, COMPUTE_KINDS, EXPOSED, SINCE
 from simcluster.results.overlap import Key, OverlapSeconds
 
-COMPUTE = tuple(COMPUTE_KINDS)
 WAITING = ("bubble", "straggler_wait")
+OWN = tuple(name for name in BREAKDOWN if not name.startswith("exposed_") and name not in WAITING)
+"""What a rank computes, and what of its host it waits for."""
 _MOST = 1e100
-STATES = (*COMPUTE, "interference", *WAITING)
+STATES = (*OWN, "interference", *WAITING)
 """What a rank does when it is not held up by communication; *interference* is what slows its compute down."""
 
 
@@ -68,7 +69,7 @@ class Account:
         overlap: Mapping[Key, OverlapSeconds],
     ) -> Account:
         """From breakdowns, what compute of each kind takes longer beside communication, and overlaps: all per step."""
-        states = {name: breakdown[name] for name in (*COMPUTE, *WAITING)}
+        states = {name: breakdown[name] for name in (*OWN, *WAITING)}
         for state, kinds in COMPUTE_KINDS.items():
             states[state] -= sum(slowed.get(kind, 0.0) for kind in kinds)
         states["interference"] = sum(slowed.values())
@@ -103,7 +104,7 @@ class Account:
 
 
 def _numbers(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
-    return {name: _number(values[name]) for name in names}
+    return {name: _number(values.get(name, 0.0) if name in SINCE else values[name]) for name in names}
 
 
 def _number(value: object) -> float:
@@ -114,7 +115,7 @@ def _number(value: object) -> float:
 
 
 CAUSES = (
-    *COMPUTE,
+    *OWN,
     "interference",
     *(f"{axis}_{reason}" for axis in EXPOSED for reason in ("traffic", "hiding", "contention")),
     *WAITING,

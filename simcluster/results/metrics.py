@@ -1,9 +1,9 @@
 """From spans to numbers: where the time of a rank's step went, told from its spans alone.
 
 At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else
-standing for a checkpoint; else waiting, for its host (other; optimizer while that updates), for ranks of its own stage
-that are late (straggler_wait: members of its group, or, when its own work is done, whoever ends the stage's) or for
-other stages (bubble).  So the breakdown sums to the step; ``step_time`` has that of all ranks.
+standing for a checkpoint; else waiting, for its host (by what that does: optimizer, checkpoint, data, validation,
+offload; all else is other), for ranks of its own stage that are late (straggler_wait: members of its group, or, when
+its own work is done, whoever ends the stage's) or for other stages (bubble).  So the breakdown sums to the step; ``step_time`` has that of all ranks.
 
 There is one bubble, everywhere: the breakdown's.  It is idle time that other stages cause: no exposed communication, no
 wait for a straggler of the own stage, and nothing without a pipeline.
@@ -23,7 +23,7 @@ from simcluster.results.timeline import Spans
 
 BREAKDOWN = (
     "forward", "backward", "recompute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
-    "straggler_wait", "optimizer", "checkpoint", "other",
+    "straggler_wait", "optimizer", "checkpoint", "data", "validation", "offload", "other",
 )  # fmt: skip
 
 COMPUTE_KINDS = {
@@ -31,7 +31,6 @@ COMPUTE_KINDS = {
     "backward": ("backward", "input_grad", "weight_grad"),
     "recompute": ("recompute",),
     "optimizer": ("optimizer",),
-    "checkpoint": ("checkpoint",),
     "other": ("other",),
 }
 # When several axes are in flight and nothing computes, the first of these is what holds the rank up: the collectives
@@ -40,8 +39,16 @@ EXPOSED = ("tp", "cp", "ep", "pp", "dp")
 BESIDE = ("d2h", "h2d", "storage", "host")
 """Streams of copies to and from the host and on to storage, which are no communication between ranks, and of the host's
 own work."""
-_HELD_BY = ("optimizer", "checkpoint")
-"""Kinds of what is done beside that have an entry of their own where a rank waits for them."""
+HELD_BY = {
+    "optimizer": "optimizer",
+    "checkpoint": "checkpoint",
+    "data": "data",
+    "validation": "validation",
+    "offload": "copy",
+}
+"""Entries for what is done beside where a rank waits for it, and its kind: of several at once, the first."""
+SINCE = ("checkpoint", "data", "validation", "offload")
+"""Entries that results saved before have not: what they count now was other."""
 # A late member of one of these groups is a straggler; across stages it is a bubble.
 _GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")
 
@@ -92,8 +99,8 @@ def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float], worke
     free &= ~standing
     held_up = _held_up(spans, edges, free)
     free &= ~held_up
-    for state in _HELD_BY:
-        mask = (spans.kind == spans.code(state)) & ~compute
+    for state, kind in HELD_BY.items():
+        mask = (spans.kind == spans.code(kind)) & ~compute
         by_it = held_up & inside(edges, spans.start[mask], spans.end[mask])
         states[state] += float(length[by_it].sum())
         held_up &= ~by_it

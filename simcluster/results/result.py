@@ -36,7 +36,8 @@ _WORTH_A_NOTE = 0.01  # of the step
 
 @dataclass(frozen=True, kw_only=True)
 class Result(Run):
-    """One replayed scenario and its ``job``; ``clean`` replays it without its faults, if it has any."""
+    """One replayed scenario and its ``job``; ``clean`` replays it without faults that can make stragglers, if it has
+    any."""
 
     scenario: Scenario
     job: Job = field(repr=False)
@@ -45,12 +46,13 @@ class Result(Run):
 
     @cached_property
     def without_faults(self) -> float | None:
-        """Seconds per step without the scenario's faults; None if it has none."""
+        """Seconds per step without the faults that can make stragglers (a stall that all ranks share is none); None if
+        there are none."""
         return self.clean() if self.clean else None
 
     @property
     def slowdown(self) -> float:
-        """How many times as long the step takes as without the scenario's faults."""
+        """How many times as long the step takes as without those faults."""
         return self.step_time / self.without_faults if self.without_faults else 1.0
 
     @cached_property

@@ -99,6 +99,11 @@ class Scenario(ScenarioFields):
         return self.without(*range(len(self.faults)))
 
     @property
+    def straggling(self) -> tuple[int, ...]:
+        """Places of the faults by which ranks can differ: all but what holds all of them up alike."""
+        return tuple(place for place, fault in enumerate(self.faults) if not fault.shared)
+
+    @property
     def given_faults(self) -> tuple[FaultSpec, ...]:
         """Faults without what the ``data`` section makes of its documents."""
         mine = self.data and self.data.lengths

@@ -34,6 +34,9 @@ PARTS = {
     "straggler_wait": "waiting for stragglers",
     "optimizer": "optimizer",
     "checkpoint": "checkpoint",
+    "data": "data loading, exposed",
+    "validation": "validation",
+    "offload": "offload copies, exposed",
     "other": "other",
 }
 """Parts of a step, by their key in the breakdown."""

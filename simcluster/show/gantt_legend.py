@@ -25,10 +25,14 @@ _COMPUTE_NAMES = {
     "input_grad": "input gradient (I)",
     "weight_grad": "weight gradient (W)",
 }
-_CHECKPOINT_NAMES = {
-    "d2h": "checkpoint: copy to the host",
-    "storage": "checkpoint: write to storage",
-    "host": "checkpoint: training stands",
+_BESIDE_NAMES = {
+    ("d2h", "checkpoint"): "checkpoint: copy to the host",
+    ("storage", "checkpoint"): "checkpoint: write to storage",
+    ("host", "checkpoint"): "checkpoint: training stands",
+    ("d2h", "copy"): "offload: copy to the host",
+    ("h2d", "copy"): "offload: copy back",
+    ("host", "data"): "waiting for data",
+    ("host", "validation"): "validation",
 }
 _HANDLE = 20.0  # points
 _SPACE = 16.0  # points between two entries, with the gap between handle and text
@@ -110,10 +114,8 @@ def _entries(panels: Sequence[Panel]) -> tuple[Entry, ...]:
 
 
 def _name(stream: str, kind: str) -> str:
-    """ "tp all-reduce", or a checkpoint's own words."""
-    if kind == "checkpoint" and stream in _CHECKPOINT_NAMES:
-        return _CHECKPOINT_NAMES[stream]
-    return f"{stream} {kind.replace('_', '-')}"
+    """ "tp all-reduce", or own words of what is beside."""
+    return _BESIDE_NAMES.get((stream, kind)) or f"{stream} {kind.replace('_', '-')}"
 
 
 def _chunk_words(chunks: list[int]) -> str:

@@ -18,6 +18,9 @@ COMPUTE_KINDS: Mapping[str, str] = {
     "recompute": "#CC79A7",
     "optimizer": "#4D4D4D",
     "checkpoint": "#56B4E9",
+    "data": "#996600",
+    "validation": "#E6CC80",
+    "offload": "#1A4CE6",
     "other": "#7B5B3A",
 }
 """Fill of each kind of work on the compute stream, chunk 0."""
@@ -51,6 +54,8 @@ _CHUNK_TINTS = (0.0, 0.32, 0.55, 0.72)
 _KIND_TINTS = {"all_gather": 0.45, "recv": 0.45, "broadcast": 0.6, "reduce_scatter": 0.0, "several": 0.2}
 # A snapshot, the lighter write behind it, and what else training stands for.
 _CHECKPOINT_TINTS = {"storage": 0.4, "host": 0.7}
+# What comes back is the lighter one.
+_COPY_TINTS = {"h2d": 0.45}
 
 
 def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
@@ -63,6 +68,10 @@ def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
         return rgb(WAITING)
     if kind == "checkpoint":
         return tinted(rgb(COMPUTE_KINDS[kind]), _CHECKPOINT_TINTS.get(stream, 0.0))
+    if kind == "copy":
+        return tinted(rgb(COMPUTE_KINDS["offload"]), _COPY_TINTS.get(stream, 0.0))
+    if stream == "host":
+        return rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"]))
     if stream == "compute":
         tint = _CHUNK_TINTS[chunk % len(_CHUNK_TINTS)] if chunk > 0 else 0.0
         return tinted(rgb(COMPUTE_KINDS.get(kind, COMPUTE_KINDS["other"])), tint)

@@ -43,8 +43,7 @@ BREAKDOWN_COLOURS = {
     "bubble": WAITING,
     "straggler_wait": WAITING,
     "optimizer": COMPUTE_KINDS["optimizer"],
-    "checkpoint": COMPUTE_KINDS["checkpoint"],
-    "other": COMPUTE_KINDS["other"],
+    **{name: COMPUTE_KINDS[name] for name in ("checkpoint", "data", "validation", "offload", "other")},
 }
 
 

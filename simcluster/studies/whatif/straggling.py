@@ -64,7 +64,8 @@ class Cause:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """A job's stragglers: ``step_time`` with them, ``clean`` without any, both in seconds.
+    """A job's stragglers: ``step_time`` with them, ``clean`` without any, both in seconds (what holds all ranks up
+    alike stays in both).
 
     ``by_worker[dp rank, stage]`` is the slowdown by the faults of that worker's GPUs alone, exactly;
     ``estimated.by_worker`` the estimator's.
@@ -78,7 +79,7 @@ class Stragglers:
 
     @property
     def slowdown(self) -> float:
-        """S, exactly: the step over the step without faults."""
+        """S, exactly: the step over the step without them."""
         return self.step_time / self.clean
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,7 +108,7 @@ class _Counterfactuals:
         self._everything = range(len(result.scenario.faults))
         self._played: dict[tuple[int, ...], float] = {(): result.step_time}
         if result.without_faults is not None:
-            self._played[tuple(self._everything)] = result.without_faults
+            self._played[result.scenario.straggling] = result.without_faults
 
     def found(self) -> Stragglers:
         faults = self._scenario.faults
@@ -116,7 +117,7 @@ class _Counterfactuals:
             causes += [*self._uneven_stages(), *self._head()]
         return Stragglers(
             step_time=self._result.step_time,
-            clean=self._without(*self._everything),
+            clean=self._without(*self._scenario.straggling),
             causes=tuple(sorted(causes, key=lambda cause: -cause.cost)),
             by_worker=self._by_worker(),
             estimated=self._estimated,
