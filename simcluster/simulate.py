@@ -14,6 +14,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
+from simcluster.step.loading import loading_of, without_loader
 from simcluster.step.planned import Change, Planned, plan, prepare
 from simcluster.step.play import play
 from simcluster.symmetry.optimistic import OptimisticFold
@@ -64,11 +65,16 @@ def replay(
     """Replay the scenario once, as it is ``planned`` or with its programs changed if a change is given; ``prepare``
     knows the other arguments.  ``clean`` says how long its step takes without its faults."""
     planned = planned or plan(scenario, change)
+    loading, played = None, scenario
+    if scenario.data and scenario.data.loader:
+        without = replay(without_loader(scenario), folded=folded, collapsed=collapsed, watched=watched, planned=planned)
+        loading = loading_of(scenario, without.step_time)
+        played = loading.on(scenario) if loading else scenario
     fast = scenario.engine != "reference"
     prepared = prepare(
-        scenario, planned, folded=folded and fast, collapsed=collapsed and fast, watched=watched, trust=trust
+        played, planned, folded=folded and fast, collapsed=collapsed and fast, watched=watched, trust=trust
     )
-    record = play(scenario, planned, prepared)
+    record = play(played, planned, prepared)
     return Result(
         lowered=prepared.lowered,
         record=record,
@@ -78,4 +84,5 @@ def replay(
         job=planned.job,
         facts=prepared.facts,
         clean=clean,
+        loading=loading,
     )

@@ -83,6 +83,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "faults": dice.sample(faults, dice.choice([0, 1, 1, 2, 3])),
         "steps": dice.choice([1, 1, 1, 1, 2]),
         **dice.choice(CHECKPOINT),
+        **dice.choice(LOADER),
     }  # fmt: skip
 
 
@@ -98,6 +99,13 @@ CHECKPOINT: list[dict[str, Any]] = [
     {"checkpoint": {"mode": "snapshot", "to": "1 GB/s"}},
     {"checkpoint": {"mode": "snapshot", "to": "1 TB/s"}},  # bound by the NICs
     {"checkpoint": {"mode": "blocking", "to": "20 GB/s"}},
+]
+
+
+LOADER: list[dict[str, Any]] = [
+    *[{}] * 3,
+    {"data": {"loader": {"batch": "20 ms", "workers": 2}}},
+    {"data": {"loader": {"rate": "3M tokens/s", "jitter": {"kind": "normal", "sigma": 0.3}, "prefetch": 0}}},
 ]
 
 

@@ -40,10 +40,10 @@ class HostStall(OnRanks):
     """The process of a rank does something else, and its GPU waits: a span of the stream ``host`` on its timeline.
 
     ``cause`` says where in a step: ``data_loading`` before the first forward, ``garbage_collection`` before a pass that
-    each rank draws, ``checkpoint`` and ``validation`` behind the optimizer.  It takes ``seconds``, times a draw of ``factor`` if one is
-    given, in every ``every``-th step from step ``first`` on; ``first: random`` lets every rank draw its own, as
-    processes do that collect garbage when each of them has made enough of it.  No rank named: all.  ``seed`` as for
-    jitter.
+    each rank draws, ``checkpoint`` and ``validation`` behind the optimizer.  It takes ``seconds``, times a draw of
+    ``factor`` if one is given, in every ``every``-th step from step ``first`` on; ``first: random`` lets every rank
+    draw its own, as processes do that collect garbage when each of them has made enough of it.  No rank named: all.
+    ``seed`` as for jitter.
     """
 
     EXAMPLE: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "100 us"}
@@ -114,6 +114,26 @@ class HostStall(OnRanks):
             item = _item(stall.seconds, stall.cause, (_KEY, stall.step, number), stall.step)
             before.setdefault(places.of(stall), []).append(item)
         return _with(program, before)
+
+
+class LateBatches(HostStall):
+    """What ranks wait for the loader of their host: ``late[rank][step]`` s.  Made by ``step.loading``, in no file."""
+
+    seconds: Seconds = 0.0
+    late: tuple[tuple[float, ...], ...]
+
+    @property
+    def neutral(self) -> bool:
+        return not any(any(own) for own in self.late)
+
+    @property
+    def shared(self) -> bool:
+        return len(set(self.late)) == 1
+
+    def stalls(self, rank: int, seed: int, steps: int) -> list[Stall]:
+        """Those of a rank."""
+        found = enumerate(self.late[rank])
+        return [Stall(step, self.cause, seconds, 0.0) for step, seconds in found if seconds]
 
 
 class StallPlaces:

@@ -3,7 +3,8 @@
 At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else
 standing for a checkpoint; else waiting, for its host (by what that does: optimizer, checkpoint, data, validation,
 offload; all else is other), for ranks of its own stage that are late (straggler_wait: members of its group, or, when
-its own work is done, whoever ends the stage's) or for other stages (bubble).  So the breakdown sums to the step; ``step_time`` has that of all ranks.
+its own work is done, whoever ends the stage's) or for other stages (bubble).  So the breakdown sums to the step;
+``step_time`` has that of all ranks.
 
 There is one bubble, everywhere: the breakdown's.  It is idle time that other stages cause: no exposed communication, no
 wait for a straggler of the own stage, and nothing without a pipeline.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -66,15 +68,22 @@ class RankTime:
     overlapped: float
 
 
-def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float], worked: float = np.inf) -> RankTime:
+def rank_time(
+    spans: Spans,
+    total: float,
+    stage_ends: Mapping[int, float],
+    worked: float = np.inf,
+    begins: Mapping[int, float] = MappingProxyType({}),
+) -> RankTime:
     """How one rank (the spans are its own) spent the time from 0 to ``total``; ``stage_ends[stage]`` is when the last
-    rank of a stage is done, and behind ``worked`` only writes of a checkpoint are under way."""
+    rank of a stage is done, ``begins[step]`` when the first rank computes in a step, and behind ``worked`` only writes
+    of a checkpoint are under way."""
     compute = spans.stream == spans.code("compute")
     late = np.isin(spans.stream, [spans.code(axis) for axis in _GROUPS_OF_A_STAGE]) & (spans.ready < spans.start)
     done = spans.end[spans.stream != spans.code("storage")].max(initial=0.0)
     stage_done = max((stage_ends[stage] for stage in np.unique(spans.stage).tolist()), default=0.0)
     behind = min(worked, total)
-    ends = [0.0, stage_done, behind, total]
+    ends = [0.0, stage_done, behind, total, *begins.values()]
     edges = np.unique(np.concatenate([spans.ready[late], spans.start, spans.end, ends]))
     length = np.diff(edges)
     free = np.ones(len(length), dtype=bool)
@@ -97,6 +106,9 @@ def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float], worke
     standing = inside(edges, *_until_barriers(spans)) | (edges[:-1] >= behind)
     states["checkpoint"] += float(length[free & standing].sum())
     free &= ~standing
+    loading = inside(edges, *_until_begun(spans, begins))
+    states["data"] = float(length[free & loading].sum())
+    free &= ~loading
     held_up = _held_up(spans, edges, free)
     free &= ~held_up
     for state, kind in HELD_BY.items():
@@ -124,6 +136,15 @@ def _until_barriers(spans: Spans) -> tuple[Floats, Floats]:
     barriers = np.flatnonzero(own & (spans.name == spans.code("barrier")))
     begun = [spans.start[own & (spans.step == step)].min() for step in spans.step[barriers].tolist()]
     return np.array(begun, dtype=np.float64), spans.start[barriers]
+
+
+def _until_begun(spans: Spans, begins: Mapping[int, float]) -> tuple[Floats, Floats]:
+    """From when to when a rank waits for its data while nobody computes: what all wait for is no bubble."""
+    own = np.flatnonzero(spans.kind == spans.code("data"))
+    until = np.array([begins.get(step, 0.0) for step in spans.step[own].tolist()], dtype=np.float64)
+    ends = np.minimum(spans.end[own], until)
+    there = ends > spans.start[own]
+    return spans.start[own][there], ends[there]
 
 
 def _held_up(spans: Spans, edges: Floats, free: Bools) -> Bools:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simcluster.scenario.scenario import Scenario
+    from simcluster.step.loading import Loading
 
 VERSION = "0.1.0"
 _WORTH_A_NOTE = 0.01  # of the step
@@ -37,12 +38,13 @@ _WORTH_A_NOTE = 0.01  # of the step
 @dataclass(frozen=True, kw_only=True)
 class Result(Run):
     """One replayed scenario and its ``job``; ``clean`` replays it without faults that can make stragglers, if it has
-    any."""
+    any; ``loading`` is what its loader exposes."""
 
     scenario: Scenario
     job: Job = field(repr=False)
     facts: Facts
     clean: Callable[[], float] | None = field(default=None, repr=False)
+    loading: Loading | None = field(default=None, repr=False)
 
     @cached_property
     def without_faults(self) -> float | None:
@@ -237,6 +239,7 @@ class Result(Run):
             "memory_peak": self.memory_peak.to_dict(),
             "host_copies": self.host_copies,
             "checkpoint": None if self.checkpoint is None else self.checkpoint.to_dict(),
+            "loader": None if self.loading is None else self.loading.to_dict(),
             "collectives": self.collectives,
             "engine": {
                 "kind": self.record.kind,

@@ -17,6 +17,7 @@ from simcluster.faults.words import in_words
 from simcluster.longrun.recipe import Tokens
 from simcluster.packing.lengths import Lengths
 from simcluster.packing.packed import WHOLE, Packed
+from simcluster.scenario.loader import LoaderSpec
 
 
 class Data(Spec):
@@ -25,7 +26,8 @@ class Data(Spec):
     Sequences are packed with ``documents``, whose lengths are drawn from a law, by the rule ``packing`` (those of the
     fault ``sequence_lengths``, which this section makes).  With ``mask: document`` attention stays inside documents;
     with ``none`` the documents of a sequence see each other, and it costs what a whole sequence does.  ``unique`` is
-    how many tokens there are: what a run trains on beyond is read again (epochs).  ``seed`` as for jitter.
+    how many tokens there are: what a run trains on beyond is read again (epochs).  ``seed`` as for jitter.  ``loader``
+    is what brings batches to the hosts; left out, they are there when they are needed.
     """
 
     documents: Lengths | None = None
@@ -33,6 +35,7 @@ class Data(Spec):
     mask: Literal["document", "none"] = "document"
     unique: Tokens | None = None
     seed: Number = 0
+    loader: LoaderSpec | None = None
 
     @model_validator(mode="after")
     def _of_documents(self) -> Data:
@@ -41,6 +44,12 @@ class Data(Spec):
         if idle and self.documents is None:
             raise InputError(f"{idle[0]} says nothing without documents; give their lengths, or leave it out")
         return self
+
+    @property
+    def without_chance(self) -> Data:
+        """With a loader that always takes as long."""
+        loader = self.loader and self.loader.model_copy(update={"jitter": None})
+        return self.model_copy(update={"loader": loader})
 
     @property
     def lengths(self) -> SequenceLengths | None:
@@ -86,4 +95,5 @@ def data_in_words(data: Data) -> str:
     """
     drawn = data.drawn
     parts = [] if drawn is None else [*in_words(drawn).split(", ")[1:], *(["no mask"] if data.mask == "none" else [])]
-    return ", ".join([*parts, *([f"{data.unique:.4g} unique tokens"] if data.unique else [])])
+    return ", ".join([*parts, *([f"{data.unique:.4g} unique tokens"] if data.unique else []),
+                      *([data.loader.in_words()] if data.loader else [])])  # fmt: skip

@@ -132,6 +132,8 @@ def _beyond(scenario: Scenario) -> Iterator[str]:
         yield f"schedule {name}"
     if any(not fault.neutral for fault in scenario.faults):
         yield "faults"
+    if scenario.data and scenario.data.loader:
+        yield "a data loader"
 
 
 def likely(scenario: Scenario, model_flops: float, step_time: float) -> Likely:

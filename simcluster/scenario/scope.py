@@ -154,7 +154,7 @@ def _value(scenario: Scenario, path: str) -> Any:
     found: Any = scenario
     for name in path.split("."):
         if found is None:
-            return _FIELDS[path].get_default(call_default_factory=True)
+            return _FIELDS[path].get_default(call_default_factory=True) if path in _FIELDS else None
         found = getattr(found, name)
     return found
 

@@ -163,7 +163,8 @@ def _state(result: Result) -> list[str]:
         lines.append(f"               at {result.memory_peak.describe()}, on rank {result.memory_peak.rank}")
     lines.append(f"               GB: {', '.join(parts)}")
     lines.append(f"               {recipe_words(result.scenario)}")
-    return lines + _host(result) + (result.checkpoint.lines() if result.checkpoint else [])
+    loaded = result.loading.lines() if result.loading else []
+    return lines + _host(result) + loaded + (result.checkpoint.lines() if result.checkpoint else [])
 
 
 def _host(result: Result) -> list[str]:

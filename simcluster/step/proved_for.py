@@ -12,11 +12,13 @@ _FAULTS = dict.fromkeys(
 )  # fmt: skip
 
 _SAVED = paths("checkpoint: after mode to bytes_per_parameter")
+_LOADED = paths("data.loader: batch rate workers prefetch jitter")  # stalls of hosts
+_FREE = EVERYWHERE | ANY_JOB | _SAVED | _LOADED
 
 FOLDING = Scope(
     "folding",
-    free=EVERYWHERE | ANY_JOB | _SAVED,
+    free=_FREE,
     limited={"collectives.detail": Limited("ranks are not alike in steps of collectives", ("flow",))},
     faults=_FAULTS,
 )
-CHAINS = Scope("chains", free=EVERYWHERE | ANY_JOB | _SAVED | {"collectives.detail"}, limited={}, faults=_FAULTS)
+CHAINS = Scope("chains", free=_FREE | {"collectives.detail"}, limited={}, faults=_FAULTS)

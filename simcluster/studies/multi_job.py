@@ -134,6 +134,8 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
         name = job.scenario.name
         if job.scenario.checkpoint is not None:
             raise InputError(f"job {name!r}: no checkpoint is played where jobs share a cluster; leave checkpoint out")
+        if job.scenario.data is not None and job.scenario.data.loader is not None:
+            raise InputError(f"job {name!r}: no loader is played where jobs share a cluster; leave data.loader out")
         if len(job.gpus) != job.scenario.gpus:
             raise InputError(f"job {name!r} has {job.scenario.gpus} ranks but is given {len(job.gpus)} GPUs")
         for gpu in job.gpus:

@@ -21,6 +21,7 @@ from simcluster.scenario.job import slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.simulate import replay
+from simcluster.step.loading import loading_of, without_loader
 from simcluster.step.planned import choices_of, plan, where_proved
 from simcluster.studies.multi_job import Placed, simulate_together
 from simcluster.studies.whatif.mitigations import with_ranks, without_machine
@@ -69,6 +70,10 @@ def step_of(job: FewerReplicas) -> float:
     scenario, gpus = job
     if gpus is None:
         return replay(scenario).step_time
+    if scenario.data and scenario.data.loader:
+        alone = step_of(FewerReplicas(without_loader(scenario), gpus))
+        loading = loading_of(scenario, alone)
+        return alone + (loading.exposed if loading else 0.0)
     if scenario.faults:
         return simulate_together([Placed(scenario, gpus)], scenario.cluster.built)[0].step_time
     planned, cluster = plan(scenario), scenario.cluster.built

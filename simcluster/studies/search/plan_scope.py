@@ -23,6 +23,7 @@ PLAN = Scope(
     ),
     limited={
         "checkpoint": Limited("checkpoint: layouts are searched without one; leave it out", (None,)),
+        "data.loader": Limited("data.loader: layouts are searched with batches that are there; leave it out", (None,)),
         "model.moe": Limited(
             "model.moe: layouts are searched for dense models; for experts compare some, as in "
             "simcluster compare SCENARIO --vary parallel.ep=1,8",

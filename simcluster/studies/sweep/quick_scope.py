@@ -25,6 +25,7 @@ QUICK = Scope(
     free=EVERYWHERE | {"replicas", "overlap.pairs"},
     limited={
         "checkpoint": Limited("a checkpoint is taken", (None,)),
+        "data.loader": Limited("batches are loaded beside the step", (None,)),
         "steps": Limited("several steps are played", (1,)),
         "collectives.detail": Limited("collectives are played step by step", ("flow",)),
         "engine": Limited("engine: path or reference is asked for", ("auto", "events")),

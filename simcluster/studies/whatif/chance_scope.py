@@ -20,6 +20,7 @@ REPLICAS = Scope(
     free=EVERYWHERE | ANY_JOB,
     limited={
         "checkpoint": Limited("method sweep plays no checkpoint; use auto", (None,)),
+        "data.loader": Limited("method sweep plays no loader; use auto", (None,)),
         "collectives.detail": Limited(
             "method sweep plays collectives as flows; use auto, or collectives.detail: flow", ("flow",)
         ),

@@ -66,7 +66,8 @@ def monte_carlo(
 
 def without_chance(scenario: Scenario) -> Scenario:
     """The scenario as it would be if nothing were left to chance, played once; documents are spread evenly."""
-    placed_faults = scenario.model_copy(update={"faults": placed(scenario.faults), "replicas": 1})
+    data = scenario.data and scenario.data.without_chance
+    placed_faults = scenario.model_copy(update={"faults": placed(scenario.faults), "replicas": 1, "data": data})
     return placed_faults.without(*(place for place, fault in enumerate(scenario.faults) if fault.by_chance))
 
 

@@ -234,7 +234,8 @@ def _above(result: Result) -> float:
 
 
 def _launches(result: Result) -> Point:
-    faster = prepare(scaled(result.scenario, "launch", 1.0)).lowered  # half the time
+    scenario = scaled(result.scenario, "launch", 1.0)  # half the time
+    faster = prepare(result.loading.on(scenario) if result.loading else scenario).lowered
     under = path_seconds_under(result.critical_path, result.lowered, faster)
     share = 0.0 if under is None else 2 * (result.step_time - under) / result.step_time
     micro = result.scenario.training.micro_batch

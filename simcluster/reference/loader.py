@@ -1,0 +1,67 @@
+"""The loader of training data, as processes: how late the batches of a job's hosts are.
+
+On each host so many workers load batches, each one at a time, into a queue that holds ``prefetch``; one that is done
+while the queue is full keeps its batch until there is room.  Workers begin evenly spread over the time of a batch, as
+they are once they have run for a while.  A step begins by taking a batch on every host, waits for the last of them,
+and then takes its own seconds.  Without a queue a host loads a batch when it is asked for.
+
+So in the long run a step takes max(T, L/W) with T its own seconds, L those of a batch, W workers and a queue, else
+T + L.  All times are seconds.
+"""
+
+from __future__ import annotations
+
+import simpy
+
+from simcluster.base.arrays import Floats
+from simcluster.reference.network import Process
+
+
+class HostLoader:
+    """The workers and the queue of one host; ``takes[number]`` are the seconds of its batches, in their order."""
+
+    def __init__(self, env: simpy.Environment, takes: Floats, workers: int, prefetch: int) -> None:
+        self._env, self._takes = env, takes.tolist()
+        self._next = 0
+        self._queue = simpy.Store(env, prefetch) if prefetch else None
+        for worker in range(workers if prefetch else 0):
+            env.process(self._work(worker / workers * float(takes.mean())))
+
+    def _load(self) -> Process:
+        """The next batch."""
+        number, self._next = self._next, self._next + 1
+        yield self._env.timeout(self._takes[number])
+
+    def _work(self, begin: float) -> Process:
+        assert self._queue is not None
+        yield self._env.timeout(begin)
+        while self._next < len(self._takes):
+            yield self._env.process(self._load())
+            yield self._queue.put(True)
+
+    def take(self) -> Process:
+        """A batch, once there is one."""
+        yield self._env.process(self._load()) if self._queue is None else self._queue.get()
+
+
+def late_batches(takes: Floats, workers: int, prefetch: int, step: float) -> Floats:
+    """How late each host's batch is for each step of so many seconds, [host, step], from the first on.
+
+    ``takes[host, number]`` are the seconds that loading a batch takes.
+    """
+    env = simpy.Environment()
+    hosts = [HostLoader(env, own, workers, prefetch) for own in takes]
+    late = takes * 0.0
+
+    def taken(host: int, number: int) -> Process:
+        begun = env.now
+        yield env.process(hosts[host].take())
+        late[host, number] = env.now - begun
+
+    def train() -> Process:
+        for number in range(takes.shape[1]):
+            yield env.all_of([env.process(taken(host, number)) for host in range(len(hosts))])
+            yield env.timeout(step)
+
+    env.run(until=env.process(train()))
+    return late
