@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from test_documents_cited import described, is_described, keys
 
@@ -102,8 +104,29 @@ def test_the_command_plays_stages(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for words in ("2 runs of 2 stages", "stage 1: training.global_batch: 64", "stage 2: as the scenario", "1.000T"):
         assert words in text
-    assert cli.main([*argv, "--gantt", "weeks.png"]) == 2
-    assert "--gantt is of a run without stages" in capsys.readouterr().err
+    assert cli.main([*argv, "--power", "power.png"]) == 2
+    assert "--power is of a run without stages" in capsys.readouterr().err
+    assert cli.main([*argv, "--vary", "run.price=1,2"]) == 2
+    assert "--set run.stages=null leaves them out" in capsys.readouterr().err
+
+
+def test_what_the_command_writes_of_stages(tmp_path: Path) -> None:
+    argv = ["train", "tiny_dp", "--played", "2", "--run.tokens", "1T", "-q", "--gantt", str(tmp_path / "weeks.svg")]
+    argv += ["--set", "run.checkpoint={stall: 5 s, every: 2 h}", "--fates", str(tmp_path / "fates.svg")]
+    argv += ["--set", "run.stages=[{until: 200B, set: {training.global_batch: 64}}, {change: 10 min}]"]
+    argv += ["--log", str(tmp_path / "log.csv"), "--weeks", str(tmp_path / "weeks.csv")]
+    assert cli.main(argv) == 0
+    assert "stage 2, week 1" in (tmp_path / "weeks.svg").read_text()
+    assert "stage 1" in (tmp_path / "fates.svg").read_text()
+    log = pd.read_csv(tmp_path / "log.csv")
+    ends = log.groupby("stage")["end_s"].max()
+    assert log.groupby("stage")["begin_s"].min()[2] == pytest.approx(ends[1] + 600)
+    assert set(pd.read_csv(tmp_path / "weeks.csv")["stage"]) == {1, 2}
+
+
+def test_the_log_of_stages_is_as_long_as_the_run(staged: StagedTraining) -> None:
+    assert staged.log["end_s"].max() == pytest.approx(staged.wall[0])
+    assert staged.weeks.groupby("stage").size().tolist() == [len(stage.weeks) for stage in staged.stages]
 
 
 @pytest.mark.parametrize(
@@ -125,9 +148,18 @@ def test_bad_stages_are_one_message(run: dict[str, Any], stages: Any, words: str
     assert words in str(caught.value)
 
 
+def test_train_plays_stages(staged: StagedTraining) -> None:
+    assert json.dumps(simcluster.train(scenario(), played=40).to_dict()) == json.dumps(staged.to_dict())
+
+
+@pytest.mark.parametrize("played", [0, -3, 2.5, True, "3"])
+def test_runs_are_a_whole_number(played: Any) -> None:
+    for whole in (scenario(), load("tiny_dp", {"run": RUN})):
+        with pytest.raises(InputError, match="must be a whole number, at least 1"):
+            simcluster.train(whole, played=played)
+
+
 def test_each_way_names_the_other(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(InputError, match=r"play it with simcluster\.train_stages"):
-        simcluster.train(scenario())
     assert cli.main(["advise", "interval", "llama3_405b_15t"]) == 2
     assert "--set run.stages=null leaves them out" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"play it with simcluster\.train$"):

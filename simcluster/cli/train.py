@@ -21,12 +21,11 @@ from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 from simcluster.studies.long_run.comparing import compare_policies
 from simcluster.studies.long_run.replays import log_path, replay_failures
-from simcluster.studies.long_run.train import TrainingRun, train
-from simcluster.studies.long_run.train_stages import train_stages
+from simcluster.studies.long_run.train import StagedTraining, TrainingRun, train
 
-_WRITTEN = ("gantt", "fates", "plot", "power", "log", "weeks")
 _OF_ONE = ("gantt", "power", "log", "weeks")
 """What is written of one policy alone."""
+_OF_ONE_STAGE = ("plot", "power")
 _OF_SEVERAL = ("measure", "output")
 _OF_MANY_RUNS = ("vary", "against", "executor", "store", *_OF_SEVERAL)
 
@@ -41,8 +40,6 @@ def run(args: argparse.Namespace) -> None:
         _refuse(args, ("columns", "began"), "is of a log: --replay LOG")
     if args.replay:
         _replay(args, scenario)
-    elif scenario.run is not None and scenario.run.stages:
-        _stages(args, scenario)
     elif args.vary or args.against:
         _compare(args, scenario)
     else:
@@ -60,10 +57,15 @@ def _refuse(args: argparse.Namespace, options: Sequence[str], why: str) -> None:
 
 def _train(args: argparse.Namespace, scenario: Scenario) -> None:
     _refuse(args, _OF_SEVERAL, "is of several policies: name them by --vary or --against")
+    if scenario.run is not None and scenario.run.stages:
+        _refuse(args, _OF_ONE_STAGE, "is of a run without stages; --set run.stages=null leaves them out")
     with _going_on(args) as bar:
         training = train(scenario, played=args.played, workers=common.workers_of(args), store=args.store, progress=bar)
     common.answer(args, training.summary, training.to_dict)
-    _write(args, training, {scenario.name: training})
+    if isinstance(training, StagedTraining):
+        _write_stages(args, training)
+    else:
+        _write(args, training, {scenario.name: training})
 
 
 def _replay(args: argparse.Namespace, scenario: Scenario) -> None:
@@ -75,17 +77,6 @@ def _replay(args: argparse.Namespace, scenario: Scenario) -> None:
     found = replace(found, name=Path(args.replay).stem)
     common.answer(args, found.summary, found.to_dict)
     _write(args, found.last, found.compared)
-
-
-def _stages(args: argparse.Namespace, scenario: Scenario) -> None:
-    """A run of stages: text and JSON; pictures and tables are those of a run without."""
-    without = "is of a run without stages; --set run.stages=null leaves them out"
-    _refuse(args, (*_WRITTEN, "vary", "against", *_OF_SEVERAL), without)
-    with _going_on(args) as bar:
-        training = train_stages(
-            scenario, played=args.played, workers=common.workers_of(args), store=args.store, progress=bar
-        )
-    common.answer(args, training.summary, training.to_dict)
 
 
 def _compare(args: argparse.Namespace, scenario: Scenario) -> None:
@@ -118,13 +109,25 @@ def _write(args: argparse.Namespace, training: TrainingRun, compared: dict[str, 
         (args.plot, lambda: plots.goodput(training)),
         (args.power, lambda: plots.power(training)),
     )
+    _write_tables(args, training)
+    if args.verbose:
+        states = len(training.states)
+        print(f"{states} state{'s' * (states > 1)} and {training.played:,} runs", file=sys.stderr)
+
+
+def _write_stages(args: argparse.Namespace, training: StagedTraining) -> None:
+    """Pictures and tables of a run of stages: rows and bars by stage."""
+    stages = {f"stage {number}": stage for number, stage in enumerate(training.stages, 1)}
+    title = f"{training.scenario.name}: {training.goodput:.1%} of all GPU-hours were productive; by stage"
+    common.draw((args.gantt, lambda: plots.weeks(training)), (args.fates, lambda: plots.fates(stages, title)))
+    _write_tables(args, training)
+
+
+def _write_tables(args: argparse.Namespace, training: TrainingRun | StagedTraining) -> None:
     if args.log:
         common.write_table(args.log, training.log)
     if args.weeks:
         common.write_table(args.weeks, training.weeks)
-    if args.verbose:
-        states = len(training.states)
-        print(f"{states} state{'s' * (states > 1)} and {training.played:,} runs", file=sys.stderr)
 
 
 @contextmanager

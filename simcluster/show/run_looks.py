@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -55,6 +55,16 @@ class PlayedRun(Protocol):
     def outcomes(self) -> Outcomes: ...
     @property
     def log(self) -> pd.DataFrame: ...
+
+
+@runtime_checkable
+class PlayedStages(Protocol):
+    """A run of stages that has been played, each stage a run of its own, in order."""
+
+    @property
+    def scenario(self) -> NamedScenario: ...
+    @property
+    def stages(self) -> Sequence[PlayedRun]: ...
 
 
 def shares_of(outcomes: Outcomes) -> pd.DataFrame:

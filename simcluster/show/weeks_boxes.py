@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
-from simcluster.base.arrays import Bools, Floats
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.longrun.events.record import STRIKE
 from simcluster.longrun.run import FATES, LongRun
+from simcluster.show.run_looks import PlayedRun, weekly_goodput
 
 SHORT = 1 / 2000
 """Of a week: a checkpoint that takes less of it is drawn as training."""
@@ -15,6 +19,57 @@ SHORT = 1 / 2000
 _TRAINING = ("work", "write", "training", "productive", "checkpoint", "verification")
 _ORDER = ("lost", "pause", "detection", "diagnosis", "waiting", "maintenance", "restart")  # within one outage
 _ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class WeekRows:
+    """The rows of a picture of weeks: of a run a row a week, of a run of stages those of its stages, one after another.
+
+    ``boxes`` has row, begin_s and end_s (since the row begins), what; ``outages`` row, at_s and cause.  Of each row
+    ``names`` and ``goodput`` (nan: not known).  ``week`` is the length of a row in seconds, ``wall`` the seconds of the
+    first played run (without what lies between stages), ``productive`` those of its kept steps.
+    """
+
+    boxes: pd.DataFrame
+    outages: pd.DataFrame
+    names: list[str]
+    goodput: Floats
+    week: float
+    wall: float
+    productive: float
+
+    @property
+    def stops(self) -> Ints:
+        """Outages of each row."""
+        return np.bincount(self.outages["row"].to_numpy(np.int64), minlength=len(self.names))
+
+
+def rows_of(runs: Sequence[PlayedRun]) -> WeekRows:
+    """The rows of one run, or of the stages of one; weeks are counted from where each begins."""
+    boxes, outages, names, goodput = [], [], [], []
+    for number, training in enumerate(runs, 1):
+        run, first = training.run, len(names)
+        own, stops = boxes_of(training.log, run), outages_of(training.log, run)
+        count = int(own["week"].max()) + 1 if len(own) else 0
+        begins = own["week"].to_numpy(np.float64) * run.week
+        boxes.append(own.assign(begin_s=own["begin_s"] - begins, end_s=own["end_s"] - begins, row=own["week"] + first))
+        week = np.floor(stops["at_s"].to_numpy(np.float64) / run.week).astype(np.int64)
+        outages.append(stops.assign(at_s=stops["at_s"] - week * run.week, row=week + first))
+        stage = f"stage {number}, " if len(runs) > 1 else ""
+        names += [f"{stage}week {each + 1}" for each in range(count)]
+        good = np.full(count, np.nan)
+        known = weekly_goodput(training.outcomes)[0][:count]
+        good[: len(known)] = known
+        goodput.append(good)
+    return WeekRows(
+        boxes=pd.concat(boxes, ignore_index=True),
+        outages=pd.concat(outages, ignore_index=True),
+        names=names,
+        goodput=np.concatenate(goodput),
+        week=runs[0].run.week,
+        wall=sum(float(training.outcomes.wall[0]) for training in runs),
+        productive=sum(float(training.outcomes.steps[0]) * training.run.pattern.step for training in runs),
+    )
 
 
 def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:

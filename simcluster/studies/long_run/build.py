@@ -35,6 +35,15 @@ def section_of(scenario: Scenario) -> RunSpec:
     return scenario.run
 
 
+def asked_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
+    """How many runs are played: as asked, or as the scenario says; InputError for none of ``least`` or more."""
+    count = section_of(scenario).played if played is None else played
+    if isinstance(count, bool) or not isinstance(count, int) or count < least:
+        why = "" if least == 1 else ": fewer have no interval, and 100 or more are better"
+        raise InputError(f"played: {count!r} must be a whole number, at least {least}{why}")
+    return count
+
+
 def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
     """The run of a scenario in numbers; its states are played where they are not yet, and ``states.notes`` say how."""
     section = section_of(scenario)

@@ -28,7 +28,7 @@ from simcluster.studies.long_run.build import long_run_of
 from simcluster.studies.long_run.chunks import Workers, player_of
 from simcluster.studies.long_run.policies import PairedDifference, half_width, paired, played_of, records
 from simcluster.studies.long_run.states import StepStates
-from simcluster.studies.long_run.train import TrainingRun
+from simcluster.studies.long_run.training_run import TrainingRun
 from simcluster.studies.sweep.sweep import Progress
 
 if TYPE_CHECKING:
@@ -135,8 +135,11 @@ def compare_policies(
     one's seed.  ``workers`` and ``store`` are as in ``train``.  InputError where the first is no scenario, there is
     only one, one has no price and dollars decide, or one cannot be (not ``strict``: it is left out, ``refused``).
     """
-    if len(policies) < 2:
-        raise InputError(f"compare_policies: two policies or more; got {', '.join(policies) or 'none'}")
+    if not isinstance(policies, Mapping) or len(policies) < 2:
+        got = (", ".join(policies) if isinstance(policies, Mapping) else type(policies).__name__) or "none"
+        raise InputError(
+            f'compare_policies: two policies or more, by name, as {{"now": scenario, "other": changes}}; got {got}'
+        )
     if measure not in MEASURES:
         raise InputError(f"compare_policies: measure {measure!r} must be one of {', '.join(MEASURES)}")
     with player_of(workers, store, progress) as player:

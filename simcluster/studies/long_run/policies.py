@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.errors import InputError
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.studies.long_run.build import long_run_of, section_of
+from simcluster.studies.long_run.build import asked_runs, long_run_of, section_of
 from simcluster.studies.long_run.chunks import Name, RunPlayer
 from simcluster.studies.long_run.states import StepStates
 
@@ -73,10 +72,7 @@ def share_of(outcomes: Outcomes, fate: str = "productive") -> Floats:
 
 def played_of(scenario: Scenario, played: int | None) -> int:
     """How many runs are played: as asked, or as the scenario says; InputError below two, which have no interval."""
-    count = section_of(scenario).played if played is None else played
-    if count < LEAST:
-        raise InputError(f"played: {count} run has no interval; play at least {LEAST}, better 100 or more")
-    return count
+    return asked_runs(scenario, played, LEAST)
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

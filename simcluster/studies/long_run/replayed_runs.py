@@ -16,7 +16,7 @@ from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.replayed import stood_in, struck_in
 from simcluster.longrun.run import FATES, LongRun
 from simcluster.studies.long_run.policies import paired
-from simcluster.studies.long_run.train import TrainingRun
+from simcluster.studies.long_run.training_run import TrainingRun
 
 if TYPE_CHECKING:
     import pandas as pd

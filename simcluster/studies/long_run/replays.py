@@ -17,10 +17,10 @@ from simcluster.longrun.run import LongRun
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.long_run import words_replayed
 from simcluster.studies.long_run.accounts import check_size
-from simcluster.studies.long_run.build import long_run_of, section_of
+from simcluster.studies.long_run.build import asked_runs, long_run_of
 from simcluster.studies.long_run.replayed_runs import ReplayedRuns
 from simcluster.studies.long_run.states import StepStates
-from simcluster.studies.long_run.train import TrainingRun
+from simcluster.studies.long_run.training_run import TrainingRun
 
 _OF_THE_LOG = ("run.failures", "run.played")
 
@@ -59,7 +59,7 @@ def replay_failures(
     both = {path: value for path, value in changes.items() if path.startswith(_OF_THE_LOG)}
     policy = {path: value for path, value in changes.items() if path not in both}
     scenario = from_document(scenario.document(), both) if both else scenario
-    count = played or section_of(scenario).played
+    count = asked_runs(scenario, played)
     states = StepStates(scenario)
     of = long_run_of(scenario, states)
     was = _again(scenario, states, of, of, log, count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from simcluster.longrun.recipe import StageSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.accounts import interval
 from simcluster.studies.long_run.build import section_of
-from simcluster.studies.long_run.train import TrainingRun
+from simcluster.studies.long_run.training_run import TrainingRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,6 +124,31 @@ class StagedRuns:
             str(fate): sum(float(stage.breakdown.loc[fate, "mean_s"]) for stage in self.stages) for fate in fates
         }
         return pd.Series(seconds | {CHANGE: sum(stage.change for stage in self.specs)}, name="mean_s")
+
+    @cached_property
+    def log(self) -> pd.DataFrame:
+        """Run 0, event by event, as ``TrainingRun.log`` with a column stage; times are since the first stage began, and
+        at_s since its own did."""
+        return self._first(lambda stage: stage.log, ("begin_s", "end_s"))
+
+    @cached_property
+    def weeks(self) -> pd.DataFrame:
+        """By stage and week of it, as ``TrainingRun.weeks``."""
+        return self._first(lambda stage: stage.weeks, ())
+
+    def _first(self, of: Callable[[TrainingRun], pd.DataFrame], times: Sequence[str]) -> pd.DataFrame:
+        """The stages' tables one after another, ``times`` counted from where the run begins."""
+        import pandas as pd
+
+        begun, found = 0.0, []
+        for number, (stage, change) in enumerate(self._each(), 1):
+            begun += change
+            table = of(stage)
+            table = table.assign(**{name: table[name] + begun for name in times})
+            table.insert(0, "stage", number)
+            found.append(table)
+            begun += float(stage.outcomes.wall[0])
+        return pd.concat(found, ignore_index=True)
 
     def _each(self) -> Iterator[tuple[TrainingRun, float]]:
         return zip(self.stages, (stage.change for stage in self.specs), strict=True)

@@ -10,10 +10,10 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.recipe import tokens_of_stages
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.long_run import staged_words
-from simcluster.studies.long_run.build import section_of
+from simcluster.studies.long_run.build import asked_runs, section_of
 from simcluster.studies.long_run.chunks import Workers, player_of
 from simcluster.studies.long_run.staged import StagedRuns
-from simcluster.studies.long_run.train import played_runs
+from simcluster.studies.long_run.training_run import played_runs
 from simcluster.studies.sweep.sweep import Progress
 
 _RUNS = 10**6  # a stage's runs have numbers of their own, so that no two stages draw the same
@@ -32,10 +32,9 @@ def train_stages(
     Arguments as for ``train``.  InputError for a run without stages, or a stage that cannot be.
     """
     scenario = load(scenario) if isinstance(scenario, str) else scenario
-    section = section_of(scenario)
-    if not section.stages:
+    if not section_of(scenario).stages:
         raise InputError(f"{scenario.name}: the run has no stages; play it with simcluster.train")
-    scenarios, count = stage_scenarios(scenario), played or section.played
+    scenarios, count = stage_scenarios(scenario), asked_runs(scenario, played)
     with player_of(workers, store, progress) as player:
         stages = [played_runs(own, count, player, first=_RUNS * number) for number, own in enumerate(scenarios)]
     return StagedTraining(scenario, tuple(stages))

@@ -1,0 +1,45 @@
+"""Runs of one stage that were played: what comes of a scenario's ``run:`` section, as numbers, words and JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.longrun.ending import check_end
+from simcluster.scenario.scenario import Scenario
+from simcluster.studies.long_run import accounts, words
+from simcluster.studies.long_run.build import long_run_of, section_of
+from simcluster.studies.long_run.chunks import RunPlayer
+from simcluster.studies.long_run.energy import draw_in
+from simcluster.studies.long_run.played import PlayedRuns
+from simcluster.studies.long_run.states import StepStates
+
+
+def played_runs(scenario: Scenario, count: int, player: RunPlayer, *, first: int = 0) -> TrainingRun:
+    """So many runs of a scenario, from that number on."""
+    draw_in(scenario.cluster.device.name, section_of(scenario).power)  # what is wrong there is said first
+    states = StepStates(scenario)
+    run = long_run_of(scenario, states)
+    check_end(run)
+    accounts.check_size(run, count)
+    outcomes = player.play({"": run}, scenario.seed, count, first)[""]
+    return TrainingRun(scenario, run, dict(states.asked), outcomes, states.result, first, tuple(states.notes))
+
+
+@dataclass(frozen=True)
+class TrainingRun(PlayedRuns):
+    """Runs that were played, and what is said of them."""
+
+    def summary(self) -> str:
+        """A run in half a minute of reading."""
+        return words.summary(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: CONTRACT.md, "A run of weeks"."""
+        return words.document(self)
+
+
+Training = TrainingRun
+"""A shorter name; ``scenario.sections.Training`` is the section of a document."""
+
+__all__ = ["Training", "TrainingRun", "played_runs"]
