@@ -11,6 +11,7 @@ from simcluster.cli import common
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
 from simcluster.studies.long_run.advice import advise
+from simcluster.studies.long_run.advised import within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +52,7 @@ def _cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """A table for people: half an interval stands with its mean."""
     wide = {column: half for column in table for half in _halves(column) if half in table}
     kept = [str(column) for column in table if column not in wide.values()]
-    header = [column.replace("_", " ") for column in kept]
+    header = [_HEADS.get(column, column.replace("_", " ")) for column in kept]
     rows = table.to_dict("records")
     return header, [[_cell(column, row[column], row.get(wide.get(column))) for column in kept] for row in rows]
 
@@ -63,7 +64,13 @@ def _halves(column: object) -> tuple[str, ...]:
     return (*found, "half_width") if name == "goodput" else found
 
 
-_SHARES = ("goodput", "closed_form", "difference", "short", "erlang_b", "gain", "blocking", "snapshot")
+_HEADS = {
+    "interval_s": "interval, s", "interruption_s": "interruption, s", "mean_s": "mean, s", "hours": "slow, h",
+    "left": "left, GPU-h", "at_once": "at once, GPU-h", "checkpoint": "checkpoint, GPU-h", "gpus_plain": "whole GPUs",
+    "gpus": "GPUs", "short": "short of machines", "erlang_b": "Erlang B",
+    "gain_per_min": "gain a minute",
+}  # fmt: skip
+_SHARES = ("goodput", "closed_form", "difference", "short", "erlang_b", "gain", "gain_per_min", "blocking", "snapshot")
 
 
 def _cell(column: str, value: Any, half: Any) -> str:
@@ -73,7 +80,6 @@ def _cell(column: str, value: Any, half: Any) -> str:
         return "-"
     share = column in _SHARES or column.endswith("_closed_form")
     digits, scale = (3, 100) if share else (0 if isinstance(value, int) else 1 if abs(value) >= 100 else 3, 1)
-    text = f"{scale * value:,.{digits}f}"
-    if half is not None and math.isfinite(half):
-        text += f" +- {scale * half:,.{digits}f}"
+    known = half is not None and math.isfinite(half)
+    text = within(scale * value, scale * half, digits) if known else f"{scale * value:,.{digits}f}"
     return text + (" %" if share else "")

@@ -8,7 +8,7 @@ from itertools import cycle
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT
 from simcluster.studies.long_run.advised import Advice, AdviceMark
@@ -17,6 +17,8 @@ _LOOKS = ((COMPUTE_KINDS["forward"], "o"), (STREAMS["tp"], "s"), (COMPUTE_KINDS[
 _WIDE = 92
 """Letters of the sentence in a line."""
 _RIGHT = 0.8
+_LEAST = 1e-4
+"""Where an axis of percents that has no place for zero ends."""
 
 
 def advice(found: Advice) -> Figure:
@@ -64,8 +66,10 @@ def _lines(axes: Axes, found: Advice) -> None:
 def _mark(axes: Axes, found: Advice, mark: AdviceMark) -> None:
     """A named point: filled if it is the one to choose."""
     at = mark.x / found.picture.x_unit, mark.y / found.picture.y_unit
+    if "y" in found.picture.log:
+        at = at[0], max(at[1], _LEAST)  # nothing stands on the axis
     face = COMPUTE_KINDS["backward"] if mark.chosen else "white"
-    axes.scatter(*at, s=90, facecolor=face, edgecolor=TEXT, linewidth=1.2, zorder=5)
+    axes.scatter(*at, s=90, facecolor=face, edgecolor=TEXT, linewidth=1.2, zorder=5, clip_on=False)
     last = float(found.table[found.picture.x].max()) / found.picture.x_unit
     left = at[0] > _RIGHT * last  # so that the label stays within the axes
     axes.annotate(
@@ -83,7 +87,10 @@ def _axes(axes: Axes, found: Advice) -> None:
         _few_ticks(axes, found.table[picture.x].to_numpy(dtype=float) / picture.x_unit)
     if "y" in picture.log:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, place: f"{value:,.6g}")
+        axes.yaxis.set_major_formatter(lambda value, place: np.format_float_positional(value, trim="-"))
+        if "x" not in picture.log:
+            axes.set_ylim(bottom=_LEAST)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel(picture.x_label, fontsize=10, color=QUIET_TEXT)
     axes.set_ylabel(picture.y_label, fontsize=10, color=QUIET_TEXT)
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -91,8 +98,13 @@ def _axes(axes: Axes, found: Advice) -> None:
 
 
 def _few_ticks(axes: Axes, x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
-    """At rows of the table, about eight of them."""
-    every = max(1, math.ceil(len(x) / 8))
-    axes.set_xticks(x[::every], [f"{value:,.3g}" for value in x[::every]])
+    """At rows of the table, none nearer than a ninth of the axis to the one before."""
+    x = np.unique(x)
+    apart = math.log(x[-1] / x[0]) / 9 if len(x) > 1 else 0.0
+    kept = x[:1]
+    for value in x[1:]:
+        if math.log(value / kept[-1]) > apart:
+            kept = np.append(kept, value)
+    axes.set_xticks(kept, [f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in kept])
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(axis="x", which="minor", length=0)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from simcluster.base.arrays import Floats
 from simcluster.base.counts import format_count, format_dollars
@@ -98,6 +99,7 @@ def _batches(axes: Axes, found: Scaling, played: pd.DataFrame) -> None:
         axes.annotate(words, (days, value), xytext=(7, -7 if below else 7), textcoords="offset points", fontsize=8.5,
                       va="top" if below else "bottom", color=TEXT)  # fmt: skip
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.4g}")
     axes.xaxis.set_minor_formatter(lambda value, _: "")
     axes.set_xlim(float(played["days"].min()) / 1.4, float(played["days"].max()) * 4)

@@ -95,7 +95,6 @@ def _draw_runs(axes: Axes, training: WeeklyRuns) -> None:
         )
     axes.set_xlabel(name, fontsize=9, color=TEXT)
     axes.set_ylabel(f"runs, of {len(values):,}", fontsize=9, color=TEXT)
-    axes.set_ylim(top=1.45 * axes.get_ylim()[1])
     _finish(axes)
 
 
@@ -116,7 +115,7 @@ def _closed_form(training: WeeklyRuns) -> float | None:
 
 
 def _finish(axes: Axes) -> None:
-    axes.legend(fontsize=8, framealpha=0.9, edgecolor="none", loc="best")
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.2)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 

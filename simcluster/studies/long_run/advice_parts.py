@@ -22,6 +22,7 @@ from simcluster.studies.long_run.advised import (
     left_out_note,
     percent,
     points,
+    within,
 )
 from simcluster.studies.long_run.build import section_of
 from simcluster.studies.long_run.chunks import RunPlayer
@@ -71,11 +72,15 @@ def spares(
     fewest = _least(bench, run, repairs, played_at)
     table = _over_counts(run, repairs, played_at)
     row = table[table["spares"] == fewest].iloc[0]
-    words = "" if own is None else f"; the scenario's own {own} leave it short for {percent(_short(table, own), 3)}"
+    words = (
+        ""
+        if own is None
+        else f"; the scenario's own {own} leave{'s' * (own == 1)} it short for {percent(_short(table, own), 3)}"
+    )
     sentence = (
-        f"{fewest} spares are the fewest with which the job is short of machines for less than {percent(SHORT, 1)} of "
-        f"the time ({percent(row['short'], 3)}; by Erlang B {expected} are), for a goodput of "
-        f"{percent(row['goodput'])}{words}."
+        f"{fewest} spare{'s are' if fewest != 1 else ' is'} the fewest with which the job is short of machines for "
+        f"less than {percent(SHORT, 1)} of the time ({percent(row['short'], 3)}; by Erlang B {expected}), for a "
+        f"goodput of {percent(row['goodput'])}{words}."
     )
     marks = [AdviceMark(fewest, float(row["short"]), f"fewest below {percent(SHORT, 1)}: {fewest}")]
     if own is not None and own != fewest:
@@ -181,7 +186,7 @@ def nine(
     marginal = 1 + math.log(float(more.mean() / now.mean())) / math.log(_MORE_GPUS)
     table = _over_reliability(bench.scenario.gpus, runs, goodput, marginal)
     last = table.iloc[-1]
-    value = f"{last['gpus']:,.1f} +- {last['gpus_half_width']:,.1f} GPUs"
+    value = f"{within(last['gpus'], last['gpus_half_width'], 1)} GPUs"
     sentence = (
         f"One more nine (everything fails a tenth as often) is worth {value} more on {bench.scenario.gpus:,}: "
         f"{points(last['gain'], last['gain_half_width'])} of goodput, where one more GPU adds {marginal:.3f} of one; "

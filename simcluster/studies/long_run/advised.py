@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,14 @@ def percent(share: float, digits: int = 2) -> str:
 
 def points(gap: float, half: float) -> str:
     """A difference of shares: "1.23 +- 0.04 points"."""
-    return f"{100 * gap:.2f} +- {100 * half:.2f} points"
+    return f"{within(100 * gap, 100 * half)} points"
+
+
+def within(value: float, half: float, digits: int = 2) -> str:
+    """A value and half its interval, "1.23 +- 0.04": with more digits where the half would be 0."""
+    if half > 0:
+        digits = max(digits, min(5, math.ceil(-math.log10(half))))
+    return f"{value:,.{digits}f} +- {half:,.{digits}f}"
 
 
 def duration(seconds: float) -> str:

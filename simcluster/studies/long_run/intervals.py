@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import parse_seconds
+from simcluster.base.units import format_seconds, parse_seconds
 from simcluster.longrun import closed_forms
 from simcluster.longrun.pattern import STORAGE, Saving, steps_of_write
 from simcluster.longrun.run import FailureMode, LongRun
@@ -143,10 +143,10 @@ def _whole(step: float, savings: Savings, cycles: int, wanted: float, how: str) 
     least, longest = max(steps_of_write(saving, step) for saving in writes), max(saving.write for saving in writes)
     steps = max(least, round(wanted / step))
     if round(wanted / step) >= least:
-        why = f"what loses least is {wanted:.4g} s ({how})"
+        why = f"what loses least is {format_seconds(wanted)} ({how})"
     elif least > 1:
-        why = f"bound by the write, {longest:.4g} s; alone {wanted:.4g} s would lose least ({how})"
+        why = f"bound by the write, {format_seconds(longest)}; alone {format_seconds(wanted)} would lose least ({how})"
     else:
-        why = f"bound by the step; {wanted:.4g} s would lose least ({how})"
+        why = f"bound by the step; {format_seconds(wanted)} would lose least ({how})"
     counted = f"{steps} step{'s' * (steps > 1)}"
-    return Interval(steps, cycles, (f"a checkpoint every {counted}, {steps * step:.4g} s: {why}",))
+    return Interval(steps, cycles, (f"a checkpoint every {counted}, {format_seconds(steps * step)}: {why}",))
