@@ -174,7 +174,9 @@ def test_the_digest_of_the_sources_is_that_of_the_sources(tmp_path: Path, monkey
     (package / "a.py").write_text("2")
     second = digest()
     (package / "b.py").write_text("")
-    assert len({first, second, digest()}) == 3
+    third = digest()
+    (package / "devices.yaml").write_text("h100: {}")
+    assert len({first, second, third, digest()}) == 4
 
 
 KILLED = """

@@ -17,6 +17,7 @@ from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.standing import standing
 from simcluster.simulate import replay
+from simcluster.studies.search import playing
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.plan import Found, alone, plan
 from simcluster.studies.search.space import Layout, broken_keys, space_of
@@ -187,7 +188,7 @@ class Counts(Dies):
     """Counts what is played."""
 
 
-def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
+def test_a_search_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, vary = tmp_path / "rows", {**FEW, "training.recompute": ("none",)}
     first = Dies(6)
     with pytest.raises(KeyboardInterrupt):
@@ -200,6 +201,9 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
     none = Counts(10_000)
     plan(tiny(), 8, top=7, vary=vary, store=store, executor=none)
     assert none.left == 10_000
+    monkeypatch.setattr(playing, "sources_digest", lambda: "another simulator")
+    plan(tiny(), 8, top=7, vary=vary, store=store, executor=none)
+    assert none.left == whole.left
 
 
 def test_cost_weighs_several_numbers_of_gpus() -> None:

@@ -39,8 +39,8 @@ def asked_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
     """How many runs are played: as asked, or as the scenario says; InputError for none of ``least`` or more."""
     count = section_of(scenario).played if played is None else played
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
-        why = "" if least == 1 else ": fewer have no interval, and 100 or more are better"
-        raise InputError(f"played: {count!r} must be a whole number, at least {least}{why}")
+        why = "" if least == 1 else "; fewer have no interval, and 100 or more are better"
+        raise InputError(f"played: {count!r} must be a whole number; play at least {least}{why}")
     return count
 
 

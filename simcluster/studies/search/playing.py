@@ -16,6 +16,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import context
+from simcluster.base.sources import sources_digest
 from simcluster.base.store import Store
 from simcluster.engine.contention_check import crowded
 from simcluster.results.numbers import columns_of, exposed_communication, timed_numbers
@@ -88,7 +89,7 @@ class LayoutPlayer:
     def __post_init__(self) -> None:
         self._document = self.base.document()
         self._text = json.dumps(self._document)
-        self._fingerprint = Base(self._document).fingerprint()
+        self._fingerprint = f"{sources_digest()} {Base(self._document).fingerprint()}"  # an edited simulator plays anew
 
     def best(
         self,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.sources import sources_digest
 from simcluster.base.store import Store
 from simcluster.results.result import VERSION
 from simcluster.scenario.scenario import Base, Scenario
@@ -86,7 +87,8 @@ def run_sweep(
     progress: Progress = lambda done, total, wrong: None,
 ) -> Swept:
     """Play what is not there yet, each row stored as soon as it is finished; with ``retry`` what failed, too."""
-    fingerprint = made.base.fingerprint() + ("" if measure is measured else f" {measure.__module__}.{_name(measure)}")
+    fingerprint = f"{sources_digest()} {made.base.fingerprint()}"  # an edited simulator plays anew
+    fingerprint += "" if measure is measured else f" {measure.__module__}.{_name(measure)}"
     key_of = {number: variant.key(fingerprint) for number, variant in made.variants()}
     with Store(store if store else Path(":memory:"), VERSION) as kept:
         done = kept.done(key_of.values())
