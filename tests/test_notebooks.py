@@ -63,6 +63,7 @@ def test_there_are_notebooks() -> None:
         "05_accuracy",
         "06_planning",
         "07_long_run",
+        "08_budget_and_loss",
     ]
 
 

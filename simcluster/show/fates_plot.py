@@ -15,6 +15,7 @@ from simcluster.show.palette import QUIET_TEXT, TEXT, text_on
 from simcluster.show.run_looks import CHECKPOINTS, DAY, LOOKS, PlayedRun, percent, shares_of
 
 MOST_CAUSES = 8
+_SEEN = 0.005  # of what is not productive: less is no colour to look for
 _ROW = 0.36  # inches
 
 
@@ -38,7 +39,7 @@ def fates(trainings: Mapping[str, PlayedRun], title: str = "") -> Figure:
     seen = [
         fate
         for fate in LOOKS
-        if fate != "productive" and any(table.loc[fate].sum() > 5e-5 for table in tables.values())
+        if fate != "productive" and any(table.loc[fate].sum() > _SEEN * _gone(table) for table in tables.values())
     ]
     patches = [Patch(facecolor=LOOKS[fate][1], label=LOOKS[fate][0]) for fate in seen]
     figure.legend(

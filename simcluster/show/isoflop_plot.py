@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +15,7 @@ from simcluster.studies.scaling.scale import Scaling
 _CURVE, _PATH, _OWN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"]), rgb(COMPUTE_KINDS["optimizer"])
 _TINTS = (0.72, 0.5, 0.0, 0.5, 0.72)
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1.0}
+_WORDS = 10.0  # what is said of models that are nearer (a factor of parameters) would overlap
 _WIDE = 12.0  # how far from the best model a curve is drawn: a factor of parameters
 
 
@@ -57,8 +60,9 @@ def _own(axes: Axes, found: Scaling) -> None:
         return
     axes.plot([own.parameters], [own.loss], "*", color=_OWN, markersize=14, label="your model", zorder=5)
     words = f"{format_count(own.parameters)}, {format_count(own.tokens)} tokens\nloss {own.loss:.3f}"
-    axes.annotate(words, (own.parameters, own.loss), xytext=(0, 11), textcoords="offset points", ha="center",
-                  fontsize=8.5, color=_OWN, bbox=_PAPER)  # fmt: skip
+    below = found.best is not None and abs(math.log(own.parameters / found.best.parameters)) < math.log(_WORDS)
+    axes.annotate(words, (own.parameters, own.loss), xytext=(0, -11 if below else 11), textcoords="offset points",
+                  ha="center", va="top" if below else "bottom", fontsize=8.5, color=_OWN, bbox=_PAPER)  # fmt: skip
 
 
 def _frame(axes: Axes, found: Scaling, ends: tuple[float, float]) -> None:
