@@ -15,10 +15,12 @@ from simcluster.studies.long_run.played import PlayedRuns
 from simcluster.studies.long_run.states import StepStates
 
 
-def played_runs(scenario: Scenario, count: int, player: RunPlayer, *, first: int = 0) -> TrainingRun:
-    """So many runs of a scenario, from that number on."""
+def played_runs(
+    scenario: Scenario, count: int, player: RunPlayer, *, first: int = 0, states: StepStates | None = None
+) -> TrainingRun:
+    """So many runs of a scenario, from that number on; ``states`` are those of its cluster, if some were played."""
     draw_in(scenario.cluster.device.name, section_of(scenario).power)  # what is wrong there is said first
-    states = StepStates(scenario)
+    states = StepStates(scenario) if states is None else states
     run = long_run_of(scenario, states)
     check_end(run)
     accounts.check_size(run, count)

@@ -1,0 +1,105 @@
+"""The launch checklist of a scenario: its step's points and, where it has a run, those of the whole launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import Base, Scenario
+from simcluster.simulate import simulate
+from simcluster.studies.launch import words
+from simcluster.studies.launch.budget_points import BUDGET, OUTCOME
+from simcluster.studies.launch.launch import Launch
+from simcluster.studies.launch.small import SmallVersion, small_version
+from simcluster.studies.launch.state_points import STATE
+from simcluster.studies.whatif.preflight import Checklist, checklist, worst
+from simcluster.studies.whatif.preflight_points import Point
+from simcluster.studies.whatif.remedies import Again, Remedy, Values, Verdict
+
+RUN_CHECKS = (*BUDGET, *STATE, *OUTCOME)
+"""The points of a run, in the order in which they are read.  What else a launch has (a loader that keeps up,
+validation) is a ``RunCheck`` more here once a scenario can say it."""
+
+
+def check(
+    scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = ()
+) -> LaunchCheck:
+    """Play the scenario's step, a few of its runs where it has a ``run``, and go through every point.
+
+    ``scenario`` is a name, a path, a document or a Scenario; ``overrides`` are changes of it.  A point that cannot be
+    known because the run cannot be played fails, and says why.  InputError for a scenario that cannot be.
+    """
+    what = scenario.document() if isinstance(scenario, Scenario) else scenario
+    base = Base(what if isinstance(what, Mapping) else str(what))
+
+    def again(values: Values) -> Scenario:
+        return base.scenario((*overrides, *values.items()))
+
+    result = simulate(again({}))
+    found = checklist(result, again)
+    points = list(_of_run(Launch.of(result.scenario, result), again)) if result.scenario.run else []
+    return LaunchCheck(result, Checklist([*found.points, *points], found.fastest), tuple(overrides))
+
+
+def _of_run(launch: Launch, again: Again) -> Iterator[Point]:
+    """The points of the run; what makes several of them fail is told once."""
+    told: dict[str, str] = {}
+    for each in RUN_CHECKS:
+        point = each.point(launch, again)
+        if point is None:
+            continue
+        first = told.setdefault(point.found, point.name)
+        yield point if first == point.name else replace(point, found=f"not known: see {first}")
+
+
+@dataclass(frozen=True)
+class LaunchCheck:
+    """The ``checklist`` of a scenario, whose step is ``result``; ``overrides`` are those that it was loaded with."""
+
+    result: Result = field(repr=False)
+    checklist: Checklist = field(repr=False)
+    overrides: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def points(self) -> list[Point]:
+        """Each with its name, verdict, number, rule and remedies."""
+        return self.checklist.points
+
+    @property
+    def fastest(self) -> tuple[Remedy, ...]:
+        """What makes the step shortest, as played."""
+        return self.checklist.fastest
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the points'."""
+        return worst(self.points)
+
+    @property
+    def failed(self) -> list[str]:
+        """Names of the points that fail."""
+        return [point.name for point in self.points if point.verdict == "fail"]
+
+    @cached_property
+    def small(self) -> SmallVersion:
+        """The scenario for one machine, to be run for some steps and compared; InputError where it cannot be made."""
+        return small_version(self.result.scenario)
+
+    def summary(self, mark: words.Mark = words.plain, own: Sequence[str] | None = None) -> str:
+        """Every point in a line, with its rule and what would help where it does not pass.
+
+        ``mark`` colours verdicts; ``own`` are the overrides as a user wrote them (A.B=C), which remedies go with.
+        """
+        given = list(words.written_as(self.overrides)) if own is None else own
+        return words.summary(self.result, self.checklist, given, mark)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: CONTRACT.md, "A launch checklist"."""
+        return {"step_time_s": self.result.step_time, **self.checklist.to_dict()}
