@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from simcluster.show import plots as plots
     from simcluster.simulate import simulate as simulate
     from simcluster.studies.kernels import kernels as kernels
+    from simcluster.studies.launch.check import check as check
     from simcluster.studies.long_run.comparing import compare_policies as compare_policies
     from simcluster.studies.long_run.replays import replay_failures as replay_failures
     from simcluster.studies.long_run.train import train as train
@@ -59,6 +60,7 @@ _HOME = {
     "InputError": "simcluster.base.errors",
     "Result": "simcluster.results.result",
     "Scenario": "simcluster.scenario.scenario",
+    "check": "simcluster.studies.launch.check",
     "collective_times": "simcluster.bench.collective",
     "compare": "simcluster.studies.variations",
     "compare_packing": "simcluster.studies.packings",
