@@ -142,12 +142,14 @@ def test_interval_is_mended_by_the_best_one() -> None:
     assert wide.verdict == "fail"
     assert wide.remedy is not None
     assert wide.remedy.then is not None
-    best = f"{math.sqrt(2 * 60 / (3 * HOUR)):.1%}"  # to first order, as the point's
+    least = f"{math.sqrt(2 * 60 / (3 * HOUR)):.1%}"  # to first order, as the point's
     assert wide.remedy.then[0] == "warn"
-    assert best[:4] in wide.remedy.then[1]
+    assert least[:4] in wide.remedy.then[1]
     fine = point("checkpoint interval", checkpoint={"every": often(600), "stall": "1 s"})
     assert fine.verdict == "pass"
     assert fine.remedies == ()
+    best = point("checkpoint interval", checkpoint={"every": "auto", "stall": "1 s"})
+    assert best.found.endswith("about the best")
     often_enough = point("checkpoint interval", checkpoint={"every": "1 step", "mode": "snapshot", "stall": "1 ms",
                                                             "write": "60 s", "slowed": 0})  # fmt: skip
     assert often_enough.verdict == "fail"

@@ -70,8 +70,9 @@ def _interval(launch: Launch) -> Seen:
     if best is None:
         return Seen(graded(cost.whole, *_OVERHEAD), found, "less often")
     least = SavingCost.of(replace(run, pattern=replace(pattern, steps=best)))
-    found += f"; {least.whole:.2%} at best, every {_steps(best)}"
-    tries = tuple(_tries(launch, best if least.whole < cost.whole else pattern.steps))
+    better = least.whole < cost.whole  # the best is exact, what is told to first order
+    found += f"; {least.whole:.2%} at best, every {_steps(best)}" if better else "; about the best"
+    tries = tuple(_tries(launch, best if better else pattern.steps))
     return Seen(graded(cost.whole, *_OVERHEAD), found, "faster storage (run.checkpoint.to), fewer failures", tries)
 
 
