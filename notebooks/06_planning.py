@@ -145,11 +145,11 @@ Markdown(
 # ## What would pay
 #
 # How much shorter does the step get for each percent more of something, and how much longer for each percent less? The
-# way out of a machine is two resources in series, PCIe and the network, so it has a row of its own: more of one of them
-# is worth nothing where the other is as narrow.
+# way out of a machine is two resources in series, PCIe and the network, and is one row here: more of one of them is worth
+# little where the other is as narrow.
 
 # %%
-pays = simcluster.sensitivity(second, ["flops", "nvlink", "network", "between_machines"])
+pays = simcluster.sensitivity(second, ["flops", "nvlink", "between_machines"])
 simcluster.plots.sensitivity(pays, title="tp 4")
 
 # %%
@@ -162,10 +162,10 @@ assert gain["network"] < 0.5 * gain["between_machines"]
 held = "".join(f" ({text})" for text in twice["network"].warnings() if text.startswith("cluster.scale"))
 Markdown(
     f"Products come first: a percent of FLOP/s is {each['flops'].gain:.2f} % of the step. A percent of NVLink is "
-    f"{each['nvlink'].gain:.2f} %, a percent of the network {each['network'].gain:.2f} %. What holds for a percent need "
-    f"not hold for a purchase: a network twice as fast makes the step {gain['network']:.1%} shorter{held}, and with PCIe "
-    f"twice as fast, too, it is {gain['between_machines']:.1%}. So a faster network is bought together with the PCIe in "
-    "front of it, or for the most part in vain."
+    f"{each['nvlink'].gain:.2f} %, a percent of the way out of a machine {each['between_machines'].gain:.2f} %. Of that way "
+    f"the network alone, twice as fast, makes the step {gain['network']:.1%} shorter{held}; with PCIe twice as fast, too, it "
+    f"is {gain['between_machines']:.1%}. So a faster network is bought together with the PCIe in front of it, or for the "
+    "most part in vain."
 )
 
 # %% [markdown]
