@@ -210,16 +210,16 @@ def test_run_says_where_nobody_has_been(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_shipped_table_is_what_the_command_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its form, from two studies, played once: validate --residuals, and the header that says what it is worth."""
     out = tmp_path / "table.yaml"
-    names = [str(STUDIES / f"{name}.yaml") for name in ("llama3_table4", "bloom_prequel")]
+    names = [str(STUDIES / f"{name}.yaml") for name in ("fms_fsdp", "bloom_prequel")]
     reports = validate_studies([load_study(name) for name in names])
     monkeypatch.setattr("simcluster.cli.validate.validate_studies", lambda *_, **__: reports)
     assert main(["validate", *names, "--residuals", str(out)]) == 0
     residuals = residuals_of(reports)
-    assert len(residuals) == 6
+    assert len(residuals) == 7
     written = out.read_text(encoding="utf-8")
     command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {out}"
     assert written == told(table_of(residuals), covered(residuals), command)
-    assert "of 6 rows" in written
+    assert "of 7 rows" in written
 
 
 def test_there_must_be_something_to_learn_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def test_elasticities_sum_to_that_of_everything(name: str) -> None:
 
     A little less where two paths are as long as each other: one resource alone then shortens one of them.
     """
-    batch = {"training.global_batch": 24} if name.startswith("gpt3") else {}
+    batch = {"training.global_batch": 8} if name.startswith("gpt3") else {}
     parts = [resource for resource in RESOURCES if resource != "between_machines"]  # the network and PCIe once more
     found = sensitivity(simcluster.load(name, batch), parts, by=BY)
     together = (1 - 1 / (1 + BY)) / BY
