@@ -157,7 +157,7 @@ def test_a_replay_blames_the_slow_rank(tmp_path: Path) -> None:
 
 def test_one_of_several_jobs_is_a_trace_of_its_own(tmp_path: Path) -> None:
     """And of more than ten steps, whose ends, begin plus duration, are rounded behind the begin of the next."""
-    own = load(TINY, {"training.global_batch": 4})
+    own = load(TINY, {"training.global_batch": 4, "model.layers": 2})
     cluster = load(TINY, {"cluster.nodes": 8, "gpus": 8}).cluster.built
     first, second = (Placed(own, tuple(range(begin, begin + own.gpus))) for begin in (0, own.gpus))
     result = simulate_together([first, second], cluster)[1].result
