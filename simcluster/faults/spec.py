@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -107,6 +107,7 @@ class FaultSpec(Spec):
         return str(cls.model_fields["kind"].annotation.__args__[0])  # type: ignore[union-attr]
 
     @classmethod
+    @cache  # asked of each fault of a job, of which a checkpoint that is written has one a rank
     def effects(cls) -> tuple[str, ...]:
         """Those of ``EFFECTS`` that the kind has."""
         return tuple(name for name in EFFECTS if getattr(cls, name) is not getattr(FaultSpec, name))
