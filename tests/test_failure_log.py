@@ -122,12 +122,13 @@ def test_what_a_person_must_know_is_said(tmp_path: Path, capsys: pytest.CaptureF
     log.write_text(
         "cause,time,device\n" + "".join(f"NIC,{time * 24!r} h,host{n % 50}\n" for n, time in enumerate(times.tolist()))
     )
-    log.write_text(log.read_text() + "SSD,1 h,host7\n" * 4)
+    log.write_text(log.read_text() + "SSD,1 h,host7\n" * 4 + "software bug,1 h,job\n" * 4)
     cli.main(["failures", str(log), "--gpus", "800", "--days", "10"])
     said = capsys.readouterr().out
     assert "NIC: came more and more often" in said
     assert "SSD: 4 of 4 on host7: a bad one" in said
-    assert "SSD: few: with 4 the rate may be 0.27 to 2.56 times as high" in said
+    assert "on job" not in said
+    assert "SSD, software bug: few: with 4 the rate may be 0.27 to 2.56 times as high" in said
     assert "800 GPUs are taken as watched for all of 10 d" in said
     assert '{"name": "NIC", "of": "job", "count": 60, "within": "10 d", "gpus": 800' in said
 

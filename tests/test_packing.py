@@ -10,7 +10,7 @@ from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster import simulate
+from simcluster import cli, simulate
 from simcluster.base.errors import InputError
 from simcluster.faults import SequenceLengths
 from simcluster.faults.data import Packing
@@ -102,6 +102,24 @@ def test_a_run_takes_as_many_steps_as_its_real_tokens_ask_for() -> None:
 def test_lengths_are_whole_tokens(documents: list[float]) -> None:
     with pytest.raises(InputError, match="whole numbers of tokens"):
         compare_packing(documents, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--median 0", "--median: input should be greater than or equal to 1, got 0"),
+        ("--median 10 --sigma nan", "--sigma: input should be a finite number"),
+        ("--median 10 --documents 5,6", "both say which documents"),
+        ("--documents 5,6 --sigma 2", "give --median"),
+        ("--documents 5,6 --tokens 2T", "--tokens gives steps with --batch"),
+        ("--documents 5,6 --unique 2T", "--unique gives epochs of so many --tokens"),
+    ],
+)
+def test_options_that_say_nothing_are_one_message(
+    options: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["packing", "--length", "10", *options.split()]) == 2
+    assert words in capsys.readouterr().err
 
 
 # --- in a scenario ----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import re
 
 from simcluster.base.errors import InputError
 
+_MOST = 1e99
 _LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _COUNT = re.compile(r"\s*\$?\s*((?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMBT]?)\s*")
 
@@ -22,6 +23,8 @@ def parse_count(value: object, what: str) -> float:
         number = float(found[1].replace(",", "").replace("_", "")) * _LETTERS[found[2]]
     else:
         number = math.nan
+    if number > _MOST:
+        raise InputError(f"{what} {_short(value)} is more than anything counted here; at most {_MOST:g}")
     if not 0 < number < math.inf:
         raise InputError(
             f"{what} {_short(value)} is not a number above zero; write it in full or with k, M, B or T, as in 70B"

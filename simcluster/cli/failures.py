@@ -18,11 +18,16 @@ from simcluster.studies.long_run.fitted import fit_log
 from simcluster.studies.long_run.replays import log_path
 
 _YEAR = 365.25
+_OF_A_LOG = ("log", "scenario", "columns", "began", "days", "by", "source", "output")
 
 
 def run(args: argparse.Namespace) -> None:
     """Fit, and say it; or list those that ship."""
     if args.list:
+        given = [name for name in _OF_A_LOG if getattr(args, name)]
+        if given:
+            name = "a log" if given[0] == "log" else f"--{given[0]}"
+            raise InputError(f"--list says what ships; {name} is of a log that is fitted: leave one of them out")
         failures_listed.run(args)
         return
     if args.log is None:

@@ -23,6 +23,8 @@ from simcluster.packing.rules import PACKING
 from simcluster.scenario.scenario import load
 from simcluster.studies.packings import compare_packing
 
+_SIGMA = 1.0
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> None:
     """Pack, and say it."""
+    _check(args)
     law, documents, length, batch, unique = _asked(args)
     table = compare_packing(documents, length, batch=batch, tokens=_tokens(args, "tokens"), unique=unique)
     common.answer(args, lambda: _text(table, law, documents, length), lambda: _document(table, documents, length))
@@ -46,7 +49,7 @@ def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int |
     drawn = [fault.documents for fault in scenario.faults if isinstance(fault, SequenceLengths)] if scenario else []
     law: Lengths | None = (data and data.documents) or (drawn[0] if drawn else None)
     if args.median is not None:
-        law = LognormalLengths(kind="lognormal", median=args.median, sigma=args.sigma)
+        law = _lognormal(args.median, _SIGMA if args.sigma is None else args.sigma)
     batch = args.batch or (scenario.training.global_batch if scenario else None)
     unique = _tokens(args, "unique") or (data.unique if data else None)
     if args.documents:
@@ -57,6 +60,26 @@ def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int |
             "lengths), or --median 1000 --sigma 1.6"
         )
     return law, law.draw(stream(scenario.seed if scenario else 0, "packing"), args.drawn), length, batch, unique
+
+
+def _check(args: argparse.Namespace) -> None:
+    """InputError for options that say nothing beside the others."""
+    if args.documents and args.median is not None:
+        raise InputError("--documents and --median both say which documents; give one of them")
+    if args.sigma is not None and args.median is None:
+        raise InputError("--sigma is the spread of lengths around a median; give --median, as in --median 1000")
+    if args.tokens and not (args.batch or args.unique or args.scenario):
+        raise InputError("--tokens gives steps with --batch (sequences of a step), and epochs with --unique; give one")
+    if args.unique and not args.tokens:
+        raise InputError("--unique gives epochs of so many --tokens to train on; give them, as in --tokens 2T")
+
+
+def _lognormal(median: float, sigma: float) -> LognormalLengths:
+    try:
+        return LognormalLengths(kind="lognormal", median=median, sigma=sigma)
+    except ValidationError as problem:
+        wrong = problem.errors()[0]
+        raise InputError(f"--{wrong['loc'][0]}: {wrong['msg'].lower()}, got {wrong['input']:g}") from None
 
 
 def _tokens(args: argparse.Namespace, name: str) -> float | None:

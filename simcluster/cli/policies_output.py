@@ -28,6 +28,8 @@ def policies_of(args: argparse.Namespace, scenario: Scenario) -> dict[str, Polic
             changes = {path: value for (path, _), value in zip(grid, values, strict=True)}
             found.append((_named(changes), changes))
     for text in args.against:
+        if not text.strip():
+            raise InputError("--against: changes nothing; write it as 'run.spares.hot=8 run.short=shrink'")
         if "=" in text:
             changes = dict(_changes(text))
             found.append((_named(changes), changes))
@@ -45,13 +47,20 @@ def _changes(text: str) -> Iterator[tuple[str, Any]]:
     except ValueError as problem:
         raise InputError(f"--against {text!r}: {problem}; write it as 'run.spares.hot=8 run.short=shrink'") from None
     for word in words:
+        if word.endswith("="):
+            raise InputError(f"--against: {word!r} has an empty value; null leaves a key out, as in {word}null")
         path, value = parse_override(word)
         check_path(path.removesuffix("+"))
         yield path, value
 
 
 def _named(changes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{path.removeprefix('run.')} {value}" for path, value in changes.items())
+    return ", ".join(f"{path.removeprefix('run.')} {_shown(value)}" for path, value in changes.items())
+
+
+def _shown(value: Any) -> str:
+    """As a document has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def text_of(found: PolicyComparison) -> str:

@@ -16,7 +16,7 @@ from simcluster.scenario.scenario import load
 from simcluster.show import plots
 from simcluster.studies.scaling.scale import Scaling, scaling
 
-_DRAWS = 100
+_DRAWS, _DEVICE = 100, "h100"
 _ASKED = ("compute", "gpus", "days", "mfu", "parameters", "tokens", "loss", "serve", "unique", "price")
 
 
@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _answer(args: argparse.Namespace, given: dict[str, Any], law: str | dict[str, Any] | LossLaw | None) -> Scaling:
     scenario = None
+    if args.scenario and args.device:
+        raise InputError(f"--device is of a budget without a scenario; change it with --cluster.device {args.device}")
     if args.scenario:
         scenario = load(args.scenario, common.overrides_of(args, args.scenario))
     elif args.set or args.overrides or args.vary:
@@ -52,7 +54,7 @@ def _answer(args: argparse.Namespace, given: dict[str, Any], law: str | dict[str
     return scaling(
         scenario,
         **given,
-        device=args.device,
+        device=args.device or _DEVICE,
         law=law,
         critical_batch=args.critical_batch,
         vary=dict(expand_vary(text) for text in args.vary),

@@ -37,6 +37,8 @@ class Row:
 def read_csv(path: Path) -> tuple[Row, ...]:
     """The rows of a CSV file with a line of headers, above which lines may begin with #; InputError for a file that is
     none, with its row."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             lines = list(csv.reader(dropwhile(_is_comment, stream), strict=True))

@@ -169,7 +169,7 @@ def _of_counts(found: Sequence[Seen], kind: tuple[str, str], gpus: int, seconds:
     times = [when for many, when, _ in found for _ in range(round(many)) if not math.isnan(when)]
     if times and max(times) > seconds:
         raise InputError(f"{kind[0]} at {max(times) / DAY:.4g} d is after the watch of {seconds / DAY:g} d; see --days")
-    notes = [*_few(count, low, high, seconds), *_trend(times, seconds), *_lemon(found, count, gpus)]
+    notes = [*_few(count, low, high, seconds), *_trend(times, seconds), *_lemon(found, gpus)]
     return CauseFit(*kind, of, count, seconds, low, high, None, (0.0, 0.0), tuple(notes))
 
 
@@ -190,14 +190,16 @@ def _trend(times: Sequence[float], seconds: float) -> list[str]:
     return [f"came {how} and {how} often (Laplace {score:+.1f}): one rate does not say it"] if abs(score) > 2.58 else []
 
 
-def _lemon(found: Sequence[Seen], count: float, gpus: int) -> list[str]:
-    """A device that has more than chance gives any of so many."""
+def _lemon(found: Sequence[Seen], gpus: int) -> list[str]:
+    """A device that has more than chance gives any of so many; what strikes the job as a whole tells no device."""
     from scipy.stats import poisson
 
     devices: dict[str, float] = {}
     for many, _, device in found:
         devices[device] = devices.get(device, 0.0) + many
-    devices.pop("", None)
+    for nothing in ("", "job"):
+        devices.pop(nothing, None)
+    count = sum(devices.values())
     worst = max(devices, key=lambda name: devices[name], default="")
     if not worst or gpus * float(poisson.sf(devices[worst] - 1, count / gpus)) > 0.01:
         return []
