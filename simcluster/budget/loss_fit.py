@@ -126,7 +126,7 @@ def _errors(best: Floats, logs: Floats, draws: int) -> dict[str, float]:
 
 def _numbers(rows: Sequence[Row]) -> Iterator[tuple[float, float, float]]:
     """(parameters, tokens, loss) of each row."""
-    columns = {name: _column(rows[0].texts, spellings) for name, spellings in _NAMES.items()}
+    columns = columns_of_rows(rows)
     missing = [name for name in ("parameters", "loss") if columns[name] is None]
     if missing or (columns["tokens"] is None and columns["compute"] is None):
         missing = missing or ["tokens", "compute"]
@@ -135,19 +135,25 @@ def _numbers(rows: Sequence[Row]) -> Iterator[tuple[float, float, float]]:
             f"or compute (FLOP); there are {', '.join(rows[0].texts)}"
         )
     for row in rows:
-        parameters, loss = (_positive(row, columns[name]) for name in ("parameters", "loss"))
+        parameters, loss = (positive(row, columns[name]) for name in ("parameters", "loss"))
         if columns["tokens"] is not None:
-            tokens = _positive(row, columns["tokens"])
+            tokens = positive(row, columns["tokens"])
         else:
-            tokens = _positive(row, columns["compute"]) / (FLOP_PER_TOKEN * parameters)
+            tokens = positive(row, columns["compute"]) / (FLOP_PER_TOKEN * parameters)
         yield parameters, tokens, loss
+
+
+def columns_of_rows(rows: Sequence[Row]) -> dict[str, str | None]:
+    """By parameters, tokens, compute and loss the column that has it; None where none does."""
+    return {name: _column(rows[0].texts, spellings) for name, spellings in _NAMES.items()}
 
 
 def _column(header: Mapping[str, str], spellings: Sequence[str]) -> str | None:
     return next((name for name in header if name.strip() in spellings), None)
 
 
-def _positive(row: Row, column: str | None) -> float:
+def positive(row: Row, column: str | None) -> float:
+    """The number of a row in a column; InputError where it is none above zero."""
     assert column is not None
     value = row.cells[column]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.budget.compute_law import of_compute_alone
 from simcluster.budget.loss_fit import LossFit, fit_loss_law
 from simcluster.budget.loss_laws import LossLaw
-from simcluster.cli import common
+from simcluster.cli import common, scaling_compute
 from simcluster.documents.overrides import expand_vary, parse_override
-from simcluster.documents.rows import read_csv
+from simcluster.documents.rows import Row, read_csv
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
 from simcluster.studies.scaling.scale import Scaling, scaling
@@ -25,9 +27,15 @@ def run(args: argparse.Namespace) -> None:
     given = {name: value for name in _ASKED if (value := getattr(args, name)) is not None}
     if args.leave_out and not args.fit:
         raise InputError("--leave-out says which rows are not fitted; give them: --fit rows.csv")
+    if args.leave_out < 0:
+        raise InputError(f"--leave-out {args.leave_out}: how many rows of the highest loss; it is not below zero")
     if args.fit and args.law:
         raise InputError("--fit and --law are two laws; give one of them")
-    fit = _fit(args) if args.fit else None
+    rows = read_csv(Path(args.fit)) if args.fit else ()
+    if rows and of_compute_alone(rows):
+        scaling_compute.run(args, rows, given)
+        return
+    fit = _fit(args, rows) if args.fit else None
     if fit is not None and not args.scenario and not given:
         if args.plot or args.costs:
             raise InputError("--plot and --costs draw an answer; ask for one, as in --compute 1e22 or --loss 2.0")
@@ -68,9 +76,8 @@ def _law(text: str) -> str | dict[str, Any]:
     return value if isinstance(value, dict) else text
 
 
-def _fit(args: argparse.Namespace) -> LossFit:
-    path = Path(args.fit)
-    return fit_loss_law(read_csv(path), path.name, left_out=args.leave_out, draws=_DRAWS)
+def _fit(args: argparse.Namespace, rows: Sequence[Row]) -> LossFit:
+    return fit_loss_law(rows, Path(args.fit).name, left_out=args.leave_out, draws=_DRAWS)
 
 
 def _told(fit: LossFit) -> str:
