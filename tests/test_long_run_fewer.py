@@ -17,10 +17,9 @@ from simcluster.longrun.times import ExponentialTime, FixedTime
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.simulate import simulate
 from simcluster.studies.long_run.build import long_run_of
-from simcluster.studies.long_run.fewer import fewer_of, step_of
 from simcluster.studies.long_run.states import StepStates
 from simcluster.studies.multi_job import Placed, simulate_together
-from simcluster.studies.whatif.mitigations import with_ranks, without_machine
+from simcluster.studies.whatif.fewer import dropped, fewer_of, step_of, with_ranks, without_machine
 
 PODS = {
     "cluster": {"topology": "dgx_h100", "nodes": 8, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 4}},
@@ -63,6 +62,24 @@ def test_any_replica_may_be_the_one_that_leaves() -> None:
     assert one is not None
     assert step_of(one) == found[0]  # to the bit, though few of its ranks are played
     np.testing.assert_allclose(found, found[0], rtol=1e-12)
+
+
+def test_a_machine_that_is_dropped_takes_its_replica_along() -> None:
+    slow = {"kind": "slow_gpu", "rank": 4, "factor": 1.5}  # machine 2: stage 0 of replica 2
+    left, note = dropped(job(faults=[slow]), 2)
+    assert left is not None
+    assert left.gpus == (*range(4), 6, 7, *range(8, 12), 14, 15)
+    assert (left.scenario.dp, left.scenario.faults, "2 healthy GPUs idle" in note) == (3, (), True)
+    moved, same = without_machine(job(faults=[slow]), 2)
+    assert moved is not None
+    assert note == same
+    assert step_of(left) == pytest.approx(simulate(moved).step_time, rel=0.05)
+    (alone,) = simulate_together([Placed(left.scenario, left.gpus)], job().cluster.built, folded=False)
+    assert step_of(left) == alone.step_time
+    other, _ = dropped(job(faults=[slow, slow | {"rank": 7}]), 2)  # one goes on with a slow GPU: ranks move up
+    assert other is not None
+    assert other.gpus is None
+    assert dropped(job(**{"parallel.dp": 1, "gpus": 4}), 0)[0] is None
 
 
 def test_what_is_wrong_with_a_rank_stays_with_it() -> None:

@@ -115,9 +115,7 @@ def test_lengths_are_whole_tokens(documents: list[float]) -> None:
         ("--documents 5,6 --unique 2T", "--unique gives epochs of so many --tokens"),
     ],
 )
-def test_options_that_say_nothing_are_one_message(
-    options: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_say_nothing_are_one_message(options: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["packing", "--length", "10", *options.split()]) == 2
     assert words in capsys.readouterr().err
 

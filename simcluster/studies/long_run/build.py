@@ -18,11 +18,11 @@ from simcluster.longrun.times import FixedTime, TimeSpec, WeibullTime
 from simcluster.scenario.checkpoint_plan import Weight, host_memory_words
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
-from simcluster.studies.long_run.fewer import fewer_of
 from simcluster.studies.long_run.intervals import Savings, interval_of
 from simcluster.studies.long_run.losses import tokens_to_loss
 from simcluster.studies.long_run.parts_of import Devices
 from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.whatif.fewer import fewer_of
 
 
 def section_of(scenario: Scenario) -> RunSpec:

@@ -17,8 +17,8 @@ from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import Weight, weight_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
-from simcluster.studies.long_run.fewer import fewer_of, step_of
 from simcluster.studies.long_run.parts_of import Parts, StandIn
+from simcluster.studies.whatif.fewer import fewer_of, step_of
 
 MOST = 50
 """Steps that a run may ask for."""

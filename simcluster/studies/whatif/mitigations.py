@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.schedules import schedules_with
-from simcluster.simulate import replay
+from simcluster.studies.whatif.fewer import FewerReplicas, dropped, step_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,12 @@ class Mitigation:
 def what_pays(result: Result) -> list[Mitigation]:
     """Those that apply to the scenario of a result, best first; what cannot be planned is left out."""
     found = []
-    for what, scenario, note in _changes(result.scenario):
+    for what, changed, note in _changes(result.scenario):
         try:
-            step_time = replay(scenario).step_time
+            step_time = step_of(changed)
         except InputError:  # a schedule that cannot be cut otherwise, for one
             continue
-        found.append(_of(result, what, scenario, step_time, note))
+        found.append(_of(result, what, changed.scenario, step_time, note))
     return sorted(found, key=lambda each: -each.pays)
 
 
@@ -62,23 +61,27 @@ def _of(result: Result, what: str, scenario: Scenario, step_time: float, note: s
     return Mitigation(what, step_time, new.training.global_batch, new.gpus, 1 - ratio, 1 - per_gpu, note)
 
 
-def _changes(scenario: Scenario) -> Iterator[tuple[str, Scenario, str]]:
-    """(what, the changed scenario, what is to be said of it)."""
+def _changes(scenario: Scenario) -> Iterator[tuple[str, FewerReplicas, str]]:
+    """(what, the changed job, what is to be said of it)."""
+
+    def as_placed(changes: Mapping[str, Any]) -> FewerReplicas:
+        return FewerReplicas(scenario.model_copy(update=changes), None)
+
     faults = scenario.faults
     if scenario.parallel.pp > 1 and scenario.pipeline.layers_per_stage != "auto":
         pipeline = scenario.pipeline.model_copy(update={"layers_per_stage": "auto"})
-        yield "rebalance the stages (layers_per_stage: auto)", scenario.model_copy(update={"pipeline": pipeline}), ""
+        yield "rebalance the stages (layers_per_stage: auto)", as_placed({"pipeline": pipeline}), ""
     for machine in slow_machines(scenario):
         healthy = tuple(fault for fault in faults if not _slows(fault, scenario, machine))
-        yield f"replace machine {machine} by a healthy one", scenario.model_copy(update={"faults": healthy}), ""
-        smaller, note = without_machine(scenario, machine)
+        yield f"replace machine {machine} by a healthy one", as_placed({"faults": healthy}), ""
+        smaller, note = dropped(scenario, machine)
         if smaller is not None:
-            yield f"drop machine {machine}, go on with dp {smaller.dp}", smaller, note
+            yield f"drop machine {machine}, go on with dp {smaller.scenario.dp}", smaller, note
     remedies = [fault.remedy() for fault in faults]
     for what in dict.fromkeys(remedy[0] for remedy in remedies if remedy is not None):
         pairs = zip(faults, remedies, strict=True)
         better = tuple(remedy[1] if remedy is not None and remedy[0] == what else fault for fault, remedy in pairs)
-        yield what, scenario.model_copy(update={"faults": better}), ""
+        yield what, as_placed({"faults": better}), ""
 
 
 def slow_machines(scenario: Scenario) -> list[int]:
@@ -92,47 +95,3 @@ def _slows(fault: FaultSpec, scenario: Scenario, machine: int) -> bool:
     """Does a fault slow the GPUs of this machine alone?"""
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
     return "slowness" in fault.effects() and {hosts[rank] for rank in fault.chosen(hosts)} == {machine}
-
-
-def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, str]:
-    """The same job with a replica less and without the machine, and what is to be said of its batch and idle GPUs.
-
-    Ranks move up into the gap (``with_ranks``).  None for a job of a single replica.
-    """
-    hosts = scenario.cluster.built.host_of[: scenario.gpus]
-    replica = scenario.gpus // scenario.dp
-    kept = [rank for rank in range(scenario.gpus) if hosts[rank] != machine]
-    dp = min(scenario.dp - 1, len(kept) // replica)
-    if dp < 1:
-        return None, "the job has a single replica"
-    changed = with_ranks(scenario, dp, kept[: dp * replica])
-    batch, notes = changed.training.global_batch, []
-    if batch != scenario.training.global_batch:
-        notes.append(f"global batch {batch:,}, as {scenario.training.global_batch:,} does not divide")
-    if len(kept) > changed.gpus:
-        notes.append(f"{len(kept) - changed.gpus:,} healthy GPUs idle")
-    return changed, "; ".join(notes)
-
-
-def with_ranks(scenario: Scenario, dp: int, kept: Sequence[int]) -> Scenario:
-    """The same job with so many replicas, of whose ranks those that are ``kept`` are left, in this order.
-
-    The global batch stays where the replicas can share it, else it is the nearest smaller one that they can.  What is
-    wrong with a rank goes where that rank goes.
-    """
-    hosts = scenario.cluster.built.host_of[: scenario.gpus]
-    parallel, training = scenario.parallel, scenario.training
-    together = dp * training.micro_batch
-    if scenario.pipeline.schedule in schedules_with("in_groups"):
-        together *= parallel.pp
-    batch = training.global_batch // together * together or together
-    place = {rank: number for number, rank in enumerate(kept)}
-    moved = [fault.moved(hosts, place) for fault in scenario.faults]
-    return scenario.model_copy(
-        update={
-            "gpus": len(kept),
-            "parallel": parallel.model_copy(update={"dp": dp}),
-            "training": training.model_copy(update={"global_batch": batch}),
-            "faults": tuple(fault for fault in moved if fault is not None),
-        }
-    )

@@ -7,11 +7,12 @@ is 0.6 % of Llama 3 405B's step on 16,384 GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Ints
+from simcluster.base.arrays import Bools, Ints
 from simcluster.engine.choose import play_by
 from simcluster.engine.contention_check import crowded
 from simcluster.engine.lower import lower
@@ -20,11 +21,11 @@ from simcluster.results.result import Result
 from simcluster.scenario.job import slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
+from simcluster.schedules import schedules_with
 from simcluster.simulate import replay
 from simcluster.step.loading import loading_of, without_loader
 from simcluster.step.planned import choices_of, plan, where_proved
 from simcluster.studies.multi_job import Placed, simulate_together
-from simcluster.studies.whatif.mitigations import with_ranks, without_machine
 from simcluster.symmetry.folding import Symmetry
 from simcluster.symmetry.optimistic import OptimisticFold
 
@@ -58,11 +59,36 @@ def fewer_of(scenario: Scenario, machines: int) -> FewerReplicas | None:
     return FewerReplicas(with_ranks(scenario, left, gpus), tuple(gpus))
 
 
+def dropped(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str]:
+    """The job without a machine and the replicas that have ranks on it, and what is to be said of that.
+
+    The others stay where they are, as in ``fewer_of``, where nothing is wrong with them; else ranks move up
+    (``without_machine``).  None for a job of a single replica.
+    """
+    moved, note = without_machine(scenario, machine)
+    if moved is None or choices_of(scenario).steps:
+        return moved and FewerReplicas(moved, None), note
+    hosts = scenario.cluster.built.hosts[: scenario.gpus]
+    grid = plan_of(scenario, schedule_of(scenario)).grid
+    gone = (hosts[grid] == machine).any(axis=tuple(axis for axis in range(grid.ndim) if axis != 1))
+    kept = _apart(grid, hosts, gone)
+    if kept is None or kept.shape[1] != moved.dp:
+        return FewerReplicas(moved, None), note
+    gpus = np.sort(kept.ravel()).tolist()
+    stays = with_ranks(scenario, moved.dp, gpus)
+    return FewerReplicas(moved, None) if stays.faults else FewerReplicas(stays, tuple(gpus)), note
+
+
 def _whole(scenario: Scenario, hosts: Ints, left: int) -> Ints | None:
     """The ranks of the last ``left`` replicas, as in a plan's grid, if those share no machine with others."""
     grid = plan_of(scenario, schedule_of(scenario)).grid
-    kept, gone = grid[:, len(grid[0]) - left :], grid[:, : len(grid[0]) - left]
-    return None if np.isin(hosts[kept], hosts[gone]).any() else kept
+    return _apart(grid, hosts, np.arange(grid.shape[1]) < grid.shape[1] - left)
+
+
+def _apart(grid: Ints, hosts: Ints, gone: Bools) -> Ints | None:
+    """The ranks of the replicas that are not ``gone``, if they share no machine with those that are."""
+    kept = grid[:, ~gone]
+    return None if np.isin(hosts[kept], hosts[grid[:, gone]]).any() else kept
 
 
 def step_of(job: FewerReplicas) -> float:
@@ -101,3 +127,47 @@ def step_of(job: FewerReplicas) -> float:
                 job=planned.job,
                 facts=planned.facts,
             ).step_time
+
+
+def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, str]:
+    """The same job with a replica less and without the machine, and what is to be said of its batch and idle GPUs.
+
+    Ranks move up into the gap (``with_ranks``).  None for a job of a single replica.
+    """
+    hosts = scenario.cluster.built.host_of[: scenario.gpus]
+    replica = scenario.gpus // scenario.dp
+    kept = [rank for rank in range(scenario.gpus) if hosts[rank] != machine]
+    dp = min(scenario.dp - 1, len(kept) // replica)
+    if dp < 1:
+        return None, "the job has a single replica"
+    changed = with_ranks(scenario, dp, kept[: dp * replica])
+    batch, notes = changed.training.global_batch, []
+    if batch != scenario.training.global_batch:
+        notes.append(f"global batch {batch:,}, as {scenario.training.global_batch:,} does not divide")
+    if len(kept) > changed.gpus:
+        notes.append(f"{len(kept) - changed.gpus:,} healthy GPUs idle")
+    return changed, "; ".join(notes)
+
+
+def with_ranks(scenario: Scenario, dp: int, kept: Sequence[int]) -> Scenario:
+    """The same job with so many replicas, of whose ranks those that are ``kept`` are left, in this order.
+
+    The global batch stays where the replicas can share it, else it is the nearest smaller one that they can.  What is
+    wrong with a rank goes where that rank goes.
+    """
+    hosts = scenario.cluster.built.host_of[: scenario.gpus]
+    parallel, training = scenario.parallel, scenario.training
+    together = dp * training.micro_batch
+    if scenario.pipeline.schedule in schedules_with("in_groups"):
+        together *= parallel.pp
+    batch = training.global_batch // together * together or together
+    place = {rank: number for number, rank in enumerate(kept)}
+    moved = [fault.moved(hosts, place) for fault in scenario.faults]
+    return scenario.model_copy(
+        update={
+            "gpus": len(kept),
+            "parallel": parallel.model_copy(update={"dp": dp}),
+            "training": training.model_copy(update={"global_batch": batch}),
+            "faults": tuple(fault for fault in moved if fault is not None),
+        }
+    )
