@@ -68,10 +68,10 @@ assert best.loss < own.loss < best.loss + 0.01
 Markdown(
     f"By the refit of Chinchilla's law that is the default here, the best is {best.parameters / 1e9:.0f}B parameters on "
     f"{best.tokens / 1e9:,.0f}B tokens. Laws differ by {laws['loss'].max() - laws['loss'].min():.2f} in the loss that they "
-    f"foresee, for each was fitted on other data, and digits matter: Chinchilla's constants as they are printed, to two or "
-    f"three, ask for {digits['tokens_per_parameter']:.0f} tokens a parameter, and the refit for "
-    f"{best.tokens_per_parameter:.0f}. (Llama 3's law says how large, not how good.) The curve is flat, though: 13B is half the size and gets to {own.loss:.3f} instead "
-    f"of {best.loss:.3f}."
+    f"foresee, for each was fitted on other data, and digits matter: with the exponents rounded as Chinchilla's authors "
+    f"printed them it is {digits['tokens_per_parameter']:.0f} tokens a parameter, and {best.tokens_per_parameter:.0f} by the "
+    f"refit. (Llama 3's law says how large, not how good.) But the curve is flat at its bottom: 13B, about half the size, gets "
+    f"to {own.loss:.3f} instead of {best.loss:.3f}."
 )
 
 # %% [markdown]
@@ -97,8 +97,8 @@ Markdown(
 # %% [markdown]
 # ## Does it fit?
 #
-# With weights, gradients and Adam's moments in bf16 and a master copy in fp32, each parameter takes 18 bytes. ZeRO shards
-# them over the replicas, stage by stage: the optimizer, then gradients, then weights.
+# Every parameter comes with a gradient, Adam's two moments and a master copy in fp32: the bytes that the first wall above
+# names. ZeRO shards them over the replicas, stage by stage: the optimizer's, then gradients, then the weights themselves.
 
 # %%
 ladder = pd.DataFrame(state_ladder("13B", dp=32, device="h100").to_dict()["zero"]).set_index("zero")
@@ -107,9 +107,8 @@ gb.columns = ["GB a GPU", "of all GPUs' redundant (GB)", "largest model (B)"]
 gb.assign(**{"fits in 80 GB": ladder["fits"], "fewest replicas": ladder["smallest_dp"].astype("Int64")}).round(1)
 
 # %% [markdown]
-# State is not all: activations come on top, and how many depends on the layout. So the job is written down, as it would be
-# launched, and played: under each stage of ZeRO, and with the largest micro batch that fits. (`largest` does that for
-# anything in a scenario that is a number.)
+# State is not all: activations come on top, and how many depends on the layout. So the job is written down as it would be
+# launched: two GPUs share each layer (tp), and 32 such pairs split the batch (dp). It is played under each stage of ZeRO.
 
 # %%
 JOB = """
@@ -126,6 +125,16 @@ pd.DataFrame({f"ZeRO-{rung.zero}" + " (ours)" * rung.own: {"GB on the fullest GP
               for rung in rungs}).T.round(1)  # fmt: skip
 
 # %%
+one, two, three = rungs[1:]
+assert one.fits and not rungs[0].fits and two.step_time < 1.001 * one.step_time < three.step_time
+Markdown(
+    f"By itself a GPU would need {gb.loc[1, 'GB a GPU']:.0f} GB for the state alone under ZeRO-1; with half of each layer it "
+    f"holds {one.held.total / 1e9:.0f} GB of everything. ZeRO-2 is as fast in {two.held.total / 1e9:.0f} GB, and ZeRO-3, which "
+    f"gathers weights over and over, {three.step_time / one.step_time - 1:.1%} slower. How large a micro batch has room? "
+    "`largest` answers for anything in a scenario that is a number:"
+)
+
+# %%
 print(simcluster.largest(job, "training.micro_batch").summary())
 
 # %% [markdown]
@@ -138,10 +147,12 @@ step = simcluster.simulate(job)
 pd.DataFrame({"ms a step": {name: 1e3 * seconds for name, seconds in step.times.breakdown.items() if seconds}}).round(1).T
 
 # %%
-assert step.fits and step.mfu > 0.4
+other = simcluster.simulate(simcluster.load_text(JOB, {"parallel": {"dp": 64, "zero": 3}, "overlap.tensor": False}))
+assert other.fits and other.mfu > step.mfu > 0.4
 Markdown(
     f"A step of {job.tokens_per_step:,} tokens takes {step.step_time:.3f} s: an MFU of {step.mfu:.1%}, better than the guess, "
-    f"with {step.memory.total / 1e9:.0f} GB on the fullest GPU."
+    f"but not all that could be. Nothing but ZeRO-3, over all 64 GPUs, and no tp, takes {other.step_time:.3f} s: {other.mfu:.1%}. "
+    "(`simcluster plan` looks for such things, as in notebook 06.) We go on with ours, to see what the difference costs."
 )
 
 # %% [markdown]
@@ -160,9 +171,9 @@ packed.round(4)
 # (half of them below 1,000 tokens), padded and packed: what counts is *real* tokens a second.
 
 # %%
-one = {"cluster.nodes": 1, "parallel.tp": 4, "parallel.dp": 2, "training.global_batch": 8}
+alone = {"cluster.nodes": 1, "parallel.tp": 8, "parallel.dp": 1, "training.global_batch": 8}
 DATA = {"documents": {"kind": "lognormal", "median": 1000, "sigma": 1.6}, "unique": "300B"}
-played = {rule: simcluster.simulate(simcluster.load_text(JOB, {**one, "data": {**DATA, "packing": rule}})) for rule in ("pad", "balanced")}
+played = {rule: simcluster.simulate(simcluster.load_text(JOB, {**alone, "data": {**DATA, "packing": rule}})) for rule in ("pad", "balanced")}
 numbers = {rule: result.to_dict() for rule, result in played.items()}
 real = pd.DataFrame({rule: {"real tokens (%)": 100 * each["real_token_fraction"], "MFU (%)": 100 * each["mfu"],
                             "MFU of real tokens (%)": 100 * each["real_mfu"], "real tokens/s": each["real_tokens_per_s"]}
@@ -188,7 +199,7 @@ Markdown(
 # *simulated* step of each size.
 
 # %%
-grown = scaling(job, loss=LOSS, price=PRICE, vary={"cluster.nodes": [8, 16, 32, 128]})
+grown = scaling(job, loss=LOSS, price=PRICE, vary={"cluster.nodes": [8, 32, 128]})
 sizes = grown.batches
 pd.DataFrame({"GPUs": sizes["gpus"], "batch (M tokens)": sizes["batch"] / 1e6, "of the critical one": sizes["of_critical"],
               "tokens (B)": sizes["tokens"] / 1e9, "days": sizes["days"], "dollars": sizes["dollars"]}).round(2)  # fmt: skip
@@ -201,7 +212,7 @@ first, last = sizes.iloc[0], sizes.iloc[-1]
 assert last["days"] < first["days"] and last["dollars"] > first["dollars"]
 Markdown(
     f"{last['gpus'] / first['gpus']:.0f} times the GPUs are done {first['days'] / last['days']:.1f} times as soon, for "
-    f"{last['dollars'] / first['dollars']:.1f} times the money. With 64 the budget holds: {first['days']:.1f} days, "
+    f"{last['dollars'] / first['dollars']:.1f} times the money. With {first['gpus']:.0f} the budget holds: {first['days']:.1f} days, "
     f"${first['dollars']:,.0f}."
 )
 
@@ -209,7 +220,7 @@ Markdown(
 # ## The run
 #
 # A month is long enough for GPUs to fail. A `run:` section says when it ends (by a loss), what fails (as often as Meta saw
-# with Llama 3), where checkpoints go, and what things cost. It is played fifty times, with other luck.
+# with Llama 3), where checkpoints go, and what things cost. It is played again and again, each time with other luck.
 
 # %%
 RUN = {
@@ -220,8 +231,8 @@ RUN = {
     "spares": {"warm": 1},
     "price": PRICE,
     "power": {"price": 0.08},
-    "achievable_mfu": "50%",
-    "played": 50,
+    "achievable_mfu": other.mfu,
+    "played": 30,
 }
 run = simcluster.train(simcluster.load_text(JOB, {"run": RUN}))
 simcluster.plots.fates({"the run": run})
@@ -236,8 +247,8 @@ days, mwh = run.days, run.energy.total.mean() / 1e3
 assert run.goodput > 0.99 and abs(run.loss - LOSS) < 1e-3
 Markdown(
     f"**{days:.1f} days, ${run.dollars:,.0f}, {mwh:.0f} MWh for a loss of {run.loss:.2f}.** Failures hardly matter at this size: "
-    f"{run.goodput:.1%} of the time goes into steps that are kept. What can be saved is in the step: at an MFU of 50 % "
-    f"the same tokens would cost ${run.price_of_mfu.lost:,.0f} less. (A law of loss knows no batch. The table above "
+    f"{run.goodput:.1%} of the time goes into steps that are kept. What can be saved is in the step: at the "
+    f"{other.mfu:.1%} of the other layout the same tokens would cost ${run.price_of_mfu.lost:,.0f} less. (A law of loss knows no batch. The table above "
     f"counted it, at {first['of_critical']:.2f} of the critical one: {first['tokens'] / goal.to_loss.tokens - 1:.0%} more tokens, "
     f"{first['days']:.1f} days. Which of the two it will be, a small run of one's own would tell.)"
 )
