@@ -50,6 +50,13 @@ def simulate(
     return replay(scenario, folded=folded, collapsed=collapsed, clean=without, planned=planned)
 
 
+def validation_pass(scenario: Scenario) -> Result:
+    """The scenario's batch, forward only, as a validation goes through it: a program of F alone, with its own bubble,
+    its faults, and no gradients, optimizer, loader or checkpoint."""
+    alone = without_loader(scenario).model_copy(update={"steps": 1, "checkpoint": None})
+    return replay(alone, planned=plan(alone, trains=False))
+
+
 @collector_off()
 def replay(
     scenario: Scenario,

@@ -51,6 +51,7 @@ def drawn_pattern(rng: random.Random) -> CheckpointPattern:
         cycles=rng.choice([2, 3, 7]) if memory else 1,
         verify=rng.choice([0.0, 0.0, 10.0]),
         keep=rng.choice([1, 2, 5]),
+        validation=rng.choice([0.0, 0.0, 0.2]),
     )
 
 

@@ -22,6 +22,7 @@ from simcluster.show import plots
 from simcluster.show.explanation import explanation
 from simcluster.show.summary import replicas, summary
 from simcluster.simulate import simulate
+from simcluster.studies.long_run.amortised import AmortisedRow, amortised, amortised_document, amortised_lines
 from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, what_if_free
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
@@ -52,11 +53,14 @@ def run(args: argparse.Namespace) -> None:
         result = simulate(scenario)
     free = what_if_free(result) if args.explain or args.critical else []
 
+    rows = amortised(result)
+    lines = ["\n".join(amortised_lines(result, rows))] if rows else []
+
     def text() -> str:
-        told = [summary(result), *([replicas(distribution)] if distribution else [])]
+        told = [summary(result), *lines, *([replicas(distribution)] if distribution else [])]
         return "\n\n".join([*told, *([explanation(result, free)] if args.explain else [])])
 
-    common.answer(args, text, lambda: {**result.to_dict(), **_played(free, distribution)})
+    common.answer(args, text, lambda: {**result.to_dict(), **_played(free, distribution), **_amortised(result, rows)})
     if args.timeline:
         common.write_table(args.timeline, result.timeline)
     if trace:
@@ -83,6 +87,11 @@ def _played(free: Sequence[Free], distribution: Distribution | None) -> dict[str
     if distribution:
         found["step_time_distribution_s"] = distribution.to_dict()
     return found
+
+
+def _amortised(result: Result, rows: Sequence[AmortisedRow]) -> dict[str, Any]:
+    """What the scenario's run adds to a step."""
+    return {"amortised": amortised_document(result, rows)} if rows else {}
 
 
 def _window(text: str | None) -> tuple[float, float] | None:

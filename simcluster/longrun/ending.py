@@ -94,7 +94,7 @@ def kept_share(run: LongRun) -> float:
 def _share(run: LongRun, steps: int, saving: Saving, rate: float) -> float:
     """That between snapshots so many steps apart, or in the whole run where that has fewer."""
     down, exposed = restart_seconds(run)
-    work, stall = min(steps, run.goal) * run.pattern.step, saving.stall + run.pattern.verify
+    work, stall = min(steps, run.goal) * run.pattern.each, saving.stall + run.pattern.verify
     if rate * max(exposed, work + stall + saving.write) > _NEVER:
         return 0.0
     if not saving.write:

@@ -54,6 +54,7 @@ class Outcomes:
             "checkpoint": pattern.spent("stall", until) + stalled,
             "write": pattern.spent("write", until) + closing - verified - stalled,
             "verification": pattern.spent("verify", until) + verified,
+            "validation": pattern.validation * pattern.spent("steps", until),
         }
         productive = self.at - sum(own.values())
         return (

@@ -44,7 +44,8 @@ def steps_of_write(saving: Saving, step: float) -> int:
 class CheckpointPattern:
     """A snapshot every ``steps`` steps (of ``step`` seconds): each ``cycles``-th to ``storage``, others to ``memory``.
 
-    Before each, a verification takes ``verify``; ``keep`` snapshots on storage are kept.
+    Before each, a verification takes ``verify``; ``keep`` snapshots on storage are kept.  ``validation`` is what
+    validations take, in seconds a step: spread evenly, for they have another period.
 
     The pattern begins with the write of what the run was begun or restored from, which is made safe again.
     InputError if a write takes longer than the work until the next snapshot: it would never keep up.
@@ -57,16 +58,22 @@ class CheckpointPattern:
     cycles: int = 1
     verify: float = 0.0
     keep: int = 1
+    validation: float = 0.0
 
     def __post_init__(self) -> None:
         for saving in self._savings:
-            least = steps_of_write(saving, self.step)
+            least = steps_of_write(saving, self.each)
             if self.steps < least:
-                work = self.steps * self.step + saving.slowed * saving.write
+                work = self.steps * self.each + saving.slowed * saving.write
                 raise InputError(
                     f"run.checkpoint: a write takes {saving.write:.4g} s, the work between two snapshots {work:.4g} s; "
                     f"write less often (every {least} steps) or faster (to)"
                 )
+
+    @property
+    def each(self) -> float:
+        """Seconds of a step with its share of validations."""
+        return self.step + self.validation
 
     @cached_property
     def _savings(self) -> list[Saving]:
@@ -83,8 +90,8 @@ class CheckpointPattern:
             return round(seconds * _GRID) / _GRID
 
         for saving, before in zip(self._savings, [self._savings[-1], *self._savings[:-1]], strict=True):
-            beside = before.write * (1 - before.slowed) / self.step
-            work = (self.steps - beside) * self.step
+            beside = before.write * (1 - before.slowed) / self.each
+            work = (self.steps - beside) * self.each
             cycle = [("write", before.write, beside), ("work", work, self.steps - beside)]
             cycle += [("verify", self.verify, 0.0), ("stall", saving.stall, 0.0)]
             rows.append([(what, on_grid(seconds), steps) for what, seconds, steps in cycle])
@@ -95,7 +102,7 @@ class CheckpointPattern:
         """What has been spent at every change of phase of one period."""
         known = {what: [0.0] for what in ("at", "steps", "write", "verify", "stall")}
         for what, seconds, steps in (phase for cycle in self.phases for phase in cycle):
-            more = {"at": seconds, "steps": steps, what: seconds - steps * self.step if what == "write" else seconds}
+            more = {"at": seconds, "steps": steps, what: seconds - steps * self.each if what == "write" else seconds}
             for name, values in known.items():
                 values.append(values[-1] + more.get(name, 0.0))
         return {name: np.array(values) for name, values in known.items()}

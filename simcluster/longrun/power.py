@@ -26,7 +26,7 @@ Utilisation = Annotated[float, Field(strict=False, ge=0, le=1)]
 KWH = 3.6e6
 """Joules."""
 
-_TRAINS = ("productive", "write", "lost")
+_TRAINS = ("productive", "write", "validation", "lost")
 _WAITS = ("checkpoint", "verification", "slow", "detection", "pause")  # all or most GPUs wait in a collective
 
 

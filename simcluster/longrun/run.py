@@ -33,7 +33,8 @@ SOON = 1e-6
 """Seconds within which a machine that comes back is there: of sums of weeks no more is exact."""
 
 FATES = ("lost", "slow", "detection", "diagnosis", "waiting", "restart", "pause", "maintenance")
-"""What becomes of the seconds of a run by a cause; those by none are productive, checkpoint, write and verification."""
+"""What becomes of the seconds of a run by a cause; those by none are productive, checkpoint, write,
+verification and validation."""
 
 
 @dataclass(frozen=True)

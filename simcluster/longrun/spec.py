@@ -224,6 +224,23 @@ class CheckpointSpec(Spec):
     price: Positive | None = None
 
 
+class ValidationSpec(Spec):
+    """A validation ``every`` so many steps: ``batches`` of the job's global batch, forward only.
+
+    ``seconds`` stand for those of a whole validation that were measured.
+    """
+
+    every: Annotated[int, Field(strict=True, ge=1, le=10**9), BeforeValidator(lambda value: _steps(value))]
+    batches: Annotated[int, Field(strict=True, ge=1, le=10**7)] = 1
+    seconds: Seconds | None = None
+
+
+def _steps(value: object) -> object:
+    """ "1000 steps" is 1000."""
+    number, _, unit = str(value).strip().partition(" ") if isinstance(value, str) else ("", "", "")
+    return int(number) if number.isdigit() and unit.strip() in ("step", "steps", "") else value
+
+
 class RestartPart(Spec):
     """A part of a restart: how long it ``takes``; in an ``exposed`` one the job can fail again.
 
@@ -304,6 +321,7 @@ class RunSpec(Spec):
     stages: tuple[StageSpec, ...] = ()
     failures: Annotated[FailuresSpec, BeforeValidator(_failures)] = FailuresSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
+    validation: ValidationSpec | None = None
     detection: Time = FixedTime(seconds="2 min")
     restart: tuple[RestartPart, ...] = ()
     spares: SparesSpec = SparesSpec(unlimited=True)

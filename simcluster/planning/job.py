@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal, Protocol
 
@@ -188,6 +188,15 @@ class Job:
     offload: Offload = Offload()
     overlap_pairs: bool = False  # do the halves of a fused pair run beside each other?
     saved: SavedParts | None = None  # the checkpoint that is taken
+    trains: bool = True  # or goes forward only, as a validation does
+
+    def forward_only(self) -> Job:
+        """A pass of validation: the forwards of its schedule, in their order, without gradients and optimizer."""
+        gathers = self.data_parallel.zero == 3 and self.data_parallel.overlap_gather  # else parameters are there
+        data = replace(self.data_parallel, overlap_reduce=False, overlap_gather=gathers)
+        rows = tuple(tuple(action for action in row if action.kind == "F") for row in self.schedule.rows)
+        schedule = replace(self.schedule, rows=rows, fused=())
+        return replace(self, schedule=schedule, data_parallel=data, saved=None, steps=1, trains=False)
 
     @property
     def replicas(self) -> int:

@@ -44,7 +44,8 @@ class _Stage:
         for step in range(self._job.steps):
             self._replicas.before(step)
             self._pipeline(step)
-            self._replicas.finish(step)
+            if self._job.trains:
+                self._replicas.finish(step)
             if self._job.saved:
                 self._job.saved.put(self._lanes, step)
         return self._lanes.program()

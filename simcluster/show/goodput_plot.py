@@ -108,9 +108,9 @@ def _closed_form(training: WeeklyRuns) -> float | None:
     share = known.get("goodput, exact", known.get("goodput, two levels"))
     if share is None or share <= 0:
         return None
+    run = training.run
     if not _ends_with_a_step(training):
         return 100 * float(share)
-    run = training.run
     return float(known.get("days", run.goal * run.pattern.step / share / DAY))
 
 

@@ -23,6 +23,7 @@ LOOKS: Mapping[str, tuple[str, Colour]] = {
     "write": ("slowed by a write", tinted(rgb(COMPUTE_KINDS["weight_grad"]), 0.55)),
     "checkpoint": ("checkpoint", rgb(COMPUTE_KINDS["weight_grad"])),
     "verification": ("verification", rgb(COMPUTE_KINDS["other"])),
+    "validation": ("validation", rgb(COMPUTE_KINDS["validation"])),
     "lost": ("lost, done again", rgb(STREAMS["tp"])),
     "detection": ("detection", rgb(COMPUTE_KINDS["backward"])),
     "diagnosis": ("wrong diagnosis", rgb(COMPUTE_KINDS["recompute"])),

@@ -54,9 +54,11 @@ class PreparedStep:
 
 
 @collector_off()
-def plan(scenario: Scenario, change: Change = list) -> Planned:
-    """Plan the scenario, whatever faults it has, with its programs changed if a change is given."""
+def plan(scenario: Scenario, change: Change = list, *, trains: bool = True) -> Planned:
+    """Plan the scenario, whatever faults it has, with its programs changed if a change is given; or, where it does not
+    train, the forward passes of one step alone."""
     job, facts = plan_job(scenario, scenario.cluster.device)
+    job = job if trains else job.forward_only()
     programs, choices = change(stage_programs(job)), choices_of(scenario)
     symmetry = Symmetry(programs, job.plan, scenario.cluster.built, choices.methods)
     return Planned(job, facts, scenario.faults, programs, choices, symmetry)

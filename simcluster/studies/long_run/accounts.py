@@ -19,7 +19,7 @@ from simcluster.results.distribution import half_width
 if TYPE_CHECKING:
     import pandas as pd
 
-BY_NONE = ("productive", "checkpoint", "write", "verification")
+BY_NONE = ("productive", "checkpoint", "write", "verification", "validation")
 """Fates that no cause has."""
 
 _DAY = 86400.0

@@ -58,7 +58,7 @@ def interval(
     best = max(goodput, key=lambda steps: float(goodput[steps].mean()))
     table = _over_intervals(own, runs, goodput)
     gap = paired(goodput[own.pattern.steps], goodput[best])
-    seconds = own.pattern.step
+    seconds = own.pattern.each
     loses = "it is the scenario's own"
     if best != own.pattern.steps:
         lost = points(gap.mean, gap.half_width)
@@ -109,7 +109,7 @@ def _over_intervals(own: LongRun, runs: dict[int, LongRun], goodput: dict[int, F
         rows.append(
             {
                 "steps": steps,
-                "interval_s": steps * run.pattern.step,
+                "interval_s": steps * run.pattern.each,
                 "goodput": float(goodput[steps].mean()),
                 "half_width": half_width(goodput[steps]),
                 "closed_form": efficiency_of(run),
@@ -137,7 +137,7 @@ def behind(
         goodput[name][steps] = values
     best = {name: max(found, key=lambda steps: float(found[steps].mean())) for name, found in goodput.items()}
     gap = paired(*(goodput[name][best[name]] for name in autos))
-    step = autos["blocking"].pattern.step
+    step = autos["blocking"].pattern.each
     at = {name: best[name] * step for name in autos}
     mean = {name: float(goodput[name][best[name]].mean()) for name in autos}
     gpus = bench.scenario.gpus * gap.mean / mean["blocking"]
@@ -202,7 +202,7 @@ def _intervals(run: LongRun, autos: dict[str, LongRun]) -> dict[int, LongRun]:
 def _both_over_intervals(autos: dict[str, LongRun], goodput: dict[str, dict[int, Floats]]) -> pd.DataFrame:
     rows = []
     for steps in sorted(set().union(*goodput.values())):
-        row = {"steps": steps, "interval_s": steps * autos["blocking"].pattern.step}
+        row = {"steps": steps, "interval_s": steps * autos["blocking"].pattern.each}
         for name, run in autos.items():
             values = goodput[name].get(steps)
             row[name] = math.nan if values is None else float(values.mean())

@@ -145,6 +145,13 @@ def _causes(scenario: Scenario, section: RunSpec, states: StepStates) -> Iterato
         yield _cause(spec, devices, section, scenario, states)
 
 
+def going_back(scenario: Scenario, section: RunSpec, states: StepStates) -> tuple[FailureMode, ...]:
+    """The causes that turn a run back to a checkpoint; for these no state of the cluster is played."""
+    specs = [spec for spec in failures_of(section.failures) if spec.effect in ("stop", "silent")]
+    found = [(spec, states.parts.of(spec.of, spec.machines)) for spec in specs]
+    return tuple(_cause(spec, devices, section, scenario, states) for spec, devices in found if devices.count)
+
+
 def _cause(
     spec: FailureSpec, devices: Devices, section: RunSpec, scenario: Scenario, states: StepStates
 ) -> FailureMode:
@@ -226,8 +233,11 @@ def _pattern(
     storage = Saving(weight.stall, weight.write, weight.slowed)
     memory = None if spec.memory is None else Saving(weight.memory_stall, weight.memory_write, weight.memory_slowed)
     cycles = 1 if spec.memory is None else spec.memory.storage_every
-    found = interval_of(spec.every, states.healthy, Savings(storage, memory, spec.verify, cycles), causes)
+    validation = states.validating(section.validation) if section.validation else 0.0
+    found = interval_of(spec.every, states.healthy + validation, Savings(storage, memory, spec.verify, cycles), causes)
     states.notes += found.notes
     if spec.every.strip() == "auto" and any(cause.bad is not None for cause in causes):
         states.notes.append("the interval is for failures without bad batches, which a run gets rid of or not")
-    return CheckpointPattern(states.healthy, found.steps, storage, memory, found.cycles, spec.verify, spec.keep)
+    return CheckpointPattern(
+        states.healthy, found.steps, storage, memory, found.cycles, spec.verify, spec.keep, validation
+    )

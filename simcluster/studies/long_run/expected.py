@@ -83,7 +83,7 @@ class _Beside:
     @cached_property
     def work(self) -> float:
         """Seconds of work between two checkpoints."""
-        return self.run.pattern.steps * self.run.pattern.step
+        return self.run.pattern.steps * self.run.pattern.each
 
     @cached_property
     def stall(self) -> float:
@@ -197,6 +197,8 @@ class _Beside:
         self, name: str, value: float, exact: float | None, holds: str, slow_counts: bool = False
     ) -> ClosedForm:  # fmt: skip
         """Beside the productive share; ``exact`` is the best known without what ``_extras`` has."""
+        useful = self.run.pattern.step / self.run.pattern.each  # the rest of the work is validation
+        value, exact = value * useful, None if exact is None else exact * useful
         good = self.shares["productive"]
         if slow_counts:
             good = good + self.shares["slow"] + self.shares["write"]

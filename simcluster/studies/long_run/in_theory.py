@@ -105,11 +105,12 @@ def efficiency_of(run: LongRun) -> float:
     pattern, stop = run.pattern, interruption_of(run)
     if pattern.memory is not None:
         return math.nan
-    work, saving = pattern.steps * pattern.step, pattern.storage
+    work, saving = pattern.steps * pattern.each, pattern.storage
     stall, down, exposed = saving.stall + pattern.verify, stop.down, stop.exposed
     there = 1.0 if run.spares.unlimited else 1 - short_share(run, run.spares.count)
+    there *= pattern.step / pattern.each
     if not stop.rate:
-        return work / (work + stall + saving.slowed * saving.write)
+        return there * work / (work + stall + saving.slowed * saving.write)
     if not saving.write:
         return there * closed_forms.efficiency(work, stall, exposed, down, stop.rate)
     recovery = math.expm1(stop.rate * exposed) / stop.rate + down * math.exp(stop.rate * exposed)

@@ -78,7 +78,7 @@ def best_steps(run: LongRun) -> int:
     """
     pattern = run.pattern
     savings = Savings(pattern.storage, pattern.memory, pattern.verify, pattern.cycles)
-    return _best(pattern.step, savings, Rates.of(run.causes)).steps
+    return _best(pattern.each, savings, Rates.of(run.causes)).steps
 
 
 def _cost(saving: Saving) -> float:

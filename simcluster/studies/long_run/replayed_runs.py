@@ -21,7 +21,15 @@ from simcluster.studies.long_run.training_run import TrainingRun
 if TYPE_CHECKING:
     import pandas as pd
 
-HOURS = ("productive", "lost", "checkpoint", "write", "verification", *(fate for fate in FATES if fate != "lost"))
+HOURS = (
+    "productive",
+    "lost",
+    "checkpoint",
+    "write",
+    "verification",
+    "validation",
+    *(fate for fate in FATES if fate != "lost"),
+)
 _HOUR, _DAY = 3600.0, 86400.0
 _SAME = 1e-6
 

@@ -12,11 +12,11 @@ from pydantic import TypeAdapter
 
 from simcluster.base.errors import InputError
 from simcluster.faults import Fault, FaultSpec, placed
-from simcluster.longrun.spec import CheckpointSpec
+from simcluster.longrun.spec import CheckpointSpec, ValidationSpec
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import Weight, weight_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay, simulate
+from simcluster.simulate import replay, simulate, validation_pass
 from simcluster.studies.long_run.parts_of import Parts, StandIn
 from simcluster.studies.whatif.fewer import fewer_of, step_of
 
@@ -111,6 +111,13 @@ class StepStates:
         if not faults:
             return self.healthy
         return self.with_faults(told, faults)
+
+    def validating(self, spec: ValidationSpec) -> float:
+        """What validations take, in seconds a step: forward passes on the healthy cluster, each with its own bubble."""
+        if spec.seconds is not None:
+            return spec.seconds / spec.every
+        one = self._timed("a batch of validation", lambda: validation_pass(self.scenario).step_time)
+        return spec.batches * one / spec.every
 
     def short_of(self, machines: int) -> tuple[float, float]:
         """With so many machines too few: (seconds of a step, samples of it over those of a whole step).

@@ -28,6 +28,7 @@ _WORDS = {
     "checkpoint": "checkpoints, stopped",
     "write": "checkpoints, slower",
     "verification": "verification",
+    "validation": "validations",
     "lost": "lost and done again",
     "slow": "slow devices",
     "detection": "detection",
@@ -112,7 +113,7 @@ def _checkpoint(training: PlayedRuns) -> Iterator[str]:
     takes = f"stops training for {format_seconds(saving.stall)}"
     if saving.write:
         takes += f", is written in {format_seconds(saving.write)} behind it"
-    every = f"every {pattern.steps:,} step{'s' * (pattern.steps > 1)} = {format_seconds(pattern.steps * pattern.step)}"
+    every = f"every {pattern.steps:,} step{'s' * (pattern.steps > 1)} = {format_seconds(pattern.steps * pattern.each)}"
     if pattern.memory is not None:
         every = f"{every} to peers' memory, one in {pattern.cycles} to storage"
     yield f"  checkpoint   {format_bytes(size)}, {takes}; {every}"
@@ -268,7 +269,7 @@ def document(training: PlayedRuns) -> dict[str, Any]:
             "stall_s": pattern.storage.stall,
             "write_s": pattern.storage.write,
             "steps": pattern.steps,
-            "interval_s": pattern.steps * pattern.step,
+            "interval_s": pattern.steps * pattern.each,
         },
         "numbers": training.numbers.to_dict(orient="index"),
         "breakdown": training.breakdown.to_dict(orient="index"),
