@@ -14,7 +14,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
-from simcluster.step.loading import loading_of, without_loader
+from simcluster.step.loading import with_loading
 from simcluster.step.planned import Change, Planned, plan, prepare
 from simcluster.step.play import play
 from simcluster.symmetry.optimistic import OptimisticFold
@@ -50,13 +50,6 @@ def simulate(
     return replay(scenario, folded=folded, collapsed=collapsed, clean=without, planned=planned)
 
 
-def validation_pass(scenario: Scenario) -> Result:
-    """The scenario's batch, forward only, as a validation goes through it: a program of F alone, with its own bubble,
-    its faults, and no gradients, optimizer, loader or checkpoint."""
-    alone = without_loader(scenario).model_copy(update={"steps": 1, "checkpoint": None})
-    return replay(alone, planned=plan(alone, trains=False))
-
-
 @collector_off()
 def replay(
     scenario: Scenario,
@@ -72,11 +65,9 @@ def replay(
     """Replay the scenario once, as it is ``planned`` or with its programs changed if a change is given; ``prepare``
     knows the other arguments.  ``clean`` says how long its step takes without its faults."""
     planned = planned or plan(scenario, change)
-    loading, played = None, scenario
-    if scenario.data and scenario.data.loader:
-        without = replay(without_loader(scenario), folded=folded, collapsed=collapsed, watched=watched, planned=planned)
-        loading = loading_of(scenario, without.step_time)
-        played = loading.on(scenario) if loading else scenario
+    played, loading = with_loading(
+        scenario, lambda without: replay(without, folded=folded, collapsed=collapsed, planned=planned).step_time
+    )
     fast = scenario.engine != "reference"
     prepared = prepare(
         played, planned, folded=folded and fast, collapsed=collapsed and fast, watched=watched, trust=trust

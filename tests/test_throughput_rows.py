@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.reference.loader import late_batches
-from simcluster.results.account import Account, attribute
-from simcluster.results.metrics import BREAKDOWN, SINCE
+from simcluster.results.account import SINCE, Account, attribute
+from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.result import Result
+from simcluster.scenario.loading import host_tokens
 from simcluster.scenario.scenario import from_document, load
 from simcluster.show.summary import summary
 from simcluster.simulate import simulate
-from simcluster.step.loading import BEFORE, host_tokens
+from simcluster.step.loading import BEFORE
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 
@@ -31,13 +32,15 @@ def stall(cause: str, seconds: str, **more: Any) -> dict[str, Any]:
 CAUSES = {"data_loading": ("data", 5e-3), "checkpoint": ("checkpoint", 20e-3), "validation": ("validation", 3e-3)}
 
 
-def test_what_stalls_all_ranks_has_a_row_of_its_own_and_is_no_straggler() -> None:
-    plain = simulate(load("tiny_dp"))
+@pytest.mark.parametrize("name", ["tiny_dp", "tiny_3d"])
+def test_what_stalls_all_ranks_has_a_row_of_its_own_and_is_no_straggler(name: str) -> None:
+    plain = simulate(load(name))
     faults = [stall(cause, f"{seconds} s") for cause, (_, seconds) in CAUSES.items()]
-    result = simulate(load("tiny_dp", {"faults": faults}))
+    result = simulate(load(name, {"faults": faults}))
     states = result.times.breakdown
     assert {row: states[row] for row, _ in CAUSES.values()} == pytest.approx(dict(CAUSES.values()))
     assert states["other"] == states["straggler_wait"] == 0.0
+    assert states["bubble"] == pytest.approx(plain.times.breakdown["bubble"])
     assert sum(states.values()) == pytest.approx(result.step_time, rel=1e-12)
     assert result.step_time == pytest.approx(plain.step_time + 28e-3)
     assert result.slowdown == 1.0

@@ -20,10 +20,11 @@ from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import LongRun
 from simcluster.planning.job import Offload
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate, validation_pass
+from simcluster.simulate import simulate
 from simcluster.studies.long_run.amortised import AmortisedRow, amortised
 from simcluster.studies.long_run.build import long_run_of
 from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.long_run.validating import validation_pass
 
 RUN = {"days": "1 d", "checkpoint": {"stall": "60 ms", "every": "83 steps"}}
 

@@ -117,7 +117,7 @@ class HostStall(OnRanks):
 
 
 class LateBatches(HostStall):
-    """What ranks wait for the loader of their host: ``late[rank][step]`` s.  Made by ``step.loading``, in no file."""
+    """What ranks wait for their host's loader: ``late[rank][step]`` s.  Made by ``scenario.loading``, in no file."""
 
     seconds: Seconds = 0.0
     late: tuple[tuple[float, ...], ...]

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from simcluster.results.metrics import BREAKDOWN, COMPUTE_KINDS, EXPOSED, SINCE
+from simcluster.results.metrics import BREAKDOWN, COMPUTE_KINDS, EXPOSED
 from simcluster.results.overlap import Key, OverlapSeconds
 
 WAITING = ("bubble", "straggler_wait")
 OWN = tuple(name for name in BREAKDOWN if not name.startswith("exposed_") and name not in WAITING)
 """What a rank computes, and what of its host it waits for."""
+SINCE = ("checkpoint", "data", "validation", "offload")
+"""Entries that results saved before have not: what they count now was other."""
 _MOST = 1e100
 STATES = (*OWN, "interference", *WAITING)
 """What a rank does when it is not held up by communication; *interference* is what slows its compute down."""

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
-from simcluster.results.metrics import EXPOSED, inside
+from simcluster.results.host_waits import inside
+from simcluster.results.metrics import EXPOSED
 from simcluster.results.timeline import Spans
 
 _COUNTED = [5, 8]  # places of ``counted`` and ``counted_contention`` among the numbers

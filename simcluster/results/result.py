@@ -28,8 +28,8 @@ from simcluster.schedules.comparison import OwnBubble, own_bubble
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simcluster.scenario.loading import Loading
     from simcluster.scenario.scenario import Scenario
-    from simcluster.step.loading import Loading
 
 VERSION = "0.1.0"
 _WORTH_A_NOTE = 0.01  # of the step

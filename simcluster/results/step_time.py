@@ -43,8 +43,7 @@ def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
     stages = np.unique(spans.stage).tolist()
     stage_ends = {stage: float(spans.end[work & (spans.stage == stage)].max()) for stage in stages}
     worked = float(spans.end[work].max(initial=0.0))
-    begins = _begins(spans, steps)
-    of_rank = {rank: rank_time(spans.of_rank(rank), total, stage_ends, worked, begins) for rank in weights}
+    of_rank = {rank: rank_time(spans.of_rank(rank), total, stage_ends, worked) for rank in weights}
     ranks = list(of_rank.values())
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
     breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)
@@ -61,15 +60,6 @@ def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
         pipeline_seconds=sum(_pipeline_seconds(spans, step) for step in range(steps)) / steps,
         of_rank=of_rank,
     )
-
-
-def _begins(spans: Spans, steps: int) -> dict[int, float]:
-    """When the first rank computes in each step, of a run in which ranks wait for data."""
-    if not (spans.kind == spans.code("data")).any():
-        return {}
-    computes = spans.stream == spans.code("compute")
-    found = [(step, spans.start[computes & (spans.step == step)]) for step in range(steps)]
-    return {step: float(starts.min()) for step, starts in found if len(starts)}
 
 
 def mean_breakdown(

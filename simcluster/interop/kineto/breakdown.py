@@ -18,7 +18,7 @@ from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.labels import Label
 from simcluster.interop.kineto.rebuild import Profiled
 from simcluster.interop.recorded.graph import COPY, HOST, computing, having, is_comm
-from simcluster.results.metrics import inside
+from simcluster.results.host_waits import inside
 
 
 @dataclass(frozen=True)

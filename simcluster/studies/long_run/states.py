@@ -16,8 +16,9 @@ from simcluster.longrun.spec import CheckpointSpec, ValidationSpec
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import Weight, weight_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay, simulate, validation_pass
+from simcluster.simulate import replay, simulate
 from simcluster.studies.long_run.parts_of import Parts, StandIn
+from simcluster.studies.long_run.validating import validation_pass
 from simcluster.studies.whatif.fewer import fewer_of, step_of
 
 MOST = 50

@@ -19,11 +19,12 @@ from simcluster.engine.lower import lower
 from simcluster.planning.jobs import PlacedFabric
 from simcluster.results.result import Result
 from simcluster.scenario.job import slowness
+from simcluster.scenario.loading import without_loader
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.schedules import schedules_with
 from simcluster.simulate import replay
-from simcluster.step.loading import loading_of, without_loader
+from simcluster.step.loading import loading_of
 from simcluster.step.planned import choices_of, plan, where_proved
 from simcluster.studies.multi_job import Placed, simulate_together
 from simcluster.symmetry.folding import Symmetry

@@ -13,7 +13,8 @@ from functools import cache, partial
 from simcluster.base.errors import InputError
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.results.critical_path import kind_of
-from simcluster.results.metrics import BESIDE, EXPOSED
+from simcluster.results.host_waits import BESIDE
+from simcluster.results.metrics import EXPOSED
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.simulate import replay

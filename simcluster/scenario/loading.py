@@ -1,0 +1,83 @@
+"""What of loading data a step waits for, by hosts and steps (``step.loading`` works it out), and what hosts load."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.units import format_seconds
+from simcluster.faults.stalls import LateBatches
+from simcluster.scenario.job import batch_of
+from simcluster.scenario.schedule_plan import plan_of, schedule_of
+
+if TYPE_CHECKING:
+    from simcluster.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Loading:
+    """The loader of a job beside a step of ``step`` seconds: ``late[host][step]`` is how late batches are, ``hosts`` in
+    that order, ``batch`` what the slowest host's takes one of ``workers``; ``ahead``: they load before a step asks."""
+
+    step: float
+    batch: float
+    workers: int
+    ahead: bool
+    late: tuple[tuple[float, ...], ...]
+    hosts: tuple[int, ...]
+
+    @property
+    def exposed(self) -> float:
+        """Seconds by which the mean step waits: for the host that is last."""
+        return float(np.array(self.late).max(axis=0).mean())
+
+    def on(self, scenario: Scenario) -> Scenario:
+        """The scenario that is played: without its loader, and with what that exposes."""
+        place = {host: number for number, host in enumerate(self.hosts)}
+        late = tuple(self.late[place[host]] for host in scenario.cluster.built.host_of[: scenario.gpus])
+        fault = LateBatches.model_validate({"kind": "host_stall", "cause": "data_loading", "late": late})
+        return without_loader(scenario).model_copy(update={"faults": (*scenario.faults, fault)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the result JSON has it."""
+        return {"step_s": self.step, "batch_s": self.batch, "workers": self.workers, "exposed_s": self.exposed}
+
+    def lines(self) -> list[str]:
+        """For the summary of a run."""
+        together = f", {self.workers} workers {format_seconds(self.batch / self.workers)}" if self.workers > 1 else ""
+        exposed = f"{format_seconds(self.exposed)} exposed" if self.exposed > 0 else "all hidden"
+        return [
+            f"  loader       a batch takes a worker {format_seconds(self.batch)}{together}; the step without it "
+            f"{format_seconds(self.step)}: {exposed}{self._remedy}"
+        ]
+
+    @property
+    def _remedy(self) -> str:
+        """How many workers, loading ahead, keep up with the step; nothing where they do."""
+        enough = math.ceil(self.batch / self.step * (1 - 1e-9))
+        if self.exposed == 0 or (self.ahead and enough <= self.workers):
+            return ""
+        ahead = "" if self.ahead else " that load ahead (prefetch: 2)"
+        return f"; {enough} worker{'s' * (enough > 1)}{ahead} would hide it"
+
+
+def without_loader(scenario: Scenario) -> Scenario:
+    """The same scenario, whose batches are there when they are needed."""
+    if scenario.data is None or scenario.data.loader is None:
+        return scenario
+    return scenario.model_copy(update={"data": scenario.data.model_copy(update={"loader": None})})
+
+
+def host_tokens(scenario: Scenario) -> tuple[tuple[int, ...], Floats]:
+    """(the job's hosts, tokens of a step that each loads): the samples of all replicas that have a rank there."""
+    plan, batch = plan_of(scenario, schedule_of(scenario)), batch_of(scenario)
+    replicas: dict[int, set[int]] = {}
+    for rank, host in enumerate(scenario.cluster.built.host_of[: scenario.gpus]):
+        replicas.setdefault(host, set()).add(plan.coordinates(rank)["dp"])
+    each = batch.microbatches * batch.micro_batch * batch.length
+    hosts = tuple(sorted(replicas))
+    return hosts, np.array([float(each * len(replicas[host])) for host in hosts])
