@@ -13,6 +13,7 @@ import pytest
 from simcluster import load, simulate
 from simcluster.results.distribution import Distribution
 from simcluster.results.timeline import COLUMNS
+from simcluster.studies.long_run.amortised import amortised, amortised_document
 from simcluster.studies.whatif.free import what_if_free
 from simcluster.studies.whatif.montecarlo import monte_carlo
 
@@ -120,11 +121,14 @@ def results() -> tuple[Mapping[str, Any], ...]:
     full = simulate(load("tiny_3d", {**batch, **wide}))
     jitter = {"kind": "jitter", "factor": {"kind": "normal", "sigma": 0.1}}
     moving = load("tiny_3d", {**batch, "memory.offload.activations": 0.9, "faults": [jitter], "replicas": 3})
+    run = {"days": "1 d", "checkpoint": {"stall": "1 s", "every": "80 steps"}, "validation": {"every": 1000}}
+    loaded = simulate(load("tiny_dp", {"data.loader.batch": "1 s", "run": run}))
     result = simulate(moving)
     chance: Distribution = monte_carlo(moving)
     free = {each.kind: each.step_time for each in what_if_free(result)}
     asked = {"step_time_if_free_s": free, "step_time_distribution_s": chance.to_dict()}
-    return full.to_dict(), {**result.to_dict(), **asked}
+    more = {"loader": loaded.to_dict()["loader"], "amortised": amortised_document(loaded, amortised(loaded))}
+    return full.to_dict(), {**result.to_dict(), **asked, **more}
 
 
 def test_every_key_of_a_result_is_described() -> None:

@@ -131,3 +131,11 @@ def test_run_prints_and_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[
     found = json.loads(out.read_text())
     rows = [found["amortised"][name]["step_s"] for name in ("checkpoint", "validation")]
     assert found["amortised"]["step_time_s"] == pytest.approx(found["step_time_s"] + np.sum(rows))
+
+
+def test_train_tells_validations_and_what_they_take(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["--run.days", "1 d", "--run.checkpoint.stall", "1 s", "--run.checkpoint.every", "900 steps"]
+    assert main(["train", "tiny_3d", *run, "--run.validation", "{every: 1000, seconds: 2 s}", "--played", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "  validation   2.000 s every 1,000 steps" in text
+    assert re.search(r"^    validations +\d", text, re.MULTILINE)

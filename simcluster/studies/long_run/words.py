@@ -121,6 +121,10 @@ def _checkpoint(training: PlayedRuns) -> Iterator[str]:
     if len(best):
         said = (f"{name.removeprefix('best interval, ')} {format_seconds(value)}" for name, value in _pairs(best))
         yield f"               best interval by closed form: {', '.join(said)}"
+    validation = section_of(scenario).validation
+    if validation is not None:
+        seconds = format_seconds(pattern.validation * validation.every)
+        yield f"  validation   {seconds} every {validation.every:,} steps, spread evenly over them"
 
 
 def _row(table: pd.DataFrame, name: str) -> dict[str, float]:
