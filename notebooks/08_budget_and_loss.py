@@ -213,7 +213,7 @@ assert last["days"] < first["days"] and last["dollars"] > first["dollars"]
 Markdown(
     f"{last['gpus'] / first['gpus']:.0f} times the GPUs are done {first['days'] / last['days']:.1f} times as soon, for "
     f"{last['dollars'] / first['dollars']:.1f} times the money. With {first['gpus']:.0f} the budget holds: {first['days']:.1f} days, "
-    f"${first['dollars']:,.0f}."
+    f"\\${first['dollars']:,.0f}."
 )
 
 # %% [markdown]
@@ -246,9 +246,9 @@ pd.DataFrame({"dollars": {**bill, "all": run.dollars, "of it lost to what fails"
 days, mwh = run.days, run.energy.total.mean() / 1e3
 assert run.goodput > 0.99 and abs(run.loss - LOSS) < 1e-3
 Markdown(
-    f"**{days:.1f} days, ${run.dollars:,.0f}, {mwh:.0f} MWh for a loss of {run.loss:.2f}.** Failures hardly matter at this size: "
+    f"**{days:.1f} days, \\${run.dollars:,.0f}, {mwh:.0f} MWh for a loss of {run.loss:.2f}.** Failures hardly matter at this size: "
     f"{run.goodput:.1%} of the time goes into steps that are kept. What can be saved is in the step: at the "
-    f"{other.mfu:.1%} of the other layout the same tokens would cost ${run.price_of_mfu.lost:,.0f} less. (A law of loss knows no batch. The table above "
+    f"{other.mfu:.1%} of the other layout the same tokens would cost \\${run.price_of_mfu.lost:,.0f} less. (A law of loss knows no batch. The table above "
     f"counted it, at {first['of_critical']:.2f} of the critical one: {first['tokens'] / goal.to_loss.tokens - 1:.0%} more tokens, "
     f"{first['days']:.1f} days. Which of the two it will be, a small run of one's own would tell.)"
 )
@@ -282,7 +282,7 @@ def answers(rows):
     for asked, call, words in rows:
         value = eval(call, globals())
         each = ["none" if one is None else words.format(one) for one in (value if isinstance(value, list) else [value])]
-        table.append((asked, ", ".join(each), f"`{call}`"))
+        table.append((*(text.replace("$", r"\$") for text in (asked, ", ".join(each))), f"`{call}`"))  # no formulas
     head = ["| asked | answer | call |", "|---|---|---|"]
     return Markdown("\n".join([*head, *("| " + " | ".join(row) + " |" for row in table)]))
 
