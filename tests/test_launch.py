@@ -20,6 +20,7 @@ from simcluster.cli import main
 from simcluster.longrun import closed_forms
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun
+from simcluster.longrun.spec import ValidationSpec
 from simcluster.longrun.times import FixedTime
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.launch.check import RUN_CHECKS, LaunchCheck
@@ -190,6 +191,31 @@ def test_spares_are_erlangs(spares: int) -> None:
         assert found.remedy.values["run.spares.warm"] == closed_forms.spares_for(0.001, 1 / (3 * HOUR), 4 * HOUR)
 
 
+def test_validation_takes_its_share() -> None:
+    """Forward passes of so many batches over all that every so many steps take."""
+    assert point("validation").verdict == "warn"
+    one = states().validating(ValidationSpec(every="1 step", batches=1))
+    share = 10 * one / (10 * one + 1000 * states().healthy)
+    found = point("validation", validation={"every": "1000 steps", "batches": 10})
+    assert found.verdict == "pass"
+    assert found.found.startswith(f"{share:.2%}")
+    often = point("validation", validation={"every": "10 steps", "batches": 10})
+    assert often.verdict == "fail"
+    assert often.remedy is not None
+    assert often.remedy.then == ("pass", often.remedy.then[1] if often.remedy.then else "")
+
+
+def test_a_loader_that_does_not_keep_up_is_told() -> None:
+    step = states().healthy
+    for seconds, verdict in ((0.9 * step, "pass"), (1.05 * step, "warn"), (2 * step, "fail")):
+        scenario = simcluster.load("tiny_3d", {"run": RUN, "data": {"loader": {"batch": f"{seconds!r} s"}}})
+        (check,) = [each for each in RUN_CHECKS if each.name == "data loader"]
+        found = check.point(Launch.of(scenario), launch()[1])
+        assert found is not None
+        assert found.verdict == verdict
+        assert f"{max(0.0, 1 - step / seconds):.1%} of the step" in found.found
+
+
 def test_a_pool_without_end_and_a_run_without_failures_are_warned_of() -> None:
     assert point("spares", spares={"unlimited": True}).verdict == "warn"
     found = point("failures", failures={})
@@ -218,7 +244,9 @@ def test_check_tells_once_what_cannot_be_known() -> None:
     found = simcluster.check("tiny_3d", [("run.tokens", "1B")])
     assert isinstance(found, LaunchCheck)
     of_run = found.points[len(CHECKS) :]
-    assert [each.name for each in of_run] == [each.name for each in RUN_CHECKS if each.name != "epochs"]
+    assert [each.name for each in of_run] == [
+        each.name for each in RUN_CHECKS if each.name not in ("epochs", "data loader")
+    ]
     failing = [each for each in of_run if each.verdict == "fail"]
     assert sum("how long does one take" in each.found for each in failing) == 1
     assert len(failing) == 4

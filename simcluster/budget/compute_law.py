@@ -84,7 +84,8 @@ def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> C
         raise InputError(
             f"{source}: a law of compute needs two runs or more, of different compute; {len(table)} are left"
         )
-    if np.polyfit(*np.log(table.T), 1)[0] >= 0:
+    compute, losses = np.log(table.T)
+    if np.polyfit(compute, losses, 1)[0] >= 0:
         raise InputError(f"{source}: the losses do not fall with compute; no law fits them")
     return _fitted(table, left_out)
 

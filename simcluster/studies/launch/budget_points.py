@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from simcluster.base.units import format_seconds
 from simcluster.budget.loss_laws import loss_law
 from simcluster.budget.repetition import RepeatedData
 from simcluster.longrun.ending import stop_rate
@@ -16,10 +17,12 @@ from simcluster.studies.long_run.losses import tokens_to_loss
 from simcluster.studies.long_run.train import TrainingRun
 from simcluster.studies.long_run.train_stages import stage_scenarios
 from simcluster.studies.long_run.words import format_tokens
+from simcluster.studies.whatif.remedies import Values
 
 _PADDING = 0.05, 0.30
 _EPOCHS = 4.0, 40.0  # arXiv:2305.16264, figure 1: nearly as good as new up to 4, worthless from 40 on
 _UNPRODUCTIVE = 0.10, 0.50
+_VALIDATION = _LATE = 0.02, 0.10
 
 
 def _tokens(launch: Launch) -> Seen:
@@ -135,11 +138,36 @@ def _failures(launch: Launch) -> Seen:
     return Seen("pass", found)
 
 
+def _validation(launch: Launch) -> Seen:
+    spec, step = launch.section.validation, launch.states.healthy
+    if spec is None:
+        tries: Values = {"run.validation": {"every": "1000 steps", "batches": 50}}
+        return Seen("warn", "none is planned", "say how often, and how many batches", (tries,))
+    each = launch.states.validating(spec)
+    share = each / (step + each)
+    rarer = math.ceil(each * spec.every * (1 / _VALIDATION[0] - 1) / step)
+    found = f"{share:.2%}: {format_seconds(each * spec.every)} every {spec.every:,} steps"
+    advice = "less often, or on fewer batches"
+    return Seen(graded(share, *_VALIDATION), found, advice, ({"run.validation.every": f"{rarer} steps"},))
+
+
+def _loader(launch: Launch) -> Seen | None:
+    data, result = launch.scenario.data, launch.states.result
+    if data is None or data.loader is None:
+        return None
+    late = result.loading.exposed if result.loading else 0.0
+    found = f"{late / result.step_time:.1%} of the step waits for batches ({data.loader.in_words()})"
+    enough = math.ceil(result.loading.batch / result.loading.step) if result.loading else 1
+    return Seen(graded(late / result.step_time, *_LATE), found, f"data.loader.workers: {enough}, and prefetch above 0")
+
+
 _REPEATED = "at most 4: beyond, repeated tokens fade, from 40 on they are worthless (arXiv:2305.16264)"
 BUDGET = (
     RunCheck("tokens a step", "batch x length as intended; at most 5 % of it padding", _tokens),
     RunCheck("budget", "steps x tokens a step is what is asked for, to 1 %", _budget),
     RunCheck("epochs", _REPEATED, _epochs),
+    RunCheck("validation", "below 2 % of the time; above 10 % it is wrong", _validation),
+    RunCheck("data loader", "keeps up: at most 2 % of the step waits for batches, above 10 % it is wrong", _loader),
 )
 OUTCOME = (
     RunCheck("failures", "what stops the job is named, with how often", _failures),

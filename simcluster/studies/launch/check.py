@@ -21,8 +21,7 @@ from simcluster.studies.whatif.preflight_points import Point
 from simcluster.studies.whatif.remedies import Again, Remedy, Values, Verdict
 
 RUN_CHECKS = (*BUDGET, *STATE, *OUTCOME)
-"""The points of a run, in the order in which they are read.  What else a launch has (a loader that keeps up,
-validation) is a ``RunCheck`` more here once a scenario can say it."""
+"""The points of a run, in the order in which they are read."""
 
 
 def check(

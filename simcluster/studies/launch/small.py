@@ -216,7 +216,9 @@ def _run_of(scenario: Scenario) -> dict[str, Any]:
     given = scenario.run.checkpoint.model_dump(mode="json", exclude_defaults=True)
     names = (*_KEPT_OF_CHECKPOINT, *(() if "to" in given else ("stall",)))  # a time that was the whole job's
     kept = {name: given[name] for name in names if name in given}
-    return {"steps": STEPS, "checkpoint": {"every": f"{_SAVED} steps", **kept}}
+    found = {"steps": STEPS, "checkpoint": {"every": f"{_SAVED} steps", **kept}}
+    validation = scenario.run.validation
+    return found if validation is None else found | {"validation": {"every": f"{_SAVED} steps", "batches": 1}}
 
 
 def _at(scenario: Scenario, path: str) -> Any:

@@ -44,7 +44,7 @@ class SavingCost:
     def of(cls, run: LongRun) -> SavingCost:
         """That of a run."""
         pattern, rates = run.pattern, Rates.of(run.causes)
-        work = pattern.steps * pattern.step
+        work = pattern.steps * pattern.each
         period = work * pattern.cycles
         near = pattern.memory or pattern.storage
         spent = (pattern.cycles - 1) * _seconds(pattern, near) + _seconds(pattern, pattern.storage)

@@ -68,7 +68,7 @@ def dropped(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str
     """
     moved, note = without_machine(scenario, machine)
     if moved is None or choices_of(scenario).steps:
-        return moved and FewerReplicas(moved, None), note
+        return (None if moved is None else FewerReplicas(moved, None)), note
     hosts = scenario.cluster.built.hosts[: scenario.gpus]
     grid = plan_of(scenario, schedule_of(scenario)).grid
     gone = (hosts[grid] == machine).any(axis=tuple(axis for axis in range(grid.ndim) if axis != 1))
