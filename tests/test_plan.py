@@ -19,6 +19,7 @@ from simcluster.show.standing import standing
 from simcluster.simulate import replay
 from simcluster.studies.search import playing
 from simcluster.studies.search.memory import LayoutMemory
+from simcluster.studies.search.own import ladder
 from simcluster.studies.search.plan import Found, alone, plan
 from simcluster.studies.search.space import Layout, broken_keys, space_of
 from simcluster.studies.search.words import name_of, why
@@ -369,6 +370,13 @@ def test_the_winner_as_ones_own_is_as_fast_and_other_numbers_of_gpus_have_none(f
     other = plan(tiny(), 4, vary={**sizes, "parallel.pp": (1,)})
     assert other.own is None
     assert standing(other)[0] == "Yours is on 8 GPUs, which were not asked for."
+
+
+def test_the_second_stage_of_zero_keeps_no_whole_gradients() -> None:
+    """A job that reduces gradients at the end would: its ladder reduces them as they come."""
+    held = {rung.words: rung.memory or 0.0 for rung in ladder(simcluster.load("gpt3_175b_64xa100"))}
+    gone = held["dp 64, ZeRO 1"] - held["dp 64, ZeRO 2"]
+    assert gone == pytest.approx(4 * 174.6e9, rel=0.06)  # 4 bytes a parameter, but for shards and a unit under way
 
 
 def test_the_ladder_goes_from_one_gpu_up(found: Found) -> None:

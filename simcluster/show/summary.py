@@ -72,6 +72,8 @@ def _answer(result: Result) -> list[str]:
     facts, seconds = result.facts, result.step_time
     measured = result.measured
     lines = [f"  step time    {format_seconds(seconds)}"]
+    if result.checkpoint is not None and result.steps > 1:
+        lines[0] += f"   (mean of {result.steps} steps, a checkpoint among them: below)"
     if measured is not None:
         off = seconds / measured.step_time - 1
         side = "above" if off > 0 else "below"

@@ -66,7 +66,8 @@ def _rungs(base: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
     alone = {"gpus": 1, "parallel.dp": 1, "training.global_batch": 1, "overlap.param_gather": False}
     yield "one GPU", alone
     for stage in (1, 2, 3):
-        yield f"dp {gpus}, ZeRO {stage}", {"parallel.dp": gpus, "parallel.zero": stage}
+        sharded = {"overlap.grad_reduce": True} if stage == 2 else {}  # else a whole rank's are kept to the end
+        yield f"dp {gpus}, ZeRO {stage}", {"parallel.dp": gpus, "parallel.zero": stage, **sharded}
     tps = [tp for tp in (2, 4, 8, 16, 32, 64) if tp <= node and node % tp == 0 and gpus % tp == 0]
     for tp in tps:
         dp = gpus // tp
