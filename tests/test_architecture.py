@@ -112,7 +112,7 @@ FENCES = {
     "ruamel": ("documents.reading",),
     "networkx": ("topology", "bench", "importers", "show"),
     "torch": ("evidence.calibration",),
-    "scipy": ("budget.loss_fit", "evidence.calibration", "longrun", "studies.long_run"),
+    "scipy": ("budget.compute_law", "budget.loss_fit", "evidence.calibration", "longrun", "studies.long_run"),
 }
 
 

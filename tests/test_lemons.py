@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from simcluster.base.errors import InputError
+from simcluster.longrun.failure_specs import BadBatch
 from simcluster.longrun.lemons import RETIRE, fading, in_window
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Spares
-from simcluster.longrun.spec import BadBatch
 from simcluster.longrun.times import FixedTime
 from simcluster.scenario.scenario import load
 from simcluster.studies.long_run.advice import advise

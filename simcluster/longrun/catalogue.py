@@ -11,7 +11,7 @@ from simcluster.base.units import parse_seconds
 from simcluster.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.longrun.closed_forms import poisson_interval
-from simcluster.longrun.spec import FailureSpec, FailuresSpec
+from simcluster.longrun.failure_specs import FailureSpec, FailuresSpec
 
 GPUS_A_MACHINE = 8
 """Of those that were watched."""

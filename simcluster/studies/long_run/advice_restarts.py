@@ -10,9 +10,9 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.longrun.failure_specs import FailureSpec
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import NOW, FailureMode, LongRun
-from simcluster.longrun.spec import FailureSpec
 from simcluster.longrun.times import FixedTime, TimeSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.advised import (

@@ -10,10 +10,11 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.catalogue import failures_of
+from simcluster.longrun.failure_specs import BadBatch, FailureSpec, WeibullLaw
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
-from simcluster.longrun.spec import BadBatch, FailureSpec, RunSpec, WeibullLaw
+from simcluster.longrun.spec import RunSpec
 from simcluster.longrun.times import FixedTime, TimeSpec, WeibullTime
 from simcluster.scenario.checkpoint_plan import Weight, host_memory_words
 from simcluster.scenario.job import real_tokens_per_step

@@ -9,11 +9,11 @@ from simcluster.base.errors import InputError
 from simcluster.documents.rows import Row
 from simcluster.longrun.catalogue import failures_of
 from simcluster.longrun.eventlog import is_own, log_in
+from simcluster.longrun.failure_specs import FailureSpec
 from simcluster.longrun.fitting import DAY, CauseFit, FailureFits, fit_failures
 from simcluster.longrun.outcome import MAINTENANCE, REGROWTH
 from simcluster.longrun.replayed import exposed_of
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.spec import FailureSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.build import long_run_of, section_of
 from simcluster.studies.long_run.states import StepStates

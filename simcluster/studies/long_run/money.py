@@ -9,10 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.longrun.failure_specs import YEAR
 from simcluster.longrun.outcome import MAINTENANCE, Outcomes, names_of
 from simcluster.longrun.power import KWH
 from simcluster.longrun.run import FATES, LongRun
-from simcluster.longrun.spec import YEAR, RunSpec
+from simcluster.longrun.spec import RunSpec
 from simcluster.studies.long_run.energy import RunEnergy
 
 _HOUR, _MONTH = 3600.0, YEAR / 12
