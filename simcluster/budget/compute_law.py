@@ -84,8 +84,7 @@ def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> C
         raise InputError(
             f"{source}: a law of compute needs two runs or more, of different compute; {len(table)} are left"
         )
-    compute, losses = np.log(table.T)
-    if np.polyfit(compute, losses, 1)[0] >= 0:
+    if np.polyfit(np.log(table[:, 0]), np.log(table[:, 1]), 1)[0] >= 0:
         raise InputError(f"{source}: the losses do not fall with compute; no law fits them")
     return _fitted(table, left_out)
 

@@ -46,8 +46,8 @@ class WeekRows:
 
 def rows_of(runs: Sequence[PlayedRun]) -> WeekRows:
     """The rows of one run, or of the stages of one; weeks are counted from where each begins."""
-    boxes, outages, goodput = [], [], []
     names: list[str] = []
+    boxes, outages, goodput = [], [], []
     for number, training in enumerate(runs, 1):
         run, first = training.run, len(names)
         own, stops = boxes_of(training.log, run), outages_of(training.log, run)

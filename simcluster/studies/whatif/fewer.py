@@ -67,8 +67,10 @@ def dropped(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str
     (``without_machine``).  None for a job of a single replica.
     """
     moved, note = without_machine(scenario, machine)
-    if moved is None or choices_of(scenario).steps:
-        return (None if moved is None else FewerReplicas(moved, None)), note
+    if moved is None:
+        return None, note
+    if choices_of(scenario).steps:
+        return FewerReplicas(moved, None), note
     hosts = scenario.cluster.built.hosts[: scenario.gpus]
     grid = plan_of(scenario, schedule_of(scenario)).grid
     gone = (hosts[grid] == machine).any(axis=tuple(axis for axis in range(grid.ndim) if axis != 1))
