@@ -38,7 +38,9 @@ def computing(result: Result, rank: int) -> list[float]:
 def stalls(result: Result, rank: int) -> list[tuple[int, str, float, float]]:
     """(step, cause, start, end) of what stopped a rank."""
     table = result.timeline_of(rank)
-    table = table[(table["stream"] == "host") & table["kind"].isin(["other", "checkpoint"])].sort_values("start")
+    table = table[(table["stream"] == "host") & table["kind"].isin(["other", "checkpoint", "data"])].sort_values(
+        "start"
+    )
     return list(zip(table["step"], table["name"], table["start"], table["end"], strict=True))
 
 
@@ -67,7 +69,8 @@ NEUTRAL: list[Document] = [
 @pytest.mark.parametrize("fault", NEUTRAL, ids=lambda fault: str(fault["kind"]))
 def test_neutral_parameters_change_nothing(tiny: Tiny, table: Table, fault: Document) -> None:
     clean, faulty = simulate(tiny(**PLAIN)), simulate(tiny(**PLAIN, faults=[fault]))
-    assert faulty.step_time == clean.step_time == faulty.without_faults
+    assert faulty.step_time == clean.step_time
+    assert faulty.without_faults in (None, clean.step_time)  # None: what all ranks share makes no straggler
     assert all(table(clean, rank).equals(table(faulty, rank)) for rank in range(8))
     assert faulty.to_dict()["straggler_slowdown"] == 1.0
 
@@ -346,7 +349,7 @@ def test_a_stall_stops_a_gpu_for_its_time(tiny: Tiny, cause: str) -> None:
     fault = {**STALL, "cause": cause}
     clean, stalled = simulate(tiny(steps=3)), simulate(tiny(steps=3, faults=[fault]))
     assert stalled.step_time - clean.step_time == pytest.approx(100e-6, abs=4 * TICK)
-    entry = "checkpoint" if cause == "checkpoint" else "other"
+    entry = {"checkpoint": "checkpoint", "data_loading": "data"}.get(cause, "other")
     assert stalled.times.breakdown[entry] - clean.times.breakdown[entry] == pytest.approx(100e-6, abs=4 * TICK)
     found = stalls(stalled, 0)
     assert [(step, name) for step, name, _, _ in found] == [(step, cause) for step in range(3)]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -21,8 +21,10 @@ from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, validate
 from simcluster.documents.spec import Spec
 from simcluster.longrun.ending import check_end
+from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.spec import RunSpec
+from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.long_run.build import long_run_of
 from simcluster.studies.long_run.chunks import Workers, player_of
@@ -143,7 +145,7 @@ def compare_policies(
     if measure not in MEASURES:
         raise InputError(f"compare_policies: measure {measure!r} must be one of {', '.join(MEASURES)}")
     with player_of(workers, store, progress) as player:
-        made: dict[str, tuple[Scenario, LongRun, dict[str, float]]] = {}
+        made: dict[str, _Made] = {}
         refused: dict[str, str] = {}
         for name, found in _made(policies):
             if isinstance(found, InputError):
@@ -154,20 +156,33 @@ def compare_policies(
                 made[name] = found
         if len(made) < 2:
             raise InputError(f"compare_policies: there is nothing to compare with: {next(iter(refused.values()))}")
-        first = next(iter(made.values()))[0]
+        first = next(iter(made.values())).scenario
         count = played_of(first, played)
-        outcomes = player.play({name: run for name, (_, run, _) in made.items()}, first.seed, count)
-    runs = {name: TrainingRun(*of, outcomes[name]) for name, of in made.items()}
+        outcomes = player.play({name: each.run for name, each in made.items()}, first.seed, count)
+    runs = {name: each.played(outcomes[name]) for name, each in made.items()}
     priceless = [name for name, run in runs.items() if run.price is None]
     if measure == "dollars" and priceless:
         raise InputError(f"compare_policies: {priceless[0]} has no price; say one, as in run.price: 2.5")
     return PolicyComparison(runs, measure, refused)
 
 
-def _made(
-    policies: Mapping[str, Policy],
-) -> Iterator[tuple[str, tuple[Scenario, LongRun, dict[str, float]] | InputError]]:
-    """Each as its scenario, its run in numbers and the states that it asks for; or why it cannot be."""
+class _Made(NamedTuple):
+    """A policy before it is played: its scenario, its run in numbers, the states that it asks for, the healthy step,
+    and what was taken for granted."""
+
+    scenario: Scenario
+    run: LongRun
+    states: dict[str, float]
+    step: Result
+    notes: tuple[str, ...]
+
+    def played(self, outcomes: Outcomes) -> TrainingRun:
+        """What comes of it."""
+        return TrainingRun(self.scenario, self.run, self.states, outcomes, self.step, notes=self.notes)
+
+
+def _made(policies: Mapping[str, Policy]) -> Iterator[tuple[str, _Made | InputError]]:
+    """Each of them, or why it cannot be."""
     known: dict[str, StepStates] = {}
     first: Scenario | None = None
     for name, policy in policies.items():
@@ -177,9 +192,10 @@ def _made(
             document = scenario.document()
             alike = repr({key: value for key, value in document.items() if key not in ("run", "name")})
             states = known.setdefault(alike, StepStates(scenario))
+            before = len(states.notes)
             run = long_run_of(scenario, states)
             check_end(run)
-            yield name, (scenario, run, dict(states.asked))
+            yield name, _Made(scenario, run, dict(states.asked), states.result, tuple(states.notes[before:]))
         except InputError as problem:
             yield name, problem
 
