@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -101,6 +102,8 @@ def written(values: Values) -> Iterator[str]:
     for path, value in values.items():
         if isinstance(value, tuple | list):
             text = f"[{', '.join(map(str, value))}]"
+        elif isinstance(value, Mapping):
+            text = json.dumps(value)  # which is YAML
         else:
             text = str(value).lower() if isinstance(value, bool) else str(value)
         yield f"{path}={text}"
