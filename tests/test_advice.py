@@ -18,9 +18,8 @@ from simcluster.longrun import closed_forms
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 from simcluster.studies.long_run.advice import ADVICE, advise
-from simcluster.studies.long_run.advice_checkpoints import GRID, interval
-from simcluster.studies.long_run.advice_parts import SHORT, nine, spares
-from simcluster.studies.long_run.advice_restarts import restart, straggler
+from simcluster.studies.long_run.advice_checkpoints import GRID
+from simcluster.studies.long_run.advice_parts import SHORT
 from simcluster.studies.long_run.advised import Advice
 from simcluster.studies.long_run.build import long_run_of
 from simcluster.studies.long_run.comparing import compare_policies, difference_table
@@ -134,7 +133,7 @@ def test_one_run_has_no_interval(question: str, states: StepStates) -> None:
 
 def test_the_best_interval_is_that_of_the_closed_form(states: StepStates) -> None:
     scenario = scenario_of(spares={"unlimited": True})
-    found = interval(scenario, states=states, played=100)
+    found = advise("interval", scenario, states=states, played=100)
     run = long_run_of(scenario, states)
     known = closed_forms.best_interval(run.pattern.storage.stall, 1 / interruption_of(run).rate)
     best = found.table.loc[found.table["goodput"].idxmax(), "interval_s"]
@@ -149,7 +148,7 @@ def test_spares_equal_erlang_b(states: StepStates) -> None:
     scenario = scenario_of(
         days="8 d", failures=[{**GPU, "mtbf": "4 h", "repair": quick}], detection="0 s", restart=[], spares={"hot": 1}
     )
-    table = spares(scenario, states=states, played=100).table
+    table = advise("spares", scenario, states=states, played=100).table
     error = table["short_half_width"] / 1.984  # Student's t of 100 runs
     assert closed_forms.erlang_b(2, 1.0) == pytest.approx(0.2)
     assert table.set_index("spares").loc[1, "erlang_b"] == pytest.approx(0.2)
@@ -167,15 +166,15 @@ def test_the_fewest_spares_are_enough_and_one_less_is_not(answers: Mapping[str, 
 
 def test_making_spares_ready_is_not_being_short(states: StepStates) -> None:
     ready = scenario_of(spares={"warm": 40, "warm_ready": "10 min"})
-    table = spares(ready, states=states, played=4).table
+    table = advise("spares", ready, states=states, played=4).table
     assert table["short"].iloc[-1] == pytest.approx(0, abs=1e-4)
-    plenty = spares(scenario_of(spares={"hot": 40}), states=states, played=4).table
+    plenty = advise("spares", scenario_of(spares={"hot": 40}), states=states, played=4).table
     assert table["goodput"].iloc[-1] < plenty["goodput"].iloc[-1] - 0.02
 
 
 def test_the_budget_of_a_restart_gives_the_target(states: StepStates) -> None:
     scenario = scenario_of(spares={"unlimited": True}, checkpoint={"every": "10 min", "stall": "5 s"})
-    found = restart(scenario, target=0.85, states=states, played=60)
+    found = advise("restart", scenario, target=0.85, states=states, played=60)
     budget = next(mark for mark in found.picture.marks if mark.chosen)
     run = long_run_of(scenario, states)
     parts = budget.x - interruption_of(run).detect
@@ -186,7 +185,7 @@ def test_the_budget_of_a_restart_gives_the_target(states: StepStates) -> None:
         list(found.second["part"]) == ["warm up", "load", "detection"] or found.second["gain"].is_monotonic_decreasing
     )
     with pytest.raises(InputError, match="between 0 and 1"):
-        restart(scenario, target=90, states=states, played=2)
+        advise("restart", scenario, target=90, states=states, played=2)
 
 
 def test_one_percent_for_thirty_days() -> None:
@@ -199,7 +198,7 @@ def test_one_percent_for_thirty_days() -> None:
 def test_a_slow_node_costs_what_it_comes_to_by_hand(states: StepStates) -> None:
     """Failures are rare here: by hand is first order, without those that strike because the work takes longer."""
     rare = scenario_of(days="20 d", failures=[{**GPU, "mtbf": "8 d"}], checkpoint={"every": "30 min", "stall": "20 s"})
-    found = straggler(rare, slower=0.5, states=states, played=300)
+    found = advise("straggler", rare, slower=0.5, states=states, played=300)
     row = found.table.set_index("hours").loc[8.0]
     for way in ("left", "at_once", "checkpoint"):
         assert abs(row[f"{way}_simulated"] - row[way]) < 2 * row[f"{way}_half_width"], way
@@ -218,11 +217,11 @@ def test_one_more_nine_is_worth_the_gpus_that_make_up_for_it(answers: Mapping[st
 
 def test_a_run_in_which_nothing_fails_is_refused(states: StepStates) -> None:
     with pytest.raises(InputError, match="nothing stops the job"):
-        nine(scenario_of(failures=[]), states=states, played=2)
+        advise("nine", scenario_of(failures=[]), states=states, played=2)
     with pytest.raises(InputError, match="nothing fails, so never"):
-        interval(scenario_of(failures=[]), states=states, played=2)
+        advise("interval", scenario_of(failures=[]), states=states, played=2)
     with pytest.raises(InputError, match="no failure takes a machine away"):
-        spares(scenario_of(failures=[GPU]), states=states, played=2)
+        advise("spares", scenario_of(failures=[GPU]), states=states, played=2)
 
 
 # --- policies ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Advice on a run of weeks: questions by name, each a function of a scenario that gives an ``Advice``."""
+"""Advice on a run of weeks: questions by name, each a function of a bench of policies that gives an ``Advice``."""
 
 from __future__ import annotations
 
@@ -16,21 +16,15 @@ from simcluster.studies.long_run.advice_memory import memory
 from simcluster.studies.long_run.advice_parts import nine, spares
 from simcluster.studies.long_run.advice_restarts import restart, straggler
 from simcluster.studies.long_run.advised import Advice
-from simcluster.studies.long_run.chunks import RunPlayer, Workers, player_of
+from simcluster.studies.long_run.chunks import Workers, player_of
+from simcluster.studies.long_run.policies import PolicyBench, bench_of
 from simcluster.studies.long_run.states import StepStates
 
 
 class Advisor(Protocol):
-    """What answers a question: a function of a scenario with a ``run:`` section, or its name or file."""
+    """What answers a question of a bench; what else it takes are options by name."""
 
-    def __call__(
-        self,
-        scenario: Scenario | str,
-        *,
-        states: StepStates | None = None,
-        played: int | None = None,
-        player: RunPlayer | None = None,
-    ) -> Advice: ...
+    def __call__(self, bench: PolicyBench) -> Advice: ...
 
 
 ADVICE: Mapping[str, Advisor] = {
@@ -44,9 +38,6 @@ ADVICE: Mapping[str, Advisor] = {
     "lemons": lemons,
 }
 """Questions by name: a function and a line here."""
-
-
-_GIVEN = ("scenario", "states", "player")  # not what a person says
 
 
 def advise(
@@ -68,15 +59,16 @@ def advise(
         raise InputError(
             f"advice: no question {question!r}{did_you_mean(question, ADVICE)}; there are {', '.join(ADVICE)}"
         )
-    known = signature(ADVICE[question]).parameters
+    known = _options(question)
     for option in options:
         if option not in known:
-            others = [name for name, other in ADVICE.items() if option in signature(other).parameters]
-            whose = (
-                f"it belongs to {', '.join(others)}"
-                if others
-                else f"it takes {', '.join(name for name in known if name not in _GIVEN)}"
-            )
+            others = [name for name in ADVICE if option in _options(name)]
+            whose = f"it belongs to {', '.join(others)}" if others else f"it takes {', '.join([*known, 'played'])}"
             raise InputError(f"advice: {question} takes no {option}; {whose}")
     with player_of(workers, store) as player:
-        return ADVICE[question](scenario, states=states, played=played, player=player, **options)
+        return ADVICE[question](bench_of(scenario, states, played, player), **options)
+
+
+def _options(question: str) -> list[str]:
+    """What a question takes beside its bench."""
+    return [name for name in signature(ADVICE[question]).parameters if name != "bench"]

@@ -13,7 +13,6 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.longrun.ending import check_end
 from simcluster.longrun.run import LongRun
-from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.advised import (
     Advice,
     AdviceLine,
@@ -25,11 +24,9 @@ from simcluster.studies.long_run.advised import (
     points,
 )
 from simcluster.studies.long_run.build import section_of
-from simcluster.studies.long_run.chunks import RunPlayer
 from simcluster.studies.long_run.in_theory import efficiency_of, left_out
 from simcluster.studies.long_run.intervals import best_steps
-from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, table_of
-from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.long_run.policies import PolicyBench, half_width, paired, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,16 +37,9 @@ _RARE = f"{10**9} steps"  # so that any write keeps up, until the best interval 
 _AROUND = 6  # steps of the grid to either side of what the closed form says
 
 
-def interval(
-    scenario: Scenario | str,
-    *,
-    states: StepStates | None = None,
-    played: int | None = None,
-    player: RunPlayer | None = None,
-) -> Advice:
+def interval(bench: PolicyBench) -> Advice:
     """How often to checkpoint: goodput over intervals on common random numbers, the closed form beside it, the best,
     and what the scenario's own loses against that."""
-    bench = bench_of(scenario, states, played, player)
     own = bench.with_section()
     known_best = best_steps(own)
     around = [round(known_best * GRID**power) for power in range(-_AROUND, _AROUND + 1)]
@@ -120,16 +110,9 @@ def _over_intervals(own: LongRun, runs: dict[int, LongRun], goodput: dict[int, F
     return table_of(rows)
 
 
-def behind(
-    scenario: Scenario | str,
-    *,
-    states: StepStates | None = None,
-    played: int | None = None,
-    player: RunPlayer | None = None,
-) -> Advice:
+def behind(bench: PolicyBench) -> Advice:
     """Is it worth it to write checkpoints behind training?  Blocking ones against snapshots, each at its best interval,
     on common random numbers; copies in peers' memory are left out of both."""
-    bench = bench_of(scenario, states, played, player)
     autos = _both_ways(bench)
     variants = {(name, steps): each for name, run in autos.items() for steps, each in _intervals(run, autos).items()}
     goodput: dict[str, dict[int, Floats]] = {name: {} for name in autos}

@@ -10,12 +10,9 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.run import FailureMode, LongRun
-from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.advised import Advice, AdviceLine, AdviceMark, AdvicePicture, percent, points
-from simcluster.studies.long_run.chunks import RunPlayer
 from simcluster.studies.long_run.in_theory import interruption_of
-from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, share_of, table_of
-from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.long_run.policies import PolicyBench, half_width, paired, share_of, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,16 +21,9 @@ _FAILURES = (1, 2, 3, 4, 6)
 _WINDOW = 7 * 86400.0
 
 
-def lemons(
-    scenario: Scenario | str,
-    *,
-    states: StepStates | None = None,
-    played: int | None = None,
-    player: RunPlayer | None = None,
-) -> Advice:
+def lemons(bench: PolicyBench) -> Advice:
     """What it gains to retire machines of a bad batch after so many failures, ever or within a window (that of the
     scenario, or a week), against never; and how many healthy ones the same rule would retire by chance."""
-    bench = bench_of(scenario, states, played, player)
     run = bench.with_section()
     bad = [cause for cause in run.causes if cause.bad is not None and cause.bad.machines]
     if not bad:

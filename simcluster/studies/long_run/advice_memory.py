@@ -6,7 +6,6 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.pattern import STORAGE
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.spec import MemoryCopies
-from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.advised import (
     Advice,
     AdviceLine,
@@ -18,25 +17,16 @@ from simcluster.studies.long_run.advised import (
     points,
 )
 from simcluster.studies.long_run.build import section_of
-from simcluster.studies.long_run.chunks import RunPlayer
 from simcluster.studies.long_run.in_theory import efficiency_of, left_out, two_levels_of
-from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, table_of
-from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.long_run.policies import PolicyBench, half_width, paired, table_of
 
 EVERY = (2, 4, 8, 16, 32)
 """Of so many snapshots one goes on to storage."""
 
 
-def memory(
-    scenario: Scenario | str,
-    *,
-    states: StepStates | None = None,
-    played: int | None = None,
-    player: RunPlayer | None = None,
-) -> Advice:
+def memory(bench: PolicyBench) -> Advice:
     """What copies in peers' memory are worth (Gemini, SOSP 2023): one snapshot in k on storage, others with peers,
     each k at the interval that loses least, against all on storage, on common random numbers."""
-    bench = bench_of(scenario, states, played, player)
     runs = {1: _run(bench, 1), **{every: _run(bench, every) for every in EVERY}}
     goodput = bench.goodputs(runs)
     mean = {every: float(values.mean()) for every, values in goodput.items()}

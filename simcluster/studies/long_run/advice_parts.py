@@ -12,7 +12,6 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun, Spares
-from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.advised import (
     Advice,
     AdviceLine,
@@ -25,7 +24,6 @@ from simcluster.studies.long_run.advised import (
     within,
 )
 from simcluster.studies.long_run.build import section_of
-from simcluster.studies.long_run.chunks import RunPlayer
 from simcluster.studies.long_run.in_theory import (
     Repairs,
     efficiency_of,
@@ -34,8 +32,7 @@ from simcluster.studies.long_run.in_theory import (
     ready_of,
     short_share,
 )
-from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, share_of, table_of
-from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.long_run.policies import PolicyBench, half_width, paired, share_of, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,16 +45,9 @@ _RELIABLE = (1.0, 2.0, 5.0, 10.0)
 _MORE_GPUS = 1.1
 
 
-def spares(
-    scenario: Scenario | str,
-    *,
-    states: StepStates | None = None,
-    played: int | None = None,
-    player: RunPlayer | None = None,
-) -> Advice:
+def spares(bench: PolicyBench) -> Advice:
     """How many machines should stand by: share of time short of machines and goodput over counts, Erlang B beside, and
     the fewest for less than ``SHORT``.  The counts are of the kind that the scenario has most of (hot, if none)."""
-    bench = bench_of(scenario, states, played, player)
     run = replace(bench.with_section(), short=())
     repairs = Repairs.of(run)
     if not repairs.rate:
@@ -159,20 +149,13 @@ def _over_counts(run: LongRun, repairs: Repairs, played_at: dict[int, Outcomes])
     return table_of(rows)
 
 
-def nine(
-    scenario: Scenario | str,
-    *,
-    states: StepStates | None = None,
-    played: int | None = None,
-    player: RunPlayer | None = None,
-) -> Advice:
+def nine(bench: PolicyBench) -> Advice:
     """What one more nine of part reliability is worth in GPUs: goodput with everything failing half, a fifth and a
     tenth as often, and the GPUs that would have to be bought for as much.
 
     A GPU more fails as well: ``gpus`` counts those bought at what one more adds (``marginal``, from the goodput at 1.1
     times the failures), ``gpus_plain`` at a whole one each.  An ``auto`` interval is chosen anew.
     """
-    bench = bench_of(scenario, states, played, player)
     failures = section_of(bench.scenario).failures
 
     def with_rate(times: float) -> LongRun:

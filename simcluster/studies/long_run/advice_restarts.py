@@ -14,7 +14,6 @@ from simcluster.longrun.failure_specs import FailureSpec
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import NOW, FailureMode, LongRun
 from simcluster.longrun.times import FixedTime, TimeSpec
-from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.advised import (
     Advice,
     AdviceLine,
@@ -26,7 +25,6 @@ from simcluster.studies.long_run.advised import (
     points,
 )
 from simcluster.studies.long_run.build import section_of
-from simcluster.studies.long_run.chunks import RunPlayer
 from simcluster.studies.long_run.in_theory import (
     break_even_hours,
     efficiency_of,
@@ -34,8 +32,7 @@ from simcluster.studies.long_run.in_theory import (
     left_out,
     slow_cost,
 )
-from simcluster.studies.long_run.policies import PolicyBench, bench_of, half_width, paired, share_of, table_of
-from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.long_run.policies import PolicyBench, half_width, paired, share_of, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,19 +65,11 @@ class _Times(TimeSpec):
         return float(self.times * self.law.mean)
 
 
-def restart(
-    scenario: Scenario | str,
-    *,
-    target: float = 0.9,
-    states: StepStates | None = None,
-    played: int | None = None,
-    player: RunPlayer | None = None,
-) -> Advice:
+def restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     """What a restart may take: goodput over the length of all its parts, the budget of a whole interruption (detection
     and restart) for a ``target`` goodput, and the part that is worth most."""
     if not 0 < target < 1:
         raise InputError(f"target: a goodput is a share between 0 and 1, as in 0.9; got {target:g}")
-    bench = bench_of(scenario, states, played, player)
     run = bench.with_section()
     stop = interruption_of(run)
     if not run.restart or not stop.rate:
@@ -184,14 +173,7 @@ def _parts(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
 # --- a slow node ------------------------------------------------------------------------------------------------------
 
 
-def straggler(
-    scenario: Scenario | str,
-    *,
-    slower: float = 0.01,
-    states: StepStates | None = None,
-    played: int | None = None,
-    player: RunPlayer | None = None,
-) -> Advice:
+def straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
     """What a node that is slower by a share costs, in GPU-hours (and dollars, with a price) over how long it is slow:
     left alone, replaced at once, or after the next checkpoint; each simulated beside what it comes to by hand.
 
@@ -200,7 +182,6 @@ def straggler(
     """
     if not 0 < slower <= 10:
         raise InputError(f"slower: a share above 0 and at most 10 (1000 %), as in 0.01; got {slower:g}")
-    bench = bench_of(scenario, states, played, player)
     run, slow, paces = _with_slow_node(bench, slower)
     pace, worst = float(paces.mean()), float(paces.max())
     table = _slow_table(bench, run, slow, pace)

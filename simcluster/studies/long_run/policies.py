@@ -119,13 +119,11 @@ class PolicyBench:
         return {name: share_of(outcomes) for name, outcomes in self.play_all(runs).items()}
 
 
-def bench_of(
-    scenario: Scenario | str, states: StepStates | None, played: int | None, player: RunPlayer | None = None
-) -> PolicyBench:
+def bench_of(scenario: Scenario | str, states: StepStates | None, played: int | None, player: RunPlayer) -> PolicyBench:
     """A bench for a scenario, or its name or file; ``states`` may be shared between questions."""
     scenario = load(scenario) if isinstance(scenario, str) else scenario
     count = played_of(scenario, played)
-    return PolicyBench(scenario, states or StepStates(scenario), count, player or RunPlayer())
+    return PolicyBench(scenario, states or StepStates(scenario), count, player)
 
 
 def table_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
