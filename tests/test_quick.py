@@ -17,11 +17,12 @@ from test_same_answer import documents
 from simcluster import InputError, load, simulate
 from simcluster.cli import main
 from simcluster.results.numbers import METRICS
+from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Base, Scenario, Variant
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.contended import Contest
-from simcluster.studies.sweep.quick import Quick, quick_step
+from simcluster.studies.sweep.quick import Quick, quick_numbers, quick_step
 from simcluster.studies.sweep.quick_rows import bounded, changed, quickly
 
 SMALL = {
@@ -265,3 +266,15 @@ def test_rows_of_different_ways_do_not_mix(tmp_path: Path) -> None:
 def test_bad_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "tiny_dp", "--vary", "seed=1", "-o", str(tmp_path / "x.csv"), "--quick", "soon"]) == 2
     assert "must be one of exact, bounds" in capsys.readouterr().err
+
+
+def test_facts_are_kept_by_all_that_real_tokens_follow_from() -> None:
+    """Variants of one cluster that differ in how documents are packed, or in the draw, share no facts."""
+    data = {"documents": {"kind": "lognormal", "median": 400, "sigma": 1.5}, "packing": "pad", "mask": "none"}
+    first = Variant(Base("tiny_3d"), (("data", data),)).scenario()
+    assert first.data is not None
+    cut = first.model_copy(update={"data": first.data.model_copy(update={"packing": "cut"})})
+    for each in (first, cut, first.model_copy(update={"seed": 5})):
+        assert each.cluster is first.cluster
+        found = quick_numbers(each, quick_step(each))
+        assert found["real_token_fraction"] == facts_of(each, each.cluster.device).real

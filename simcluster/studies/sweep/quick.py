@@ -76,7 +76,8 @@ class QuickWay:
     def facts_of(self, scenario: Scenario) -> Facts:
         """What a step is worth, which few of the variants change."""
         self._keep(scenario.cluster)
-        name = id(scenario.cluster), scenario.model, scenario.training, scenario.gpus, scenario.software
+        batch = scenario.training, scenario.data, scenario.seed  # what is real of it is drawn
+        name = id(scenario.cluster), scenario.model, batch, scenario.gpus, scenario.software
         return self.facts.once(name, lambda: facts_of(scenario, scenario.cluster.device))
 
     @collector_off()
