@@ -7,14 +7,15 @@ has left is padded.  To add one: a function, and its name in PACKING; tests of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
 
-Sequences: TypeAlias = list[list[float]]
+Sequences: TypeAlias = Sequence[Sequence[float]]
 """By sequence, the tokens of each document (or piece of one) in it; each sums to the length at most."""
 
 Rule: TypeAlias = Callable[[Floats, int, int], Sequences]
@@ -33,7 +34,7 @@ def cut(documents: Floats, length: int, most: int) -> Sequences:
         return []
     cuts = np.unique(np.concatenate([ends, np.arange(length, ends[-1], length)]))
     begins = np.concatenate([[0.0], cuts[:-1]])
-    found: Sequences = [[] for _ in range(int(np.ceil(ends[-1] / length)))]
+    found: list[list[float]] = [[] for _ in range(math.ceil(ends[-1] / length))]
     for begin, end in zip(begins.tolist(), cuts.tolist(), strict=True):
         found[int(begin // length)].append(end - begin)
     return found
@@ -42,7 +43,7 @@ def cut(documents: Floats, length: int, most: int) -> Sequences:
 def first_fit(documents: Floats, length: int, most: int) -> Sequences:
     """Each into the first sequence that has room for it; one that is too long gives whole sequences first, as Ding et
     al. do (arXiv:2404.10830)."""
-    found: Sequences = []
+    found: list[list[float]] = []
     left = np.zeros(most if most < len(documents) else _pieces(documents, length))
     for document in documents.tolist():
         whole, rest = divmod(document, length)
@@ -77,10 +78,9 @@ def first_fit_decreasing(documents: Floats, length: int, most: int) -> Sequences
 def balanced(documents: Floats, length: int, most: int) -> Sequences:
     """Dealt out so that sums of squares come out alike: the longest first, each to where the sum is lowest and room is
     left; what fits nowhere is cut, into those with most room."""
-    kept = cut(documents, length, most)
-    whole = np.minimum(np.cumsum(documents), float(length) * most)
-    pieces = np.diff(whole, prepend=0.0)
-    return dealt(pieces[pieces > 0], 1, len(kept), length)[0]
+    ends = np.minimum(np.cumsum(documents), float(length) * most)
+    pieces = np.diff(ends, prepend=0.0)
+    return dealt(pieces[pieces > 0], 1, math.ceil(ends[-1] / length), length)[0] if len(ends) else []
 
 
 PACKING: dict[str, Rule] = {
@@ -92,14 +92,14 @@ PACKING: dict[str, Rule] = {
 }
 
 
-def dealt(documents: Floats, replicas: int, microbatches: int, room: int) -> list[Sequences]:
+def dealt(documents: Floats, replicas: int, microbatches: int, room: int) -> Sequence[Sequences]:
     """Documents dealt out greedily, by replica and microbatch, each with room for so many tokens.
 
     The longest first, each to the replica with the smallest sum of squares that has room for it, and there to the
     microbatch with the smallest; what fits nowhere is cut, into those with most room.
     """
     squares, left = np.zeros((replicas, microbatches)), np.full((replicas, microbatches), float(room))
-    found: list[Sequences] = [[[] for _ in range(microbatches)] for _ in range(replicas)]
+    found: list[list[list[float]]] = [[[] for _ in range(microbatches)] for _ in range(replicas)]
     for document in np.sort(documents)[::-1].tolist():
         rest = document
         while rest > 0:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.faults.words import all_in_words
 from simcluster.results.metrics import BREAKDOWN
+from simcluster.results.numbers import METRICS
 from simcluster.scenario.data import data_in_words
 from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.memory_plan import recipe_words
@@ -94,7 +95,7 @@ def _answer(result: Result) -> list[str]:
     if facts.attention != 1:
         lines.append(f"               attention within documents: {facts.attention:.1%} of that of whole sequences")
     if facts.real != 1:
-        rate, mfu = facts.real * facts.tokens / seconds, result.mfu * facts.real_flops / facts.model_flops
+        rate, mfu = (METRICS[name].of(result) for name in ("real_tokens_per_s", "real_mfu"))
         lines.append(f"  real tokens  {facts.real:.1%}, the rest is padding: {rate:,.0f} tokens/s; their MFU {mfu:.1%}")
     return lines
 
