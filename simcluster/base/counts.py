@@ -11,7 +11,8 @@ import re
 from simcluster.base.errors import InputError
 
 _MOST = 1e99
-_LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+"""What the letter behind a number stands for."""
 _COUNT = re.compile(r"\s*\$?\s*((?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMBT]?)\s*")
 
 
@@ -20,7 +21,7 @@ def parse_count(value: object, what: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         number = float(value)
     elif isinstance(value, str) and (found := _COUNT.fullmatch(value)):
-        number = float(found[1].replace(",", "").replace("_", "")) * _LETTERS[found[2]]
+        number = float(found[1].replace(",", "").replace("_", "")) * LETTERS[found[2]]
     else:
         number = math.nan
     if number > _MOST:
@@ -57,10 +58,18 @@ def parse_share(value: object, what: str) -> float:
 def format_count(number: float) -> str:
     """Four digits with the letter that keeps it readable: 70B, 1.38T, 300M; below a million in full: 131,072."""
     for letter in ("T", "B", "M"):
-        if number >= _LETTERS[letter] * 0.99995:
-            scaled = number / _LETTERS[letter]
+        if number >= LETTERS[letter] * 0.99995:
+            scaled = number / LETTERS[letter]
             return f"{scaled:.4g}{letter}" if scaled < 9999.5 else f"{scaled:,.0f}{letter}"
     return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.4g}"
+
+
+def format_tokens(count: float) -> str:
+    """The same with all four digits, as columns of tokens have them: 15.60T, 300.0B."""
+    for letter in ("T", "B", "M"):
+        if count >= LETTERS[letter]:
+            return f"{count / LETTERS[letter]:#.4g}{letter}".replace(".T", "T")
+    return f"{count:,.0f}"
 
 
 def format_dollars(amount: float) -> str:
@@ -68,6 +77,11 @@ def format_dollars(amount: float) -> str:
     if amount >= 999_500:
         return f"${amount / 1e6:,.4g} M" if amount < 9.9995e9 else f"${amount / 1e6:,.0f} M"
     return f"${amount:,.0f}" if amount >= 1000 else f"${amount:.2f}"
+
+
+def whole_dollars(amount: float) -> str:
+    """Dollars that are added up by who reads them: $8,847,360, $94,371; $12.34 below a hundred."""
+    return f"${amount:,.2f}" if abs(amount) < 100 else f"${amount:,.0f}"
 
 
 def _short(value: object) -> str:

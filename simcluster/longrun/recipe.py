@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from simcluster.base.counts import LETTERS
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
 from simcluster.documents.spec import Spec
@@ -18,7 +19,7 @@ _COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(tokens)?\s*")
 def _tokens(value: object) -> object:
     """ "15.6T" is 15.6e12, and so is "15.6T tokens"."""
     if isinstance(value, str) and (found := _COUNT.fullmatch(value)):
-        return float(found[1]) * {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[found[2]]
+        return float(found[1]) * LETTERS[found[2]]
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from simcluster.base.counts import format_tokens, whole_dollars
 from simcluster.base.units import format_seconds
 from simcluster.budget.loss_laws import loss_law
 from simcluster.budget.repetition import RepeatedData
@@ -12,11 +13,9 @@ from simcluster.model.transformer import parameters
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.studies.launch.launch import RUNS, Launch
 from simcluster.studies.launch.run_point import RunCheck, Seen, graded
-from simcluster.studies.long_run.cost_words import format_dollars
 from simcluster.studies.long_run.losses import tokens_to_loss
 from simcluster.studies.long_run.train import TrainingRun
 from simcluster.studies.long_run.train_stages import stage_scenarios
-from simcluster.studies.long_run.words import format_tokens
 from simcluster.studies.whatif.remedies import Values
 
 _PADDING = 0.05, 0.30
@@ -105,7 +104,7 @@ def _days(launch: Launch) -> Seen:
         days += f" ({row['p5']:.4g} to {row['p95']:.4g} in nine runs of ten)"
     hours = played.gpu_hours if isinstance(played, TrainingRun) else float(played.gpu_hours.mean())
     dollars = played.dollars if isinstance(played, TrainingRun) else _mean(played.dollars)
-    cost = "no price is given (run.price)" if dollars is None else format_dollars(dollars)
+    cost = "no price is given (run.price)" if dollars is None else whole_dollars(dollars)
     return Seen(
         graded(1 - played.goodput, *_UNPRODUCTIVE),
         f"{days}, {_count(hours)} GPU-hours, {cost}; goodput {played.goodput:.2%} ({RUNS} runs played)",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.counts import whole_dollars
 from simcluster.base.units import format_seconds
 from simcluster.studies.long_run.energy import STANDING_BY, RunEnergy
 from simcluster.studies.long_run.money import RunMoney
@@ -21,11 +22,6 @@ _PRICES = {
     "storage": "run.checkpoint.price",
     "electricity": "run.power.price",
 }
-
-
-def format_dollars(dollars: float) -> str:
-    """ "$12.34" below a hundred, "$1,234" above."""
-    return f"${dollars:,.2f}" if abs(dollars) < 100 else f"${dollars:,.0f}"
 
 
 def format_energy(kwh: float) -> str:
@@ -57,9 +53,9 @@ def money_lines(training: PlayedRuns) -> Iterator[str]:
         yield f"  money        {hours}; for dollars say what one costs: run.price"
         return
     at = f" at ${training.price:.2f} a GPU-hour" if training.price is not None else ""
-    yield f"  money        {format_dollars(training.dollars or 0.0)}{_spread(training)}{at} ({hours})"
+    yield f"  money        {whole_dollars(training.dollars or 0.0)}{_spread(training)}{at} ({hours})"
     parts = dict(money.parts())
-    said = [f"{what if what != 'gpus' else 'GPUs'} {format_dollars(each)}" for what, each in parts.items() if each]
+    said = [f"{what if what != 'gpus' else 'GPUs'} {whole_dollars(each)}" for what, each in parts.items() if each]
     without = [path for what, path in _PRICES.items() if what not in parts]
     rest = [f"not in it, for want of a price: {', '.join(without)}"] if without else []
     yield _INDENT + "; ".join([", ".join(said), *rest])
@@ -72,16 +68,16 @@ def _spread(training: PlayedRuns) -> str:
     low, high = row["p5"], row["p95"]
     if high - low < 1e-3 * high:
         return ""
-    return f" ({format_dollars(low)} to {format_dollars(high)} in nine runs of ten)"
+    return f" ({whole_dollars(low)} to {whole_dollars(high)} in nine runs of ten)"
 
 
 def _lost(training: PlayedRuns, money: RunMoney) -> Iterator[str]:
     total = training.dollars or 0.0
     if money.failures > 0:
         count = training.numbers.to_dict(orient="index")["failures"]["mean"]
-        each = f", {format_dollars(money.failures / count)} a failure" if count >= 1 else ""
+        each = f", {whole_dollars(money.failures / count)} a failure" if count >= 1 else ""
         share = money.failures / total
-        yield f"{_INDENT}lost to what fails {format_dollars(money.failures)} ({share:.2%}{each})"
+        yield f"{_INDENT}lost to what fails {whole_dollars(money.failures)} ({share:.2%}{each})"
     held = training.price_of_mfu
     if held is None:
         return
@@ -89,12 +85,12 @@ def _lost(training: PlayedRuns, money: RunMoney) -> Iterator[str]:
         yield f"{_INDENT}held to an MFU of {held.achievable:.0%}: nothing is lost"
         return
     yield (
-        f"{_INDENT}at an MFU of {held.achievable:.0%} the same tokens cost {format_dollars(held.dollars)}: "
-        f"{format_dollars(held.lost)} is lost ({held.lost / total:.1%}; {held.more:.1%} more training for the money)"
+        f"{_INDENT}at an MFU of {held.achievable:.0%} the same tokens cost {whole_dollars(held.dollars)}: "
+        f"{whole_dollars(held.lost)} is lost ({held.lost / total:.1%}; {held.more:.1%} more training for the money)"
     )
     step = max(0.0, total * training.goodput * (1 - training.step_mfu / held.achievable))
-    rest = format_dollars(held.lost - step)
-    yield f"{_INDENT}of it {format_dollars(step)} in the step, {rest} in what is not productive"
+    rest = whole_dollars(held.lost - step)
+    yield f"{_INDENT}of it {whole_dollars(step)} in the step, {rest} in what is not productive"
 
 
 def energy_lines(training: PlayedRuns) -> Iterator[str]:
@@ -166,7 +162,7 @@ def columns_of(training: PlayedRuns, fate: str) -> str:
     """What a fate costs and draws, as columns of a table; empty where neither is known."""
     cells = []
     if training.money is not None:
-        cells.append(f"{format_dollars(training.money.by_fate[fate]):>13}")
+        cells.append(f"{whole_dollars(training.money.by_fate[fate]):>13}")
     if training.energy is not None:
         mega = float(training.energy.total.mean()) >= 1e4
         kwh = float(training.energy.kwh[fate].mean()) / (1e3 if mega else 1.0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.counts import format_tokens, whole_dollars
 from simcluster.base.units import format_seconds
 from simcluster.results.result import VERSION
-from simcluster.studies.long_run.cost_words import format_dollars, format_energy, format_power
-from simcluster.studies.long_run.words import format_tokens, in_columns, plain
+from simcluster.studies.long_run.cost_words import format_energy, format_power
+from simcluster.studies.long_run.words import in_columns, plain
 
 if TYPE_CHECKING:
     from simcluster.studies.long_run.staged import StagedRuns
@@ -31,8 +32,8 @@ def _whole(training: StagedRuns) -> Iterator[str]:
     if training.dollars is None:
         yield f"  money        {hours}; for dollars say what one costs: run.price"
     else:
-        lost = f"{format_dollars(training.lost_to_failures or 0.0)} of it lost to what fails"
-        yield f"  money        {format_dollars(float(training.dollars.mean()))}, {lost}; {hours}"
+        lost = f"{whole_dollars(training.lost_to_failures or 0.0)} of it lost to what fails"
+        yield f"  money        {whole_dollars(float(training.dollars.mean()))}, {lost}; {hours}"
     yield f"  failures     {_between(training, 'failures', '{:,.0f}')}"
     effective = f"effective MFU {training.effective_mfu:.1%} over the wall"
     yield f"  goodput      {training.goodput:.2%} of all GPU-hours; {effective}"
@@ -61,7 +62,7 @@ def _stages(training: StagedRuns) -> Iterator[str]:
         cells += [f"{row['sequence_length']:,}", f"{row['gpus']:,}", format_seconds(row["step_time_s"])]
         cells += [f"{row['step_mfu']:.1%}", f"{row['steps']:,.0f}", f"{row['days']:.2f}", f"{row['goodput']:.2%}"]
         cells += [f"{row['failures']:.1f}", f"{row['gpu_hours'] / 1e6:.3f}"]
-        cells += [format_dollars(row["dollars"])] if training.dollars is not None else []
+        cells += [whole_dollars(row["dollars"])] if training.dollars is not None else []
         cells += [f"{row['kwh'] / 1e3:,.1f}"] if training.kwh is not None else []
         rows.append(cells)
     yield from in_columns(header, rows)

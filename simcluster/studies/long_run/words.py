@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.counts import format_tokens, whole_dollars
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.longrun.ending import restart_seconds, stop_rate
 from simcluster.results.result import VERSION
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
 from simcluster.studies.long_run.build import section_of
-from simcluster.studies.long_run.cost_words import columns_of, cost_document, energy_lines, format_dollars, money_lines
+from simcluster.studies.long_run.cost_words import columns_of, cost_document, energy_lines, money_lines
 from simcluster.studies.long_run.losses import loss_bought
 
 if TYPE_CHECKING:
@@ -86,14 +87,6 @@ def _loss(training: PlayedRuns) -> Iterator[str]:
     if bought is not None:
         yield f"  loss         {bought.loss:.4f} by {bought.words}"
         yield from (f"               {note}" for note in bought.notes)
-
-
-def format_tokens(count: float) -> str:
-    """Tokens as people count them: 15.60T, 300.0B."""
-    for letter, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
-        if count >= scale:
-            return f"{count / scale:#.4g}{letter}".replace(".T", "T")
-    return f"{count:,.0f}"
 
 
 def _time(training: PlayedRuns) -> Iterator[str]:
@@ -189,14 +182,14 @@ def _causes(training: PlayedRuns) -> list[str]:
     for cause in table.index[:_CAUSES]:
         row = _row(table, cause)
         hours = [f"{row[name] / 3600:.2f}" for name in _HOURS]
-        paid = [format_dollars(row["dollars"])] if training.money is not None else []
+        paid = [whole_dollars(row["dollars"])] if training.money is not None else []
         counts = [f"{row[name]:.1f}" for name in ("strikes", "outages")]
         rows.append([str(cause), *counts, *hours, f"{row['share']:.2%}", *paid])
     rest = table.iloc[_CAUSES:]
     if len(rest):
         hours = [f"{rest[name].sum() / 3600:.2f}" for name in _HOURS]
         counts = [f"{rest[name].sum():.1f}" for name in ("strikes", "outages")]
-        paid = [format_dollars(rest["dollars"].sum())] if training.money is not None else []
+        paid = [whole_dollars(rest["dollars"].sum())] if training.money is not None else []
         rows.append([f"{len(rest)} others", *counts, *hours, f"{rest['share'].sum():.2%}", *paid])
     header = ["cause", "strikes", "outages", "lost h", "detection h", "waiting h", "restart h", "all h", "of the wall"]
     header += ["costs"] if training.money is not None else []
