@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,55 @@ from simcluster.longrun.events.crews import RepairShop
 from simcluster.longrun.events.record import RunRecord
 from simcluster.longrun.events.walk import PatternWalk
 from simcluster.longrun.outcome import names_of
-from simcluster.longrun.run import FailureMode, LongRun
+from simcluster.longrun.run import SOON, FailureMode, LongRun
 from simcluster.longrun.streams import CounterStreams
 from simcluster.longrun.times import TimeSpec
 
 Doing = Generator[simpy.Event, Any, None]
+
+
+class Exposure:
+    """What the job is exposed ``to``: nothing (""), what stops it while it loads ("stop"), or "all" while it trains.
+
+    Exposed seconds go at a ``pace``, the share of the machines that run.
+    """
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self.env = env
+        self.to, self.pace = "", 1.0
+        self.changed = env.event()
+        self._loaded, self._trained, self._since = 0.0, 0.0, 0.0
+
+    def is_on(self, *, stops: bool) -> bool:
+        """Can it strike now: what ``stops`` a job, or what needs training to strike?"""
+        return self.to == "all" or (stops and self.to == "stop")
+
+    def seconds(self, *, stops: bool) -> float:
+        """How long the job has been exposed to that so far."""
+        more = (self.env.now - self._since) * self.pace if self.is_on(stops=stops) else 0.0
+        return (self._loaded if stops else self._trained) + more
+
+    def change(self, to: str, pace: float) -> None:
+        """From now on to that; who waits for it goes on."""
+        self._loaded, self._trained = self.seconds(stops=True), self.seconds(stops=False)
+        self.to, self.pace, self._since = to, pace, self.env.now
+        changed, self.changed = self.changed, self.env.event()
+        changed.succeed()
+
+    def passes(self, left: Callable[[], float], *, stops: bool) -> Doing:
+        """Until nothing is ``left`` of exposed seconds, which run down at most as fast as the clock.
+
+        So nobody needs to look before that many have passed, whatever stops the job in between.
+        """
+        now = self.env.now
+        while now + (seconds := left()) > now + SOON:
+            if not self.is_on(stops=stops):
+                yield self.changed
+            elif self.pace == 1.0:
+                yield self.env.timeout(seconds)
+            else:  # the pace may rise
+                yield self.env.timeout(seconds / self.pace) | self.changed
+            now = self.env.now
 
 
 @dataclass
@@ -71,8 +115,7 @@ class Wrong:
 
 
 class JobState:
-    """``at`` on the nominal clock, ``safe[level]`` the latest snapshot there; what the job is ``exposed`` to: nothing
-    (""), what stops it while it loads ("stop"), or "all" while it trains.
+    """``at`` on the nominal clock, ``safe[level]`` the latest snapshot there, and what the job is exposed to.
 
     ``struck`` are causes (number, occurrence) that the job has to deal with, ``due`` what else falls due.
     """
@@ -86,8 +129,7 @@ class JobState:
         self.walk = PatternWalk(run.pattern, run.goal, detail=detail)
         self.at, self.safe = 0.0, [0, 0]
         self.stretch: TrainingStretch | None = None
-        self.exposed = ""
-        self.changed = self.env.event()
+        self.exposure = Exposure(self.env)
         self.process: simpy.Process | None = None
         self.slow: list[SlowDevice] = []
         self.missing, self.watched = 0, math.inf
@@ -126,19 +168,13 @@ class JobState:
 
     def expose(self, to: str) -> None:
         """From now on to what can strike while it trains, loads or stands."""
-        if to != self.exposed:
-            self.exposed = to
-            self.tell()
-
-    def tell(self) -> None:
-        """Who waits for a change of what the job is exposed to, or of a rate, goes on."""
-        changed, self.changed = self.changed, self.env.event()
-        changed.succeed()
+        if to != self.exposure.to:
+            self.exposure.change(to, float(self.shares[self.missing]))
 
     def wake(self) -> None:
         """Training is looked at anew; what falls due while the job stands is dealt with when it goes on."""
         assert self.process is not None
-        trains = self.exposed == "all" or (self.exposed and self.struck)
+        trains = self.exposure.to == "all" or (self.exposure.to and self.struck)
         if trains and self.process.is_alive and self.process is not self.env.active_process:
             self.process.interrupt()
 

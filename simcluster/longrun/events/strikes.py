@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from simcluster.longrun.run import Bad, FailureMode
 def start_causes(job: JobState) -> None:
     """A process for every cause, and one for what a bad batch has beyond the others."""
     for number, cause in enumerate(job.run.causes):
-        batch = None if cause.bad is None else BadMachines(cause.bad, cause.rate / job.run.machines, job.run.machines)
+        batch = None if cause.bad is None else BadMachines(job, cause, cause.bad)
         job.env.process(_cause(job, number, cause, batch, extra=False))
         if batch is not None:
             job.env.process(_cause(job, number, cause, batch, extra=True))
@@ -32,22 +33,16 @@ def _cause(job: JobState, number: int, cause: FailureMode, batch: BadMachines | 
     occurrence = 0
     while True:
         if cause.struck is not None:
-            left = cause.struck.gap(occurrence)
+            left = _to_go(job, cause, cause.struck.gap(occurrence))
         else:
-            left = -math.log(float(job.uniform(name, "hazard", occurrence, 1)[0, 0]))
-            left = left if parts is None else parts.next(left)
-        while left > 0:
-            rate = cause.rate if parts is None and cause.struck is None else 1.0
+            hazard = -math.log(float(job.uniform(name, "hazard", occurrence, 1)[0, 0]))
             if extra and batch is not None:
-                rate = batch.rate
-            if not rate or not (job.exposed == "all" or (job.exposed == "stop" and cause.stops)):
-                yield job.changed
-                continue
-            rate *= float(job.shares[job.missing])
-            begun = job.env.now
-            strikes = job.env.timeout(left / rate)
-            yield strikes | job.changed
-            left = 0.0 if strikes.processed else left - rate * (job.env.now - begun)
+                left = batch.to_go(hazard)
+            elif parts is not None:
+                left = _to_go(job, cause, parts.next(hazard))
+            else:
+                left = _to_go(job, cause, hazard / cause.rate if cause.rate else math.inf)
+        yield from job.exposure.passes(left, stops=cause.stops)
         if parts is not None:
             parts.ended(occurrence)
         occurrence += 1
@@ -55,17 +50,19 @@ def _cause(job: JobState, number: int, cause: FailureMode, batch: BadMachines | 
         yield job.env.timeout(0)
 
 
+def _to_go(job: JobState, cause: FailureMode, seconds: float) -> Callable[[], float]:
+    """What is left of so many exposed seconds from now on."""
+    until = job.exposure.seconds(stops=cause.stops) + seconds
+    return lambda: until - job.exposure.seconds(stops=cause.stops)
+
+
 def _strike(job: JobState, number: int, cause: FailureMode, batch: BadMachines | None, extra: bool) -> None:
     """What a strike does, by the effect of its cause."""
     occurrence = int(job.strikes[number])
     job.strikes[number] += 1
     job.record.struck(cause.name, job.now_at())
-    if batch is not None:
-        gone, retired = batch.hit(job.uniform(cause.name, "bad", occurrence, 3)[0], job.env.now, extra)
-        if retired:
-            job.retired.add(number)
-        if gone:
-            job.tell()
+    if batch is not None and batch.hit(job.uniform(cause.name, "bad", occurrence, 3)[0], extra):
+        job.retired.add(number)
     if cause.effect == "slow":
         job.env.process(spell(job, number, cause, occurrence))
         return
@@ -79,32 +76,43 @@ def _strike(job: JobState, number: int, cause: FailureMode, batch: BadMachines |
 
 
 class BadMachines:
-    """The bad machines of a cause that are left, of ``machines`` in the job that fail at rate ``each`` (1/s)."""
+    """The bad machines of a cause that are left, and the hazard that they have used up beyond what others have."""
 
-    def __init__(self, batch: Bad, each: float, machines: int) -> None:
-        self.batch, self.each, self.machines = batch, each, machines
+    def __init__(self, job: JobState, cause: FailureMode, batch: Bad) -> None:
+        self.job, self.cause, self.batch = job, cause, batch
+        self.machines, self.each = job.run.machines, cause.rate / job.run.machines
         self.times: list[list[float]] = [[] for _ in range(batch.machines)]  # when each has failed
+        self._used, self._since = 0.0, 0.0
 
     @property
     def rate(self) -> float:
-        """How often they fail beyond what others do, 1/s."""
+        """How often they fail beyond what others do, 1/s of exposed time; it only falls."""
         return len(self.times) * self.each * (self.batch.times - 1)
 
-    def hit(self, uniform: Floats, now: float, extra: bool) -> tuple[bool, bool]:
-        """A strike may hit one of them, which is retired, or cured by its repair: (is there one fewer?, retired?)."""
-        bad, batch = len(self.times), self.batch
+    def used(self) -> float:
+        """Hazard of theirs that has been used up so far."""
+        return self._used + self.rate * (self.job.exposure.seconds(stops=self.cause.stops) - self._since)
+
+    def to_go(self, hazard: float) -> Callable[[], float]:
+        """Exposed seconds, at least, until so much more hazard has been used up; inf if none of them is left."""
+        until = self.used() + hazard
+        return lambda: (until - self.used()) / self.rate if self.rate else math.inf
+
+    def hit(self, uniform: Floats, extra: bool) -> bool:
+        """A strike may hit one of them, which is retired, or cured by its repair: is it retired?"""
+        bad, batch, now = len(self.times), self.batch, self.job.env.now
         if not bad or not (extra or uniform[0] < bad / self.machines):
-            return False, False
+            return False
         which = min(int(uniform[1] * bad), bad - 1)
         self.times[which].append(now)
         last = self.times[which][: -1 - remembered(batch.rule, batch.retire) : -1]
         ages = now - np.array(last)
         retired = batch.retire > 0 and bool(RETIRE[batch.rule](ages, batch.retire, batch.window))
-        gone = retired or bool(uniform[2] < batch.cured)
-        if gone:
+        if retired or bool(uniform[2] < batch.cured):
+            self._used, self._since = self.used(), self.job.exposure.seconds(stops=self.cause.stops)
             self.times[which] = self.times[-1]
             self.times.pop()
-        return gone, retired
+        return retired
 
 
 class AgedParts:
