@@ -45,9 +45,9 @@ class CounterStreams:
 
 
 class StreamBlocks:
-    """The blocks of a stream that are in use, in a ring: numbers (replicas x ``width`` occurrences, draws).
+    """The latest blocks of a stream, in a ring: numbers (replicas x ``width`` occurrences, draws).
 
-    Blocks that all replicas have passed make room; one that is asked for all the same is drawn again.
+    A replica that is behind all that are kept makes the ring wider, so that it holds what replicas differ by.
     """
 
     def __init__(self, streams: CounterStreams, what: str, draws: int) -> None:
@@ -56,33 +56,32 @@ class StreamBlocks:
             streams.first,
         )  # not the streams: a circle would keep all of them in memory
         self.what, self.draws = what, draws
-        self.begin = self.end = 0  # blocks
-        self.width = 0
-        self.latest = np.zeros(streams.count, dtype=np.int64)
+        self.begin = self.width = 0  # occurrences
+        self.flat = np.empty((0, draws))
         self.ring = np.empty((streams.count, 0, draws))
 
     def at(self, places: Ints, occurrence: Ints) -> Floats:
         """The numbers of the given occurrences."""
-        self.latest[places] = occurrence
-        ahead = (occurrence - self.begin * BLOCK).view(np.uint64)  # in which one of an earlier block is huge
-        if ahead.max() >= (self.end - self.begin) * BLOCK:
+        ahead = (occurrence - self.begin).view(np.uint64)  # in which one of an earlier block is huge
+        if ahead.max() >= self.width:
             self._move(int(occurrence.min()) // BLOCK, int(occurrence.max()) // BLOCK + 1)
-        flat = self.ring.reshape(-1, self.draws)
-        return flat.take(places * self.width + occurrence % self.width, axis=0)
+        return self.flat.take(places * self.width + occurrence % self.width, axis=0)
 
     def _move(self, begin: int, end: int) -> None:
-        """To all blocks from the earliest that a replica still needs."""
-        begin, end = min(begin, int(self.latest.min()) // BLOCK), max(end, self.end)
-        known = range(self.begin, self.end)
-        if (end - begin) * BLOCK > self.width:
+        """To where these blocks are among those that are kept."""
+        known = range(self.begin // BLOCK, (self.begin + self.width) // BLOCK)
+        end = max(end, known.stop)
+        begin = min(begin, max(known.start, end - len(known)))
+        if end - begin > len(known):
             known = range(0)
-            self.width = (end - begin + (end > 1)) * BLOCK
+            self.width = (end - begin) * BLOCK
             self.ring = np.empty((len(self.ring), self.width, self.draws))
+            self.flat = self.ring.reshape(-1, self.draws)
         for block in range(begin, end):
             if block not in known:
                 place = block * BLOCK % self.width
                 self.ring[:, place : place + BLOCK] = self._drawn(block)
-        self.begin, self.end = begin, end
+        self.begin = begin * BLOCK
 
     def _drawn(self, block: int) -> Floats:
         drawn = [
