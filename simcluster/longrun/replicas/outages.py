@@ -98,28 +98,34 @@ class OutagesOfRuns:
         if lacks.any():
             self._wait(job, lacks.nonzero()[0])
 
-    def _repairs(self, job: Standing, leaves: Ints, machines: int, causes: Sequence[int]) -> tuple[Ints, list[Floats]]:
+    def _repairs(self, job: Standing, leaves: Ints, machines: int, causes: Sequence[int]) -> tuple[Ints, Floats]:
         """(places of the runs of which so many machines go to repair, for one of these causes; seconds of each)."""
-        state, seconds, gone = self.state, np.empty((machines, len(leaves))), np.zeros(len(leaves), dtype=bool)
+        places, seconds = [leaves[:0]], [np.empty((machines, 0))]
         for each in causes:
             chosen = (leaves == each).nonzero()[0]
             if len(chosen):
-                cause, who = self.run.causes[each], job.who[chosen]
-                assert cause.repair is not None
-                place = state.place(who, each)
-                occurrence = state.repairs[place]
-                state.repairs[place] += 1
-                gone[chosen] = True
-                for machine in range(machines):
-                    drawn = state.draw(cause.repair, cause.name, f"repair.{machine}", occurrence, who)
-                    seconds[machine, chosen] = drawn
-                if cause.bad is not None:
-                    retired, self.retired[place] = self.retired[place], False
-                    if cause.bad.replaced is not None:
-                        replaced = state.draw(cause.bad.replaced, cause.name, "repair.0", occurrence, who)
-                        seconds[0, chosen] = np.where(retired, replaced, seconds[0, chosen])
-        chosen = gone.nonzero()[0]
-        return chosen, list(seconds[:, chosen])
+                places.append(chosen)
+                seconds.append(self._repair_of(each, machines, job.who[chosen]))
+        if len(places) <= 2:
+            return places[-1], seconds[-1]
+        place = np.concatenate(places)
+        order = place.argsort()
+        return place[order], np.concatenate(seconds, axis=1)[:, order]
+
+    def _repair_of(self, number: int, machines: int, who: Ints) -> Floats:
+        """Seconds that the machines which leave for a cause are in repair, shape (machines, runs)."""
+        cause, place = self.run.causes[number], self.state.place(who, number)
+        assert cause.repair is not None
+        occurrence = self.state.repairs[place]
+        self.state.repairs[place] += 1
+        seconds = np.empty((machines, len(who)))
+        for machine in range(machines):
+            seconds[machine] = self.state.draw(cause.repair, cause.name, f"repair.{machine}", occurrence, who)
+        if cause.bad is not None and cause.bad.replaced is not None:
+            retired, self.retired[place] = self.retired[place], False
+            replaced = self.state.draw(cause.bad.replaced, cause.name, "repair.0", occurrence, who)
+            seconds[0] = np.where(retired, replaced, seconds[0])
+        return seconds
 
     def _wait(self, job: Standing, lacks: Ints) -> None:
         """Until there are machines enough, or few enough missing."""

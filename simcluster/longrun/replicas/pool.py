@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
@@ -28,20 +26,22 @@ class Pool:
         """Machines that are in repair then."""
         return _how_many(self.back[:, who] > at + SOON)
 
-    def send(self, who: Ints, at: Floats, repairs: Sequence[Floats]) -> Ints:
+    def send(self, who: Ints, at: Floats, repairs: Floats) -> Ints:
         """Machines of each of these runs go to repair, which takes a crew so many seconds; returns how many are out."""
-        rows = self.back[:, who]
+        rows = self._rows(who)
         out = _how_many(rows > at + SOON) + len(repairs)
         if out.max() > len(rows) - len(repairs):
             self.back = np.concatenate([self.back, np.full((4 + len(repairs), self.back.shape[1]), -np.inf)])
-            rows = self.back[:, who]
+            rows = self._rows(who)
         everyone = np.arange(len(who))
         for repair in repairs:
             place = rows.argmin(axis=0)
-            back = self._served(who, at, repair)
-            rows[place, everyone] = back
-            self.back[place, who] = back
+            rows[place, everyone] = self.back[place, who] = self._served(who, at, repair)
         return out
+
+    def _rows(self, who: Ints) -> Floats:
+        """``back`` of these runs; itself where they are all."""
+        return self.back if len(who) == self.back.shape[1] else self.back[:, who]
 
     def _served(self, who: Ints, at: Floats, repair: Floats) -> Floats:
         """When a machine is back that goes to repair now: first come, first served by the crews."""
