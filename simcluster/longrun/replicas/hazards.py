@@ -18,6 +18,8 @@ from simcluster.longrun.streams import CounterStreams
 
 LOADED, TRAINED = 0, 1
 """Exposure to what stops a job, which goes on while it loads, and to what needs training to strike."""
+_NEVER = 1e-300
+"""1/s, so rare that it is never."""
 
 
 class Hazards:
@@ -40,7 +42,7 @@ class Hazards:
             for column, number in enumerate(self.cause)
         ]
         self._batches = {number: BadBatches(batch, self, number, count) for number, batch in bad.items()}
-        self.with_bad = [column for column, number in enumerate(self.cause) if number in bad]
+        self.with_bad = list(bad)
         lives = [number for number, cause in enumerate(self.causes) if cause.lives is not None]
         self._lives = {number: PartLives(self.causes[number], self.streams) for number in lives}
         self.seen = np.zeros((len(self.cause), count), dtype=np.int64)
@@ -72,8 +74,7 @@ class Hazards:
                 seconds = units / self._batches[number].rate(who)
         else:
             rate = self.causes[number].rate
-            with np.errstate(over="ignore"):  # inf: so rare that it is never
-                seconds = units / rate if rate else np.full(len(who), np.inf)
+            seconds = units / rate if rate > _NEVER else np.full(len(who), np.inf)
         self.when[column][who] = self.clock[self.kind[column]][who] + seconds
 
     def _look(self, who: Ints, kind: int) -> None:
@@ -108,10 +109,16 @@ class Hazards:
             column = np.where(load <= train, column, self.column[TRAINED][who])
         for each in np.bincount(column).nonzero()[0].tolist():
             self._strike(who[column == each], each)
-        kinds = self.kind[column]
-        for kind in np.bincount(kinds).nonzero()[0].tolist():
-            self._look(who[kinds == kind], kind)
         return column
+
+    def look(self, who: Ints, column: Ints) -> None:
+        """Which is next where these columns have struck."""
+        if len(self._of[TRAINED]):
+            kinds = self.kind[column]
+            self._look(who[kinds == LOADED], LOADED)
+            self._look(who[kinds == TRAINED], TRAINED)
+        else:
+            self._look(who, LOADED)
 
     def _strike(self, who: Ints, column: int) -> None:
         if column in self._lives:
@@ -128,28 +135,30 @@ class Hazards:
         """They have been exposed while they loaded."""
         self.clock[LOADED][who] += seconds if self.share is None else seconds * self.share[who]
 
-    def may_hit(self, who: Ints, struck: Ints, column: int) -> Ints:
-        """The places of those whose strike is of a column, with bad machines left that it could hit."""
-        batch = self._batches[int(self.cause[column])]
+    def may_hit(self, who: Ints, number: Ints, cause: int) -> Ints:
+        """The places of those whose strike is of a cause, with bad machines left that it could hit."""
+        batch = self._batches[cause]
         if not batch.anywhere:
             return who[:0]
-        return np.asarray(((struck == column) & (batch.left[who] > 0)).nonzero()[0])
+        return np.asarray(((number == cause) & (batch.left[who] > 0)).nonzero()[0])
 
-    def on_bad(self, who: Ints, column: int, uniform: Floats, now: Floats) -> Ints:
-        """A strike may have hit a machine of the bad batch, which may be gone then; ``uniform`` is (runs, 3).
+    def on_bad(self, who: Ints, cause: int, column: Ints, uniform: Floats, now: Floats) -> Ints:
+        """Strikes of a cause may have hit machines of its bad batch, which may be gone then; ``uniform`` is (runs, 3).
 
         Returns the runs in which one is retired.
         """
-        number = int(self.cause[column])
-        batch, kind = self._batches[number], int(self.kind[column])
-        before = batch.rate(who)
-        retired = batch.hit(who, uniform, now, extra=column >= len(self.causes))
-        mine = self.when[batch.column]
+        batch = self._batches[cause]
+        bad = batch.left[who]
+        hit: Ints = ((column == batch.column) | (uniform[:, 0] < bad / self.machines)).nonzero()[0]
+        if not len(hit):
+            return hit
+        who = who[hit]
+        retired = batch.hit(who, uniform[hit], now[hit])
+        mine, clock = self.when[batch.column], self.clock[int(self.kind[batch.column])][who]
         with np.errstate(divide="ignore", invalid="ignore"):
-            slower = np.where(before > 0, before / batch.rate(who), 1.0)
-            left = (mine[who] - self.clock[kind][who]) * slower
-        mine[who] = np.where(slower == 1.0, mine[who], np.where(np.isinf(slower), np.inf, self.clock[kind][who] + left))
-        self._look(who, kind)
+            slower = bad[hit] / batch.left[who]
+            later = np.where(np.isinf(slower), np.inf, clock + (mine[who] - clock) * slower)
+        mine[who] = np.where(slower == 1.0, mine[who], later)
         return retired
 
 
@@ -167,21 +176,16 @@ class BadBatches:
         """How often they fail beyond what others do, 1/s."""
         return np.asarray(self.left[who] * self.each)
 
-    def hit(self, who: Ints, uniform: Floats, now: Floats, *, extra: bool) -> Ints:
-        """A strike, among all machines or (``extra``) among them, may hit one, which then may be gone.
-
-        Returns the runs in which one is retired.
-        """
+    def hit(self, who: Ints, uniform: Floats, now: Floats) -> Ints:
+        """One is hit in each of these runs, which then may be gone; returns the runs in which one is retired."""
         bad = self.left[who]
-        hit: Bools = (bad > 0) & (extra | (uniform[:, 0] < bad / self.machines))
-        who, bad, uniform, now = who[hit], bad[hit], uniform[hit], now[hit]
         which = np.minimum((uniform[:, 1] * bad).astype(np.int64), bad - 1)
         gone: Bools = uniform[:, 2] < self.batch.cured
-        retired = np.zeros_like(gone)
-        if self.batch.retire and len(who):
+        chosen = who[:0]
+        if self.batch.retire:
             ages = self.failed.add(which, who, now)
             retired = RETIRE[self.batch.rule](ages, self.batch.retire, self.batch.window)
-        chosen, gone = who[retired], gone | retired
+            chosen, gone = who[retired], gone | retired
         who, bad, which = who[gone], bad[gone], which[gone]
         self.failed.move(which, bad - 1, who)
         self.left[who] = bad - 1

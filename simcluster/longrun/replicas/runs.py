@@ -46,22 +46,31 @@ class _Runs:
         self.outages = OutagesOfRuns(state)
         self.hazards, self.planned = self.outages.hazards, self.outages.planned
         self.spells, self.silent = self.outages.spells, self.outages.silent
+        self.paced = state.laws.slows or bool(state.run.short)
         self.week = np.full(state.count, state.run.week)
+        self.turn = np.minimum(self.week, state.run.until)
+        """The next thing of the wall clock that every run has."""
 
     def play(self) -> None:
         """To the end of all."""
         state = self.state
         while state.alive.any():
-            nominal = np.minimum(self.planned.at, state.end_at)
-            if state.laws.silent:
-                nominal = np.minimum(nominal, self.silent.verified_at)
-            reached = np.maximum(0.0, nominal - state.at) * self.spells.worst
-            instant = self._instant()
+            nominal, instant = self._nominal(), self._instant()
+            reached = np.maximum(0.0, nominal - state.at)
+            if self.paced:
+                reached *= self.spells.worst
             clock = np.maximum(0.0, instant - state.now)
-            passed = np.where(state.alive, np.minimum(np.minimum(self.hazards.until(), reached), clock), 0.0)
+            left = np.minimum(reached, clock)
+            passed = np.where(state.alive, np.minimum(self.hazards.until(), left), 0.0)
+            at = state.at + (passed / self.spells.worst if self.paced else passed)
+            if (passed < left).all():  # in every run something strikes first
+                self._advance(passed, at)
+                struck, number = self._on_strike(state.alive.nonzero()[0])
+                self._stop(struck[:0], at[:0], struck, number)
+                continue
             by_clock: Bools = state.alive & (clock <= passed)
             by_work: Bools = state.alive & ~by_clock & (reached <= passed)
-            self._advance(passed, np.where(by_work, nominal, state.at + passed / self.spells.worst))
+            self._advance(passed, np.where(by_work, nominal, at))
             if by_clock.any():
                 state.now = np.where(by_clock, np.maximum(state.now, instant), state.now)
                 self._on_clock(by_clock.nonzero()[0])
@@ -69,9 +78,14 @@ class _Runs:
             struck, number = self._on_strike((state.alive & ~by_clock & ~by_work).nonzero()[0])
             self._stop(planned, target, struck, number)
 
+    def _nominal(self) -> Floats:
+        """The next thing that happens at a time of the nominal clock."""
+        nominal = np.minimum(self.planned.at, self.state.end_at)
+        return np.asarray(np.minimum(nominal, self.silent.verified_at) if self.state.laws.silent else nominal)
+
     def _instant(self) -> Floats:
         """The next thing that happens at a time of the wall clock."""
-        found = np.minimum(self.week, self.run.until)
+        found: Floats = self.turn
         for more, is_there in (
             (self.planned.due, self.run.maintenance is not None),
             (self.planned.back_at, bool(self.run.short)),
@@ -80,12 +94,12 @@ class _Runs:
         ):
             if is_there:
                 found = np.minimum(found, more)
-        return np.asarray(found)
+        return found
 
     def _advance(self, passed: Floats, at: Floats) -> None:
         """They train for so long, and come to there."""
         state = self.state
-        if state.laws.slows or self.run.short:
+        if self.paced:
             slowed = passed - (at - state.at)
             slow = ((slowed > 0) & (self.spells.by >= 0)).nonzero()[0]
             state.fates[FATE["slow"]][state.place(slow, self.spells.by[slow])] += slowed[slow]
@@ -99,6 +113,7 @@ class _Runs:
         while len(weeks := who[state.now[who] >= self.week[who]]):
             state.end_week(weeks, np.rint(self.week[weeks] / self.run.week).astype(np.int64) - 1)
             self.week[weeks] += self.run.week
+            self.turn = np.minimum(self.week, self.run.until)
         state.alive[who[state.now[who] >= self.run.until]] = False
         who = who[state.alive[who]]
         if state.laws.slows:
@@ -145,13 +160,15 @@ class _Runs:
         column = self.hazards.strikes(who)
         number = self.hazards.cause[column]
         place = state.place(who, number)
-        for each in self.hazards.with_bad:
-            chosen = self.hazards.may_hit(who, column, each)
+        for cause in self.hazards.with_bad:
+            chosen = self.hazards.may_hit(who, number, cause)
             if len(chosen):
-                cause, those = int(self.hazards.cause[each]), who[chosen]
+                those = who[chosen]
                 uniform = state.uniform(self.run.causes[cause].name, "bad", state.strikes[place[chosen]], 3, those)
-                retired = self.hazards.on_bad(those, each, uniform, state.now[those])
-                self.outages.retired[state.place(retired, cause)] = True
+                retired = self.hazards.on_bad(those, cause, column[chosen], uniform, state.now[those])
+                if len(retired):
+                    self.outages.retired[state.place(retired, cause)] = True
+        self.hazards.look(who, column)
         state.strikes[place] += 1
         stops = state.laws.stops[number]
         if stops.all():
@@ -190,7 +207,7 @@ class _Runs:
         if not len(planned):
             self.outages.begin(struck, number, back)
             return
-        which: Bools = np.arange(len(planned) + len(struck)) < len(planned)
         who = np.concatenate([planned, struck])
-        causes = np.concatenate([self.planned.cause[planned], number])
-        self.outages.begin(who, causes, np.concatenate([target, back]), which)
+        order = who.argsort()
+        causes = np.concatenate([self.planned.cause[planned], number])[order]
+        self.outages.begin(who[order], causes, np.concatenate([target, back])[order], order < len(planned))

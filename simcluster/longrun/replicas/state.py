@@ -18,8 +18,8 @@ FATE = {name: number for number, name in enumerate(FATES)}
 class RunsState:
     """``now`` wall seconds, ``at`` on the nominal clock, ``held[level]`` where each run would go back to at least.
 
-    ``who`` is everywhere the places of some runs.  ``fates[fate]``, ``strikes``, ``outages`` and ``repairs`` are flat,
-    by cause and run (``place``).
+    ``who`` is everywhere the places of some runs, ascending.  ``fates[fate]``, ``strikes``, ``outages`` and ``repairs``
+    are flat, by cause and run (``place``).
     """
 
     def __init__(self, run: LongRun, streams: CounterStreams) -> None:
