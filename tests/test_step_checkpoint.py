@@ -64,6 +64,40 @@ def test_a_step_beside_the_write_is_the_state_that_a_run_of_weeks_plays(to: str)
     assert found.step_s == pytest.approx(state, rel=2e-4)
 
 
+def test_copies_to_peers_take_the_cables_of_both_directions() -> None:
+    result = simulate(load("tiny_3d", {"checkpoint.place": "peers", "steps": 3, **ALONE}))
+    found, scenario = result.checkpoint, result.scenario
+    assert found is not None
+    spec = checkpoint_of(scenario)
+    by_rank = bytes_by_rank(scenario, bytes_per_parameter(scenario, spec))
+    of_machine = by_rank.reshape(4, 2).sum(axis=1)
+    half = nic_rates(scenario, [0, 1, 2, 3]) / 2
+    skew = 0.002_3  # as above
+    assert (of_machine / half).max() <= found.write_s <= (of_machine / half).max() + skew
+    assert found.stands_s == pytest.approx(weight_of(scenario, spec).memory_stall, rel=0.01)
+    out, both = (scenario.cluster.built.host_way(3, way) for way in ("storage", "peers"))
+    ends = {link: pair for pair, link in scenario.cluster.built.link_index.items()}
+    back = [ends[link][::-1] for link, _ in both[len(out) :]]
+    assert both[: len(out)] == out
+    assert back == [ends[link] for link, _ in out]
+    assert "copied to peers' memory" in "\n".join(found.lines())
+    again = simulate(scenario, engine="reference")
+    assert again.step_time == result.step_time
+    assert again.checkpoint == found
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"checkpoint.mode": "blocking"}, "copies to peers go on beside training"),
+        ({"cluster.nodes": 1, "cluster.gpus_per_node": 8}, "the job is on one machine, which has no peer"),
+    ],
+)
+def test_copies_to_peers_that_cannot_be_are_refused(more: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        load("tiny_3d", {"checkpoint.place": "peers", **more})
+
+
 def test_it_has_its_own_entry_and_is_neither_other_nor_a_straggler() -> None:
     for mode in ("snapshot", "blocking"):
         result, found = played(mode=mode)

@@ -2,7 +2,8 @@
 
 A *snapshot* stops training until every rank has its part in its host's memory; the write to storage goes on from there
 beside the next step, on the cables of the NICs that gradients travel on, too.  A *blocking* one stops training until
-the write is over.  A rank writes its own shard: of what it shares with replicas its own part (``SavedParts``).  Pure.
+the write is over.  A rank writes its own shard: of what it shares with replicas its own part (``SavedParts``).  What
+peers keep in their memory is written to them as to storage.  Pure.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from simcluster.planning.works import Copy, Host, Timed
 CHECKPOINT = "checkpoint"
 STORAGE: Direction = "storage"
 _PARTS = ("common", "experts")
+_NAMES = {"d2h": "snapshot", STORAGE: "write", "peers": "copy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class SavedParts:
 
     The copy to the host takes ``copying`` s (-1: what its links make of it), training stands for ``stall`` if that is
     longer; the write goes at most at ``bounds[stage]`` B/s of a rank, or takes ``writing`` s where it uses no link of
-    the job's.  ``blocking``: training waits for the write, which no snapshot precedes.
+    the job's.  ``blocking``: training waits for the write, which no snapshot precedes.  ``to`` is where it goes.
     """
 
     after: int
@@ -38,6 +40,7 @@ class SavedParts:
     copying: float = -1.0
     stall: float = 0.0
     writing: float = -1.0
+    to: Direction = STORAGE
 
     def put(self, lanes: ProgramBuilder, step: int) -> None:
         """The ops of a stage's ranks behind this step, if it is the one."""
@@ -54,7 +57,7 @@ class SavedParts:
         if not self.blocking:
             copies = [Copy("d2h", size, self.copying) for size in self.sizes[stage]]
             held += self._copy(lanes, "d2h", copies, done, step)
-        writes = [Copy(STORAGE, size, self.writing, self.bounds[stage]) for size in self.sizes[stage]]
+        writes = [Copy(self.to, size, self.writing, self.bounds[stage]) for size in self.sizes[stage]]
         written = self._copy(lanes, STORAGE, writes, done if self.blocking else tuple(held), step)
         held += written if self.blocking else []
         wait = Op(Timed("world", 0.0) if len(self.saves) > 1 else Host(0.0), "host", CHECKPOINT, "barrier")
@@ -65,7 +68,7 @@ class SavedParts:
     ) -> list[Need]:  # fmt: skip
         """Both parts, one after the other; empty where the stage saves nothing."""
         ops = [
-            Op(work, way, CHECKPOINT, f"{'snapshot' if way == 'd2h' else 'write'} {part}", lane=way)
+            Op(work, way, CHECKPOINT, f"{_NAMES[work.direction]} {part}", lane=way)
             for part, work in zip(_PARTS, works, strict=True)
             if work.size
         ]

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 MAIN = "main"
 EXPERTS = "experts"
 """The name of the ops that multiply tokens with the weights of routed experts."""
-Direction = Literal["d2h", "h2d", "storage"]
-"""Which way a copy goes: from device to host, back, or from the host on to storage."""
+Direction = Literal["d2h", "h2d", "storage", "peers"]
+"""Which way a copy goes: from device to host, back, or from the host on to storage or to another machine's memory."""
 
 Group = str | tuple[Literal["send"], int, int] | tuple[Literal["copy"], Direction]
 """An axis; "send" with the stage of the sender and the receiver's; "copy", to or from the host's memory."""

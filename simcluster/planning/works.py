@@ -101,9 +101,9 @@ class Receive(Work):
 class Copy(Work):
     """``size`` bytes between the GPU and its host's memory, over the rank's own way there (``Cluster.host_way``).
 
-    ``direction`` is "d2h" to the host, "h2d" from it, or "storage" from there on.  A copy engine or the host's NIC does
-    it: no SM is taken, nor is HBM counted.  It goes no faster than ``bound`` (B/s).  ``seconds``, if not -1, is its
-    known duration: then no link is used.
+    ``direction`` is "d2h" to the host, "h2d" from it, "storage" or "peers" from there on.  A copy engine or the host's
+    NIC does it: no SM is taken, nor is HBM counted.  It goes no faster than ``bound`` (B/s).  ``seconds``, if not -1,
+    is its known duration: then no link is used.
     """
 
     kind = "copy"

@@ -111,7 +111,7 @@ class Result(Run):
         chosen = self.scenario.checkpoint
         if chosen is None:
             return None
-        return played_checkpoint(self.spans, self.weights, after=chosen.after, steps=self.steps)
+        return played_checkpoint(self.spans, self.weights, after=chosen.after, steps=self.steps, place=chosen.place)
 
     @property
     def host_copies(self) -> dict[str, dict[str, float]]:

@@ -15,8 +15,9 @@ from simcluster.results.timeline import Spans
 @dataclass(frozen=True, slots=True)
 class PlayedCheckpoint:
     """A checkpoint behind the step ``after``: training stands for ``stands_s`` from the first rank's begin to the
-    barrier; ``bytes`` of the whole job are written in ``write_s``, of which ``beside_s`` lie beside the steps that
-    follow and ``behind_s`` behind the last one.  ``step_s`` is the mean of those steps (nothing without any)."""
+    barrier; ``bytes`` of the whole job are written (``place``: to storage, or to peers' memory) in ``write_s``, of
+    which ``beside_s`` lie beside the steps that follow and ``behind_s`` behind the last one.  ``step_s`` is the mean of
+    those steps (nothing without any)."""
 
     after: int
     stands_s: float
@@ -25,6 +26,7 @@ class PlayedCheckpoint:
     beside_s: float
     behind_s: float
     step_s: float | None
+    place: str = "storage"
 
     def to_dict(self) -> dict[str, Any]:
         """As the result JSON has it."""
@@ -32,7 +34,8 @@ class PlayedCheckpoint:
 
     def lines(self) -> list[str]:
         """For the summary of a run."""
-        written = f"{format_bytes(self.bytes)} are written in {format_seconds(self.write_s)}"
+        where = "copied to peers' memory" if self.place == "peers" else "written"
+        written = f"{format_bytes(self.bytes)} are {where} in {format_seconds(self.write_s)}"
         beside = f", {format_seconds(self.beside_s)} of it beside training" if self.beside_s > 0 else ""
         found = [
             f"  checkpoint   behind step {self.after} training stands for {format_seconds(self.stands_s)}",
@@ -47,7 +50,9 @@ class PlayedCheckpoint:
         return found
 
 
-def played_checkpoint(spans: Spans, weights: Mapping[int, int], *, after: int, steps: int) -> PlayedCheckpoint:
+def played_checkpoint(
+    spans: Spans, weights: Mapping[int, int], *, after: int, steps: int, place: str
+) -> PlayedCheckpoint:
     """What the spans say of the checkpoint that they have; ``weights[rank]`` is how many ranks one stands for."""
     own = spans.kind == spans.code("checkpoint")
     own &= spans.step == after
@@ -65,4 +70,5 @@ def played_checkpoint(spans: Spans, weights: Mapping[int, int], *, after: int, s
         beside_s=max(0.0, min(ended, worked) - max(begun, barrier)),
         behind_s=max(0.0, ended - max(worked, barrier)),
         step_s=(worked - barrier) / later if later else None,
+        place=place,
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
-from simcluster.longrun.spec import CheckpointSpec
+from simcluster.longrun.spec import CheckpointSpec, MemoryCopies
 from simcluster.model.shards import lm_head_parameters_per_tp_rank
 from simcluster.model.transformer import parameters
 from simcluster.planning.checkpoint import SavedParts, rate_of
@@ -229,7 +229,13 @@ def _storage_network(scenario: Scenario) -> bool:
 def checkpoint_of(scenario: Scenario) -> CheckpointSpec:
     """The checkpoint that a step plays: as its own section says, what that leaves out as ``run.checkpoint`` does."""
     spec = scenario.run.checkpoint if scenario.run else CheckpointSpec()
-    given = {} if scenario.checkpoint is None else scenario.checkpoint.model_dump(exclude_none=True, exclude={"after"})
+    given = (
+        {}
+        if scenario.checkpoint is None
+        else scenario.checkpoint.model_dump(exclude_none=True, exclude={"after", "place"})
+    )
+    if scenario.checkpoint is not None and scenario.checkpoint.place == "peers":  # nothing waits for storage
+        given |= {"mode": "snapshot", "memory": spec.memory or MemoryCopies(), "stall": spec.stall or 0.0}
     return spec.model_copy(update=given)
 
 
@@ -242,9 +248,12 @@ def saved_of(scenario: Scenario, job: Job) -> SavedParts | None:
     each, written = bytes_per_parameter(scenario, spec), _Written.of(plan, sharded=scenario.parallel.zero >= 1)
     held = [written.of_stage(_held(job.model, plan, job.schedule, job.slices, stage)) for stage in range(plan.pp)]
     sizes = tuple((each * part.common, each * part.experts) for part in held)
-    blocking = spec.mode == "blocking"
-    seconds = weight.stall if blocking else weight.write
+    blocking, to = spec.mode == "blocking", scenario.checkpoint.place
+    seconds, stall = weight.stall if blocking else weight.write, spec.stall or 0.0
     wired = not _storage_network(scenario) and bool(scenario.cluster.built.host_way(0, "storage"))
+    if to == "peers" and spec.memory is not None:
+        seconds, stall = weight.memory_write, spec.memory.stall or 0.0
+        wired = spec.memory.write is None
     return SavedParts(
         after=scenario.checkpoint.after,
         blocking=blocking,
@@ -252,8 +261,9 @@ def saved_of(scenario: Scenario, job: Job) -> SavedParts | None:
         saves=tuple(zip(written.common.tolist(), written.experts.tolist(), strict=True)),
         bounds=tuple(rate_of(sum(size), seconds) for size in sizes),
         copying=-1.0 if snapshot_seconds(scenario, bytes_by_rank(scenario, each))[1] else weight.rank / HOST_LINK,
-        stall=spec.stall or 0.0,
+        stall=stall,
         writing=-1.0 if wired else seconds,
+        to=to,
     )
 
 

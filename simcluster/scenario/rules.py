@@ -206,5 +206,10 @@ def _checkpoint(scenario: ScenarioFields) -> Iterator[Complaint]:
             f"{what}; set steps to {checkpoint.after + 2}, so that the write has one beside it",
         )
     known = scenario.run.checkpoint if scenario.run else None
-    if checkpoint.to is None and (known is None or (known.to is None and known.stall is None)):
+    if checkpoint.place == "peers":
+        if checkpoint.mode == "blocking":
+            yield ("checkpoint", "mode"), "copies to peers go on beside training; leave mode out, or set it to snapshot"
+        if scenario.cluster.built.hosts[0] == scenario.cluster.built.hosts[scenario.gpus - 1]:
+            yield ("checkpoint", "place"), "the job is on one machine, which has no peer; use storage, or more machines"
+    elif checkpoint.to is None and (known is None or (known.to is None and known.stall is None)):
         yield ("checkpoint", "to"), "how fast does storage take it? Give what the whole job gets, as in to: 100 GB/s"

@@ -291,13 +291,15 @@ class CheckpointInStep(Spec):
 
     ``mode``, ``to`` and ``bytes_per_parameter`` are those of ``run.checkpoint``, which also stands for what is left
     out: ``snapshot`` stops training for the copy to host memory, and the write goes on beside the next steps;
-    ``blocking`` stops it for the write.  Both end at a barrier of all ranks.
+    ``blocking`` stops it for the write.  Both end at a barrier of all ranks.  ``place: peers``: a snapshot that goes on
+    to the memory of peers instead, as ``run.checkpoint.memory`` says.
     """
 
     after: Annotated[int, Field(strict=True, ge=0, le=100_000)] = 0
     mode: Literal["blocking", "snapshot"] | None = None
     to: BytesPerSecond | None = None
     bytes_per_parameter: Annotated[float, Field(strict=False, gt=0)] | None = None
+    place: Literal["storage", "peers"] = "storage"
 
 
 class Measured(Spec):

@@ -27,7 +27,7 @@ _COMPUTE_NAMES = {
 }
 _BESIDE_NAMES = {
     ("d2h", "checkpoint"): "checkpoint: copy to the host",
-    ("storage", "checkpoint"): "checkpoint: write to storage",
+    ("storage", "checkpoint"): "checkpoint: write from the host",
     ("host", "checkpoint"): "checkpoint: training stands",
     ("d2h", "copy"): "offload: copy to the host",
     ("h2d", "copy"): "offload: copy back",

@@ -11,7 +11,7 @@ _FAULTS = dict.fromkeys(
     lambda fault: "",
 )  # fmt: skip
 
-_SAVED = paths("checkpoint: after mode to bytes_per_parameter")
+_SAVED = paths("checkpoint: after mode to bytes_per_parameter place")
 _LOADED = paths("data.loader: batch rate workers prefetch jitter")  # stalls of hosts
 _FREE = EVERYWHERE | ANY_JOB | _SAVED | _LOADED
 

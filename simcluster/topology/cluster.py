@@ -200,7 +200,7 @@ class Cluster:
         return self.wiring.switch_ways(gpus, turn)
 
     def host_way(self, gpu: int, direction: str) -> Spread:
-        """Links from a GPU to its host's memory ("d2h"), back ("h2d") or on to "storage": see ``host_ways``.
+        """Links from a GPU to its host's memory ("d2h"), back ("h2d") or on to "storage" or "peers": see ``host_ways``.
 
         InputError without any."""
         return self.wiring.host_way(gpu, direction)

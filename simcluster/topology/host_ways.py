@@ -7,7 +7,9 @@ contends with what the GPU sends to other machines by its NIC, and with nothing 
 in NVIDIA/nccl issue 1023).  The host's memory itself has no limit here.
 
 What the host's memory sends to storage for a GPU goes over the cables of the NICs nearest to that GPU, in equal parts,
-beside what the GPU itself sends there.
+beside what the GPU itself sends there.  What it sends to a peer's memory takes the same cables, and those back for what
+its own peer sends at the same time: machines keep each other's copies in a circle.  The fabric between does not limit
+either.
 """
 
 from __future__ import annotations
@@ -23,12 +25,15 @@ from simcluster.topology.links import Graph
 def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, direction: str) -> Spread:
     """Links from the GPU to host memory ("d2h") or back ("h2d"), in order; InputError where there is none.
 
-    "storage": from host memory to the fabric, none on a machine without one.
+    "storage": from host memory to the fabric, none on a machine without one; "peers": there and back.
     """
-    if direction == "storage":
+    if direction in ("storage", "peers"):
         cables = _cables(graph, gpu)
         parts = split(WHOLE, len(cables)) if cables else []
-        return tuple([(link_index[cable], part / WHOLE) for cable, part in zip(cables, parts, strict=True)])
+        ways = [cables] if direction == "storage" else [cables, [(switch, port) for port, switch in cables]]
+        return tuple(
+            [(link_index[cable], part / WHOLE) for way in ways for cable, part in zip(way, parts, strict=True)]
+        )
     nodes = _nodes(graph, gpu, direction)
     if direction == "h2d":
         nodes.reverse()

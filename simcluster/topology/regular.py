@@ -245,7 +245,7 @@ class Regular(Wiring):
     def _host_ways(self) -> dict[str, list[Spread]]:
         """``host_way`` of the GPUs of machine 0."""
         return {direction: [host_way(self._sample, self._sample_index, gpu, direction) for gpu in self._locals]
-                for direction in ("d2h", "h2d", "storage")}  # fmt: skip
+                for direction in ("d2h", "h2d", "storage", "peers")}  # fmt: skip
 
     def tray(self, gpu: int) -> int:
         """The tray of a GPU in its rack."""
