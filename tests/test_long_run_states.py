@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+import simcluster
 from simcluster.base.errors import InputError
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.replicas import play_replicas
@@ -152,9 +153,24 @@ def test_a_state_is_played_once_and_told(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_more_than_fifty_states_are_refused() -> None:
     states = StepStates(tiny())
     assert states.healthy
-    states.asked |= {f"state {number}": 1.0 for number in range(49)}
+    states.used |= {f"state {number}": 1.0 for number in range(49)}
     with pytest.raises(InputError, match="more than 50 states"):
         states.short_of(1)
+
+
+def test_a_policy_tells_the_states_that_it_asks_for() -> None:
+    slow = {"name": "slow GPU", "of": "gpu", "mtbf": "10 d", "effect": "slow", "by": [2.0], "lasts": "1 h"}
+    policies = {"slow": tiny({"failures": [FAILURE, slow]}), "not": {"run.failures": [FAILURE]}}
+    found = simcluster.compare_policies({**policies, "again": {"run.price": 1.0}}, played=2)
+    told = [set(run.states) for run in found.runs.values()]
+    assert told[0] == told[2] > told[1] == {"healthy"}
+    assert found.runs["again"].notes == found.runs["slow"].notes != ()
+
+
+def test_more_than_can_be_played_is_refused_of_a_policy_too() -> None:
+    many = {"run.failures": [FAILURE, {"name": "alarm", "of": "gpu", "effect": "alarm", "mtbf": "1 us"}]}
+    with pytest.raises(InputError, match="are more than can be played"):
+        simcluster.compare_policies({"now": tiny(), "many": many}, played=2)
 
 
 def test_a_write_takes_its_part_of_the_nics() -> None:

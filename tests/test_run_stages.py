@@ -104,10 +104,25 @@ def test_the_command_plays_stages(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for words in ("2 runs of 2 stages", "stage 1: training.global_batch: 64", "stage 2: as the scenario", "1.000T"):
         assert words in text
-    assert cli.main([*argv, "--power", "power.png"]) == 2
-    assert "--power is of a run without stages" in capsys.readouterr().err
-    assert cli.main([*argv, "--vary", "run.price=1,2"]) == 2
+    assert cli.main(["advise", "interval", *argv[1:2], *argv[4:], "--played", "2"]) == 2
     assert "--set run.stages=null leaves them out" in capsys.readouterr().err
+    assert cli.main([*argv, "--vary", "run.price=1,2"]) == 0
+    assert "3 policies, 2 runs of each" in capsys.readouterr().out
+
+
+def test_policies_of_stages_are_their_runs_side_by_side(staged: StagedTraining) -> None:
+    found = simcluster.compare_policies({"now": scenario(), "dear": {"run.price": 20.0}}, measure="dollars", played=40)
+    now, dear = found.runs.values()
+    assert isinstance(now, StagedTraining)
+    np.testing.assert_array_equal(now.wall, staged.wall)
+    assert now.stages[1].states == staged.stages[1].states
+    assert now.stages[1].notes == staged.stages[1].notes
+    np.testing.assert_array_equal(now.goodput_by_run, dear.goodput_by_run)
+    assert now.dollars_by_run is not None
+    table = found.tables["dollars"]
+    assert table.loc["now", "mean"] == pytest.approx(now.dollars_by_run.mean())
+    assert table.loc["dear", "difference"] == pytest.approx((dear.dollars_by_run - now.dollars_by_run).mean())
+    assert found.best == "now"
 
 
 def test_what_the_command_writes_of_stages(tmp_path: Path) -> None:
@@ -115,7 +130,10 @@ def test_what_the_command_writes_of_stages(tmp_path: Path) -> None:
     argv += ["--set", "run.checkpoint={stall: 5 s, every: 2 h}", "--fates", str(tmp_path / "fates.svg")]
     argv += ["--set", "run.stages=[{until: 200B, set: {training.global_batch: 64}}, {change: 10 min}]"]
     argv += ["--log", str(tmp_path / "log.csv"), "--weeks", str(tmp_path / "weeks.csv")]
+    argv += ["--plot", str(tmp_path / "plot.svg"), "--power", str(tmp_path / "power.svg")]
     assert cli.main(argv) == 0
+    assert "week (each stage begins one)" in (tmp_path / "plot.svg").read_text()
+    assert "stage 2: " in (tmp_path / "power.svg").read_text()
     assert "stage 2, week 1" in (tmp_path / "weeks.svg").read_text()
     assert "stage 1" in (tmp_path / "fates.svg").read_text()
     log = pd.read_csv(tmp_path / "log.csv")

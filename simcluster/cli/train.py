@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,6 @@ from simcluster.studies.long_run.train import StagedTraining, TrainingRun, train
 
 _OF_ONE = ("gantt", "power", "log", "weeks")
 """What is written of one policy alone."""
-_OF_ONE_STAGE = ("plot", "power")
 _OF_SEVERAL = ("measure", "output")
 _OF_MANY_RUNS = ("vary", "against", "executor", "store", *_OF_SEVERAL)
 
@@ -57,8 +56,6 @@ def _refuse(args: argparse.Namespace, options: Sequence[str], why: str) -> None:
 
 def _train(args: argparse.Namespace, scenario: Scenario) -> None:
     _refuse(args, _OF_SEVERAL, "is of several policies: name them by --vary or --against")
-    if scenario.run is not None and scenario.run.stages:
-        _refuse(args, _OF_ONE_STAGE, "is of a run without stages; --set run.stages=null leaves them out")
     with _going_on(args) as bar:
         training = train(scenario, played=args.played, workers=common.workers_of(args), store=args.store, progress=bar)
     common.answer(args, training.summary, training.to_dict)
@@ -94,11 +91,20 @@ def _compare(args: argparse.Namespace, scenario: Scenario) -> None:
         )
     common.answer(args, lambda: text_of(found), found.to_dict)
     common.draw(
-        (args.fates, lambda: plots.fates(found.runs)),
+        (args.fates, lambda: plots.fates(dict(_stages_of(found.runs)))),
         (args.plot, lambda: plots.policies(found)),
     )
     if args.output:
         common.write_table(args.output, found.frame())
+
+
+def _stages_of(runs: Mapping[str, TrainingRun | StagedTraining]) -> Iterator[tuple[str, TrainingRun]]:
+    """Runs by name, those of stages stage by stage."""
+    for name, run in runs.items():
+        if isinstance(run, StagedTraining):
+            yield from ((f"{name}, stage {number}", stage) for number, stage in enumerate(run.stages, 1))
+        else:
+            yield name, run
 
 
 def _write(args: argparse.Namespace, training: TrainingRun, compared: dict[str, TrainingRun]) -> None:
@@ -119,7 +125,12 @@ def _write_stages(args: argparse.Namespace, training: StagedTraining) -> None:
     """Pictures and tables of a run of stages: rows and bars by stage."""
     stages = {f"stage {number}": stage for number, stage in enumerate(training.stages, 1)}
     title = f"{training.scenario.name}: {training.goodput:.1%} of all GPU-hours were productive; by stage"
-    common.draw((args.gantt, lambda: plots.weeks(training)), (args.fates, lambda: plots.fates(stages, title)))
+    common.draw(
+        (args.gantt, lambda: plots.weeks(training)),
+        (args.fates, lambda: plots.fates(stages, title)),
+        (args.plot, lambda: plots.goodput(training)),
+        (args.power, lambda: plots.power(training)),
+    )
     _write_tables(args, training)
 
 

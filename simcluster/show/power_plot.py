@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from simcluster.base.units import format_seconds
 from simcluster.longrun.power import PowerCurve
 from simcluster.show.bars import bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, Colour, rgb, tinted
-from simcluster.show.run_looks import LOOKS, PlayedRun, percent
+from simcluster.show.run_looks import LOOKS, PlayedRun, PlayedStages, percent
 
 _FLOOR, _COMPUTE, _MOVES = rgb(WAITING), rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"])
 _POINTS = 1500  # of a curve: as many as a picture has pixels
@@ -54,12 +55,22 @@ class DrawingRun(PlayedRun, Protocol):
     def energy(self) -> DrawnEnergy | None: ...
 
 
-def power(training: DrawingRun, title: str = "") -> Figure:
+class DrawingStages(PlayedStages, Protocol):
+    """Stages of played runs that know what they draw."""
+
+    @property
+    def stages(self) -> Sequence[DrawingRun]: ...
+
+
+def power(training: DrawingRun | DrawingStages, title: str = "") -> Figure:
     """Three panels of what the building draws for a job: its healthy step, instant by instant, by what draws it; the
-    first run from five minutes before its first outage until five after; and the energy of all runs by fate.
+    first run from five minutes before its first outage until five after; and the energy of all runs by fate.  Of stages
+    the one that is trained for longest is drawn.
 
     InputError where nobody says what the GPUs draw.
     """
+    if isinstance(training, PlayedStages):
+        training = max(training.stages, key=lambda stage: float(stage.outcomes.wall.mean()))
     energy = training.energy
     if energy is None:
         raise InputError(

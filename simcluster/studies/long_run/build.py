@@ -52,7 +52,7 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
         raise InputError(
             f"{scenario.name}: the run has stages, this is asked of one; --set run.stages=null leaves them out"
         )
-    states.notes.clear()
+    states.begin()
     weight = _weighed(section, states)
     causes = tuple(_causes(scenario, section, states))
     pattern = _pattern(section, states, weight, causes)

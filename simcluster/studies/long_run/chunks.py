@@ -27,6 +27,7 @@ from simcluster.longrun.outcome import GatheredOutcomes, Outcomes
 from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import LongRun
 from simcluster.results.result import VERSION
+from simcluster.studies.long_run.accounts import check_size
 from simcluster.studies.sweep.players import Players, players_of
 from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.sweep import Progress
@@ -100,7 +101,12 @@ class RunPlayer:
     progress: Progress = _silent
 
     def play(self, runs: Mapping[Name, LongRun], seed: int, count: int, first: int = 0) -> dict[Name, Outcomes]:
-        """So many runs of each from the number ``first`` on, in order; those that are played alike are played once."""
+        """So many runs of each from the number ``first`` on, in order; those that are played alike are played once.
+
+        InputError for runs that are longer, or meet more, than can be played.
+        """
+        for run in runs.values():
+            check_size(run, count)
         digests = {name: digest_of(run) for name, run in runs.items()}
         unique = {digests[name]: run for name, run in runs.items()}
         members = -(-self.players.at_once // len(unique)) if self.store is None else 0

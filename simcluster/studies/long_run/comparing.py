@@ -26,10 +26,11 @@ from simcluster.longrun.run import LongRun
 from simcluster.longrun.spec import RunSpec
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, from_document, load
-from simcluster.studies.long_run.build import long_run_of
+from simcluster.studies.long_run.build import long_run_of, section_of
 from simcluster.studies.long_run.chunks import Workers, player_of
 from simcluster.studies.long_run.policies import PairedDifference, half_width, paired, played_of, records
 from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.long_run.train_stages import StagedTraining, first_of_stage, stage_scenarios
 from simcluster.studies.long_run.training_run import TrainingRun
 from simcluster.studies.sweep.sweep import Progress
 
@@ -41,6 +42,7 @@ MEASURES: Mapping[Measure, tuple[float, str]] = {"goodput": (100, "points"), "da
 """What policies are compared by: how a difference is scaled for people, and its unit."""
 
 Policy = Scenario | str | Mapping[str, Any]
+PlayedPolicy = TrainingRun | StagedTraining
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class PolicyComparison:
     """Policies on common random numbers: what was played of each in ``runs``, by name; ``measure`` decides which is
     best.  ``refused`` says of each policy that cannot be why, where that was not to be an error."""
 
-    runs: Mapping[str, TrainingRun]
+    runs: Mapping[str, PlayedPolicy]
     measure: Measure = "goodput"
     refused: Mapping[str, str] = field(default_factory=dict)
 
@@ -114,11 +116,11 @@ class PolicyComparison:
         return {**about, "policies": policies, "refused": refused}
 
 
-def _values(run: TrainingRun, measure: Measure) -> Floats | None:
+def _values(run: PlayedPolicy, measure: Measure) -> Floats | None:
     """The measure, run by run."""
     if measure == "dollars":
         return run.dollars_by_run
-    return run.shares["productive"] if measure == "goodput" else run.outcomes.wall / 86400
+    return run.goodput_by_run if measure == "goodput" else run.wall / 86400
 
 
 def compare_policies(
@@ -158,17 +160,21 @@ def compare_policies(
             raise InputError(f"compare_policies: there is nothing to compare with: {next(iter(refused.values()))}")
         first = next(iter(made.values())).scenario
         count = played_of(first, played)
-        outcomes = player.play({name: each.run for name, each in made.items()}, first.seed, count)
-    runs = {name: each.played(outcomes[name]) for name, each in made.items()}
+        outcomes: dict[str, list[Outcomes]] = {name: [] for name in made}
+        for number in range(max(len(of.stages) for of in made.values())):
+            there = {name: of.stages[number].run for name, of in made.items() if number < len(of.stages)}
+            for name, each in player.play(there, first.seed, count, first_of_stage(number)).items():
+                outcomes[name].append(each)
+    runs = {name: of.played(outcomes[name]) for name, of in made.items()}
     priceless = [name for name, run in runs.items() if run.price is None]
     if measure == "dollars" and priceless:
         raise InputError(f"compare_policies: {priceless[0]} has no price; say one, as in run.price: 2.5")
     return PolicyComparison(runs, measure, refused)
 
 
-class _Made(NamedTuple):
-    """A policy before it is played: its scenario, its run in numbers, the states that it asks for, the healthy step,
-    and what was taken for granted."""
+class _Stage(NamedTuple):
+    """A stage of a policy before it is played (all of it where it has none): its run in numbers, the states that it
+    asks for, the healthy step, and what was taken for granted."""
 
     scenario: Scenario
     run: LongRun
@@ -176,9 +182,20 @@ class _Made(NamedTuple):
     step: Result
     notes: tuple[str, ...]
 
-    def played(self, outcomes: Outcomes) -> TrainingRun:
+
+class _Made(NamedTuple):
+    """A policy before it is played."""
+
+    scenario: Scenario
+    stages: list[_Stage]
+
+    def played(self, outcomes: list[Outcomes]) -> PlayedPolicy:
         """What comes of it."""
-        return TrainingRun(self.scenario, self.run, self.states, outcomes, self.step, notes=self.notes)
+        runs = tuple(
+            TrainingRun(stage.scenario, stage.run, stage.states, each, stage.step, first_of_stage(number), stage.notes)
+            for number, (stage, each) in enumerate(zip(self.stages, outcomes, strict=True))
+        )
+        return StagedTraining(self.scenario, runs) if section_of(self.scenario).stages else runs[0]
 
 
 def _made(policies: Mapping[str, Policy]) -> Iterator[tuple[str, _Made | InputError]]:
@@ -189,15 +206,19 @@ def _made(policies: Mapping[str, Policy]) -> Iterator[tuple[str, _Made | InputEr
         try:
             scenario = _scenario(name, policy, first)
             first = first or scenario
-            document = scenario.document()
-            alike = repr({key: value for key, value in document.items() if key not in ("run", "name")})
-            states = known.setdefault(alike, StepStates(scenario))
-            before = len(states.notes)
-            run = long_run_of(scenario, states)
-            check_end(run)
-            yield name, _Made(scenario, run, dict(states.asked), states.result, tuple(states.notes[before:]))
+            stages = stage_scenarios(scenario) if section_of(scenario).stages else [scenario]
+            yield name, _Made(scenario, [_stage(each, known) for each in stages])
         except InputError as problem:
             yield name, problem
+
+
+def _stage(scenario: Scenario, known: dict[str, StepStates]) -> _Stage:
+    """A run of one stage, made of the states of all that differ from it in their run alone."""
+    alike = repr({key: value for key, value in scenario.document().items() if key not in ("run", "name")})
+    states = known.setdefault(alike, StepStates(scenario))
+    run = long_run_of(scenario, states)
+    check_end(run)
+    return _Stage(scenario, run, dict(states.used), states.result, tuple(states.notes))
 
 
 def _scenario(name: str, policy: Policy, first: Scenario | None) -> Scenario:

@@ -80,6 +80,16 @@ class PlayedRuns:
         """The effective training time ratio: of the wall, what goes into steps that are kept, however slow they are."""
         return float(sum(self.shares[fate].mean() for fate in ("productive", "slow", "write")))
 
+    @property
+    def wall(self) -> Floats:
+        """Seconds of each run."""
+        return self.outcomes.wall
+
+    @property
+    def goodput_by_run(self) -> Floats:
+        """Of each run."""
+        return self.shares["productive"]
+
     @cached_property
     def shares(self) -> dict[str, Floats]:
         """By fate, the share of each run's wall."""

@@ -80,7 +80,7 @@ def _again(scenario: Scenario, states: StepStates, run: LongRun, of: LongRun, lo
     """The runs of a scenario with a log's strikes."""
     struck = replay_log(run, log, of)
     check_size(struck, count)
-    return TrainingRun(scenario, struck, dict(states.asked), play_replicas(struck, scenario.seed, count))
+    return TrainingRun(scenario, struck, dict(states.used), play_replicas(struck, scenario.seed, count))
 
 
 def log_path(name: str | Path) -> Path:

@@ -62,6 +62,16 @@ class StagedRuns:
         """Of each run, of all that has a price; None where nothing has."""
         return None if self.stages[0].money is None else self._sum(_dollars)
 
+    @property
+    def dollars_by_run(self) -> Floats | None:
+        """The same, as a ``TrainingRun`` calls it."""
+        return self.dollars
+
+    @property
+    def price(self) -> float | None:
+        """Dollars a GPU and hour, where the scenario says it."""
+        return section_of(self.scenario).price
+
     @cached_property
     def kwh(self) -> Floats | None:
         """Of each run; None where nobody says what its GPUs draw."""
@@ -87,6 +97,12 @@ class StagedRuns:
     def goodput(self) -> float:
         """The productive share of all GPU-hours."""
         return self._of_gpu_hours(lambda stage: stage.goodput)
+
+    @cached_property
+    def goodput_by_run(self) -> Floats:
+        """The productive share of each run's GPU-hours."""
+        useful = self._sum(lambda stage, _: stage.goodput_by_run * stage.wall * stage.run.gpus / _HOUR)
+        return useful / self.gpu_hours
 
     @property
     def effective_mfu(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
@@ -31,29 +31,35 @@ _FAULT: TypeAdapter[FaultSpec] = TypeAdapter(Fault)
 class StepStates:
     """Seconds of a step of a scenario in every state that was ``asked`` for, by its words; each is played once.
 
-    ``took`` are the seconds that playing it took, ``notes`` what is to be said of the run's making.  InputError for
-    more than 50 states.
+    ``took`` are the seconds that playing it took; ``used`` are those of the run that is made of them now, ``notes``
+    what is to be said of its making.  InputError for more than 50 states of one.
     """
 
     scenario: Scenario
     asked: dict[str, float] = field(default_factory=dict)
     took: dict[str, float] = field(default_factory=dict)
+    used: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     weights: dict[CheckpointSpec, Weight] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.scenario = self.scenario.model_copy(update={"checkpoint": None})  # steps between checkpoints
 
+    def begin(self) -> None:
+        """Another run is made of them from here on."""
+        self.used, self.notes = {}, []
+
     def _timed(self, words: str, play: Callable[[], float]) -> float:
+        self._room_for(words)
         if words not in self.asked:
-            self._room_for(words)
             begun = perf_counter()
             self.asked[words] = play()
             self.took[words] = perf_counter() - begun
+        self.used[words] = self.asked[words]
         return self.asked[words]
 
     def _room_for(self, words: str) -> None:
-        if len(self.asked) >= MOST:
+        if words not in self.used and len(self.used) >= MOST:
             raise InputError(
                 f"run: more than {MOST} states of the cluster: {words} would be the next; "
                 "give fewer levels (failures.by, failures.left)"
@@ -67,10 +73,7 @@ class StepStates:
     @cached_property
     def result(self) -> Result:
         """The healthy step, whole."""
-        begun = perf_counter()
-        result = simulate(self.scenario)
-        self.asked["healthy"], self.took["healthy"] = result.step_time, perf_counter() - begun
-        return result
+        return simulate(self.scenario)
 
     def weight(self, spec: CheckpointSpec) -> Weight:
         """What a checkpoint weighs, however often one is written; InputError where nothing says how long one takes."""
@@ -82,15 +85,17 @@ class StepStates:
     @property
     def healthy(self) -> float:
         """With all as planned (the scenario's own faults are part of that)."""
-        return self.result.step_time
+        return self._timed("healthy", lambda: self.result.step_time)
 
     def with_faults(self, words: str, faults: Iterable[Mapping[str, Any]]) -> float:
         """With faults more, as documents; the scenario's own draw what they draw without."""
-        if words in self.asked:
-            return self.asked[words]
-        more = [_FAULT.validate_python(dict(fault)) for fault in faults]
-        changed = self.scenario.model_copy(update={"faults": placed((*self.scenario.faults, *more))})
-        return self._timed(words, lambda: replay(changed).step_time)
+
+        def step() -> float:
+            more = [_FAULT.validate_python(dict(fault)) for fault in faults]
+            changed = self.scenario.model_copy(update={"faults": placed((*self.scenario.faults, *more))})
+            return replay(changed).step_time
+
+        return self._timed(words, step)
 
     def slow(self, device: StandIn, level: float) -> float:
         """With a GPU or machine that takes so many times as long (1 and above), or a link with that share left."""
@@ -103,15 +108,17 @@ class StepStates:
         The step of a ``background_load`` of that share on the uplinks of each, to the bit, without a graph.
         """
         most = max(shares.values(), default=0.0)
-        told = f"{words} in flight (up to {most:.2%} of NICs)"
-        if told in self.asked:
-            return self.asked[told]
-        fabric, hosts = self.parts.fabric, self.scenario.cluster.built.hosts
-        taken = [(cable, shares.get(int(hosts[fabric.ports[cable[0]]]), 0.0)) for cable in fabric.edges]
-        faults = [{"kind": "slow_link", "between": cable, "factor": 1 - share} for cable, share in taken if share]
-        if not faults:
+        if not most:
             return self.healthy
-        return self.with_faults(told, faults)
+        return self.with_faults(f"{words} in flight (up to {most:.2%} of NICs)", self._taken(shares))
+
+    def _taken(self, shares: Mapping[int, float]) -> Iterator[Mapping[str, Any]]:
+        """The cables of each machine, as slow as that share of them makes them."""
+        fabric, hosts = self.parts.fabric, self.scenario.cluster.built.hosts
+        for cable in fabric.edges:
+            share = shares.get(int(hosts[fabric.ports[cable[0]]]), 0.0)
+            if share:
+                yield {"kind": "slow_link", "between": cable, "factor": 1 - share}
 
     def validating(self, spec: ValidationSpec) -> float:
         """What validations take, in seconds a step: forward passes on the healthy cluster, each with its own bubble."""

@@ -16,7 +16,10 @@ from simcluster.studies.long_run.staged import StagedRuns
 from simcluster.studies.long_run.training_run import played_runs
 from simcluster.studies.sweep.sweep import Progress
 
-_RUNS = 10**6  # a stage's runs have numbers of their own, so that no two stages draw the same
+
+def first_of_stage(number: int) -> int:
+    """A stage's runs have numbers of their own, so that no two stages (from 0) draw the same: that of the first."""
+    return 10**6 * number
 
 
 def train_stages(
@@ -36,7 +39,7 @@ def train_stages(
         raise InputError(f"{scenario.name}: the run has no stages; play it with simcluster.train")
     scenarios, count = stage_scenarios(scenario), asked_runs(scenario, played)
     with player_of(workers, store, progress) as player:
-        stages = [played_runs(own, count, player, first=_RUNS * number) for number, own in enumerate(scenarios)]
+        stages = [played_runs(own, count, player, first=first_of_stage(number)) for number, own in enumerate(scenarios)]
     return StagedTraining(scenario, tuple(stages))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from simcluster.longrun.ending import check_end
 from simcluster.scenario.scenario import Scenario
-from simcluster.studies.long_run import accounts, words
+from simcluster.studies.long_run import words
 from simcluster.studies.long_run.build import long_run_of, section_of
 from simcluster.studies.long_run.chunks import RunPlayer
 from simcluster.studies.long_run.energy import draw_in
@@ -23,9 +23,8 @@ def played_runs(
     states = StepStates(scenario) if states is None else states
     run = long_run_of(scenario, states)
     check_end(run)
-    accounts.check_size(run, count)
     outcomes = player.play({"": run}, scenario.seed, count, first)[""]
-    return TrainingRun(scenario, run, dict(states.asked), outcomes, states.result, first, tuple(states.notes))
+    return TrainingRun(scenario, run, dict(states.used), outcomes, states.result, first, tuple(states.notes))
 
 
 @dataclass(frozen=True)
