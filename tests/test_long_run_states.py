@@ -158,6 +158,26 @@ def test_more_than_fifty_states_are_refused() -> None:
         states.short_of(1)
 
 
+def test_a_neighbour_takes_its_share_of_what_lies_between_switches() -> None:
+    beside = {"name": "other job", "of": "neighbour", "effect": "slow", "mtbf": "6 h", "lasts": "1 h", "left": [0.25]}
+    layout = {"cluster.nodes": 8, "cluster.gpus_per_node": 1, "cluster.fabric.nodes_per_unit": 2}
+    run = {"failures": [beside], "checkpoint": {"to": "100 GB/s", "every": "1 h"}}
+    scenario = tiny(run, **layout)
+    states = StepStates(scenario)
+    cause = long_run_of(scenario, states).causes[0]
+    cables = [{"kind": "slow_link", "between": list(cable), "factor": 0.25} for cable in states.parts.fabric.trunks]
+    assert len(cables) > 1
+    slowed = simulate(load("tiny_3d", {**layout, "faults": cables}))
+    assert cause.paces is not None
+    assert cause.paces[0, 0] == slowed.step_time / states.healthy > 1
+    assert cause.label(0) == "another job"
+    alone = load("tiny_dp", {"run": {"days": "1 d", **run}})
+    assert long_run_of(alone, found := StepStates(alone)).causes == ()
+    assert "other job does not occur: the job's machines have no neighbour" in found.notes
+    with pytest.raises(InputError, match="a neighbour slows the job down"):
+        tiny({"failures": [{"name": "other job", "of": "neighbour", "mtbf": "6 h"}]})
+
+
 def test_a_policy_tells_the_states_that_it_asks_for() -> None:
     slow = {"name": "slow GPU", "of": "gpu", "mtbf": "10 d", "effect": "slow", "by": [2.0], "lasts": "1 h"}
     policies = {"slow": tiny({"failures": [FAILURE, slow]}), "not": {"run.failures": [FAILURE]}}

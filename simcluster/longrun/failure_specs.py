@@ -16,9 +16,10 @@ from simcluster.longrun.times import Fraction, Shape, Time
 
 DAY, YEAR = 86400.0, 365.25 * 86400.0
 
-Of = Literal["gpu", "memory", "host", "rack", "nic", "cable", "switch", "job"]
+Of = Literal["gpu", "memory", "host", "rack", "nic", "cable", "switch", "neighbour", "job"]
 """What of the cluster's graph fails; ``memory`` is a GPU's, a ``rack`` machines next to each other that share a power
-feed or cooling, as many as ``machines`` says; ``job`` is none of them: software, the data, a person."""
+feed or cooling, as many as ``machines`` says; a ``neighbour`` is another job, which slows what both use between
+switches; ``job`` is none of them: software, the data, a person."""
 
 Positive = Annotated[float, Field(strict=False, gt=0)]
 Share = Annotated[Fraction, BeforeValidator(lambda value: _percent(value))]
@@ -132,11 +133,14 @@ class FailureSpec(Spec):
         levels = self.by or self.left
         if self.effect == "slow" and not levels:
             raise InputError(f"failures.{self.name}: how slow? by: [1.05, 1.2] of a GPU, left: [0.5] of a link")
-        of_device, of_link = self.of in ("gpu", "memory", "host", "rack"), self.of in ("nic", "cable", "switch")
+        of_device = self.of in ("gpu", "memory", "host", "rack")
+        of_link = self.of in ("nic", "cable", "switch", "neighbour")
         if (self.by and not of_device) or (self.left and not of_link):
             raise InputError(
-                f"failures.{self.name}: by is for of: gpu, memory, host, rack; left for nic, cable, switch"
+                f"failures.{self.name}: by is for of: gpu, memory, host, rack; left for nic, cable, switch, neighbour"
             )
+        if self.of == "neighbour" and self.effect != "slow":
+            raise InputError(f"failures.{self.name}: a neighbour slows the job down; write effect: slow")
         if self.shares and len(self.shares) != len(levels):
             raise InputError(f"failures.{self.name}: {len(self.shares)} shares for {len(levels)} levels; one each")
         if self.effect in ("slow", "pause", "silent") and self.lasts is None:

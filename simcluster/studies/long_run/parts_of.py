@@ -88,7 +88,8 @@ class Parts:
             return self._racks(machines)
         if kind == "job":
             return self._devices(["job"], np.zeros(1, dtype=np.int64), ())
-        return {"nic": self._nics, "cable": self._cables, "switch": self._switches}[kind]()
+        looked_up = {"nic": self._nics, "cable": self._cables, "switch": self._switches, "neighbour": self._neighbour}
+        return looked_up[kind]()
 
     def _devices(self, labels: Sequence[str], columns: Ints, stand_for: tuple[StandIn, ...]) -> Devices:
         return Devices(
@@ -139,6 +140,12 @@ class Parts:
             StandIn(f"switch {switches[place]}", _links(self.fabric.cables_of(switches[place]))) for place in members
         ]
         return self._devices(switches, columns, tuple(stand_for))
+
+    def _neighbour(self) -> Devices:
+        """Another job on machines of its own: it takes a share of all cables between switches that both can use."""
+        trunks = self.fabric.trunks
+        stand_for = (StandIn("cables between switches, beside another job,", _links(trunks)),)
+        return self._devices(["another job"] if trunks else [], np.zeros(1, dtype=np.int64), stand_for)
 
 
 def _links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
