@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from itertools import pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -50,22 +50,25 @@ class LongestPath:
 
     def __init__(self, program: Program) -> None:
         own = meeting_seconds(program, None)
-        before = _before(program)
         order = Once(program, own).order
-        self._levels, nodes = _levels([each if isinstance(each, list) else [each] for each in order], before)
-        self._first = np.array([ops[0] for ops in nodes], dtype=np.int64)
-        self._node = np.empty(len(before), dtype=np.int64)
-        for number, ops in enumerate(nodes):
-            self._node[ops] = number
+        sizes = np.array([len(each) if isinstance(each, list) else 1 for each in order], dtype=np.int64)
+        ops = np.array(list(chain.from_iterable(each if isinstance(each, list) else (each,) for each in order)), np.int64)
+        node = np.empty(len(ops), dtype=np.int64)
+        node[ops] = np.repeat(np.arange(len(order)), sizes)
+        op, other = _waits(program)
+        self._levels, place = _levels(node[op], node[other], len(order))
+        self._node = place[node]
+        self._first = np.empty(len(order), dtype=np.int64)
+        self._first[place] = ops[np.cumsum(sizes) - sizes]
         meeting = np.array(program.meeting, dtype=np.int64)[self._first]
         self._meets = np.flatnonzero(meeting >= 0)
         self._meeting_seconds = np.array(own)[meeting[self._meets]][:, None]
-        members = [op for ops in nodes if len(ops) > 1 for op in ops]
-        self._waiting = np.array([op for op in members if before[op]], dtype=np.int64)
-        self._opening = np.array([op for op in members if not before[op]], dtype=np.int64)
-        self._awaited = self._node[np.array([other for op in self._waiting for other in before[op]], dtype=np.int64)]
-        counts = [len(before[op]) for op in self._waiting]
-        self._offsets = np.concatenate([[0], np.cumsum(counts[:-1])]).astype(np.int64) if counts else None
+        counts = np.bincount(op, minlength=len(ops))
+        meets = sizes[node] > 1
+        self._waiting, self._opening = np.flatnonzero(meets & (counts > 0)), np.flatnonzero(meets & (counts == 0))
+        self._awaited = self._node[other[meets[op]]]
+        of_waiting = counts[self._waiting]
+        self._offsets = np.cumsum(of_waiting) - of_waiting if len(of_waiting) else None
 
     def __call__(self, seconds: Floats) -> PathTimes:
         """Times for durations [op, case]; those of ops that meet are the meeting's own."""
@@ -228,13 +231,14 @@ class Once:
         self.order.append(members)
 
 
-def _before(program: Program) -> list[list[int]]:
-    """What every op waits for: the one before it on its lane, and those it names."""
-    before = [list(others) for others in program.after]
-    for ops in program.lanes:
-        for one, other in pairwise(ops):
-            before[other].append(one)
-    return before
+def _waits(program: Program) -> tuple[Ints, Ints]:
+    """Pairs of an op and one that it waits for, the one before it on its lane or one that it names; by the first."""
+    named = [(op, other) for op, others in enumerate(program.after) if others for other in others]
+    parts = [np.array(named, dtype=np.int64).reshape(-1, 2)]
+    parts += [np.stack([ops[1:], ops[:-1]], axis=1) for ops in map(np.array, program.lanes) if len(ops)]
+    pairs = np.concatenate(parts)
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    return pairs[:, 0], pairs[:, 1]
 
 
 Level = tuple[int, int, Ints]
@@ -242,31 +246,37 @@ Level = tuple[int, int, Ints]
 of time, which is the node behind all others."""
 
 
-def _levels(nodes: list[list[int]], before: list[list[int]]) -> tuple[list[Level], list[list[int]]]:
-    """The levels behind the first, and the nodes (ops, or those that meet) in their order."""
-    node_of = [-1] * len(before)
-    awaited: list[list[int]] = []
+def _levels(node: Ints, awaited: Ints, count: int) -> tuple[list[Level], Ints]:
+    """The levels behind the first, and the place of each of so many nodes, which are the ops that meet, or one.
+
+    Pairs of a node and one that it waits for, which comes before it.
+    """
+    node, awaited = np.divmod(np.unique(node * count + awaited), max(count, 1))
+    counts = np.bincount(node, minlength=count)
+    depth = _depths(counts.tolist(), awaited.tolist())
+    place = np.empty(count, dtype=np.int64)
+    place[np.argsort(depth, kind="stable")] = np.arange(count)
+    wide = np.bincount(depth)
+    high = np.cumsum(wide)
+    low, most = high - wide, np.zeros(len(wide), dtype=np.int64)
+    np.maximum.at(most, depth, counts)
+    begin = np.cumsum(most * wide) - most * wide
+    column = np.arange(len(awaited)) - np.repeat(np.cumsum(counts) - counts, counts)
+    filled = np.full(int((most * wide).sum()), count, dtype=np.int64)
+    filled[(begin - low)[depth[node]] + column * wide[depth[node]] + place[node]] = place[awaited]
+    bounds = zip(low.tolist(), high.tolist(), most.tolist(), begin.tolist(), strict=True)
+    return [(one, end, filled[at : at + n * (end - one)].reshape(n, -1)) for one, end, n, at in bounds if n], place
+
+
+def _depths(counts: Sequence[int], awaited: Sequence[int]) -> Ints:
+    """How many nodes are at most before each, one behind the other; it waits for the next so many of ``awaited``."""
     depth: list[int] = []
-    for number, ops in enumerate(nodes):
-        found = list(dict.fromkeys(node_of[other] for op in ops for other in before[op]))
-        awaited.append(found)
-        depth.append(1 + max((depth[other] for other in found), default=-1))
-        for op in ops:
-            node_of[op] = number
-    order = sorted(range(len(nodes)), key=depth.__getitem__)
-    place = [0] * len(nodes)
-    for at, number in enumerate(order):
-        place[number] = at
-    levels: list[Level] = []
-    low = 0
-    while low < len(order):
-        high = low
-        while high < len(order) and depth[order[high]] == depth[order[low]]:
-            high += 1
-        columns = [[place[other] for other in awaited[number]] for number in order[low:high]]
-        width = max(map(len, columns))
-        if width:
-            filled = [column + [len(nodes)] * (width - len(column)) for column in columns]
-            levels.append((low, high, np.ascontiguousarray(np.array(filled, dtype=np.int64).T)))
-        low = high
-    return levels, [nodes[number] for number in order]
+    at = 0
+    for count in counts:
+        deepest = -1
+        for other in awaited[at : at + count]:
+            if depth[other] > deepest:
+                deepest = depth[other]
+        depth.append(deepest + 1)
+        at += count
+    return np.array(depth, dtype=np.int64)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.labels import Label
 from simcluster.interop.kineto.rebuild import Profiled
@@ -86,22 +86,24 @@ def breakdown(job: ProfiledJob) -> list[ProfiledRankTime]:
 
 def _of_ranks(graph: Profiled, ranks: int) -> list[list[float]]:
     """Of every rank its own step, the states, and the overlapped and whole time in collectives."""
-    comm, computes, copies, arrived = is_comm(graph), computing(graph), having("types", COPY)(graph), _arrived(graph)
-    began, ended, length, found = graph.began[:, 0], graph.ended[:, 0], float(graph.measured[0]), []
+    arrived, began, ended = _arrived(graph), graph.began[:, 0], graph.ended[:, 0]
+    length, found = float(graph.measured[0]), []
+    columns = [is_comm(graph), computing(graph), having("types", COPY)(graph), ~having("types", HOST)(graph)]
     for worker in range(ranks):
-        own = graph.worker == worker
-        edges = np.unique(np.concatenate([began[own], ended[own], arrived[own & comm]]))
+        own = np.flatnonzero(graph.worker == worker)
+        comm, computes, copies, device = (own[column[own]] for column in columns)
+        edges = np.unique(np.concatenate([began[own], ended[own], arrived[comm]]))
         width = np.diff(edges)
 
-        def on(chosen: Bools, start: Floats, end: Floats, own: Bools = own, edges: Floats = edges) -> Bools:
-            return inside(edges, start[own & chosen], end[own & chosen])
+        def on(chosen: Ints, start: Floats, end: Floats, edges: Floats = edges) -> Bools:
+            return inside(edges, start[chosen], end[chosen])
 
         busy, there = on(computes, began, ended), on(comm, began, ended)
         late, going = on(comm, began, arrived), on(comm, arrived, ended)
         states = [busy, ~busy & going, ~busy & ~going & late, ~busy & ~there & on(copies, began, ended)]
         seconds = [float(width[state].sum()) for state in states]
-        counted = own & ~having("types", HOST)(graph) if graph.on_device else own
-        whole = float(ended[counted].max() - began[counted].min()) if counted.any() else 0.0
+        counted = device if graph.on_device else own
+        whole = float(ended[counted].max() - began[counted].min()) if len(counted) else 0.0
         idle = max(0.0, length - sum(seconds))
         idle = idle if idle > 1e-9 * length else 0.0  # what rounding leaves of nothing
         found.append([whole, *seconds, idle, float(width[busy & there].sum()), float(width[there].sum())])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto.chrome import ENDINGS
 from simcluster.interop.kineto.clocks import Ends, align
@@ -36,28 +35,42 @@ class ProfiledJob(Recorded):
         return tuple(graph for graph in self.graphs if isinstance(graph, Profiled))
 
     @cached_property
-    def _typical(self) -> dict[tuple[str, str, int], float]:
-        pools: dict[tuple[str, str, int], list[float]] = {}
-        for graph in self.steps_of_ranks:
-            for op, key in enumerate(keys_of(graph)):
-                pools.setdefault(key, []).append(float(graph.seconds[op, 0]))
-        return {
-            key: float(np.median(pool) if is_communication(key[0]) else np.mean(pool)) for key, pool in pools.items()
-        }
+    def _typical(self) -> dict[int, Floats]:
+        """The typical seconds of every op, by the identity of its step."""
+        graphs, words = self.steps_of_ranks, dict[tuple[str, str], int]()
+        named = [_words_of(graph, words) for graph in graphs]
+        number = np.concatenate([_number_of_its_word(graph, of) for graph, of in zip(graphs, named, strict=True)])
+        word, seconds = np.concatenate(named), np.concatenate([graph.seconds[:, 0] for graph in graphs])
+        order = np.lexsort((number, word))  # stable: of equals the steps and ranks in their order
+        begins = np.flatnonzero(np.diff(word[order], prepend=-1) | np.diff(number[order], prepend=-1))
+        shared = [is_communication(optype) for optype, _ in words]
+        typical = np.empty(len(word))
+        for pool in np.split(order, begins[1:]):
+            own = seconds[pool]
+            typical[pool] = np.median(own) if shared[word[pool[0]]] else own.mean()
+        parts = np.split(typical, np.cumsum([len(graph) for graph in graphs])[:-1])
+        return {id(graph): part for graph, part in zip(graphs, parts, strict=True)}
 
     def typical_of(self, graph: StepGraph) -> Floats:
         """The typical seconds of every op of a graph, as a column."""
-        assert isinstance(graph, Profiled)
-        return np.array([self._typical[key] for key in keys_of(graph)])[:, None]
+        return self._typical[id(graph)][:, None]
 
 
-def keys_of(graph: Profiled) -> Iterator[tuple[str, str, int]]:
-    """Type, name and number of every op among its rank's of that type and name: alike on ranks that do the same."""
-    counts: Counter[tuple[int, str, str]] = Counter()
-    for optype, worker, name in zip(graph.optype, graph.worker.tolist(), graph.names, strict=True):
-        key = (worker, optype, "" if is_communication(optype) else name)
-        yield key[1], key[2], counts[key]
-        counts[key] += 1
+def _words_of(graph: Profiled, words: dict[tuple[str, str], int]) -> Ints:
+    """Of every op the number of its type and (of what is no communication) name among ``words``, which grow."""
+    named = {optype: not is_communication(optype) for optype in graph.kinds[0]}
+    pairs = zip(graph.optype, graph.names, strict=True)
+    return np.array([words.setdefault((kind, name if named[kind] else ""), len(words)) for kind, name in pairs])
+
+
+def _number_of_its_word(graph: Profiled, word: Ints) -> Ints:
+    """The number of every op among its rank's with the same word: alike on ranks that do the same."""
+    order = np.lexsort((word, graph.worker))
+    begins = np.diff(graph.worker[order], prepend=-1) | np.diff(word[order], prepend=-1)
+    places = np.arange(len(order))
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = places - np.maximum.accumulate(np.where(begins != 0, places, 0))
+    return found
 
 
 def is_profile(path: str | Path) -> bool:

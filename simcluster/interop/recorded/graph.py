@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -64,10 +64,22 @@ class StepGraph:
         """The stage of every op's worker."""
         return self.worker % self.stages
 
-    @property
+    @cached_property
+    def kinds(self) -> tuple[tuple[str, ...], Ints]:
+        """The op types that there are, and which of them every op is of: there are few, and questions are of types."""
+        place: dict[str, int] = {}
+        codes = [place.setdefault(optype, len(place)) for optype in self.optype]
+        return tuple(place), np.array(codes, dtype=np.int64)
+
+    def of_kinds(self, chosen: Callable[[str], bool]) -> Bools:
+        """Which ops are of types that are chosen."""
+        kinds, codes = self.kinds
+        return np.array([chosen(optype) for optype in kinds], dtype=bool)[codes]
+
+    @cached_property
     def types(self) -> tuple[str, ...]:
         """The op types as they are reported, the two halves of a message as one."""
-        return tuple(MESSAGES.get(optype, optype) for optype in self.optype)
+        return tuple([MESSAGES.get(optype, optype) for optype in self.optype])
 
     @property
     def measured(self) -> Floats:
@@ -88,16 +100,18 @@ Chosen = Callable[[StepGraph], Bools]
 
 def is_comm(graph: StepGraph) -> Bools:
     """Which ops are messages and collectives."""
-    return np.array([is_communication(optype) for optype in graph.optype], dtype=bool)
+    return graph.of_kinds(is_communication)
 
 
 def computing(graph: StepGraph) -> Bools:
     """Which ops keep a rank's device busy."""
-    return ~is_comm(graph) & ~np.isin(graph.optype, (HOST, COPY))
+    return graph.of_kinds(lambda optype: not is_communication(optype) and optype not in (HOST, COPY))
 
 
 def having(column: Literal["types", "dp_rank", "stage", "worker"], *values: Any) -> Chosen:
     """Ops with one of these values: of these types as they are reported, dp ranks, stages or workers."""
+    if column == "types":
+        return lambda graph: graph.of_kinds(lambda optype: MESSAGES.get(optype, optype) in values)
     return lambda graph: np.isin(getattr(graph, column), values)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
+from simcluster.base.arrays import Floats, Ints
 from simcluster.engine.engine import play
 from simcluster.engine.longest_path import LongestPath, PathTimes
 from simcluster.interop.recorded.graph import MAIN, StepGraph
@@ -57,14 +58,29 @@ class RecordedPart:
             meeting[list(group)] = len(program.meetings)
             program.meetings.append(Meeting(len(group), (Traffic((), 0.0, 1, 0.0),)))
         for (worker, name), ops in sorted(graph.lanes.items(), key=lambda lane: (lane[0][0], lane[0][1] != MAIN)):
-            lane = program.add_lane(worker, worker % graph.stages, name)
-            for op in ops:
-                microbatch = int(graph.microbatch[op])
-                if meeting[op] >= 0:
-                    self.first[op] = program.add_op(lane, 0, meeting=int(meeting[op]), microbatch=microbatch)
-                self.last[op] = program.add_op(lane, 0, seconds=0.0, microbatch=microbatch)
-                if meeting[op] < 0:
-                    self.first[op] = self.last[op]
+            self._add_lane(program, program.add_lane(worker, worker % graph.stages, name), np.array(ops), meeting)
+        first, last = self.first.tolist(), self.last.tolist()
         for op, others in enumerate(graph.after):
-            program.after[int(self.first[op])] = tuple(int(self.last[other]) for other in others)
+            if others:
+                program.after[first[op]] = tuple([last[other] for other in others])
         return program
+
+    def _add_lane(self, program: Program, lane: int, ops: Ints, meeting: Ints) -> None:
+        """The ops of a lane, as columns: two for one that meets others, one for any other."""
+        meets = meeting[ops] >= 0
+        begin = len(program.seconds)
+        self.last[ops] = begin + np.cumsum(1 + meets) - 1
+        self.first[ops] = self.last[ops] - meets
+        count = len(ops) + int(meets.sum())
+        seconds, met = np.zeros(count), np.full(count, -1, dtype=np.int64)
+        arrivals = self.first[ops[meets]] - begin
+        seconds[arrivals], met[arrivals] = -1.0, meeting[ops[meets]]
+        columns: dict[str, list[Any]] = {
+            "seconds": seconds.tolist(),
+            "meeting": met.tolist(),
+            "after": [()] * count,
+            "microbatch": np.repeat(self.graph.microbatch[ops], 1 + meets).tolist(),
+        } | {name: [each] * count for name, each in (("position", -1), ("lane", lane), ("rows", 0), ("step", 0), ("chunk", -1))}
+        for name, column in columns.items():
+            getattr(program, name).extend(column)
+        program.lanes[lane].extend(range(begin, begin + count))
