@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from simcluster.interop.recorded.trace import COLLECTIVE
@@ -91,6 +92,7 @@ def is_comm(name: str, args: Mapping[str, Any]) -> bool:
     return "Collective name" in args or _KERNEL.match(name) is not None
 
 
+@lru_cache(maxsize=4096)  # a job has few names
 def kind_of(text: str) -> str:
     """all_reduce, from 'allreduce', 'gloo:all_reduce' or 'ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)'."""
     flat = re.sub(r"[^a-z]", "", text.partition("(")[0].lower())
@@ -120,14 +122,18 @@ def _ranks(args: Mapping[str, Any]) -> tuple[int, ...]:
     text, size = args.get("Process Group Ranks"), int(args.get("Group size") or 0)
     if text is not None:
         try:
-            found = json.loads(text) if isinstance(text, str) else text
-            return tuple(int(rank) for rank in found)
+            return _listed(text) if isinstance(text, str) else tuple(int(rank) for rank in text)
         except (ValueError, TypeError):
             pass
     start, stride = args.get("Global rank start"), args.get("Global rank stride")
     if isinstance(start, int) and isinstance(stride, int) and start >= 0 and stride > 0 and size:
         return tuple(range(start, start + stride * size, stride))
     return ()
+
+
+@lru_cache(maxsize=4096)  # a rank is in few groups
+def _listed(text: str) -> tuple[int, ...]:
+    return tuple(int(rank) for rank in json.loads(text))
 
 
 def _size(kind: str, args: Mapping[str, Any], ranks: int) -> float:

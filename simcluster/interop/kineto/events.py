@@ -19,6 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import numpy as np
+
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.interop.kineto.comm import Comm, Groups, comm_of, is_comm
@@ -38,6 +41,15 @@ BLOCKING = (
 STEP = re.compile(r"ProfilerStep#(\d+)")
 GLOO = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 LAUNCHED = re.compile(r"c10d::\w+")
+
+
+class Timed(NamedTuple):
+    """An event with its number in the file and its times, in seconds from the first one on."""
+
+    number: int
+    event: Event
+    start: float
+    end: float
 
 
 class StreamOp(NamedTuple):
@@ -119,10 +131,11 @@ def read_profile(path: Path) -> RankProfile:
         raise InputError(f"{path} has no list traceEvents: it is no trace of PyTorch's profiler")
     about = document if isinstance(document, dict) else {}
     spread = about.get("distributedInfo") or {}
-    timed = [(number, event) for number, event in enumerate(events) if _timed(path, number, event)]
+    timed = [(number, event) for number, event in enumerate(events) if event.get("ph") == "X"]
     if not timed:
         raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut")
-    first = math.floor(min(float(event["ts"]) for _, event in timed))
+    begin, length = _microseconds(path, timed)
+    first = math.floor(begin.min())
     profile = RankProfile(
         file=path.name,
         rank=_rank(path, spread),
@@ -130,7 +143,9 @@ def read_profile(path: Path) -> RankProfile:
         origin=int(about.get("baseTimeNanoseconds") or 0) + first * 1000,
         groups=Groups.of(spread),
     )
-    _sort_in(profile, timed, first)
+    start = begin - first
+    spans = zip((start * 1e-6).tolist(), ((start + length) * 1e-6).tolist(), strict=True)
+    _sort_in(profile, [Timed(*each, *span) for each, span in zip(timed, spans, strict=True)])
     return profile
 
 
@@ -170,14 +185,25 @@ def _document(path: Path) -> Any:
         raise InputError(f"cannot read {path}: it is nested too deeply, or a number is too long") from None
 
 
-def _timed(path: Path, number: int, event: Event) -> bool:
-    """Is it an event with times?  Refuses what is no number, and what ends before it begins."""
-    if event.get("ph") != "X":
-        return False
+def _microseconds(path: Path, timed: Sequence[tuple[int, Event]]) -> tuple[Floats, Floats]:
+    """Starts and durations of events, as the file has them."""
+    try:
+        start = np.array([event["ts"] for _, event in timed], dtype=np.float64)
+        duration = np.array([event.get("dur", 0.0) for _, event in timed], dtype=np.float64)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        start, duration = np.full(1, math.nan), np.zeros(1)
+    if not (np.isfinite(start) & np.isfinite(duration) & (duration >= 0)).all():
+        found = [_times(path, number, event) for number, event in timed]  # says which
+        start, duration = (np.array(column) for column in zip(*found, strict=True))
+    return start, duration
+
+
+def _times(path: Path, number: int, event: Event) -> tuple[float, float]:
+    """Of one event; refuses what is no number, and what ends before it begins."""
     name = event.get("name")
     try:
         start, duration = float(event["ts"]), float(event.get("dur", 0.0))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise InputError(f"{path}, event {number} ({name}): ts and dur must be numbers of microseconds") from None
     if not (math.isfinite(start) and math.isfinite(duration)):
         raise InputError(f"{path}, event {number} ({name}): ts or dur is no number of microseconds")
@@ -186,7 +212,7 @@ def _timed(path: Path, number: int, event: Event) -> bool:
             f"{path}, event {number} ({name}, ts {start:.3f}): dur {duration:g} us is negative; an event ends after it "
             "begins.  Take the event out of the file, or record it again"
         )
-    return True
+    return start, duration
 
 
 def _rank(path: Path, spread: Mapping[str, Any]) -> int:
@@ -196,30 +222,29 @@ def _rank(path: Path, spread: Mapping[str, Any]) -> int:
     return int(match[1]) if match else -1
 
 
-def _sort_in(profile: RankProfile, timed: list[tuple[int, Event]], first: int) -> None:
+def _sort_in(profile: RankProfile, timed: Sequence[Timed]) -> None:
     """The events into the profile's lists."""
-    calls: dict[int, HostCall] = {}
+    calls: dict[int, Timed] = {}
     device, syncs = [], []
-    profile.on_device = any(event.get("cat") in DEVICE for _, event in timed)
-    for number, event in timed:
-        category = event.get("cat")
-        if category in DEVICE:
-            device.append((number, event))
+    profile.on_device = any(each.event.get("cat") in DEVICE for each in timed)
+    for each in timed:
+        category = each.event.get("cat")
+        if category in CALLS:
+            calls[int((each.event.get("args") or {}).get("correlation", -1))] = each
+            name = str(each.event.get("name"))
+            if name in BLOCKING:
+                profile.syncs.append(_call(each))
+            elif "StreamWaitEvent" in name:
+                profile.wait_calls.append(each.start)
+        elif category in DEVICE:
+            device.append(each)
         elif category == "cuda_sync":
-            syncs.append(event)
-        elif category in CALLS:
-            call = _call(number, event, first)
-            calls[call.correlation] = call
-            if call.name in BLOCKING:
-                profile.syncs.append(call)
-            elif "StreamWaitEvent" in call.name:
-                profile.wait_calls.append(call.start)
-        elif category == "cpu_op" and (not profile.on_device or _of_autograd(event)):
-            profile.operators.append(_call(number, event, first))
+            syncs.append(each.event)
+        elif category == "cpu_op" and (not profile.on_device or _of_autograd(each.event)):
+            profile.operators.append(_call(each))
         elif category in ("user_annotation", "python_function"):
-            _annotation(profile, number, event, first)
-    for number, event in device:
-        profile.ops.append(_device_op(profile, number, event, first, calls))
+            _annotation(profile, each)
+    profile.ops += [_device_op(profile, each, calls) for each in device]
     if not device:
         _gloo_ops(profile)
     profile.ops.sort(key=lambda op: (op.start, op.event))
@@ -241,40 +266,36 @@ def _of_autograd(event: Event) -> bool:
     return "Sequence number" in (event.get("args") or ()) or str(event.get("name")).startswith("autograd::")
 
 
-def _times(event: Event, first: int) -> tuple[float, float]:
-    start = float(event["ts"]) - first
-    return start * 1e-6, (start + float(event.get("dur", 0.0))) * 1e-6
-
-
-def _call(number: int, event: Event, first: int) -> HostCall:
+def _call(each: Timed) -> HostCall:
+    number, event, start, end = each
     args = event.get("args") or {}
-    start, end = _times(event, first)
     return HostCall(
         str(event.get("name")), event.get("tid", 0), start, end, number, int(args.get("correlation", -1)),
         int(args.get("Sequence number", -1)), not args.get("Fwd thread id"),
     )  # fmt: skip
 
 
-def _annotation(profile: RankProfile, number: int, event: Event, first: int) -> None:
-    name = str(event.get("name"))
+def _annotation(profile: RankProfile, each: Timed) -> None:
+    name = str(each.event.get("name"))
     step = STEP.fullmatch(name)
     if step:
-        profile.steps.append((int(step[1]), *_times(event, first)))
-    elif event.get("cat") == "user_annotation" or name.startswith("nn.Module: "):
-        profile.annotations.append(_call(number, event, first))
+        profile.steps.append((int(step[1]), each.start, each.end))
+    elif each.event.get("cat") == "user_annotation" or name.startswith("nn.Module: "):
+        profile.annotations.append(_call(each))
         if GLOO.fullmatch(name):
-            profile.groups.found[number] = event.get("args") or {}
+            profile.groups.found[each.number] = each.event.get("args") or {}
 
 
-def _device_op(profile: RankProfile, number: int, event: Event, first: int, calls: Mapping[int, HostCall]) -> StreamOp:
+def _device_op(profile: RankProfile, each: Timed, calls: Mapping[int, Timed]) -> StreamOp:
+    number, event, start, end = each
     args = event.get("args") or {}
-    start, end = _times(event, first)
     name = str(event.get("name"))
     call = calls.get(int(args.get("correlation", -1)))
     comm = comm_of(name, args, profile.groups, profile.rank) if is_comm(name, args) else None
     return StreamOp(
         name, int(args.get("stream") or event.get("tid") or 0), start, end, call.start if call else math.nan,
-        call.end if call else math.nan, call.thread if call else -1, number, event.get("cat") != "kernel", comm,
+        call.end if call else math.nan, call.event.get("tid", 0) if call else -1, number, event.get("cat") != "kernel",
+        comm,
     )  # fmt: skip
 
 
@@ -297,7 +318,7 @@ def _gloo_ops(profile: RankProfile) -> None:
     profile.groups.found.clear()
 
 
-def _stream_waits(profile: RankProfile, syncs: list[Event], calls: Mapping[int, HostCall]) -> None:
+def _stream_waits(profile: RankProfile, syncs: list[Event], calls: Mapping[int, Timed]) -> None:
     """Events between streams, where PyTorch recorded them (experimental_config, enable_cuda_sync_events)."""
     for event in syncs:
         args = event.get("args") or {}
