@@ -16,6 +16,7 @@ from simcluster.interop.kineto.clocks import Ends, align
 from simcluster.interop.kineto.events import RankProfile, StreamOp, read_profile
 from simcluster.interop.kineto.labels import Labels
 from simcluster.interop.kineto.match import MatchedOp, UnmatchedError, meetings, steps_of
+from simcluster.interop.kineto.rank_step import rank_step
 from simcluster.interop.kineto.rebuild import Profiled, rebuild
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.recorded import Recorded
@@ -96,10 +97,14 @@ def job_of(profiles: Sequence[RankProfile], steps: Sequence[int] | None, *, name
     matched = _matched(by_step, notes)
     shift = _shift(profiles, by_step, matched, notes)
     labels = {profile.rank: Labels(profile) for profile in profiles}
-    graphs = tuple(rebuild(step, profiles, by_step[step], meet, shift, labels) for step, meet in matched.items())
+    graphs = []
+    for step, meet in matched.items():
+        ops = by_step[step]
+        own = {profile.rank: rank_step(profile, labels[profile.rank], step, ops[profile.rank]) for profile in profiles}
+        graphs.append(rebuild(step, own, ops, meet, shift, on_device=profiles[0].on_device))
     _note_collectives(profiles, notes)
     _note_assumptions(profiles, graphs, notes)
-    return ProfiledJob(name, graphs, tuple(profile.rank for profile in profiles), tuple(notes))
+    return ProfiledJob(name, tuple(graphs), tuple(profile.rank for profile in profiles), tuple(notes))
 
 
 def _files(path: Path) -> list[Path]:

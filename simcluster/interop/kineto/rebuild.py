@@ -7,18 +7,19 @@ inferred (``waits``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
-from simcluster.interop.kineto.events import RankProfile, StreamOp
-from simcluster.interop.kineto.host import WAIT, doings_of
-from simcluster.interop.kineto.labels import OTHER, Label, Labels
+from simcluster.base.arrays import Floats, Ints
+from simcluster.interop.kineto.events import StreamOp
+from simcluster.interop.kineto.host import WAIT
+from simcluster.interop.kineto.labels import Label
 from simcluster.interop.kineto.match import MatchedOp
-from simcluster.interop.kineto.waits import waited_for
-from simcluster.interop.recorded.graph import COPY, HOST, MAIN, GraphMaker, StepGraph
+from simcluster.interop.kineto.rank_step import RankStep
+from simcluster.interop.recorded.graph import COPY, HOST, MAIN, Lane, StepGraph
 
 GAP = 10e-6
 """Seconds between two kernels that nothing explains and that are counted with the second: drain and launch."""
@@ -39,152 +40,142 @@ class Profiled(StepGraph):
 
 
 @dataclass
-class _Maker(GraphMaker):
-    """The graph in the making, with what was recorded; times in seconds of the step."""
+class _Columns:
+    """The graph in the making, rank by rank, with what was recorded; times in seconds of the step.  ``gaps`` are the
+    pauses before ops that count with them."""
 
-    began: list[float] = field(default_factory=list)
-    ended: list[float] = field(default_factory=list)
+    optype: list[str] = field(default_factory=list)
+    worker: list[Ints] = field(default_factory=list)
+    lanes: dict[Lane, tuple[int, ...]] = field(default_factory=dict)
+    after: list[tuple[int, ...]] = field(default_factory=list)
+    seconds: list[Floats] = field(default_factory=list)
+    began: list[Floats] = field(default_factory=list)
+    ended: list[Floats] = field(default_factory=list)
+    gaps: list[Floats] = field(default_factory=list)
     source: list[StreamOp | None] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-
-    def add_recorded(
-        self, worker: int, lane: str, kind: str, times: tuple[float, float], *, name: str, label: Label,
-        seconds: float, after: Sequence[int] = (), source: StreamOp | None = None,
-    ) -> int:  # fmt: skip
-        self.began.append(times[0])
-        self.ended.append(times[1])
-        self.source.append(source)
-        self.labels.append(label)
-        self.names.append(name)
-        return self.add(lane, kind, worker, np.array([seconds]), after=after)
+    left_out: dict[int, float] = field(default_factory=dict)
 
 
 def rebuild(
     step: int,
-    profiles: Sequence[RankProfile],
+    steps: Mapping[int, RankStep],
     ops: Mapping[int, Sequence[StreamOp]],
     meet: Sequence[Sequence[MatchedOp]],
     shift: Mapping[int, float],
-    labels: Mapping[int, Labels],
+    *,
+    on_device: bool,
 ) -> Profiled:
-    """The graph of a step; ``shift`` is what to add to each rank's times."""
-    begin = min(_begin(profile, step, ops[profile.rank]) + shift[profile.rank] for profile in profiles)
-    maker, place_of, gaps, left_out = _Maker(1, (step,)), dict[MatchedOp, int](), dict[int, float](), {}
-    for worker, profile in enumerate(profiles):
-        own, rank = ops[profile.rank], profile.rank
-        adding = _Rank(maker, worker, profile, own, shift[rank] - begin, labels[rank])
-        adding.add((_begin(profile, step, own), _end(profile, step, own)))
-        place_of.update({MatchedOp(rank, place): number for place, number in adding.placed.items()})
-        gaps.update({number: adding.gaps[place] for place, number in adding.placed.items()})
-        left_out[rank] = adding.left_out
-    maker.groups = [tuple(place_of[member] for member in each) for each in meet if len(each) > 1]
-    for group in maker.groups:
-        arrived = max(maker.began[op] for op in group)
-        gap = gaps[max(group, key=lambda op: maker.began[op])]  # what the last one needed to begin
-        for op in group:
-            maker.seconds[op] = np.array([max(0.0, maker.ended[op] - arrived) + gap])
-    recorded = {name: np.array(getattr(maker, name), dtype=np.float64)[:, None] for name in ("began", "ended")}
+    """The graph of a step from those of its ranks; ``shift`` is what to add to each rank's times."""
+    begin = min(own.begin + shift[rank] for rank, own in steps.items())
+    columns, first = _Columns(), dict[int, int]()
+    for worker, (rank, own) in enumerate(steps.items()):
+        first[rank] = len(columns.optype) + own.host_ops
+        columns.worker.append(np.full(own.host_ops + len(ops[rank]), worker))
+        columns.left_out[rank] = _Rank(columns, worker, own, ops[rank], shift[rank] - begin).add()
+    groups = tuple([tuple([first[rank] + place for rank, place in each]) for each in meet if len(each) > 1])
+    began, ended, seconds, gaps = map(np.concatenate, (columns.began, columns.ended, columns.seconds, columns.gaps))
+    _let_meet(groups, began, ended, seconds, gaps)
+    nowhere = np.full(len(began), -1)
     return Profiled(
-        **vars(maker.made()) | recorded, source=tuple(maker.source), labels=tuple(maker.labels),
-        names=tuple(maker.names), offset=begin, left_out=left_out, on_device=profiles[0].on_device,
+        stages=1, steps=(step,), optype=tuple(columns.optype), worker=np.concatenate(columns.worker),
+        microbatch=nowhere, chunk=nowhere, lanes=columns.lanes, after=tuple(columns.after), groups=groups,
+        seconds=seconds[:, None], began=began[:, None], ended=ended[:, None], source=tuple(columns.source),
+        labels=tuple(columns.labels), names=tuple(columns.names), offset=begin, left_out=columns.left_out,
+        on_device=on_device,
     )  # fmt: skip
 
 
-def _begin(profile: RankProfile, step: int, ops: Sequence[StreamOp]) -> float:
-    if profile.on_device:
-        return min((op.start for op in ops), default=math.inf)
-    first = min((call.start for call in profile.operators), default=0.0)
-    return next((start for number, start, _ in profile.steps if number == step), first)
-
-
-def _end(profile: RankProfile, step: int, ops: Sequence[StreamOp]) -> float:
-    """Where the host's own work ends that counts: on a CPU with the step, on a GPU with the last launch."""
-    if profile.on_device:
-        return -math.inf
-    last = max((call.end for call in profile.operators), default=0.0)
-    return next((end for number, _, end in profile.steps if number == step), last)
+def _let_meet(groups: Sequence[tuple[int, ...]], began: Floats, ended: Floats, seconds: Floats, gaps: Floats) -> None:
+    """Ops that meet take what is left from the last arrival on, and what the last one (of equals the first) needed to
+    begin."""
+    if not groups:
+        return
+    ops, sizes = np.array(list(chain.from_iterable(groups))), np.array([len(group) for group in groups])
+    group, begins = np.repeat(np.arange(len(groups)), sizes), np.cumsum(sizes) - sizes
+    arrived = np.maximum.reduceat(began[ops], begins)[group]
+    last = np.flatnonzero(began[ops] == arrived)
+    gap = gaps[ops[last[np.unique(group[last], return_index=True)[1]]]]
+    seconds[ops] = np.maximum(0.0, ended[ops] - arrived) + gap[group]
 
 
 class _Rank:
-    """One rank's lanes."""
+    """One rank's lanes; ``shift`` makes its times those of the step."""
 
-    def __init__(
-        self, maker: _Maker, worker: int, profile: RankProfile, ops: Sequence[StreamOp], shift: float, labels: Labels
-    ) -> None:
-        self._maker, self._worker, self._profile = maker, worker, profile
-        self._ops, self._shift, self._labels = ops, shift, labels
-        self.placed: dict[int, int] = {}
-        self.gaps: dict[int, float] = {}
-        self.left_out = 0.0
+    def __init__(self, columns: _Columns, worker: int, own: RankStep, ops: Sequence[StreamOp], shift: float) -> None:
+        self._columns, self._worker, self._own, self._ops, self._shift = columns, worker, own, ops, shift
+        self._first = len(columns.optype)  # number of the host's first op; those of the streams are behind the host's
 
-    def add(self, window: tuple[float, float]) -> None:
-        """The host in this time of its own clock, then the streams."""
-        launched, waiting = self._host(window)
-        self._streams(launched)
-        for number, places in waiting:
-            self._maker.after[number] = [self.placed[place] for place in places]
+    def add(self) -> float:
+        """The host, then the streams; the seconds of gaps that are left out."""
+        return self._streams(self._host())
 
-    def _host(self, window: tuple[float, float]) -> tuple[dict[int, int], list[tuple[int, tuple[int, ...]]]]:
-        """Ops of the host: which launches which place, and which waits for which places."""
-        doings, thread = doings_of(self._profile, self._ops, window)
-        begins = [-math.inf, *(each.end for each in doings)]
-        labels = self._labels.at(thread, begins[:-1]) if thread >= 0 else [Label(HOST, "")] * len(doings)
-        launched, waiting, clock = dict[int, int](), [], 0.0
-        for each, label in zip(doings, labels, strict=True):
-            end = max(clock, each.end + self._shift)
-            name = each.name or HOST
-            number = self._maker.add_recorded(
-                self._worker, MAIN, HOST if name in (WAIT, HOST) else label.phase, (clock, end), name=name,
-                label=label, seconds=end - max(clock, min(end, each.held + self._shift)),
-            )  # fmt: skip
-            if each.launches >= 0:
-                launched[each.launches] = number
-            if each.after:
-                waiting.append((number, each.after))
-            clock = end
-        return launched, waiting
+    def _host(self) -> Floats:
+        """When each op of the host ends."""
+        own, columns, count = self._own, self._columns, self._own.host_ops
+        end = np.maximum.accumulate(np.maximum(0.0, own.end + self._shift)) if count else own.end
+        begin = np.concatenate([[0.0], end[:-1]]) if count else own.end
+        columns.began.append(begin)
+        columns.ended.append(end)
+        columns.gaps.append(np.zeros(count))
+        columns.seconds.append(end - np.maximum(begin, np.minimum(end, own.held + self._shift)))
+        names = [name or HOST for name in own.name]
+        columns.names += names
+        columns.optype += [
+            HOST if name in (WAIT, HOST) else label.phase for name, label in zip(names, own.host_labels, strict=True)
+        ]
+        columns.labels += own.host_labels
+        columns.source += [None] * count
+        after: list[tuple[int, ...]] = [()] * count
+        for number, places in own.after.items():
+            after[number] = tuple([self._first + count + place for place in places])
+        columns.after += after
+        if count:
+            columns.lanes[self._worker, MAIN] = tuple(range(self._first, self._first + count))
+        return end
 
-    def _streams(self, launched: Mapping[int, int]) -> None:
-        waits = waited_for(self._profile, self._ops)
-        labels = self._label_ops()
-        before: dict[int, float] = {}
+    def _streams(self, host_end: Floats) -> float:
+        own, columns, ops, base = self._own, self._columns, self._ops, self._first + self._own.host_ops
+        start = np.array([op.start for op in ops], dtype=np.float64) + self._shift
+        end = np.array([op.end for op in ops], dtype=np.float64) + self._shift
+        ready = self._free(end)
+        after: list[tuple[int, ...]] = [()] * len(ops)
+        launched = np.full(len(ops), -1)
+        launched[own.launches[own.launches >= 0]] = np.flatnonzero(own.launches >= 0)
+        by_host = np.flatnonzero(launched >= 0)
+        ready[by_host] = np.maximum(ready[by_host], host_end[launched[by_host]])
+        for place, number in zip(by_host.tolist(), launched[by_host].tolist(), strict=True):
+            after[place] = (self._first + number,)
+        for place, others in own.waits.items():
+            ready[place] = max(ready[place], *(end[other] for other in others))
+            after[place] += tuple([base + other for other in others])
+        gaps = start - ready
+        counted = (gaps > 0) & (gaps <= GAP)
+        left = np.cumsum(np.maximum(gaps[~counted], 0.0))  # one after the other
+        gaps[~counted] = 0.0
+        alone = np.array([op.comm is None for op in ops], dtype=bool)
+        columns.began.append(start)
+        columns.ended.append(end)
+        columns.gaps.append(gaps)
+        columns.seconds.append(end - start + np.where(alone, gaps, 0.0))
+        columns.names += [op.name for op in ops]
+        columns.optype += [_type(op, label) for op, label in zip(ops, own.labels, strict=True)]
+        columns.labels += own.labels
+        columns.source += ops
+        columns.after += after
+        return float(left[-1]) if len(left) else 0.0
+
+    def _free(self, end: Floats) -> Floats:
+        """When the op before each on its stream was over, 0 for the first; puts the streams' ops on their lanes."""
+        places: dict[int, list[int]] = {}
         for place, op in enumerate(self._ops):
-            start, end = op.start + self._shift, op.end + self._shift
-            host = [launched[place]] if place in launched else []
-            ready = max(
-                before.get(op.stream, 0.0), *(self._maker.ended[number] for number in host),
-                *(self._ops[other].end + self._shift for other in waits.get(place, ())), 0.0,
-            )  # fmt: skip
-            gap = self._gap(start - ready)
-            seconds = end - start + (0.0 if op.comm else gap)
-            number = self._maker.add_recorded(
-                self._worker, f"stream {op.stream}", _type(op, labels[place]), (start, end), name=op.name,
-                label=labels[place], seconds=seconds, after=host, source=op,
-            )  # fmt: skip
-            self.placed[place], self.gaps[place] = number, gap
-            before[op.stream] = max(end, before.get(op.stream, 0.0))
-        for place, others in waits.items():
-            self._maker.after[self.placed[place]] += [self.placed[other] for other in others]
-
-    def _gap(self, gap: float) -> float:
-        """The part of a pause that is counted with the op behind it; longer ones are left out."""
-        if 0 < gap <= GAP:
-            return gap
-        self.left_out += max(gap, 0.0)
-        return 0.0
-
-    def _label_ops(self) -> list[Label]:
-        found = [Label(OTHER, "")] * len(self._ops)
-        by_thread: dict[int, list[tuple[float, int]]] = {}
-        for place, op in enumerate(self._ops):
-            if not math.isnan(op.launched):
-                by_thread.setdefault(op.thread, []).append((op.launched, place))
-        for thread, each in by_thread.items():
-            each.sort()
-            for (_, place), label in zip(each, self._labels.at(thread, [time for time, _ in each]), strict=True):
-                found[place] = label
-        return found
+            places.setdefault(op.stream, []).append(place)
+        free, base = np.zeros(len(end)), self._first + self._own.host_ops
+        for stream, own in places.items():
+            free[own[1:]] = np.maximum.accumulate(np.maximum(0.0, end[own]))[:-1]
+            self._columns.lanes[self._worker, f"stream {stream}"] = tuple([base + place for place in own])
+        return free
 
 
 def _type(op: StreamOp, label: Label) -> str:
