@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.processes import cores
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
 from simcluster.cli import common, waits
 from simcluster.cli.common import format_table
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
         from simcluster.scenario.files import load_cluster
 
         cluster = load_cluster(args.cluster, common.cluster_overrides_of(args))
-    job = load_profiles(args.trace, steps)
+    job = load_profiles(args.trace, steps, workers=cores())
     answers = [ask(job, question) for question in args.what_if]
     found, ranks, parts, calls = measure(job), breakdown(job), layers(job), reached(job, cluster)
     seconds = waited(job)

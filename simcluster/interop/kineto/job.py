@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +11,13 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.interop.kineto.chrome import ENDINGS
 from simcluster.interop.kineto.clocks import Ends, align
-from simcluster.interop.kineto.events import RankProfile, StreamOp, read_profile
-from simcluster.interop.kineto.labels import Labels
+from simcluster.interop.kineto.events import RankProfile, StreamOp
 from simcluster.interop.kineto.match import MatchedOp, UnmatchedError, meetings, steps_of
-from simcluster.interop.kineto.rank_step import rank_step
+from simcluster.interop.kineto.rank_step import RankStep
+from simcluster.interop.kineto.reading import Read, read_ranks, worked
 from simcluster.interop.kineto.rebuild import Profiled, rebuild
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.recorded import Recorded
@@ -79,29 +80,49 @@ def is_profile(path: str | Path) -> bool:
     return Path(path).is_dir() or str(path).endswith(ENDINGS)
 
 
-def load_profiles(path: str | Path, steps: Sequence[int] | None = None) -> ProfiledJob:
+def load_profiles(
+    path: str | Path,
+    steps: Sequence[int] | None = None,
+    *,
+    workers: int = 1,
+    progress: Read = lambda done, total: None,
+) -> ProfiledJob:
     """A job (or these steps of it) from a folder with one file a rank, or one rank's file; ``notes`` say what was
-    repaired or assumed.  Raises InputError, naming file and event, for profiles that cannot be replayed.
+    repaired or assumed.  So many ``workers`` (processes) read, and ``progress`` is told how many files of how many they
+    have read; the job is the same for any number of them.
+
+    Raises InputError, naming file and event, for profiles that cannot be replayed.
     """
-    profiles = [read_profile(file) for file in _files(Path(path))]
+    read = read_ranks(_files(Path(path)), steps, workers, progress)
     notes: list[str] = []
-    profiles = _ranked(profiles, notes)
-    return job_of(profiles, steps, name=Path(path).name.partition(".")[0] or "profiles", notes=notes)
+    profiles = _ranked([each.profile for each in read], notes)
+    name, parts = Path(path).name.partition(".")[0] or "profiles", {each.profile.file: each.steps for each in read}
+    return _job_of(profiles, parts, steps, name, notes)
 
 
 def job_of(profiles: Sequence[RankProfile], steps: Sequence[int] | None, *, name: str, notes: list[str]) -> ProfiledJob:
     """As ``load_profiles``, of profiles in memory, by rank."""
+    return _job_of(profiles, {each.file: worked(each, steps).steps for each in profiles}, steps, name, notes)
+
+
+@collector_off()
+def _job_of(
+    profiles: Sequence[RankProfile],
+    parts: Mapping[str, Mapping[int, RankStep]],
+    steps: Sequence[int] | None,
+    name: str,
+    notes: list[str],
+) -> ProfiledJob:
+    """A job of profiles and what each rank did in each step, by file."""
     _check(profiles, notes)
     by_step = steps_of(profiles, notes)
     by_step = _chosen(by_step, steps, name)
     matched = _matched(by_step, notes)
     shift = _shift(profiles, by_step, matched, notes)
-    labels = {profile.rank: Labels(profile) for profile in profiles}
     graphs = []
     for step, meet in matched.items():
-        ops = by_step[step]
-        own = {profile.rank: rank_step(profile, labels[profile.rank], step, ops[profile.rank]) for profile in profiles}
-        graphs.append(rebuild(step, own, ops, meet, shift, on_device=profiles[0].on_device))
+        own = {profile.rank: parts[profile.file][step] for profile in profiles}
+        graphs.append(rebuild(step, own, by_step[step], meet, shift, on_device=profiles[0].on_device))
     _note_collectives(profiles, notes)
     _note_assumptions(profiles, graphs, notes)
     return ProfiledJob(name, tuple(graphs), tuple(profile.rank for profile in profiles), tuple(notes))

@@ -30,10 +30,11 @@ def steps_of(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dic
 
     Steps that not every rank has are left out with a note; InputError if no step is left.
     """
+    by_rank = {profile.rank: own_steps(profile) for profile in profiles}
     marked = [profile for profile in profiles if profile.steps]
     if not marked:
         notes.append("no ProfilerStep# in the profiles: all of them is taken for one step, number 0")
-        return {0: {profile.rank: list(profile.ops) for profile in profiles}}
+        return {0: {rank: own[0] for rank, own in by_rank.items()}}
     if len(marked) < len(profiles):
         bare = next(profile for profile in profiles if not profile.steps)
         raise InputError(
@@ -49,18 +50,24 @@ def steps_of(profiles: Sequence[RankProfile], notes: list[str]) -> dict[int, dic
         notes.append(f"step {lacking[0]} is not in rank {rank}'s profile; left out: {', '.join(map(str, lacking))}")
     if not everywhere:
         raise InputError(f"no step is in the profiles of all ranks (rank {profiles[0].rank} has {some}); record again")
-    found = {number: {profile.rank: _ops_of(profile, number) for profile in profiles} for number in everywhere}
-    outside = sum(len(profile.ops) for profile in profiles) - sum(
-        len(own) for number in some for profile in profiles for own in [_ops_of(profile, number)]
-    )
+    found = {number: {rank: own[number] for rank, own in by_rank.items()} for number in everywhere}
+    outside = sum(len(p.ops) for p in profiles) - sum(len(ops) for own in by_rank.values() for ops in own.values())
     if outside:
         notes.append(f"{outside} ops of all ranks were launched outside of every step: left out")
     return found
 
 
-def _ops_of(profile: RankProfile, number: int) -> list[StreamOp]:
-    start, end = next(((start, end) for each, start, end in profile.steps if each == number), (0.0, 0.0))
-    return [op for op in profile.ops if start <= (op.start if math.isnan(op.launched) else op.launched) < end]
+def own_steps(profile: RankProfile) -> dict[int, list[StreamOp]]:
+    """A rank's ops by the step in which the host launched them; all of step 0 where no steps are marked."""
+    if not profile.steps:
+        return {0: list(profile.ops)}
+    first: dict[int, tuple[float, float]] = {}
+    for number, start, end in profile.steps:
+        first.setdefault(number, (start, end))
+    return {
+        number: [op for op in profile.ops if start <= (op.start if math.isnan(op.launched) else op.launched) < end]
+        for number, (start, end) in first.items()
+    }
 
 
 def meetings(ops: Mapping[int, Sequence[StreamOp]]) -> list[list[MatchedOp]]:

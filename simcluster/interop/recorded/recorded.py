@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
+from simcluster.base.gc_paused import collector_off
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.lowering import RecordedPart
 
@@ -33,7 +34,8 @@ class Recorded:
     @cached_property
     def parts(self) -> tuple[RecordedPart, ...]:
         """The graphs with their programs."""
-        return tuple(RecordedPart(graph) for graph in self.graphs)
+        with collector_off():
+            return tuple(RecordedPart(graph) for graph in self.graphs)
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
