@@ -27,8 +27,10 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.cli.arguments import Parser, did_you_mean
-from simcluster.cli.common import output_path
-from simcluster.cli.terminal import styled
+from simcluster.cli.common import output_path, written_at
+from simcluster.cli.encoding import never_fail
+from simcluster.cli.extras import refuse_missing
+from simcluster.cli.terminal import styled, working
 
 _SAID: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 COMMANDS = tuple(_SAID["commands"])
@@ -45,6 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit status and never raises."""
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)  # or Python goes through all there is before it ends: 0.04 instead of 0.3 s of a sweep
+    never_fail(sys.stdout, sys.stderr)
     try:
         _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -131,14 +134,22 @@ def _dispatch(argv: list[str]) -> None:
         parser.print_help()
         raise InputError("name a command")
     args.overrides = overrides
+    files = []
     for dest, kind in commands[args.command].files.items():
         name = getattr(args, dest)
         if name and (dest, name) != ("json", "-"):
             setattr(args, dest, output_path(name, kind))
-    with _silence() if args.quiet else contextlib.nullcontext():
+            files.append(getattr(args, dest))
+    refuse_missing(args)
+    before = [written_at(path) for path in files]
+    with _silence() if args.quiet else working(args.command):
         with collector_off():  # 0.6 s instead of 0.7
             module = importlib.import_module(module_of(args.command))
         module.run(args)
+        sys.stdout.flush()
+        for path, then in zip(files, before, strict=True):
+            if written_at(path) != then and path not in getattr(args, "told", ()):
+                print(f"wrote {path}", file=sys.stderr)
 
 
 @contextlib.contextmanager

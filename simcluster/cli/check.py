@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> None:
 def _text(found: LaunchCheck, args: argparse.Namespace) -> str:
     own = [*args.set, *args.overrides]
     told = found.summary(_coloured, own)
-    return f"{told}\n\nwrote {args.small}: {found.small.summary()}" if args.small else told
+    return f"{told}\n\n{common.wrote(args, args.small)}: {found.small.summary()}" if args.small else told
 
 
 def _coloured(word: str, verdict: Verdict) -> str:

@@ -6,12 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.cli.terminal import styled
+from simcluster.cli.encoding import takes_everything
+from simcluster.cli.terminal import progress, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,9 +151,22 @@ def output_path(name: str, kind: str = "any") -> Path:
     lower = path.suffix.lower()
     if endings and (lower if lower in (*_PICTURES, ".html", ".htm") else path.suffix) not in endings:
         raise InputError(refusal.format(name))
-    if endings and path.suffix == ".parquet" and not find_spec("pyarrow"):
-        raise InputError(f"cannot write {name}: Parquet needs pyarrow; pip install 'simcluster[parquet]', or use .csv")
     return path
+
+
+def wrote(args: argparse.Namespace, path: str | Path) -> str:
+    """The beginning of a line that says more of a file than that it was written, which is then not said again."""
+    args.told = (*getattr(args, "told", ()), Path(path))
+    return f"wrote {path}"
+
+
+def written_at(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is written: its number and the time of it; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def answer(args: argparse.Namespace, text: Callable[[], str], document: Callable[[], object]) -> None:
@@ -166,7 +179,8 @@ def answer(args: argparse.Namespace, text: Callable[[], str], document: Callable
 
 def write_json(name: str | Path, value: object) -> None:
     """JSON to a file, or to stdout for "-"; keys in the order given, numbers in full, no NaN."""
-    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    escaped = name == "-" and not takes_everything()
+    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=escaped) + "\n"
     if name == "-":
         sys.stdout.write(text)
     else:
@@ -198,12 +212,15 @@ def draw(
 ) -> None:
     """Draw each picture that has a path, or write the table behind it, where there is one and the path ends so."""
     for path, picture, *table in wanted:
+        if path:
+            progress(f"drawing {path}")
         if path and table and path.suffix in _TABLES:
             write_table(path, table[0]())
         elif path:
             from simcluster.show.plots import save_figure  # matplotlib, only if there is a picture
 
             save_figure(picture(), path)
+    progress()
 
 
 def peak_memory() -> str:

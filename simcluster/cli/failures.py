@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
         fits = fit_failures(rows, source, gpus=args.gpus, days=args.days, by=args.by)
     if args.output:
         common.write_text(args.output, _yaml(fits))
-    common.answer(args, lambda: _text(fits, written=args.output), lambda: _document(fits))
+    common.answer(args, lambda: _text(fits, written=common.wrote(args, args.output) if args.output else ""), lambda: _document(fits))
 
 
 def _yaml(fits: FailureFits) -> str:
@@ -57,7 +57,7 @@ def _yaml(fits: FailureFits) -> str:
     return "\n".join(["failures:  # of a scenario's run", *lines]) + "\n"
 
 
-def _text(fits: FailureFits, *, written: Path | None) -> str:
+def _text(fits: FailureFits, *, written: str) -> str:
     lives = any(each.lives for each in (*fits.causes, fits.total))
     table = format_table(
         ["cause", "failures", "95 % interval", "every", *(["shape", "scale", "gain", "law"] if lives else [])],
@@ -69,7 +69,7 @@ def _text(fits: FailureFits, *, written: Path | None) -> str:
             whose.setdefault(note, []).append(each.name)
     said = [f"{', '.join(names)}: {note}" for note, names in whose.items()]
     gain = "gain: log-likelihood of the Weibull law above the exponential's; above 3.3 it is taken (1 %)"
-    section = [f"wrote {written}"] if written else _yaml(fits).splitlines()
+    section = [written] if written else _yaml(fits).splitlines()
     return common.in_blocks([table, [gain] if lives else [], said, [*fits.notes], section])
 
 

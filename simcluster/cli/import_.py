@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
              "unknown": found.unknown}  # fmt: skip
     common.answer(
         args,
-        lambda: f"wrote {args.output}: {_summary(found)}" if args.output else written.removesuffix("\n"),
+        lambda: f"{common.wrote(args, args.output)}: {_summary(found)}" if args.output else written.removesuffix("\n"),
         lambda: {"document": found.document, **{key: list(value) for key, value in lists.items()}},
     )
 

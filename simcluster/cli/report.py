@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +81,6 @@ def read_timeline(path: Path) -> dict[str, Any]:
     """The columns of a timeline in a file; InputError for a file that cannot be one."""
     if path.suffix not in (".csv", ".parquet"):
         raise InputError(f"--timeline {path}: a timeline ends in .csv or .parquet")
-    if path.suffix == ".parquet" and not find_spec("pyarrow"):
-        raise InputError(f"--timeline {path}: Parquet needs pyarrow; pip install 'simcluster[parquet]', or use .csv")
     if not path.is_file():
         raise InputError(f"--timeline {path}: there is no such file")
     if path.stat().st_size > _MOST_BYTES:

@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> None:
         common.write_table(args.timeline, result.timeline)
     if trace:
         print(trace(result).describe(), file=sys.stderr if args.json == "-" else sys.stdout)
+        print(f"wrote {args.trace}", file=sys.stderr)
     common.draw(
         (args.links, lambda: plots.links(result), lambda: link_table(result)),
         (args.memory, lambda: plots.memory(result, ranks=ranks, window=window), lambda: result.memory_table(ranks)),

@@ -1,10 +1,21 @@
-"""What people see on a terminal and programs do not: colours and progress."""
+"""What people see and programs do not: colours, and one line on stderr of how far a long command is.
+
+The line comes on a terminal from the second second on and is gone when the command prints; elsewhere (a log, a job of
+Slurm) there is one every ten seconds.  A timer's signal writes it, so that every command has it, also one that tells
+nothing, and without a thread, beside which processes could not be forked.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import sys
-from typing import Literal, TextIO
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TextIO, cast
 
 Style = Literal["bold", "red", "yellow", "green"]
 _CODES: dict[Style, str] = {"bold": "1", "red": "31;1", "yellow": "33", "green": "32"}
@@ -20,7 +31,109 @@ def has_colours(stream: TextIO) -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
+_FIRST, _AGAIN = 2.0, 1.0
+"""Seconds until the line is there, and until it is renewed, on a terminal."""
+_WITHOUT = 10.0
+"""Seconds from line to line where stderr is no terminal."""
+
+
 def progress(text: str = "") -> None:
-    """One line on stderr in place of the one before, nothing to clear it; only where stderr is a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    """What is being done now, or how far it is; nothing: it is over, and the line goes."""
+    if _Line.current:
+        _Line.current.tell(text)
+
+
+@contextmanager
+def working(command: str) -> Iterator[None]:
+    """While a command works stderr says so, with what ``progress`` was told last; on the main thread of a POSIX system
+    by the clock, elsewhere as it is told."""
+    line, outer = _Line(command, sys.stderr), _Line.current
+    streams = sys.stdout, sys.stderr
+    _Line.current = line
+    if line.terminal:
+        sys.stdout, sys.stderr = (cast(TextIO, _Above(stream, line)) for stream in streams)
+    try:
+        with _ticking(line):
+            yield
+    finally:
+        line.clear()
+        _Line.current = outer
+        sys.stdout, sys.stderr = streams
+
+
+@contextmanager
+def _ticking(line: _Line) -> Iterator[None]:
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, lambda *_: line.show())
+    signal.setitimer(signal.ITIMER_REAL, *((_FIRST, _AGAIN) if line.terminal else (_WITHOUT, _WITHOUT)))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class _Line:
+    """The line of a command."""
+
+    current: _Line | None = None
+
+    def __init__(self, command: str, stream: TextIO) -> None:
+        self.terminal = stream.isatty()
+        self._command, self._stream, self._text, self._shown = command, stream, "", False
+        self._begun = self._last = time.monotonic()
+
+    def tell(self, text: str) -> None:
+        """Take note; on a terminal that shows the line already, renew it (ten times a second is enough)."""
+        self._text = text
+        now = time.monotonic()
+        if not text:
+            self.clear()
+        elif self.terminal and now - self._begun > _FIRST and now - self._last > _AGAIN / 10:
+            self.show()
+
+    def show(self) -> None:
+        """Write it."""
+        self._last = time.monotonic()
+        text = f"simcluster {self._command}: {_clock(self._last - self._begun)}, {self._text or 'at work'}"
+        if self.terminal:
+            self._shown = True
+            text = f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}"
+        self._write(text if self.terminal else f"{text}\n")
+
+    def clear(self) -> None:
+        """Take it away, if it is there."""
+        if self._shown:
+            self._shown = False
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        """Past the buffer of the stream, which may be in the middle of another write."""
+        try:
+            os.write(self._stream.fileno(), text.encode(self._stream.encoding or "ascii", "replace"))
+        except (OSError, ValueError):  # no file (a test's stream), or closed: nobody reads it
+            if not hasattr(self._stream, "buffer"):
+                self._stream.write(text)
+
+
+class _Above:
+    """A stream of a terminal: what is written takes the progress line away first."""
+
+    def __init__(self, stream: TextIO, line: _Line) -> None:
+        self._own, self._line = stream, line
+
+    def write(self, text: str) -> int:
+        """As the stream does."""
+        self._line.clear()
+        return self._own.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+
+def _clock(seconds: float) -> str:
+    """12 s, or 3 min 05 s."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

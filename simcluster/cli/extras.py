@@ -1,0 +1,71 @@
+"""Libraries of extras that a command line needs: all that are missing are named at once, before any work is done."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from simcluster.base.errors import InputError
+
+
+_OVERRIDES = ("overrides", "set", "vary")
+
+
+class Need(NamedTuple):
+    """Something on a command line that needs a module, what it is called, the extra that has it, and what else would
+    do."""
+
+    what: str
+    module: str
+    named: str
+    extra: str
+    instead: str = ""
+
+
+def refuse_missing(args: argparse.Namespace) -> None:
+    """InputError that names every library which this command line needs and that is not there."""
+    missing = [need for need in dict.fromkeys(_needs(args)) if not _there(need.module)]
+    if not missing:
+        return
+    told = "; ".join(f"{need.what} needs {need.named}" for need in missing)
+    extras = ",".join(sorted({need.extra for need in missing}))
+    instead = "; or ".join(dict.fromkeys(need.instead for need in missing if need.instead))
+    raise InputError(f"{told}; pip install 'simcluster[{extras}]'" + (f", or {instead}" if instead else ""))
+
+
+def _needs(args: argparse.Namespace) -> Iterator[Need]:
+    for name, value in vars(args).items():
+        several = value if isinstance(value, list) and name not in _OVERRIDES else [value]
+        for path in several:
+            if isinstance(path, str | Path) and str(path).endswith(".parquet"):
+                yield Need(f"{path}: Parquet", "pyarrow", "pyarrow", "parquet", "use .csv")
+    address = getattr(args, "executor", None)
+    if isinstance(address, str) and address.startswith("dask://"):
+        yield Need(f"--executor {address}", "distributed", "Dask", "dask", "give a number of processes")
+    if args.command == "chakra":
+        yield Need("an execution trace", "google.protobuf", "protobuf", "chakra")
+    if args.command == "calibrate":
+        yield from _of_calibration(args)
+
+
+def _of_calibration(args: argparse.Namespace) -> Iterator[Need]:
+    """PyTorch to measure (and then nothing else), the rest to fit."""
+    if not args.table:
+        yield Need("measuring", "torch", "PyTorch", "calibrate", "fit a table that was measured elsewhere with --from")
+    if not args.measure_only:
+        for name in ("scipy", "pydantic"):
+            yield Need("fitting", name, name, "calibrate", "--measure-only here and --from elsewhere")
+
+
+def _there(module: str) -> bool:
+    """Can it be imported?  Without importing it, which may take seconds."""
+    if sys.modules.get(module.partition(".")[0], sys) is None or sys.modules.get(module, sys) is None:
+        return False
+    try:
+        return module in sys.modules or find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
