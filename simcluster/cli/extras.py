@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from simcluster.base.errors import InputError
 
-
 _OVERRIDES = ("overrides", "set", "vary")
 
 
-class Need(NamedTuple):
+class ExtraNeed(NamedTuple):
     """Something on a command line that needs a module, what it is called, the extra that has it, and what else would
     do."""
 
@@ -37,28 +36,30 @@ def refuse_missing(args: argparse.Namespace) -> None:
     raise InputError(f"{told}; pip install 'simcluster[{extras}]'" + (f", or {instead}" if instead else ""))
 
 
-def _needs(args: argparse.Namespace) -> Iterator[Need]:
+def _needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
     for name, value in vars(args).items():
         several = value if isinstance(value, list) and name not in _OVERRIDES else [value]
         for path in several:
             if isinstance(path, str | Path) and str(path).endswith(".parquet"):
-                yield Need(f"{path}: Parquet", "pyarrow", "pyarrow", "parquet", "use .csv")
+                yield ExtraNeed(f"{path}: Parquet", "pyarrow", "pyarrow", "parquet", "use .csv")
     address = getattr(args, "executor", None)
     if isinstance(address, str) and address.startswith("dask://"):
-        yield Need(f"--executor {address}", "distributed", "Dask", "dask", "give a number of processes")
+        yield ExtraNeed(f"--executor {address}", "distributed", "Dask", "dask", "give a number of processes")
     if args.command == "chakra":
-        yield Need("an execution trace", "google.protobuf", "protobuf", "chakra")
+        yield ExtraNeed("an execution trace", "google.protobuf", "protobuf", "chakra")
     if args.command == "calibrate":
         yield from _of_calibration(args)
 
 
-def _of_calibration(args: argparse.Namespace) -> Iterator[Need]:
+def _of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
     """PyTorch to measure (and then nothing else), the rest to fit."""
     if not args.table:
-        yield Need("measuring", "torch", "PyTorch", "calibrate", "fit a table that was measured elsewhere with --from")
+        yield ExtraNeed(
+            "measuring", "torch", "PyTorch", "calibrate", "fit a table that was measured elsewhere with --from"
+        )
     if not args.measure_only:
         for name in ("scipy", "pydantic"):
-            yield Need("fitting", name, name, "calibrate", "--measure-only here and --from elsewhere")
+            yield ExtraNeed("fitting", name, name, "calibrate", "--measure-only here and --from elsewhere")
 
 
 def _there(module: str) -> bool:

@@ -43,7 +43,11 @@ def run(args: argparse.Namespace) -> None:
         fits = fit_failures(rows, source, gpus=args.gpus, days=args.days, by=args.by)
     if args.output:
         common.write_text(args.output, _yaml(fits))
-    common.answer(args, lambda: _text(fits, written=common.wrote(args, args.output) if args.output else ""), lambda: _document(fits))
+    common.answer(
+        args,
+        lambda: _text(fits, written=common.wrote(args, args.output) if args.output else ""),
+        lambda: _document(fits),
+    )
 
 
 def _yaml(fits: FailureFits) -> str:

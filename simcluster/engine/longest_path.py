@@ -51,8 +51,9 @@ class LongestPath:
     def __init__(self, program: Program) -> None:
         own = meeting_seconds(program, None)
         order = Once(program, own).order
-        sizes = np.array([len(each) if isinstance(each, list) else 1 for each in order], dtype=np.int64)
-        ops = np.array(list(chain.from_iterable(each if isinstance(each, list) else (each,) for each in order)), np.int64)
+        together = [each if isinstance(each, list) else (each,) for each in order]
+        sizes = np.array([len(each) for each in together], dtype=np.int64)
+        ops = np.array(list(chain.from_iterable(together)), dtype=np.int64)
         node = np.empty(len(ops), dtype=np.int64)
         node[ops] = np.repeat(np.arange(len(order)), sizes)
         op, other = _waits(program)

@@ -17,6 +17,7 @@ from simcluster.faults import Fault
 from simcluster.longrun.spec import RunSpec
 from simcluster.model.transformer import Model
 from simcluster.scenario.data import Data
+from simcluster.scenario.measurements import Measured
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.sections import (
     CheckpointInStep,
@@ -24,7 +25,6 @@ from simcluster.scenario.sections import (
     Count,
     Engine,
     Fsdp,
-    Measured,
     Memory,
     Overlap,
     Parallel,

@@ -24,6 +24,7 @@ from simcluster.documents.reading import Document, Mark, read_document, read_jso
 from simcluster.importers.csv_numbers import histogram_in
 from simcluster.importers.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
 from simcluster.importers.schedule_files import is_csv, is_function, schedule_in_csv
+from simcluster.scenario.measurements import no_longer_measured
 from simcluster.scenario.rules import oversize
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.schedules import schedules_with
@@ -36,12 +37,13 @@ _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 
 def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
     """The document with overrides applied and everything that it refers to in place."""
+    overrides, given = list(overrides), document.data
     document = apply_overrides(_short_names(document), schedule_alone([_short_name(pair) for pair in overrides]))
     document = _resolve_faults(_resolve_schedule(_resolve_model(_resolve_cluster(document))))
     if "name" not in document.data:
         name = Path(document.source).stem if document.marks and document.source != "<text>" else "scenario"
         document = replace(document, data={"name": name, **document.data})
-    return document
+    return replace(document, data=no_longer_measured(document.data, given, [_short_name(pair) for pair in overrides]))
 
 
 @contextmanager

@@ -80,7 +80,8 @@ class Scenario(ScenarioFields):
         """
         schedule = make_schedule(what, self.parallel.pp, self.microbatches, self.pipeline.chunks)
         pipeline = self.pipeline.model_copy(update={"schedule": Rows.of(schedule), "chunks": 1})
-        changed = self.model_copy(update={"pipeline": pipeline})
+        measured = self.measured and self.measured.model_copy(update={"changed": ("pipeline.schedule",)})
+        changed = self.model_copy(update={"pipeline": pipeline, "measured": measured})
         broken = list(order_rules(changed))
         if broken:
             raise RuleError(broken)
@@ -116,8 +117,8 @@ class Scenario(ScenarioFields):
 
     @property
     def measured_step_time(self) -> float | None:
-        """Seconds a step of a real run took; None if there is none."""
-        return None if self.measured is None else self.measured.seconds(self.tokens_per_step)
+        """Seconds a step of a real run took; None if there is none, or if it was of another step than this one."""
+        return None if self.measured is None or self.measured.changed else self.measured.seconds(self.tokens_per_step)
 
     def document(self) -> dict[str, Any]:
         """The scenario as a self-contained file says it: JSON-able, units as text; reading it gives an equal one."""

@@ -105,7 +105,7 @@ EVERYWHERE = paths(
     software: name kernel collective microbatch gap late loss kernels checkpoint accumulate optimizer gradients shards
     software: selective source
     collectives: all_reduce reduce_scatter all_gather nccl
-    measured: step_time tokens_per_s source
+    measured: step_time tokens_per_s source changed
     """
 )
 """Fields that may have any value in every short way there is; some are asked for only with what a scope limits."""

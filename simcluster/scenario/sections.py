@@ -6,13 +6,12 @@ Each checks its own values; rules between sections are in ``rules``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool
 
-from simcluster.base.counts import parse_count
 from simcluster.base.errors import InputError
-from simcluster.base.units import Bytes, BytesPerSecond, Seconds
+from simcluster.base.units import Bytes, BytesPerSecond
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
@@ -300,27 +299,3 @@ class CheckpointInStep(Spec):
     to: BytesPerSecond | None = None
     bytes_per_parameter: Annotated[float, Field(strict=False, gt=0)] | None = None
     place: Literal["storage", "peers"] = "storage"
-
-
-class Measured(Spec):
-    """What a real run of this scenario reached, and who says so; shown beside the prediction, never used for it.
-
-    One of ``step_time`` and ``tokens_per_s`` (of the whole job).
-    """
-
-    step_time: Seconds | None = None
-    tokens_per_s: Annotated[float, BeforeValidator(lambda value: parse_count(value, "tokens_per_s"))] | None = None
-    source: str = ""
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
-        if (self.step_time is None) == (self.tokens_per_s is None):
-            both = "both are given" if self.step_time is not None else "neither is"
-            raise InputError(f'give one of step_time (as in "7.5 s") and tokens_per_s (of all GPUs); {both}')
-        if self.step_time == 0:
-            raise InputError("step_time is 0 s; a step that was measured took longer")
-        return self
-
-    def seconds(self, tokens: int) -> float:
-        """Of a step of so many tokens."""
-        return self.step_time if self.step_time is not None else tokens / (self.tokens_per_s or 1.0)

@@ -92,6 +92,8 @@ def _answer(result: Result) -> list[str]:
         lines.append(
             f"  measured     MFU {measured.mfu:.1%}   (HFU {measured.hfu:.1%}); {measured.tokens_per_s:,.0f} tokens/s"
         )
+    if (told := result.scenario.measured) is not None and told.changed:
+        lines.append(f"  measured     {told.of_another_run()}")
     if facts.attention != 1:
         lines.append(f"               attention within documents: {facts.attention:.1%} of that of whole sequences")
     if facts.real != 1:

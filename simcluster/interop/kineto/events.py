@@ -43,7 +43,7 @@ GLOO = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 LAUNCHED = re.compile(r"c10d::\w+")
 
 
-class Timed(NamedTuple):
+class TimedEvent(NamedTuple):
     """An event with its number in the file and its times, in seconds from the first one on."""
 
     number: int
@@ -145,7 +145,7 @@ def read_profile(path: Path) -> RankProfile:
     )
     start = begin - first
     spans = zip((start * 1e-6).tolist(), ((start + length) * 1e-6).tolist(), strict=True)
-    _sort_in(profile, [Timed(*each, *span) for each, span in zip(timed, spans, strict=True)])
+    _sort_in(profile, [TimedEvent(*each, *span) for each, span in zip(timed, spans, strict=True)])
     return profile
 
 
@@ -222,9 +222,9 @@ def _rank(path: Path, spread: Mapping[str, Any]) -> int:
     return int(match[1]) if match else -1
 
 
-def _sort_in(profile: RankProfile, timed: Sequence[Timed]) -> None:
+def _sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
     """The events into the profile's lists."""
-    calls: dict[int, Timed] = {}
+    calls: dict[int, TimedEvent] = {}
     device, syncs = [], []
     profile.on_device = any(each.event.get("cat") in DEVICE for each in timed)
     for each in timed:
@@ -266,7 +266,7 @@ def _of_autograd(event: Event) -> bool:
     return "Sequence number" in (event.get("args") or ()) or str(event.get("name")).startswith("autograd::")
 
 
-def _call(each: Timed) -> HostCall:
+def _call(each: TimedEvent) -> HostCall:
     number, event, start, end = each
     args = event.get("args") or {}
     return HostCall(
@@ -275,7 +275,7 @@ def _call(each: Timed) -> HostCall:
     )  # fmt: skip
 
 
-def _annotation(profile: RankProfile, each: Timed) -> None:
+def _annotation(profile: RankProfile, each: TimedEvent) -> None:
     name = str(each.event.get("name"))
     step = STEP.fullmatch(name)
     if step:
@@ -286,7 +286,7 @@ def _annotation(profile: RankProfile, each: Timed) -> None:
             profile.groups.found[each.number] = each.event.get("args") or {}
 
 
-def _device_op(profile: RankProfile, each: Timed, calls: Mapping[int, Timed]) -> StreamOp:
+def _device_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, TimedEvent]) -> StreamOp:
     number, event, start, end = each
     args = event.get("args") or {}
     name = str(event.get("name"))
@@ -318,7 +318,7 @@ def _gloo_ops(profile: RankProfile) -> None:
     profile.groups.found.clear()
 
 
-def _stream_waits(profile: RankProfile, syncs: list[Event], calls: Mapping[int, Timed]) -> None:
+def _stream_waits(profile: RankProfile, syncs: list[Event], calls: Mapping[int, TimedEvent]) -> None:
     """Events between streams, where PyTorch recorded them (experimental_config, enable_cuda_sync_events)."""
     for event in syncs:
         args = event.get("args") or {}

@@ -1,7 +1,7 @@
 """One rank's part of a step: what its host did and which ops wait for which, in the rank's own clock.
 
-All that can be found from one profile alone, so that profiles are worked through side by side (``reading``); ``rebuild``
-puts the ranks together.
+All that can be found from one profile alone, so that profiles are worked through side by side (``reading``);
+``rebuild`` puts the ranks together.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ def _side_by_side(
     done = False
     try:
         while len(found) < len(files):
-            for member in set(range(workers)) - at.keys():
-                if begun < len(files):
+            for member in range(workers):
+                if member not in at and begun < len(files):
                     crew.begin(member, files[begun])
                     at[member], begun = begun, begun + 1
             for member, answer in crew.finished(list(at)):

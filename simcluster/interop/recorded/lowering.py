@@ -80,7 +80,9 @@ class RecordedPart:
             "meeting": met.tolist(),
             "after": [()] * count,
             "microbatch": np.repeat(self.graph.microbatch[ops], 1 + meets).tolist(),
-        } | {name: [each] * count for name, each in (("position", -1), ("lane", lane), ("rows", 0), ("step", 0), ("chunk", -1))}
+        }
+        same = {"position": -1, "lane": lane, "rows": 0, "step": 0, "chunk": -1}
+        columns |= {name: [value] * count for name, value in same.items()}
         for name, column in columns.items():
             getattr(program, name).extend(column)
         program.lanes[lane].extend(range(begin, begin + count))

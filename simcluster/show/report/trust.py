@@ -29,6 +29,9 @@ def accuracy(entries: Sequence[Entry]) -> Markup:
         parts.append(table(header, rows, caption="Against measurements", left=2))
     else:
         parts.append(element("p", "Simulated; no measurement of this run is named in its scenario (measured)."))
+    told = [entry.scenario.measured for entry in entries if entry.scenario and entry.scenario.measured]
+    others = [measured.of_another_run() for measured in told]
+    parts += [element("p", f"The measured {text}.") for text in dict.fromkeys(others) if text]
     parts += _validated(entries)
     parts.append(element("ul", [element("li", text) for text in _basis(entries)], class_="notes"))
     return joined(parts)
