@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.telling import playing
 from simcluster.faults.where import OnLinks
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
@@ -64,6 +65,7 @@ def replay(
 ) -> Result:
     """Replay the scenario once, as it is ``planned`` or with its programs changed if a change is given; ``prepare``
     knows the other arguments.  ``clean`` says how long its step takes without its faults."""
+    playing(scenario.name)
     planned = planned or plan(scenario, change)
     played, loading = with_loading(
         scenario, lambda without: replay(without, folded=folded, collapsed=collapsed, planned=planned).step_time

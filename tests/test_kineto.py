@@ -689,7 +689,8 @@ def test_the_command_replays_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([*arguments, "--json", str(tmp_path / "out.json")]) == 0
     text = capsys.readouterr().out
     for wanted in (
-        "profiles of 4 ranks on GPUs, steps 5, 6", "mean error 0.00%", "S                1.1525", "rank 2  1.1525",
+        "profiles of 4 ranks on GPUs, steps 5, 6", "mean error 0.00%", "S                1.1525", "rank 2       1.1525",
+        "rank 0-1, 3  1.0000",
         "all_reduce default_pg", "10.49 GB/s", "wrote 4 profiles with links=2x",
         "forward layers.3       4  212.5 us  +25.0% (rank 2)",
     ):  # fmt: skip

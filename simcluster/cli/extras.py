@@ -54,6 +54,8 @@ def _needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
 def _of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
     """PyTorch to measure (and then nothing else), the rest to fit."""
     if not args.table:
+        elsewhere = "fit a table that was measured elsewhere with --from"
+        yield ExtraNeed("measuring", "torch", "PyTorch", "calibrate", elsewhere)
         yield ExtraNeed(
             "measuring", "torch", "PyTorch", "calibrate", "fit a table that was measured elsewhere with --from"
         )

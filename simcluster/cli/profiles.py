@@ -12,7 +12,9 @@ from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
 from simcluster.cli import common, waits
+from simcluster.cli.alike import AlikeRows, alike, together
 from simcluster.cli.common import format_table
+from simcluster.cli.terminal import progress
 from simcluster.interop.kineto import ProfiledJob, load_profiles
 from simcluster.interop.kineto.bandwidth import Reached, reached
 from simcluster.interop.kineto.breakdown import LayerTime, ProfiledRankTime, breakdown, layers, slowdown_by_type
@@ -42,7 +44,8 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
         from simcluster.scenario.files import load_cluster
 
         cluster = load_cluster(args.cluster, common.cluster_overrides_of(args))
-    job = load_profiles(args.trace, steps, workers=cores())
+    job = load_profiles(args.trace, steps, workers=cores(), progress=_read)
+    progress(f"replaying {len(job.ranks)} ranks, {sum(map(len, job.graphs)):,} ops")
     answers = [ask(job, question) for question in args.what_if]
     found, ranks, parts, calls = measure(job), breakdown(job), layers(job), reached(job, cluster)
     seconds = waited(job)
@@ -57,6 +60,10 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
     document = _document(job, found, ranks, parts, calls, answers, events)
     waits.tell(args, blocks, document, job, seconds)
     waits.draw(args, job, lambda: spans(job).frame(), lambda: _heatmap(job, found))
+
+
+def _read(done: int, total: int) -> None:
+    progress(f"{done} of {total} profiles read")
 
 
 def _heatmap(job: ProfiledJob, found: Straggling) -> Figure:
@@ -94,71 +101,67 @@ def _answer(job: ProfiledJob, found: Straggling) -> list[str]:
 
 
 def _ranks(job: ProfiledJob, found: Straggling, ranks: Sequence[ProfiledRankTime]) -> list[str]:
-    order = sorted(range(len(ranks)), key=lambda worker: -found.by_replica[worker])[:_MOST]
-    rows = [
-        [
-            f"rank {ranks[worker].rank}", f"{found.by_replica[worker]:.4f}",
-            *(format_seconds(getattr(ranks[worker], name)) for name in _STATES),
-            f"{ranks[worker].overlap:.1%}",
-        ]
+    order = sorted(range(len(ranks)), key=lambda worker: -found.by_replica[worker])
+    every = [
+        (f"rank {ranks[worker].rank}",
+         [f"{found.by_replica[worker]:.4f}", *(format_seconds(getattr(ranks[worker], name)) for name in _STATES),
+          f"{ranks[worker].overlap:.1%}"])
         for worker in order
     ]  # fmt: skip
-    header = ("rank", "S", *_STATES, "overlap")
-    lines = [
-        f"where time went, slowest first{_of(len(order), len(job.ranks))}",
-        *format_table(header, rows).splitlines(),
-    ]
-    lines.append(
-        "  waiting: in a collective that not all have reached; exposed: all have, and nothing computes beside it"
-    )
-    return lines
+    rows = alike(every)[:_MOST]
+    table = format_table(("rank", "S", *_STATES, "overlap"), [[together(row.names), *row.cells] for row in rows])
+    note = "waiting: in a collective that not all have reached; exposed: all have, and nothing computes beside it"
+    return [f"where time went, slowest first{_of(rows, len(every), 'ranks')}", *table.splitlines(), f"  {note}"]
 
 
-def _of(shown: int, count: int) -> str:
-    return f" ({shown} of {count})" if shown < count else ""
+def _of(rows: Sequence[AlikeRows], count: int, what: str) -> str:
+    """How many are shown where not all are."""
+    shown = sum(len(row.names) for row in rows)
+    return f" ({shown} of {count} {what})" if shown < count else ""
 
 
 def _layers(job: ProfiledJob, parts: Sequence[LayerTime]) -> list[str]:
     if not parts:
         return []
-    rows = []
-    for part in sorted(parts, key=lambda part: -round(part.slowest[1], 3) if part.slowest else 0.0)[:_MOST]:
+    every = []
+    for part in sorted(parts, key=lambda part: -round(part.slowest[1], 3) if part.slowest else 0.0):
         name = f"{part.label.phase} {part.label.layer}".strip()
         over = f"{part.slowest[1]:+.1%} (rank {job.ranks[part.slowest[0]]})" if part.slowest else ""
-        rows.append([name, str(len(part.owners)), format_seconds(part.mean), over])
-    title = f"compute by part of the model, most uneven first{_of(len(rows), len(parts))}"
-    lines = [title, *format_table(("part", "ranks", "time", "slowest"), rows).splitlines()]
+        every.append((name, [str(len(part.owners)), format_seconds(part.mean), over]))
+    rows = alike(every)[:_MOST]
+    title = f"compute by part of the model, most uneven first{_of(rows, len(every), 'parts')}"
+    table = format_table(("part", "ranks", "time", "slowest"), [[together(row.names), *row.cells] for row in rows])
     note = (
         "time: mean of a step on the ranks that have the part; slowest: against the mean of others with the same parts"
     )
-    return [*lines, f"  {note}"]
+    return [title, *table.splitlines(), f"  {note}"]
 
 
 def _calls(calls: Sequence[Reached]) -> list[str]:
     if not calls:
         return []
     with_model = any(call.modelled is not None for call in calls)
-    header = [
-        "collective",
-        "ranks",
-        "size",
-        "calls",
-        "median",
-        "bus bandwidth",
-        *["model", "its bus bandwidth"] * with_model,
-    ]
-    rows = []
-    for call in calls[:_MOST]:
-        row = [
-            f"{call.kind} {call.group}", str(len(call.ranks)), _known(call.bytes, format_bytes), str(call.count),
+    header = ["collective", "groups", "ranks", "size", "calls", "median", "bus bandwidth"]
+    header += ["model", "its bus bandwidth"] * with_model
+    every, counts = [], dict[tuple[str, ...], int]()
+    for call in calls:
+        cells = [
+            f"{call.kind} {call.group}", str(len(call.ranks)), _known(call.bytes, format_bytes),
             format_seconds(call.seconds), _known(call.bus_bandwidth, format_bytes_per_second),
         ]  # fmt: skip
         if with_model:
-            row.append("-" if call.modelled is None else format_seconds(call.modelled))
-            row.append(_known(call.modelled_bus_bandwidth, format_bytes_per_second))
-        rows.append(row)
-    title = f"collectives, from the last arrival on{_of(len(rows), len(calls))}"
-    return [title, *format_table(header, rows).splitlines()]
+            cells.append("-" if call.modelled is None else format_seconds(call.modelled))
+            cells.append(_known(call.modelled_bus_bandwidth, format_bytes_per_second))
+        every.append((",".join(map(str, call.ranks)), cells))
+        counts[tuple(cells)] = counts.get(tuple(cells), 0) + call.count
+    rows = alike(every)[:_MOST]
+    shown = []
+    for row in rows:
+        what, ranks, size, *rest = row.cells
+        shown.append([what, str(len(row.names)), ranks, size, f"{counts[row.cells]:,}", *rest])
+    title = f"collectives, from the last arrival on{_of(rows, len(every), 'groups and sizes')}"
+    note = "groups: so many of as many ranks each have the same median; calls are those of all of them"
+    return [title, *format_table(header, shown).splitlines(), f"  {note}"]
 
 
 def _known(value: float | None, text: Any) -> str:

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TextIO, cast
 
+from simcluster.base.telling import heard_by
+
 Style = Literal["bold", "red", "yellow", "green"]
 _CODES: dict[Style, str] = {"bold": "1", "red": "31;1", "yellow": "33", "green": "32"}
 
@@ -53,7 +55,7 @@ def working(command: str) -> Iterator[None]:
     if line.terminal:
         sys.stdout, sys.stderr = (cast(TextIO, _Above(stream, line)) for stream in streams)
     try:
-        with _ticking(line):
+        with _ticking(line), heard_by(line.hear):
             yield
     finally:
         line.clear()
@@ -82,22 +84,35 @@ class _Line:
 
     def __init__(self, command: str, stream: TextIO) -> None:
         self.terminal = stream.isatty()
-        self._command, self._stream, self._text, self._shown = command, stream, "", False
+        self._command, self._stream, self._shown, self._process = command, stream, False, os.getpid()
+        self._text, self._played, self._now = "", 0, ""
         self._begun = self._last = time.monotonic()
 
     def tell(self, text: str) -> None:
         """Take note; on a terminal that shows the line already, renew it (ten times a second is enough)."""
         self._text = text
-        now = time.monotonic()
-        if not text:
+        if text:
+            self._renew()
+        else:
             self.clear()
-        elif self.terminal and now - self._begun > _FIRST and now - self._last > _AGAIN / 10:
+
+    def hear(self, name: str) -> None:
+        """The same of a step of this name that begins."""
+        self._played, self._now = self._played + 1, name
+        self._renew()
+
+    def _renew(self) -> None:
+        now = time.monotonic()
+        if self.terminal and now - self._begun > _FIRST and now - self._last > _AGAIN / 10:
             self.show()
 
     def show(self) -> None:
-        """Write it."""
+        """Write it; not from a process that was forked."""
+        if os.getpid() != self._process:
+            return
         self._last = time.monotonic()
-        text = f"simcluster {self._command}: {_clock(self._last - self._begun)}, {self._text or 'at work'}"
+        steps = f"step {self._played:,} is played: {self._now}" if self._played else "at work"
+        text = f"simcluster {self._command}: {_clock(self._last - self._begun)}, {self._text or steps}"
         if self.terminal:
             self._shown = True
             text = f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}"
@@ -105,7 +120,7 @@ class _Line:
 
     def clear(self) -> None:
         """Take it away, if it is there."""
-        if self._shown:
+        if self._shown and os.getpid() == self._process:
             self._shown = False
             self._write("\r\x1b[K")
 

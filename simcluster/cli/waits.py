@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.arrays import Floats
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
+from simcluster.cli.alike import alike
 from simcluster.cli.common import format_table
 from simcluster.interop.recorded import Recorded, Straggling
 from simcluster.interop.recorded.waiting import longest, recorded_matrix
@@ -81,11 +82,17 @@ def played_document(job: Recorded, answers: Sequence[ReplayAnswer], events: int)
 
 def waits_table(ranks: Sequence[int], seconds: Floats) -> list[str]:
     """The longest waits of a rank for another."""
-    found = longest(seconds, _WAITS)
-    if not found:
+    pairs = longest(seconds, seconds.size)
+    if not pairs:
         return []
-    rows = [[f"rank {ranks[one]}", f"rank {ranks[other]}", format_seconds(each)] for one, other, each in found]
-    return ["the longest waits, in all, a step", *format_table(["who", "for", "seconds"], rows).splitlines()]
+    named = ((f"rank {ranks[one]} for rank {ranks[other]}", [format_seconds(each)]) for one, other, each in pairs)
+    rows = [[row.names[0], *row.cells, _more(len(row.names) - 1)] for row in alike(named)[:_WAITS]]
+    table = format_table(["who for whom", "seconds", ""], rows)
+    return ["the longest waits, in all, a step", *table.splitlines()]
+
+
+def _more(pairs: int) -> str:
+    return f"and {pairs} pair{'s' * (pairs > 1)} more" if pairs else ""
 
 
 def tell(
