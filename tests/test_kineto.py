@@ -692,7 +692,7 @@ def test_the_command_replays_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
         "profiles of 4 ranks on GPUs, steps 5, 6", "mean error 0.00%", "S                1.1525", "rank 2       1.1525",
         "rank 0-1, 3  1.0000",
         "all_reduce default_pg", "10.49 GB/s", "wrote 4 profiles with links=2x",
-        "forward layers.3       4  212.5 us  +25.0% (rank 2)",
+        "forward layers.0-3       4  212.5 us  +25.0% (rank 2)",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert re.search(r"links=2x +3\.250? ms +-4\.41%", text)
