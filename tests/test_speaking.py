@@ -83,8 +83,8 @@ def test_options_that_write_say_so_in_their_entry() -> None:
         for name in COMMANDS
         for action in parser_of(name)[1][name]._actions
         for option in action.option_strings[-1:]
-        if re.match(r"(draw(?! only)|write|the page to write)\b", action.help or "") and not isinstance(action.const, bool)
-        and action.dest not in parser_of(name)[1][name].files
+        if re.match(r"(draw(?! only)|write|the page to write)\b", action.help or "")
+        and not isinstance(action.const, bool) and action.dest not in parser_of(name)[1][name].files
     ]  # fmt: skip
     assert set(silent) <= own, silent
 

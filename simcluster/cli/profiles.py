@@ -46,10 +46,11 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
         cluster = load_cluster(args.cluster, common.cluster_overrides_of(args))
     job = load_profiles(args.trace, steps, workers=cores(), progress=_read)
     progress(f"replaying {len(job.ranks)} ranks, {sum(map(len, job.graphs)):,} ops")
-    answers = [ask(job, question) for question in args.what_if]
-    found, ranks, parts, calls = measure(job), breakdown(job), layers(job), reached(job, cluster)
-    seconds = waited(job)
-    events = waits.played_as_events(job, found)
+    with waits.played_as_events(job) as counted:
+        answers = [ask(job, question) for question in args.what_if]
+        found, ranks, parts, calls = measure(job), breakdown(job), layers(job), reached(job, cluster)
+        seconds = waited(job)
+        events = counted(found)
     written = _export(job, args) if args.export else []
     blocks = [
         _answer(job, found), _ranks(job, found, ranks), waits.waits_table(job.ranks, seconds),

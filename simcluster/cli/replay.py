@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.cli import waits
 from simcluster.cli.common import format_table
+from simcluster.cli.terminal import progress
 from simcluster.interop.kineto import is_profile
 from simcluster.interop.recorded import Recorded, Straggling, load_trace, measure
 from simcluster.interop.recorded.measure import StragglerCost
@@ -43,12 +44,14 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"cannot read {args.trace}: there is no such file or folder")
     if args.export or args.cluster:
         raise InputError("--export and --cluster are for PyTorch profiles: give their folder")
+    progress(f"reading {args.trace}")
     job = load_trace(args.trace, _steps(args.steps))
-    answers = [ask(job, question) for question in args.what_if]
-    found = measure(job)
-    events = waits.played_as_events(job, found)
-    schedule = own_schedule(job)
-    seconds = waited(job)
+    progress(f"replaying {len(job.ranks)} ranks, {len(job.steps)} steps")
+    with waits.played_as_events(job) as counted:
+        answers = [ask(job, question) for question in args.what_if]
+        found = measure(job)
+        schedule, seconds = own_schedule(job), waited(job)
+        events = counted(found)
     blocks = [
         _job(job, schedule), _answer(found), _who(found), waits.waits_table(job.ranks, seconds), _answers(answers),
         [f"note: {n}" for n in job.notes], [waits.played_line(job, events)],

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.bench.collective import BUS_FACTOR, collective_times
@@ -57,18 +56,19 @@ def reached(job: ProfiledJob, cluster: Cluster | None = None) -> list[Reached]:
     """
     found: dict[tuple[str, str, tuple[int, ...], float], list[float]] = {}
     for graph in job.steps_of_ranks:
+        began, ended = graph.began[:, 0].tolist(), graph.ended[:, 0].tolist()
         for members in graph.groups:
             source = graph.source[members[0]]
             assert source is not None
             assert source.comm is not None
-            comm, last = source.comm, max(float(graph.began[op, 0]) for op in members)
+            comm, last = source.comm, max([began[op] for op in members])
             ranks = comm.peer or comm.ranks or tuple(job.ranks[graph.worker[op]] for op in members)
-            duration = float(np.median([graph.ended[op, 0] for op in members])) - last
+            duration = median([ended[op] for op in members]) - last
             kind = "send" if comm.peer else comm.kind
             found.setdefault((kind, comm.what or comm.group, ranks, comm.bytes), []).append(max(duration, 0.0))
     rows = []
     for (kind, group, ranks, size), taken in found.items():
-        seconds, modelled = float(np.median(taken)), _modelled(kind, ranks, size, cluster)
+        seconds, modelled = median(taken), _modelled(kind, ranks, size, cluster)
         bandwidth = _bus_bandwidth(kind, len(ranks), size, seconds)
         at_model = None if modelled is None else _bus_bandwidth(kind, len(ranks), size, modelled)
         count, fastest = len(taken), min(taken)
