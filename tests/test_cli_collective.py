@@ -356,8 +356,8 @@ def test_bad_input_is_one_message_and_exit_2(
     ("arguments", "words"),
     [
         ("all_reduce --size 1MiB --ranks 0,3,3", ["GPU 3 is twice in a group"]),
-        ("all_reduce --size 1MiB --ranks 0,x", ["'0,x'", "0,8,16-19"]),
-        ("all_reduce --size 1MiB --ranks 5-3", ["over 0 GPUs"]),
+        ("all_reduce --size 1MiB --ranks 0,x", ["'0,x'", "0,8-15"]),
+        ("all_reduce --size 1MiB --ranks 5-3", ["goes backwards; write 3-5"]),
         ("broadcast --size 1MiB --gpus 4 --root 4", ["root is 4", "0 to 3"]),
         ("all_to_all_v --size 1MiB", ["--sizes"]),
         ("all_to_all_v --gpus 4", ["--sizes"]),
@@ -394,3 +394,12 @@ def test_columns_stay_apart_whatever_is_in_them() -> None:
     assert aligned(cells).split() == [*cells[:-1], *cells[-1].split()]
     short = ("1048576", "262144", "float", "25.349", "41.37", "72.39", "ring")
     assert len(aligned(short)) == sum(COLUMN_WIDTHS)
+
+
+def test_sizes_are_also_written_as_nccl_tests_does(capsys: pytest.CaptureFixture[str]) -> None:
+    def times(size: str) -> list[float]:
+        job = ("all_reduce", "--size", size, "--gpus", "4", "--cluster", "flat", "--json", "-")
+        return [row["time_s"] for row in json.loads(output(capsys, *job))["results"]]
+
+    assert times("1M:4m") == times("1MiB:4MiB")
+    assert times("1MB") < times("1M"), "a unit is still a power of 1000"

@@ -13,6 +13,8 @@ from simcluster.base.errors import InputError
 _MOST = 1e99
 LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 """What the letter behind a number stands for."""
+_RANGE = re.compile(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?")
+_MOST_NUMBERS = 1_000_000
 _COUNT = re.compile(r"\s*\$?\s*((?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMBT]?)\s*")
 
 
@@ -39,6 +41,28 @@ def parse_whole(value: object, what: str) -> int:
     if number != int(number):
         raise InputError(f"{what} {_short(value)} must be a whole number")
     return int(number)
+
+
+def parse_numbers(text: str, option: str, noun: str = "rank") -> list[int]:
+    """Whole numbers and ranges of them in the order in which they are written; InputError that names the option.
+
+    >>> parse_numbers("0-3,32", "--ranks")
+    [0, 1, 2, 3, 32]
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            raise InputError(
+                f"{option} {_short(text)}: {_short(part)} is no {noun}; write whole numbers and ranges, as in 0,8-15"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise InputError(f"{option} {_short(text)}: {part!r} goes backwards; write {last}-{first}")
+        if len(found) + last - first >= _MOST_NUMBERS:
+            raise InputError(f"{option} {_short(text)}: more than {_MOST_NUMBERS:,} {noun}s; write fewer")
+        found += range(first, last + 1)
+    return found
 
 
 def parse_share(value: object, what: str) -> float:

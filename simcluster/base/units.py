@@ -29,6 +29,8 @@ _SUBSECONDS = {
 }  # divisors: 5 / 1e6 is exact where 5 * 1e-6 is not
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
 
+_NCCL_SIZE = re.compile(r"\s*(\d+)\s*([kKmMgGtT])\s*")
+
 _EXAMPLES = {
     "bytes": '"80 GB", "80 GiB" or "512 MiB"',
     "bytes per second": '"400 Gbit/s", "450 GB/s" or "25 GB/s"',
@@ -40,6 +42,16 @@ _EXAMPLES = {
 def parse_bytes(value: object) -> float:
     """A size in bytes from "80 GB", "1GiB" or "16 Mbit"."""
     return _parse(value, "bytes", _byte_factor)
+
+
+def parse_size(value: str) -> float:
+    """The size of a message in bytes: as above, or as nccl-tests has it, where 1G is 2^30.
+
+    >>> parse_size("1G") == parse_size("1 GiB")
+    True
+    """
+    match = _NCCL_SIZE.fullmatch(value)
+    return float(match[1]) * _PREFIXES[f"{match[2].upper()}i"] if match else parse_bytes(value)
 
 
 def parse_bytes_per_second(value: object) -> float:

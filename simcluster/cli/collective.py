@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
-from simcluster.base.units import format_bytes, format_seconds, parse_bytes
+from simcluster.base.units import format_bytes, format_seconds, parse_size
 from simcluster.bench.collective import collective_traffics, concurrent_times, methods_for, num_transfers
 from simcluster.bench.collective_loads import limit_among, loads_of
 from simcluster.cli import collective_output as output
@@ -81,7 +82,7 @@ def _check_given(args: argparse.Namespace) -> None:
 def _job(args: argparse.Namespace) -> CollectiveJob:
     kind = _kind(args.name)
     sizes = read_sizes(args.sizes) if args.sizes else ()
-    ranks = _ranks(args.ranks) if args.ranks else tuple(range(args.gpus or len(sizes)))
+    ranks = tuple(parse_numbers(args.ranks, "--ranks", "GPU")) if args.ranks else tuple(range(args.gpus or len(sizes)))
     groups = _groups(ranks, args.split)
     if sizes and len(groups[0]) != len(sizes):
         each = "the group has" if len(groups) == 1 else "each group has"
@@ -98,17 +99,6 @@ def _job(args: argparse.Namespace) -> CollectiveJob:
 
 def _kind(name: str) -> str:
     return name.replace("-", "_").lower()
-
-
-def _ranks(text: str) -> tuple[int, ...]:
-    """ "0,8,16-19" as numbers of GPUs."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not all(end.isascii() and end.isdecimal() and len(end) < 10 for end in (first, last if dash else first)):
-            raise InputError(f"--ranks {text!r}: GPUs are whole numbers with commas between them, as in 0,8,16-19")
-        found += range(int(first), int(last) + 1) if dash else [int(first)]
-    return tuple(found)
 
 
 def _groups(ranks: Sequence[int], split: str | None) -> tuple[tuple[int, ...], ...]:
@@ -158,7 +148,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _size(text: str) -> int:
-    size = parse_bytes(text)
+    size = parse_size(text)
     if not 1 <= size <= 1e18 or size != int(size):
         raise InputError(f"--size {text!r}: a size is a whole number of bytes from 1 B to 1 EB")
     return int(size)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
 from simcluster.cli.encoding import takes_everything
 from simcluster.cli.terminal import progress, styled
@@ -109,17 +110,16 @@ def format_difference(seconds: float) -> str:
     return "0" if abs(seconds) <= 1e-12 else f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
-def ranks_of(text: str | None, num_ranks: int) -> list[int] | None:
-    """ "0,8,16" as numbers of ranks of the job."""
+def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[int] | None:
+    """ "0,8-15" as numbers of ranks of the job; those of an option for which "all" stands for all of them, too."""
     if text is None:
         return None
-    try:
-        ranks = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"--ranks {text!r}: ranks are whole numbers with commas between them, as in 0,8,16") from None
-    wrong = [rank for rank in ranks if not 0 <= rank < num_ranks]
+    if text == "all":
+        return list(range(num_ranks))
+    ranks = parse_numbers(text, option)
+    wrong = [rank for rank in ranks if rank >= num_ranks]
     if wrong:
-        raise InputError(f"--ranks: there is no rank {wrong[0]}; this job has ranks 0 to {num_ranks - 1}")
+        raise InputError(f"{option}: there is no rank {max(wrong)}; this job has ranks 0 to {num_ranks - 1}")
     return list(dict.fromkeys(ranks))
 
 

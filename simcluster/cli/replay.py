@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
 from simcluster.cli import waits
 from simcluster.cli.common import format_table
@@ -62,12 +63,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _steps(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"--steps {text!r}: steps are whole numbers with commas between them, as in 16,17") from None
+    return None if text is None else parse_numbers(text, "--steps", "step")
 
 
 def _job(job: Recorded, schedule: str) -> list[str]:
