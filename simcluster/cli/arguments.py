@@ -100,8 +100,27 @@ class Parser(argparse.ArgumentParser):
                 continue
             if name[1] != "-" and name[:2] in known:  # -ofile
                 continue
-            how = f"; what documents say is changed by {name}.KEY or {name[2:]}=VALUE" if self.takes_overrides else ""
-            raise InputError(f"unknown option {name!r}{did_you_mean(name, known) or how}; see {self.prog} --help")
+            raise InputError(f"unknown option {name!r}{self._near(name)}; see {self.prog} --help")
+
+    def _near(self, name: str) -> str:
+        """What was meant by an option that there is not: a key of the scenario, another option."""
+        if self.takes_overrides:
+            from simcluster.scenario.paths import homes  # heavy: only for a mistake
+
+            places = homes(name) if len(name) > 3 else []
+            if not self.reads_scenarios:  # the document is a topology
+                places = [each.removeprefix("cluster.") for each in places if each.startswith("cluster.")]
+            exact = [each for each in places if each.rpartition(".")[2] == name.strip("-").replace("-", "_")]
+            if exact or (places and not did_you_mean(name, self.options)):
+                ways = [f"--{place} VALUE" if "." in place else f"--set {place}=VALUE" for place in (exact or places)]
+                return f"; did you mean {' or '.join(ways)}?"
+        how = f"; what documents say is changed by {name}.KEY or {name[2:]}=VALUE" if self.takes_overrides else ""
+        return did_you_mean(name, self.options) or how
+
+    @property
+    def reads_scenarios(self) -> bool:
+        """Is one of its arguments a scenario?"""
+        return any("scenarios" in kinds for kinds in self.values.values())
 
     def _takes_value(self, argument: str) -> bool:
         """Is it an option, alone, whose value comes next?"""

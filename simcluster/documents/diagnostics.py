@@ -31,9 +31,9 @@ def dotted(path: KeyPath) -> str:
     return ".".join(str(part) for part in path)
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.5) -> str:
     """'; did you mean 'pp'?' with the nearest known word, or nothing."""
-    near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -68,11 +68,12 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
         elif isinstance(context.get("error"), Exception):
             found.append((path, str(context["error"])))
         elif kind == "extra_forbidden":
-            found.append((path, _unknown_key(path[-1], _fields_at(target, loc[:-1]))))
+            found.append((path, _unknown_key(path[-1], _fields_at(target, loc[:-1]), target)))
         elif kind == "missing":
             found.append(((*path, loc[-1]), "is required and missing"))
         else:
-            found.append((path, _sentence(kind, problem["msg"], problem["input"], context)))
+            example = _example(target, loc, context) if kind == "union_tag_invalid" else ""
+            found.append((path, _sentence(kind, problem["msg"], problem["input"], context) + example))
     merged: dict[KeyPath, list[str]] = {}  # the members of a plain union complain one by one about the same key
     for path, what in found:
         merged.setdefault(path, []).append(what)
@@ -90,8 +91,30 @@ def written_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:
     return tuple(path)
 
 
-def _unknown_key(key: object, known: list[str]) -> str:
-    return f"unknown key {key!r}{did_you_mean(key, known)}" + (f"; known keys: {', '.join(known)}" if known else "")
+def _example(target: Any, loc: tuple[str | int, ...], context: Mapping[str, Any]) -> str:
+    """The nearest kind as somebody would write it (``EXAMPLE``), or nothing."""
+    tags = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
+    for near in difflib.get_close_matches(context["tag"], tags, n=1, cutoff=0.5):
+        for model in _models_at(target, loc):
+            if _has_tag(model, near) and hasattr(model, "EXAMPLE"):
+                written = ", ".join(f"{key}: {_flow(value)}" for key, value in model.EXAMPLE.items())
+                return f"; {near} is written as {{{written}}}"
+    return ""
+
+
+def _flow(value: Any) -> str:
+    """A value of an example as YAML in a line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+    return str(value)
+
+
+def _unknown_key(key: object, known: list[str], target: Any) -> str:
+    """With the nearest key there, or where else the document has such a one (``Spec.elsewhere``)."""
+    near = did_you_mean(key, known, cutoff=0.8)
+    other = "" if near or not isinstance(target, type) else getattr(target, "elsewhere", str)(str(key))
+    keys = f"; known keys: {', '.join(known)}" if known else ""
+    return f"unknown key {key!r}{near or other or did_you_mean(key, known)}{keys}"
 
 
 def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -> str:
@@ -119,6 +142,11 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
 
 def _fields_at(target: Any, loc: tuple[str | int, ...]) -> list[str]:
     """Names of the fields of the model at a pydantic location; none if it is not a model."""
+    return list(dict.fromkeys(name for model in _models_at(target, loc) for name in model.model_fields))
+
+
+def _models_at(target: Any, loc: tuple[str | int, ...]) -> list[type[BaseModel]]:
+    """The models that may stand at a pydantic location."""
     candidates = models_in(target)
     for part in loc:
         fields = [model.model_fields[str(part)] for model in candidates if str(part) in model.model_fields]
@@ -127,7 +155,7 @@ def _fields_at(target: Any, loc: tuple[str | int, ...]) -> list[str]:
             candidates = [model for field in fields for model in models_in(field.annotation, field.metadata)]
         elif tagged:
             candidates = tagged
-    return list(dict.fromkeys(name for model in candidates for name in model.model_fields))
+    return candidates
 
 
 def _has_tag(model: type[BaseModel], tag: object) -> bool:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 
+STDIN = "-"
+"""In place of a path: standard input."""
+_STDIN = "<stdin>"
 _MAX_BYTES = 1_000_000
 _MAX_DEPTH = 50
 _MAX_PROBLEMS = 5
@@ -74,9 +79,10 @@ class Document:
 
 
 def read_document(path: str | Path) -> Document:
-    """The mapping in a YAML file; InputError for anything else that a path can lead to."""
+    """The mapping in a YAML file, or in standard input (``-``); InputError for anything else that a path can lead to."""
     path = Path(path)
-    return parse_document(_read_text(path), source=str(path), folder=path.parent)
+    source = _STDIN if str(path) == STDIN else str(path)
+    return parse_document(_read_text(path), source=source, folder=path.parent)
 
 
 def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".") -> Document:
@@ -129,10 +135,19 @@ def parse_value(text: str, source: str) -> Any:
     return _build(_compose(text, source), source, (), {})
 
 
+@cache
+def _standard_input() -> bytes:
+    """What is there, of which no more than can be used; read once, since a command asks for its scenario again."""
+    return sys.stdin.buffer.read(_MAX_BYTES + 1)
+
+
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES + 1)
+        if str(path) == STDIN:
+            raw = _standard_input()
+        else:
+            with path.open("rb") as file:
+                raw = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file{_near_files(path)}") from None
     except IsADirectoryError:
@@ -312,3 +327,13 @@ def shipped_path(kind: str, name: str) -> Path:
             f"none of the {kind} that ship is called {name!r}{hint}; there are: {', '.join(known) or 'none'}"
         )
     return shipped_folder(kind) / f"{name}.yaml"
+
+
+def refuse_shipped(kind: str, path: Path) -> None:
+    """InputError for a path that is not there, but whose name is that of a shipped document of the kind."""
+    is_ours = path.suffix in ("", ".yaml", ".yml") and path.stem in shipped_names(kind)
+    if is_ours and str(path) != STDIN and not path.exists():
+        raise InputError(
+            f"{path}: no such file, but one of the {kind} that ship has that name: write {path.stem} alone, in any "
+            f"folder (simcluster show {path.stem} prints it)"
+        )

@@ -7,18 +7,22 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
+from simcluster.faults.pace import Paced
 from simcluster.faults.where import During, OnRanks
 
 
-class SlowGpu(OnRanks, During):
-    """A GPU whose every kernel takes ``factor`` times as long (1.2: 20 % slower); 1 changes nothing.
+class SlowGpu(Paced, OnRanks, During):
+    """A GPU whose every kernel takes longer: ``slowdown`` times as long (1.2, or "20 %" longer), or at a ``speed`` of 0.8
+    ("80 %") of its own.  ``factor`` is another word for slowdown.
 
     On a ``rank``, several ``ranks`` or all of a ``node``; for ever, from ``start`` (s) to ``end``, or in the first
     ``duty`` of every ``period``: periodic throttling.  A kernel that is under way goes on at the new speed.
     """
 
-    EXAMPLE: ClassVar = {"kind": "slow_gpu", "rank": 1, "factor": 1.5}
+    EXAMPLE: ClassVar = {"kind": "slow_gpu", "rank": 1, "slowdown": 1.5}
     NEUTRAL: ClassVar = {"kind": "slow_gpu", "rank": 1, "factor": 1.0}
+
+    FACTOR = "slowdown"
 
     kind: Literal["slow_gpu"]
     factor: Annotated[float, Field(strict=True, ge=1, le=1e6)]

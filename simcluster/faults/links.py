@@ -11,18 +11,22 @@ from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile, Spells
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.faults.draws import stream
+from simcluster.faults.pace import Paced
 from simcluster.faults.where import SHORTEST_PERIOD, During, Number, OnLinks, window
 
 
-class SlowLink(OnLinks, During):
-    """Links that carry ``factor`` of their bandwidth, in both directions; 1 changes nothing.
+class SlowLink(Paced, OnLinks, During):
+    """Links that carry less than they should, in both directions: ``speed`` is the part of their bandwidth that is left
+    (0.5, or "50 %"), ``slowdown`` how many times as long a byte takes (2).  ``factor`` is another word for speed.
 
     ``between`` two neighbours in the cluster's graph, as ``simcluster topology FILE`` prints them; ``nic_of`` a rank: a
     slow NIC; ``uplinks_of`` a machine.  For ever, or at times as for a slow GPU.
     """
 
-    EXAMPLE: ClassVar = {"kind": "slow_link", "nic_of": 0, "factor": 0.1}
+    EXAMPLE: ClassVar = {"kind": "slow_link", "nic_of": 0, "speed": 0.1}
     NEUTRAL: ClassVar = {"kind": "slow_link", "nic_of": 0, "factor": 1.0}
+
+    FACTOR = "speed"
 
     kind: Literal["slow_link"]
     factor: Annotated[float, Field(strict=True, gt=0, le=1)]

@@ -15,10 +15,14 @@ def in_words(fault: FaultSpec | Mapping[str, Any]) -> str:
 
     >>> in_words({"kind": "slow_gpu", "rank": 37, "factor": 1.2})
     'slow gpu, rank 37, factor 1.2'
+    >>> in_words({"kind": "slow_link", "nic_of": 3, "factor": 0.5})
+    'slow link, nic of 3, speed 0.5'
     """
     fields = dict(fault) if isinstance(fault, Mapping) else fault.model_dump(mode="json")
     kind = str(fields.pop("kind", "fault")).replace("_", " ")
     fields.pop("seed", None)
+    if kind == "slow link" and "factor" in fields:  # not how many times as long, as that of a GPU
+        fields = {"speed" if name == "factor" else name: value for name, value in fields.items() if said(value)}
     parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in fields.items() if said(value)]
     return ", ".join([kind, *parts])
 

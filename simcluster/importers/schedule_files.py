@@ -8,6 +8,7 @@ from pathlib import Path
 from simcluster.base.errors import InputError
 from simcluster.importers.files import decode, read_bytes
 from simcluster.schedules import Schedule, ScheduleFunction
+from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import from_csv
 
 
@@ -50,11 +51,18 @@ def function_in(name: str) -> ScheduleFunction:
 
     def called(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
         try:
-            made: Schedule = found(num_stages, num_microbatches, num_chunks)
+            made: object = found(num_stages, num_microbatches, num_chunks)
         except InputError:
             raise
         except Exception as problem:
             raise InputError(f"{name} failed: {type(problem).__name__}: {problem}") from problem
+        if isinstance(made, list | tuple) and made and all(isinstance(row, str) for row in made):
+            return Rows(name="rows", rows=tuple(made), title=function).function()(num_stages, num_microbatches)
+        if not isinstance(made, Schedule):
+            raise InputError(
+                f"{name} returned {type(made).__name__}; it must return a simcluster.schedules.Schedule, or a row of text "
+                'for each stage, as simcluster schedule prints them: ["F0 F1 B0 B1", "F0 B0 F1 B1"]'
+            )
         return made
 
     return called

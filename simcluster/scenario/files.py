@@ -15,12 +15,23 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue.models import model_document
+from simcluster.catalogue.models import model_document, preset_near
 from simcluster.devices.device import Device
 from simcluster.devices.files import described, names_device_file
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, shown
 from simcluster.documents.overrides import apply_overrides
-from simcluster.documents.reading import Document, Mark, read_document, read_json, shipped_names, shipped_path, validate
+from simcluster.documents.reading import (
+    STDIN,
+    Document,
+    Mark,
+    read_document,
+    read_json,
+    refuse_shipped,
+    shipped_names,
+    shipped_path,
+    validate,
+)
+from simcluster.faults.pace import PACES
 from simcluster.importers.csv_numbers import histogram_in
 from simcluster.importers.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
 from simcluster.importers.schedule_files import is_csv, is_function, schedule_in_csv
@@ -41,7 +52,7 @@ def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Do
     document = apply_overrides(_short_names(document), schedule_alone([_short_name(pair) for pair in overrides]))
     document = _resolve_faults(_resolve_schedule(_resolve_model(_resolve_cluster(document))))
     if "name" not in document.data:
-        name = Path(document.source).stem if document.marks and document.source != "<text>" else "scenario"
+        name = Path(document.source).stem if document.marks and not document.source.startswith("<") else "scenario"
         document = replace(document, data={"name": name, **document.data})
     return replace(document, data=no_longer_measured(document.data, given, [_short_name(pair) for pair in overrides]))
 
@@ -165,11 +176,14 @@ def _with_device(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _topology_file(document: Document, name: str) -> Document:
     """A topology by path (it has a slash or an ending of such files) or by shipped name."""
     by_path = _is_path(name, _TOPOLOGY_ENDINGS)
-    return _read_topology(document.folder / name) if by_path else read_document(shipped_path("topologies", name))
+    if by_path:
+        return _read_topology(_folder(document, ("cluster", "topology")) / name)
+    return read_document(shipped_path("topologies", name))
 
 
 def _read_topology(path: Path) -> Document:
     """The document in a topology file; for a file of another tool, the wish to import it."""
+    refuse_shipped("topologies", path)
     if is_importable(path):
         return import_document(path)
     document = read_document(path)
@@ -190,7 +204,7 @@ def load_topology(name: str | Path, overrides: Iterable[tuple[str, Any]] = ()) -
     Raises InputError that names the file, line, key and a fix.
     """
     path = Path(name)
-    by_name = not path.exists() and not _is_path(str(name), _TOPOLOGY_ENDINGS)
+    by_name = not path.exists() and str(name) != STDIN and not _is_path(str(name), _TOPOLOGY_ENDINGS)
     document = _read_topology(shipped_path("topologies", str(name)) if by_name else path)
     changed = apply_overrides(document, overrides)
     whole = _with_device(changed.data, _folder(changed, ("device",)))
@@ -225,7 +239,13 @@ def _resolve_model(document: Document) -> Document:
         raise document.error(where, f"must be the name of a model or the path of a config.json, got {shown(preset)}")
     with _told_at(document, where):
         path = _folder(document, where) / preset
-        fields = _config(path, given) if _is_path(preset, (".json",)) else model_document(preset)
+        by_path = _is_path(preset, (".json",))
+        if by_path and not path.exists() and path.suffix != ".json" and (near := preset_near(preset)):
+            raise InputError(
+                f"there is no file {preset}; did you mean the preset {near!r}? simcluster list models names those "
+                "that ship; for another model give the path of its config.json"
+            )
+        fields = _config(path, given) if by_path else model_document(preset)
     place = document.mark(where).place
     inherited: dict[KeyPath, Mark] = {("model", key): Mark(place, ("model", key)) for key in fields if key not in given}
     return replace(
@@ -274,12 +294,22 @@ def _resolve_faults(document: Document) -> Document:
     faults, data = changed.get("faults"), changed.get("data")
     if isinstance(faults, list | tuple):
         changed["faults"] = [
-            _with_tables(document, ("faults", place), fault, ("factor", "documents"))
+            _with_tables(document, ("faults", place), _latest(document, place, fault), ("factor", "documents"))
             for place, fault in enumerate(faults)
         ]
     if data is not None:
         changed["data"] = _with_tables(document, ("data",), data, ("documents",))
     return replace(document, data=changed)
+
+
+def _latest(document: Document, place: int, fault: Any) -> Any:
+    """A fault without how slow it was, where an override says so in another word: ``faults.0.speed=50%``."""
+    if not isinstance(fault, Mapping):
+        return fault
+    own = [name for name in PACES if name in fault]
+    new = [name for name in own if document.mark(("faults", place, name)).place == "override"]
+    gone = [name for name in own if name not in new] if new else []
+    return {key: value for key, value in fault.items() if key not in gone}
 
 
 def _with_tables(document: Document, where: KeyPath, section: Any, keys: Iterable[str]) -> Any:

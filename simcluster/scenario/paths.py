@@ -1,7 +1,11 @@
-"""Which dotted paths a scenario has, so that a study's mistyped path is found before anything is simulated."""
+"""Which dotted paths a scenario has: those of studies are checked by it, and a key in the wrong place finds its home."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator
@@ -10,6 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.kinds import models_in
 from simcluster.documents.overrides import ADDS
+from simcluster.documents.reading import read_document
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import LONG_NAMES
@@ -17,6 +22,8 @@ from simcluster.topology import TOPOLOGIES
 
 _BESIDE_THE_MODELS = {"model": ("preset",), "parallel": tuple(LONG_NAMES)}
 """Keys that files may have although the finished scenario does not: they are replaced when it is read."""
+
+_MOST_HOMES = 3  # that a message names
 
 
 def check_path(path: str) -> None:
@@ -39,7 +46,7 @@ def check_path(path: str) -> None:
             return
         if part not in (*extra, *known):
             where = f" in {above}" if above else ""
-            near = did_you_mean(part, known)
+            near = did_you_mean(part, known) or said_elsewhere(part)
             raise InputError(f"a scenario has no {path}: no {part!r}{where}{near}; known: {', '.join(known)}")
         models = [
             inner
@@ -47,6 +54,59 @@ def check_path(path: str) -> None:
             if part in model.model_fields
             for inner in models_in(model.model_fields[part].annotation, model.model_fields[part].metadata)
         ]
+
+
+def homes(key: str) -> list[str]:
+    """Dotted paths at which a scenario has a key of this name, or of the nearest one, ours or another tool's.
+
+    >>> homes("precision"), homes("tensor_model_parallel_size"), homes("num_layers")
+    (['training.precision'], ['parallel.tp'], ['model.layers'])
+    """
+    word, known = key.strip("-").replace("-", "_").lower(), _homes()
+    near = [word] if word in known else difflib.get_close_matches(word, known, n=1, cutoff=0.8)
+    found = known[near[0]] if near else []
+    return [path for path in found if "." not in path] or list(found)
+
+
+def said_elsewhere(key: str) -> str:
+    """'; it belongs to model, as model.sequence_length', or nothing."""
+    found = homes(key)
+    if not found or len(found) > _MOST_HOMES:
+        return ""
+    places = [f"{section}, as {path}" if section else f"the top, as {path}"
+              for path in found for section in [path.rpartition(".")[0]]]  # fmt: skip
+    return f"; it belongs to {' or to '.join(places)}"
+
+
+@cache
+def _homes() -> dict[str, list[str]]:
+    """Paths by their last part, and by other names of it."""
+    found: dict[str, list[str]] = {}
+    for path in _paths([Scenario], "", ()):
+        found.setdefault(path.rpartition(".")[2], []).append(path)
+    for section, names in _BESIDE_THE_MODELS.items():
+        for name in names:
+            found.setdefault(name, [f"{section}.{LONG_NAMES.get(name, name)}"])
+    others = read_document(Path(__file__).with_name("other_names.yaml")).data
+    for path, names in others.items():
+        for name in names:
+            found.setdefault(name, [path])
+    return found
+
+
+def _paths(models: Sequence[type[BaseModel]], path: str, inside: tuple[type[BaseModel], ...]) -> Iterator[str]:
+    """Those below a place, without items of lists; a topology's parameters stand in ``cluster`` itself."""
+    if path == "cluster":
+        models = [ClusterSpec, *TOPOLOGIES.values()]
+    fields = {name: field for model in models for name, field in model.model_fields.items()}
+    for name, field in fields.items():
+        below = f"{path}.{name}" if path else name
+        if below == "cluster.topology" or name in ("source", "kind", "name"):
+            continue
+        yield below
+        inner = [each for each in models_in(field.annotation, field.metadata) if each not in inside]
+        if inner and not str(field.annotation).startswith("tuple"):
+            yield from dict.fromkeys(_paths(inner, below, (*inside, *inner)))
 
 
 def _checked(value: object) -> object:

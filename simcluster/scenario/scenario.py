@@ -19,9 +19,11 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import RuleError, did_you_mean
 from simcluster.documents.overrides import parse_override
 from simcluster.documents.reading import (
+    STDIN,
     Document,
     parse_document,
     read_document,
+    refuse_shipped,
     shipped_folder,
     shipped_names,
     validate,
@@ -49,6 +51,13 @@ class Scenario(ScenarioFields):
     word for ``software``.  Raises InputError (pydantic's
     ValidationError, if made without ``load``) with every broken rule.
     """
+
+    @staticmethod
+    def elsewhere(key: str) -> str:
+        """Where else a scenario has a key of that name, for the message about one in the wrong place."""
+        from simcluster.scenario.paths import said_elsewhere  # it asks for this class
+
+        return said_elsewhere(key)
 
     @model_validator(mode="before")
     @classmethod
@@ -130,7 +139,7 @@ Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
 
 
 def load(path: str | Path, overrides: Changes = ()) -> Scenario:
-    """The scenario in a file, or the shipped one of that name, with values at dotted paths changed.
+    """The scenario in a file (``-``: standard input), or the shipped one of that name, with values at dotted paths changed.
 
     Raises InputError that names the file, line, key, value, rule and a fix.
     """
@@ -154,10 +163,16 @@ def _scenario(document: Document, overrides: Changes) -> Scenario:
 
 
 def scenario_path(path: str | Path) -> Path:
-    """The path itself, or where the shipped scenario of that bare name lies."""
+    """The path itself (``-``: standard input), or where the shipped scenario of that bare name lies.
+
+    InputError for a file that is not there but whose name is that of a shipped scenario, and for an unknown name.
+    """
     path = Path(path)
+    if path.exists() or str(path) == STDIN:
+        return path
     names = shipped_names("scenarios")
-    if path.exists() or path.suffix or len(path.parts) != 1:
+    if path.suffix or len(path.parts) != 1:
+        refuse_shipped("scenarios", path)
         return path
     if path.name in names:
         return shipped_folder("scenarios") / f"{path.name}.yaml"
@@ -213,6 +228,10 @@ class Base:
 
     what: Mapping[str, Any] | str
     folder: str = "."
+
+    def __post_init__(self) -> None:
+        if self.what == STDIN:  # other processes have no part in it
+            object.__setattr__(self, "what", read_document(STDIN).data)
 
     def scenario(self, changes: tuple[tuple[str, Any], ...]) -> Scenario:
         """The base with values at dotted paths changed; InputError if that cannot be."""

@@ -1,0 +1,105 @@
+"""How slow something is, in words that cannot be read in two senses: ``slowdown`` or ``speed``; or the old ``factor``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from simcluster.documents.diagnostics import RuleError, shown
+from simcluster.faults.spec import FaultSpec
+
+PACES = ("slowdown", "speed", "factor")
+"""Keys that say how slow, of which a fault has one."""
+
+Slowdown = Annotated[float, Field(ge=1, le=1e6)]
+Speed = Annotated[float, Field(gt=0, le=1)]
+
+
+class Paced(FaultSpec):
+    """Something that is slow: ``slowdown`` says how many times as long it takes (1.2, or "20 %" longer), ``speed`` which
+    part of its speed is left (0.8, or "80 %").
+
+    ``factor`` is the spelling of old, which a kind reads in a sense of its own, ``FACTOR``; it is what a fault keeps.
+    RuleError without any of them, with several, and for what is out of range.
+    """
+
+    FACTOR: ClassVar[str]
+    """In which sense the kind keeps its factor: as a "slowdown" or as a "speed"."""
+
+    slowdown: Slowdown | None = None
+    speed: Speed | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_pace(cls, document: Any) -> Any:
+        if not isinstance(document, Mapping):
+            return document
+        given = [name for name in PACES if document.get(name) is not None]
+        if len(given) != 1:
+            what = f"{' and '.join(given)} both say so; keep one" if given else "give one"
+            raise RuleError([(tuple(given[1:2]), f"how slow is it? {what}: slowdown: 1.2 (takes 1.2 times as long) or "
+                                                 f"speed: 80 % (of what it reaches)")])  # fmt: skip
+        name = given[0]
+        value = cls._old(document[name]) if name == "factor" else _READ[name](document[name])
+        factor = value if name in ("factor", cls.FACTOR) else 1.0 / value
+        return {**{key: each for key, each in document.items() if key not in PACES}, "factor": factor}
+
+    @classmethod
+    def _old(cls, value: Any) -> Any:
+        """A ``factor``, refused where a number is out of its range; what is none is the field's to refuse."""
+        if isinstance(value, str):
+            raise RuleError([(("factor",), f"must be a number, got {value!r}; a share can be read in two senses: write "
+                                           "slowdown: 20 % (takes 1.2 times as long) or speed: 20 % (a fifth)")])  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return value
+        if cls.FACTOR == "slowdown" and value < 1:
+            other = f"; what has {value:g} of its speed left is speed: {value:g}" if value > 0 else ""
+            rule = "must be greater than or equal to 1: how many times as long it takes, 2 for twice as long"
+        elif cls.FACTOR == "speed" and not 0 < value <= 1:
+            other = f"; what takes {value:g} times as long is slowdown: {value:g}" if value > 1 else ""
+            rule = "must be greater than 0 and at most 1: the part of the bandwidth that is left"
+        else:
+            return value
+        raise RuleError([(("factor",), f"{rule}; got {value:g}{other}")])
+
+
+def _slowdown(value: Any) -> float:
+    number = 1 + _percent(value) if isinstance(value, str) else value
+    if not _is_number(number) or not 1 <= number <= 1e6:
+        near = f"; what has {number:g} of its speed left is speed: {number:g}" if _below_one(number) else ""
+        raise RuleError([(("slowdown",), "must be how many times as long it takes, from 1, as in 1.2, or how much "
+                                         f'longer, as in "20 %"; got {shown(value)}{near}')])  # fmt: skip
+    return float(number)
+
+
+def _speed(value: Any) -> float:
+    number = _percent(value) if isinstance(value, str) else value
+    if not _is_number(number) or not 0 < number <= 1:
+        more = _is_number(number) and number > 1
+        near = f"; what takes {number:g} times as long is slowdown: {number:g}" if more else ""
+        raise RuleError([(("speed",), "must be the part of its speed that is left, above 0 and at most 1, as in 0.8 or "
+                                      f'"80 %"; got {shown(value)}{near}')])  # fmt: skip
+    return float(number)
+
+
+_READ = {"slowdown": _slowdown, "speed": _speed}
+
+
+def _percent(text: str) -> float:
+    """ "20 %" as 0.2; not a number where it is no share."""
+    number, percent, rest = text.strip().partition("%")
+    try:
+        return float(number) / 100 if percent and not rest else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _below_one(value: Any) -> bool:
+    return _is_number(value) and 0 < value < 1

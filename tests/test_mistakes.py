@@ -1,0 +1,216 @@
+"""What a newcomer gets wrong, and what the one message then offers: another section, another spelling, a shipped name."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from simcluster import cli
+from simcluster.base.counts import parse_numbers
+from simcluster.base.errors import InputError
+from simcluster.documents import reading
+from simcluster.scenario.paths import homes
+from simcluster.scenario.scenario import Scenario, from_document, load
+from simcluster.studies.sweep.study import load_sweep
+
+TINY = reading.read_document(reading.shipped_path("scenarios", "tiny_dp")).data
+
+KEYS = {
+    "training.sequence_length": "it belongs to model, as model.sequence_length",
+    "precision": "it belongs to training, as training.precision",
+    "parallel.schedule": "it belongs to pipeline, as pipeline.schedule",
+    "nodes": "it belongs to cluster, as cluster.nodes",
+    "num_layers": "it belongs to model, as model.layers",
+    "training.tensor_model_parallel_size": "it belongs to parallel, as parallel.tp",
+    "training.micro_batch_size": "did you mean 'micro_batch'?",
+    "trainng.micro_batch": "did you mean 'training'?",
+    "parallel.ppp": "did you mean 'pp'?",
+}
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_a_key_in_the_wrong_place_finds_its_home(path: str) -> None:
+    with pytest.raises(InputError) as caught:
+        from_document(TINY, {path: 1})
+    assert KEYS[path] in str(caught.value)
+
+
+def test_every_home_is_a_path_of_the_scenario() -> None:
+    """Each name of another tool leads to a key that there is."""
+    for path, names in reading.read_document(
+        Path(reading.__file__).parents[1] / "scenario/other_names.yaml"
+    ).data.items():
+        for name in names:
+            assert homes(name)[0].rpartition(".")[2] in (path.rpartition(".")[2], name), name
+        assert path in homes(path.rpartition(".")[2]), path
+
+
+def test_a_sweep_offers_the_same() -> None:
+    with pytest.raises(InputError, match="it belongs to parallel, as parallel.tp"):
+        load_sweep("tiny_dp", {"training.tp": [1]})
+
+
+OPTIONS = {
+    ("run", "tiny_dp", "--tp", "4"): "did you mean --parallel.tp VALUE?",
+    ("run", "tiny_dp", "--micro-batch-size=4"): "did you mean --training.micro_batch VALUE?",
+    ("run", "tiny_dp", "--gpus", "4"): "did you mean --set gpus=VALUE?",
+    ("run", "tiny_dp", "--gant", "x.png"): "did you mean '--gantt'?",
+    ("topology", "dgx_h100", "--nodes", "4"): "did you mean --set nodes=VALUE?",
+    ("schedule", "1f1b", "--tp", "4"): "unknown option '--tp'",
+}
+
+
+@pytest.mark.parametrize("argv", OPTIONS)
+def test_an_option_that_is_a_key(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(list(argv)) == 2
+    assert OPTIONS[argv] in capsys.readouterr().err
+
+
+PRESETS = {
+    "meta-llama/Meta-Llama-3-8B": "did you mean the preset 'llama3-8b'?",
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": "did you mean the preset 'mixtral-8x7b'?",
+    "deepseek-ai/DeepSeek-V3": "did you mean the preset 'deepseek-v3'?",
+    "meta-llama/Llama-2-70b-chat-hf": "did you mean the preset 'llama2-70b'?",
+    "openai/gpt-oss-20b": "did you mean the preset 'gpt-oss-20b'?",
+    "Llama-3-8B": "did you mean 'llama3-8b'?",
+    "my-org/own-model": "no such file",
+    "gpt4": "there is no model preset 'gpt4'",
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_models_name_elsewhere(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        from_document(TINY, {"model.preset": name})
+    assert PRESETS[name] in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["scenarios/tiny_dp.yaml", "tiny_dp.yaml", "here/tiny_dp"])
+def test_a_shipped_name_behind_a_path(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="write tiny_dp alone, in any folder"):
+        load(path)
+
+
+def test_a_shipped_topology_behind_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="write dgx_h100 alone"):
+        load("tiny_dp", {"cluster.topology": "topologies/dgx_h100.yaml"})
+
+
+def test_the_topology_of_an_override_lies_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = reading.shipped_path("topologies", "flat").read_text(encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(shipped, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert load("tiny_dp", {"cluster.topology": "./mine.yaml"}) == load("tiny_dp", {"cluster.topology": "flat"})
+
+
+# --- how slow ---------------------------------------------------------------------------------------------------------
+
+
+def faulty(**fault: Any) -> Scenario:
+    return from_document(TINY, {"faults": [fault]})
+
+
+@pytest.mark.parametrize(("slowdown", "speed"), [(2, 0.5), ("100 %", "50%"), (1, "100 %"), ("25%", 0.8)])
+@pytest.mark.parametrize("where", [{"kind": "slow_gpu", "rank": 0}, {"kind": "slow_link", "nic_of": 0}])
+def test_slowdown_and_speed_are_one_thing(slowdown: Any, speed: Any, where: dict[str, Any]) -> None:
+    one, other = faulty(**where, slowdown=slowdown), faulty(**where, speed=speed)
+    assert one == other == from_document(one.document())
+
+
+def test_the_factor_of_old_keeps_its_two_senses() -> None:
+    assert faulty(kind="slow_gpu", rank=0, factor=2) == faulty(kind="slow_gpu", rank=0, slowdown=2)
+    assert faulty(kind="slow_link", nic_of=0, factor=0.25) == faulty(kind="slow_link", nic_of=0, speed=0.25)
+
+
+PACES: list[tuple[str, Any, str]] = [
+    ("factor", 0.5, "must be greater than or equal to 1: how many times as long it takes, 2 for twice as long; got 0.5; "
+                    "what has 0.5 of its speed left is speed: 0.5"),
+    ("factor", "20%", "a share can be read in two senses"),
+    ("factor", True, "faults.0.factor"),
+    ("slowdown", 0.2, "what has 0.2 of its speed left is speed: 0.2"),
+    ("slowdown", "fast", "from 1, as in 1.2, or how much longer"),
+    ("slowdown", "-5 %", "from 1, as in 1.2"),
+    ("speed", 2, "what takes 2 times as long is slowdown: 2"),
+    ("speed", "0 %", "above 0 and at most 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "words"), PACES)
+def test_a_pace_out_of_range_names_the_other_word(name: str, value: Any, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        faulty(kind="slow_gpu", rank=0, **{name: value})
+    assert f"faults.0.{name}" in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_a_pace_is_said_once() -> None:
+    with pytest.raises(InputError, match="factor and slowdown|slowdown and factor"):
+        faulty(kind="slow_link", nic_of=0, factor=0.5, slowdown=2)
+    with pytest.raises(InputError, match="how slow is it"):
+        faulty(kind="slow_gpu", rank=0)
+
+
+def test_an_override_in_another_word_wins() -> None:
+    assert load("slow_gpu", {"faults.0.speed": "50 %"}) == load("slow_gpu", {"faults.0.factor": 2})
+
+
+def test_an_unknown_kind_shows_how_the_nearest_is_written() -> None:
+    with pytest.raises(
+        InputError, match=r"did you mean 'slow_link'.*written as \{kind: slow_link, nic_of: 0, speed: 0.1\}"
+    ):
+        faulty(kind="slow_nic", rank=1)
+
+
+# --- schedules of one's own -------------------------------------------------------------------------------------------
+
+
+def test_a_function_may_return_rows_of_text(tmp_path: Path) -> None:
+    rows = ["F0 F1 B0 B1 F2 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"]
+    (tmp_path / "own.py").write_text(f"def mine(stages, microbatches, chunks=1):\n    return {rows}\n"
+                                     "def wrong(stages, microbatches, chunks=1):\n    return 7\n")  # fmt: skip
+    made = load("tiny_3d", {"pipeline.schedule": f"{tmp_path / 'own.py'}:mine"}).pipeline.schedule
+    assert (
+        made
+        == load("tiny_3d", {"pipeline.schedule": {"name": "rows", "rows": rows, "title": "mine"}}).pipeline.schedule
+    )
+    with pytest.raises(InputError, match=r"own\.py:wrong returned int; it must return"):
+        load("tiny_3d", {"pipeline.schedule": f"{tmp_path / 'own.py'}:wrong"})
+
+
+# --- standard input, and ranks ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def standard_input(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def written(text: bytes) -> None:
+        reading._standard_input.cache_clear()
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text)))
+
+    yield written
+    reading._standard_input.cache_clear()
+
+
+def test_a_scenario_from_standard_input(standard_input: Any) -> None:
+    path = reading.shipped_path("scenarios", "tiny_dp")
+    standard_input(path.read_bytes())
+    assert load("-") == load(path) == load("-"), "a command asks twice"
+    assert [each.scenario() for _, each in load_sweep("-", {"seed": [1]}).variants()] == [load(path, {"seed": 1})]
+
+
+def test_a_mistake_in_standard_input_has_its_line(standard_input: Any) -> None:
+    standard_input(b"name: x\ncluster: {topology: flat}\nmodel: {preset: llama3-8b}\ntraining: {batch: 2}\n")
+    with pytest.raises(InputError, match=r"<stdin>:4:12: training\.batch"):
+        load("-")
+
+
+@pytest.mark.parametrize(("text", "words"), [("0-", "is no rank"), ("", "is no rank"), ("3-1", "write 1-3"),
+                                             ("0-99999999", "more than 1,000,000 ranks")])  # fmt: skip
+def test_numbers_that_are_none(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_numbers(text, "--ranks")
