@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from simcluster.base.errors import InputError
 
@@ -187,7 +187,25 @@ def _written(unit: str) -> PlainSerializer:
     return PlainSerializer(lambda number: f"{number!r} {unit}", return_type=str, when_used="json")
 
 
-Bytes = Annotated[float, BeforeValidator(_positive(parse_bytes)), _written("B")]
-BytesPerSecond = Annotated[float, BeforeValidator(_positive(parse_bytes_per_second)), _written("B/s")]
-FlopPerSecond = Annotated[float, BeforeValidator(_positive(parse_flop_per_second)), _written("FLOP/s")]
-Seconds = Annotated[float, BeforeValidator(_not_negative(parse_seconds)), _written("s")]
+def _text_of(dimension: str, units: str) -> WithJsonSchema:
+    """What editors are told of a quantity: a number and a unit, as text."""
+    pattern = rf"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*{units}\s*$"
+    examples = [each.strip('" ') for each in re.split(r",| or ", _EXAMPLES[dimension])]
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": examples, "x-unit": dimension})
+
+
+_LETTERS = "([kKMGTPE]|[KMGTP]i)?"
+Bytes = Annotated[
+    float, BeforeValidator(_positive(parse_bytes)), _written("B"), _text_of("bytes", f"{_LETTERS}(bit|B|b)")
+]
+BytesPerSecond = Annotated[
+    float, BeforeValidator(_positive(parse_bytes_per_second)), _written("B/s"),
+    _text_of("bytes per second", f"{_LETTERS}(bit|B|b)/s"),
+]  # fmt: skip
+FlopPerSecond = Annotated[
+    float, BeforeValidator(_positive(parse_flop_per_second)), _written("FLOP/s"),
+    _text_of("FLOP per second", f"{_LETTERS}FLOP/s"),
+]  # fmt: skip
+Seconds = Annotated[
+    float, BeforeValidator(_not_negative(parse_seconds)), _written("s"), _text_of("seconds", "(s|min|h|d|ms|us|µs|ns|ps)")
+]

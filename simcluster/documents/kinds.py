@@ -1,13 +1,16 @@
-"""Documents of an open set of kinds, told apart by their key ``kind``."""
+"""Documents of an open set of kinds, told apart by their key ``kind``; and words of an open set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
+
+from simcluster.base.errors import InputError
 
 
 class OneOf:
@@ -30,6 +33,30 @@ class OneOf:
 
     def _read(self, value: object) -> object:
         return _union(self.models).validate_python(value)
+
+
+class WordOf:
+    """As metadata of an annotation: the name of one of several things, which are looked up when a document is read."""
+
+    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
+        self._names = names
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Those that there are now."""
+        return tuple(self._names())
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """A text that is one of the words."""
+        return core_schema.no_info_before_validator_function(self._read, handler(source))
+
+    def _read(self, value: object) -> object:
+        if value not in self.words:
+            near = difflib.get_close_matches(str(value), self.words, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            *some, last = self.words
+            raise InputError(f"must be one of {', '.join(some)} or {last}{hint}; got {value!r}")
+        return value
 
 
 def models_in(annotation: object, metadata: Iterable[object] = ()) -> list[type[BaseModel]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 
 class Spec(BaseModel):
     """A frozen piece of a scenario or topology file; an unknown key is an error, never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+NUMBER_OR_TEXT = WithJsonSchema({"type": ["number", "string"]})
+"""In the annotation of a number that may be written as text, as in "15.6T tokens" or "2 %": what editors are told."""
 
 
 def _as_list(value: object) -> object:

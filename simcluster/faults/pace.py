@@ -9,13 +9,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from simcluster.documents.diagnostics import RuleError, shown
+from simcluster.documents.spec import NUMBER_OR_TEXT
 from simcluster.faults.spec import FaultSpec
 
 PACES = ("slowdown", "speed", "factor")
 """Keys that say how slow, of which a fault has one."""
 
-Slowdown = Annotated[float, Field(ge=1, le=1e6)]
-Speed = Annotated[float, Field(gt=0, le=1)]
+Slowdown = Annotated[float, Field(ge=1, le=1e6), NUMBER_OR_TEXT]
+Speed = Annotated[float, Field(gt=0, le=1), NUMBER_OR_TEXT]
 
 
 class Paced(FaultSpec):

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.longrun.times import Fraction, Shape, Time
 
 DAY, YEAR = 86400.0, 365.25 * 86400.0
@@ -22,7 +22,7 @@ feed or cooling, as many as ``machines`` says; a ``neighbour`` is another job, w
 switches; ``job`` is none of them: software, the data, a person."""
 
 Positive = Annotated[float, Field(strict=False, gt=0)]
-Share = Annotated[Fraction, BeforeValidator(lambda value: _percent(value))]
+Share = Annotated[Fraction, BeforeValidator(lambda value: _percent(value)), NUMBER_OR_TEXT]
 Whole = Annotated[int, Field(strict=True, ge=0, le=10**7)]
 
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from simcluster.base.counts import LETTERS
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 
 _COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(tokens)?\s*")
 
@@ -26,7 +26,7 @@ def _tokens(value: object) -> object:
 _OWN = ("run", "run.stages", "run.tokens", "run.steps", "run.days", "run.played")
 """What a stage cannot set."""
 
-Tokens = Annotated[float, Field(strict=False, gt=0), BeforeValidator(_tokens)]
+Tokens = Annotated[float, Field(strict=False, gt=0), BeforeValidator(_tokens), NUMBER_OR_TEXT]
 
 
 class StageSpec(Spec):

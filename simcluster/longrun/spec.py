@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds, parse_seconds
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.longrun.failure_specs import FailuresSpec, Positive, Share, Whole
 from simcluster.longrun.recipe import StageSpec, Tokens, tokens_of_stages
 from simcluster.longrun.times import FixedTime, Time
@@ -82,7 +82,9 @@ class ValidationSpec(Spec):
     ``seconds`` stand for those of a whole validation that were measured.
     """
 
-    every: Annotated[int, Field(strict=True, ge=1, le=10**9), BeforeValidator(lambda value: _steps(value))]
+    every: Annotated[
+        int, Field(strict=True, ge=1, le=10**9), BeforeValidator(lambda value: _steps(value)), NUMBER_OR_TEXT
+    ]
     batches: Annotated[int, Field(strict=True, ge=1, le=10**7)] = 1
     seconds: Seconds | None = None
 

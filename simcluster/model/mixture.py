@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, StrictBool, model_validator
+from pydantic import BeforeValidator, WithJsonSchema, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
 from simcluster.model.defaults import Count, natural
 
-Natural = Annotated[int, BeforeValidator(natural)]
+Natural = Annotated[int, BeforeValidator(natural), WithJsonSchema({"type": "integer", "minimum": 0})]
 
 
 class Moe(Spec):

@@ -12,7 +12,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.counts import parse_count
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds, format_seconds
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.faults.draws import Factors, Streams
 
 _TOKENS_A_SECOND = re.compile(r"\s*(.*?)\s*tokens?\s*/\s*s\s*")
@@ -29,7 +29,10 @@ def _rate(value: object) -> float:
 
 
 TokensPerSecond = Annotated[
-    float, BeforeValidator(_rate), PlainSerializer(lambda rate: f"{rate!r} tokens/s", when_used="json")
+    float,
+    BeforeValidator(_rate),
+    PlainSerializer(lambda rate: f"{rate!r} tokens/s", when_used="json"),
+    NUMBER_OR_TEXT,
 ]
 
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, model_validator
 from simcluster.base.counts import parse_count
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds, format_seconds
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 
 NOT_OF_THE_STEP = ("name", "measured", "run", "memory", "engine", "steps", "seed", "replicas")
 """Sections and fields by which the step of a scenario stays what it is: names, what it is asked, how it is played."""
@@ -26,7 +26,9 @@ class Measured(Spec):
     """
 
     step_time: Seconds | None = None
-    tokens_per_s: Annotated[float, BeforeValidator(lambda value: parse_count(value, "tokens_per_s"))] | None = None
+    tokens_per_s: (
+        Annotated[float, BeforeValidator(lambda value: parse_count(value, "tokens_per_s")), NUMBER_OR_TEXT] | None
+    ) = None
     source: str = ""
     changed: tuple[str, ...] | None = None
 

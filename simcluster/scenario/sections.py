@@ -5,7 +5,6 @@ Each checks its own values; rules between sections are in ``rules``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool
@@ -14,8 +13,9 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes, BytesPerSecond
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.interference import InterferenceSpec
-from simcluster.documents.diagnostics import did_you_mean, listed, shown
-from simcluster.documents.spec import Spec
+from simcluster.documents.diagnostics import shown
+from simcluster.documents.kinds import WordOf
+from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.nccl import platform_names
 from simcluster.schedules.specs import Rows, ScheduleChoice
 
@@ -257,18 +257,6 @@ class Fsdp(Spec):
     sync_every_microbatch: StrictBool = True
 
 
-def _one_of(names: Callable[[], Iterable[str]]) -> BeforeValidator:
-    """Checks the name of one of several things, which are looked up when it is."""
-
-    def validate(value: object) -> object:
-        known = tuple(names())
-        if value not in known:
-            raise InputError(f"must be one of {listed(known)}{did_you_mean(str(value), known)}; got {shown(value)}")
-        return value
-
-    return BeforeValidator(validate)
-
-
 class Collectives(Spec):
     """The algorithm of each collective, and how it is played.
 
@@ -278,11 +266,11 @@ class Collectives(Spec):
     ``steps`` every step of the algorithm as transfers.
     """
 
-    all_reduce: Annotated[str, _one_of(lambda: ("auto", *ALGORITHMS["all_reduce"]))] = "auto"
-    reduce_scatter: Annotated[str, _one_of(lambda: ("auto", *ALGORITHMS["reduce_scatter"]))] = "auto"
-    all_gather: Annotated[str, _one_of(lambda: ("auto", *ALGORITHMS["all_gather"]))] = "auto"
+    all_reduce: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["all_reduce"]))] = "auto"
+    reduce_scatter: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["reduce_scatter"]))] = "auto"
+    all_gather: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["all_gather"]))] = "auto"
     detail: Literal["flow", "steps"] = "flow"
-    nccl: Annotated[str, _one_of(lambda: ("auto", "none", *platform_names()))] = "auto"
+    nccl: Annotated[str, WordOf(lambda: ("auto", "none", *platform_names()))] = "auto"
 
 
 class CheckpointInStep(Spec):

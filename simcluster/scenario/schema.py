@@ -1,0 +1,252 @@
+"""The JSON schema of a scenario file, which editors complete and check by: made of the sections' fields.
+
+What the loader allows beyond the fields is here: names that ship, paths, a topology's parameters beside its name, the
+long names of axes, laws as plain durations.  What the schema refuses the loader refuses too; rules between keys are the
+loader's alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel
+
+from simcluster.catalogue import presets
+from simcluster.catalogue.devices import device_names
+from simcluster.devices.software import Software, software_names
+from simcluster.documents.kinds import models_in
+from simcluster.documents.laws import Histogram
+from simcluster.documents.reading import shipped_names
+from simcluster.faults.data import SequenceLengths
+from simcluster.faults.pace import Paced
+from simcluster.longrun.failure_specs import FailuresSpec
+from simcluster.longrun.spec import RunSpec
+from simcluster.longrun.times import TIMES, FixedTime
+from simcluster.model.transformer import Model
+from simcluster.nccl import platform_names
+from simcluster.scenario.fields import ClusterSpec, ScenarioFields
+from simcluster.scenario.key_types import Fragment, any_of, fragment_of
+from simcluster.scenario.keys import default_of, description
+from simcluster.scenario.sections import LONG_NAMES, Parallel, Pipeline
+from simcluster.schedules import SCHEDULES
+from simcluster.topology import TOPOLOGIES, TopologySpec
+from simcluster.topology.links import PresetSpec
+
+SCHEMA_FILE = "scenario.schema.json"
+"""What the file is called that a new scenario names for editors."""
+
+_DRAFT = "http://json-schema.org/draft-07/schema#"  # what editors read best
+_PATH: Fragment = {"type": "string", "pattern": r"[/\\.]", "description": "a path"}
+_TEXT: Fragment = {"type": "string"}
+
+
+def scenario_schema() -> dict[str, Any]:
+    """The schema, as JSON has it."""
+    models = _models(ScenarioFields)
+    return {
+        "$schema": _DRAFT,
+        "title": "simcluster scenario",
+        **_object(ScenarioFields),
+        "$defs": {
+            **{model.__name__: _object(model) for model in models},
+            **{f"{model.__name__}.part": _part(model) for model in models if _in_topology(model)},
+        },
+    }
+
+
+def _models(top: type[BaseModel]) -> list[type[BaseModel]]:
+    """All that are below one, each once."""
+    found: dict[type[BaseModel], None] = {}
+
+    def below(model: type[BaseModel]) -> None:
+        for field in model.model_fields.values():
+            for inner in models_in(field.annotation, field.metadata):
+                if inner not in found:
+                    found[inner] = None
+                    below(inner)
+
+    below(top)
+    return list(found)
+
+
+def _object(model: type[BaseModel]) -> Fragment:
+    """A mapping with the fields of a model as its keys."""
+    properties = {name: _property(model, name) for name in model.model_fields}
+    found: Fragment = {
+        "type": "object",
+        "description": inspect.cleandoc(model.__doc__ or "").replace("``", "`"),
+        "properties": properties,
+        "required": [name for name, field in model.model_fields.items() if field.is_required()],
+        "additionalProperties": False,
+    }
+    for base, liberty in _LIBERTIES.items():
+        if issubclass(model, base):
+            liberty(found)
+    return {key: value for key, value in found.items() if value != []}
+
+
+def _property(model: type[BaseModel], name: str) -> Fragment:
+    field = model.model_fields[name]
+    found = fragment_of(field.annotation, field.metadata)
+    default = default_of(field, found)
+    if any({"$ref": f"#/$defs/{law.__name__}"} in found.get("anyOf", [found]) for law in TIMES.values()):
+        found = any_of([found, _SECONDS])
+    said = {"description": description(model, name)}
+    return {**found, **said, **({} if default is None or default == "" else {"default": default})}
+
+
+_SECONDS = fragment_of(FixedTime.model_fields["seconds"].annotation, FixedTime.model_fields["seconds"].metadata)
+
+
+def _in_topology(model: type[BaseModel]) -> bool:
+    return model.__module__.startswith("simcluster.topology.")
+
+
+def _part(model: type[BaseModel]) -> Fragment:
+    """The same with nothing required: what stands beside a topology's name is merged into it."""
+    found = _object(model)
+    return {key: _parts_for(value) for key, value in found.items() if key not in ("required", "anyOf")}
+
+
+def _parts_for(value: Any) -> Any:
+    """With references to parts in place of those to whole models."""
+    if isinstance(value, dict):
+        return {key: _parts_for(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_parts_for(each) for each in value]
+    if isinstance(value, str) and value.startswith("#/$defs/") and value.rpartition("/")[2] in _topology_models():
+        return f"{value}.part"
+    return value
+
+
+def _topology_models() -> set[str]:
+    return {model.__name__ for spec in TOPOLOGIES.values() for model in [spec, *_models(spec)] if _in_topology(model)}
+
+
+# --- what the loader allows -------------------------------------------------------------------------------------------
+
+
+def _either(found: Fragment, *keys: str) -> None:
+    """One of these is there, or all that is required otherwise."""
+    found["anyOf"] = [*({"required": [key]} for key in keys), {"required": found["required"]}]
+    found["required"] = []
+
+
+def _of_scenario(found: Fragment) -> None:
+    software = found["properties"]["software"]
+    names: Fragment = {"enum": [*software_names()]}
+    found["properties"]["software"] = {**any_of([names, *software.pop("anyOf")]), **software}
+    found["properties"]["framework"] = {**found["properties"]["software"], "description": "Another word for software."}
+
+
+def _of_cluster(found: Fragment) -> None:
+    """A topology by name or path with its parameters beside it, or written out; dumps of machines in a list."""
+    topology = found["properties"]["topology"]
+    parameters: dict[str, list[Fragment]] = {}
+    for spec in TOPOLOGIES.values():
+        for name in spec.model_fields:
+            part = _parts_for(_object(spec)["properties"][name])
+            parameters.setdefault(name, []).extend([part] if part not in parameters.get(name, []) else [])
+    imported: Fragment = {"type": "object", "properties": {"kind": {"const": "import"}}, "required": ["kind"]}
+    ways = [{"enum": shipped_names("topologies")}, _PATH, *topology.pop("anyOf"), imported,
+            {"type": "array", "items": _TEXT}]  # fmt: skip
+    found["properties"]["topology"] = {**any_of(ways), **topology}
+    for name, parts in parameters.items():
+        whole = parts[0] if len(parts) == 1 else {"anyOf": parts, "description": parts[0].get("description", "")}
+        found["properties"].setdefault(name, whole)
+    found["additionalProperties"] = True  # of a file of another tool
+
+
+def _of_topology(found: Fragment) -> None:
+    properties = found["properties"]
+    ways = any_of([{"enum": [*device_names()]}, _PATH, {"type": "object"}])
+    properties["device"] = {**ways, "description": properties["device"]["description"]}
+    properties["host_memory"]["anyOf"].append(_TEXT)
+    nccl = properties["nccl"]
+    nccl["anyOf"] = [{"enum": [*platform_names()]}, {"type": "null"}]
+
+
+def _of_model(found: Fragment) -> None:
+    ways: Fragment = any_of([{"enum": list(presets("models.yaml"))}, _PATH])
+    said = "A model that ships, by name (simcluster list models), or the path of a config.json; keys beside it win."
+    found["properties"] = {"preset": {**ways, "description": said}, **found["properties"]}
+    _either(found, "preset")
+
+
+def _of_link(found: Fragment) -> None:
+    said = "A link that ships, by name (simcluster list links); keys beside it win."
+    found["properties"]["preset"] = {"enum": list(presets("links.yaml")), "description": said}
+    if found["required"]:
+        _either(found, "preset")
+
+
+def _of_parallel(found: Fragment) -> None:
+    for long, short in LONG_NAMES.items():
+        said = f"Another name of {short}: {found['properties'][short]['description']}"
+        found["properties"][long] = {**found["properties"][short], "description": said}
+
+
+def _of_pipeline(found: Fragment) -> None:
+    schedule = found["properties"]["schedule"]
+    named: Fragment = {"type": "object", "properties": {"name": {"enum": [*SCHEDULES]}}, "required": ["name"],
+                       "additionalProperties": False}  # fmt: skip
+    ways = [way for way in schedule.pop("anyOf") if way != _TEXT]
+    files: Fragment = {"type": "string", "pattern": r"\.csv$|\.py:", "description": "a file of one's own"}
+    found["properties"]["schedule"] = {**any_of([{"enum": [*SCHEDULES]}, files, named, *ways]), **schedule}
+
+
+def _of_software(found: Fragment) -> None:
+    said = "What ships under this name stands for all that is left out."
+    found["properties"]["base"] = {"enum": [*software_names()], "description": said}
+
+
+def _of_histogram(found: Fragment) -> None:
+    said = "A CSV file of values and weights, in place of both."
+    found["properties"]["file"] = {**_TEXT, "description": said}
+    found["required"] = [name for name in found["required"] if name != "values"]
+
+
+def _of_paced(found: Fragment) -> None:
+    found["required"].remove("factor")
+    found["anyOf"] = [{"required": [name]} for name in ("slowdown", "speed", "factor")]
+
+
+def _of_run(found: Fragment) -> None:
+    failures = found["properties"]["failures"]
+    ways = [{"enum": list(presets("failures.yaml"))}, {"$ref": failures.pop("$ref")},
+            {"type": "array", "items": {"$ref": "#/$defs/FailureSpec"}}]  # fmt: skip
+    found["properties"]["failures"] = {**any_of(ways), **failures}
+
+
+def _of_failures(found: Fragment) -> None:
+    of = found["properties"]["of"]
+    of["anyOf"] = [{"enum": list(presets("failures.yaml"))}, {"type": "null"}]
+
+
+def _of_fixed_time(found: Fragment) -> None:
+    found["required"] = []  # per_gpu alone will do
+
+
+def _of_lengths(found: Fragment) -> None:
+    found["properties"]["packing"]["enum"].append("even")  # as it was written once
+
+
+_LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
+    ScenarioFields: _of_scenario,
+    ClusterSpec: _of_cluster,
+    TopologySpec: _of_topology,
+    Model: _of_model,
+    PresetSpec: _of_link,
+    Parallel: _of_parallel,
+    Pipeline: _of_pipeline,
+    Software: _of_software,
+    Histogram: _of_histogram,
+    Paced: _of_paced,
+    RunSpec: _of_run,
+    FailuresSpec: _of_failures,
+    FixedTime: _of_fixed_time,
+    SequenceLengths: _of_lengths,
+}
+"""By class: what its mapping may be besides its fields."""
