@@ -72,6 +72,8 @@ def words_text() -> str:
     from simcluster.devices.software import software_names
     from simcluster.documents.reading import shipped_names
     from simcluster.nccl import platform_names
+    from simcluster.registry.kinds import KINDS
+    from simcluster.registry.kinds import names as names_of
     from simcluster.scenario.scenario import Scenario
     from simcluster.schedules import SCHEDULES
     from simcluster.studies.long_run.advice import ADVICE
@@ -116,6 +118,9 @@ def words_text() -> str:
         "+chakra": ["play", "write"],
         "+details": ["flow", "steps"],
         "+advice": list(ADVICE),
+        "+kinds": list(KINDS),
+        "+models": names_of("models"),
+        "+shown": [name for kind in KINDS for name in names_of(kind)],
     }
     rows = [*sorted(paths.items()), *sorted(lists.items())]
     return "".join(" ".join([name, *dict.fromkeys(words)]) + "\n" for name, words in rows)

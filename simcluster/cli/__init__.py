@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import builtins
 import contextlib
 import errno
 import gc
@@ -95,8 +96,8 @@ def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
 
 
 def module_of(command: str) -> str:
-    """Where a command is; one called as a word of Python has an underscore behind it."""
-    return f"simcluster.cli.{command}{'_' * keyword.iskeyword(command)}"
+    """Where a command is; one called as a word or a built-in of Python has an underscore behind it."""
+    return f"simcluster.cli.{command}{'_' * (keyword.iskeyword(command) or hasattr(builtins, command))}"
 
 
 class _Version(argparse.Action):

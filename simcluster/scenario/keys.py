@@ -19,6 +19,7 @@ from simcluster.base.units import format_seconds_round
 from simcluster.documents.kinds import models_in
 from simcluster.documents.reading import read_document
 from simcluster.documents.spec import Spec
+from simcluster.faults.pace import PACES, Paced
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.key_types import Fragment, fragment_of, text_of, unit_in, words_in
 
@@ -76,7 +77,8 @@ def _below(model: type[BaseModel], path: str, inside: tuple[type[BaseModel], ...
     for name, field in model.model_fields.items():
         here = f"{path}.{name}" if path else name
         found = fragment_of(field.annotation, field.metadata)
-        unit, required = unit_in(found), field.is_required()
+        one_of_some = issubclass(model, Paced) and name in PACES
+        unit, required = unit_in(found), field.is_required() and not one_of_some
         default = None if required else default_of(field, found)
         text, words = text_of(found), words_in(found)
         yield Key(here, text, default, required, description(model, name), unit, words, model)

@@ -1,0 +1,41 @@
+"""simcluster list: what can be named, kind by kind, with a line each."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from simcluster.cli import common
+from simcluster.registry.kinds import KINDS, Entry, entries_of, names, plain
+
+_WHAT, _SOURCE = 110, 60  # characters of a line; show and --json have all
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print one list, or which lists there are."""
+    if args.kind:
+        kind = plain(" ".join(args.kind))
+        entries = entries_of(kind)
+        common.answer(args, lambda: _of_kind(kind, entries), lambda: [asdict(entry) for entry in entries])
+        return
+    common.answer(args, _kinds, lambda: {kind: [asdict(entry) for entry in entries_of(kind)] for kind in KINDS})
+
+
+def _kinds() -> str:
+    rows = [[kind, str(len(names(kind))), f"  {_cut(', '.join(names(kind)), 90)}"] for kind in KINDS]
+    width = max(len(kind) for kind in KINDS)
+    lines = [f"{kind.ljust(width)}  {count.rjust(3)}{some}" for kind, count, some in rows]
+    return "\n".join([*lines, "", "simcluster list KIND says what they are; simcluster show NAME prints one"])
+
+
+def _of_kind(kind: str, entries: tuple[Entry, ...]) -> str:
+    width = max(len(entry.name) for entry in entries)
+    lines = [f"{kind}: {KINDS[kind].what}; named in {KINDS[kind].named}", ""]
+    for entry in entries:
+        source = f"  [{_cut(entry.source, _SOURCE)}]" if entry.source else ""
+        lines.append(f"{entry.name.ljust(width)}  {_cut(entry.what, _WHAT)}{source}")
+    return "\n".join(lines)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3].rstrip()}..."

@@ -1,0 +1,120 @@
+"""A layout that fits: of a model on a number of GPUs, the first that leaves memory free, those that should be fast first.
+
+What a layout costs is a rough guess that only orders what is tried; bytes are counted as a run counts them.  Planning:
+nothing is played, so that it takes a second; ``studies/search`` finds the best.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from simcluster.base.errors import InputError
+from simcluster.documents.suggestions import divisors
+from simcluster.scenario.fits import held
+from simcluster.scenario.headroom import HEADROOM, usable
+from simcluster.scenario.rules import broken_rules
+from simcluster.scenario.scenario import Scenario
+
+_WIDEST = 16  # tensor parallelism that is tried, inside a machine
+_MOST_TRIALS = 400
+_RECOMPUTE = {"none": 0.0, "full": 0.33}
+_ZERO = {1: 0.0, 3: 0.15}
+_BY_TP, _BY_EP, _APART = 0.03, 0.02, 0.1  # for each doubling: in a machine, and of experts over several
+
+
+class FirstLayout(NamedTuple):
+    """A layout and its batch: ``values`` are changes of the scenario at dotted paths; ``held`` bytes of the fullest GPU."""
+
+    values: Mapping[str, Any]
+    held: float
+
+
+class _Tried(NamedTuple):
+    cost: float
+    tp: int
+    pp: int
+    ep: int
+    zero: int
+    recompute: str
+    batch: int
+
+
+def first_layout(base: Scenario, batch: int, *, own_batch: bool, headroom: float = HEADROOM) -> FirstLayout:
+    """The layout of a scenario that has none yet; ``batch`` is its sequences a step, rounded up unless they are the
+    user's own.
+
+    InputError where none fits, with what comes closest.
+    """
+    capacity = base.cluster.device.memory
+    closest = math.inf
+    for each in sorted(_tried(base, batch, own_batch))[:_MOST_TRIALS]:
+        changed = _laid_out(base, each)
+        if changed is None:
+            continue
+        size = held(changed)
+        if size <= usable(capacity, headroom):
+            return FirstLayout(_values(changed), size)
+        closest = min(closest, size)
+    what = f"{base.model.name or 'the model'} on {base.gpus} GPUs"
+    if closest == math.inf:
+        raise InputError(f"{what}: no layout goes with a batch of {batch} sequences; give another, as in --batch {base.gpus}")
+    raise InputError(
+        f"{what}: no layout fits with {headroom:.0%} of memory left free; the closest holds {closest / 1e9:.1f} GB of "
+        f"{capacity / 1e9:.1f}: use more GPUs, larger ones, or a smaller model"
+    )
+
+
+def _tried(base: Scenario, batch: int, own_batch: bool) -> Iterator[_Tried]:
+    model, gpus = base.model, base.gpus
+    hosts = base.cluster.built.host_of[:gpus]
+    machine = hosts.count(hosts[0])
+    experts = divisors(model.moe.experts) if model.moe else [1]
+    for tp in (each for each in divisors(machine) if each <= _WIDEST and gpus % each == 0):
+        for pp in (each for each in divisors(gpus // tp) if each <= model.layers):
+            dp = gpus // tp // pp
+            sequences = batch if own_batch else -(-batch // dp) * dp
+            if sequences % dp:
+                continue
+            bubble = (pp - 1) / (sequences // dp)
+            for ep in (each for each in experts if dp % each == 0):
+                apart = max(0.0, math.log2(ep * tp / machine)) if ep > 1 else 0.0
+                spread = _BY_TP * math.log2(tp) + _BY_EP * math.log2(ep) + _APART * apart + bubble
+                for zero, of_zero in _ZERO.items():
+                    for recompute, again in _RECOMPUTE.items():
+                        if zero == 1 or (pp == 1 and dp > 1):
+                            yield _Tried(spread + of_zero + again, tp, pp, ep, zero, recompute, sequences)
+
+
+def _laid_out(base: Scenario, tried: _Tried) -> Scenario | None:
+    """The scenario with that layout; None if it breaks a rule."""
+    dp = base.gpus // tried.tp // tried.pp
+    parallel = base.parallel.model_copy(
+        update={"tp": tried.tp, "pp": tried.pp, "dp": dp, "ep": tried.ep, "sequence_parallel": tried.tp > 1,
+                "zero": tried.zero if dp > 1 else 0}
+    )  # fmt: skip
+    even = base.model.layers % tried.pp == 0
+    pipeline = base.pipeline.model_copy(update={"layers_per_stage": "even" if even else "auto"})
+    training = base.training.model_copy(update={"global_batch": tried.batch, "recompute": tried.recompute})
+    overlap = base.overlap.model_copy(
+        update={"grad_reduce": dp > 1, "param_gather": dp > 1, "tensor": tried.tp > 1}
+    )
+    sections = {"parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap}
+    changed = base.model_copy(update=sections)
+    try:
+        return None if broken_rules(changed) else changed
+    except InputError:
+        return None
+
+
+def _values(scenario: Scenario) -> dict[str, Any]:
+    """The layout at dotted paths, in the order in which a file has it."""
+    paths = (
+        "parallel.tp", "parallel.pp", "parallel.dp", "parallel.ep", "parallel.sequence_parallel", "parallel.zero",
+        "pipeline.schedule", "pipeline.layers_per_stage", "training.global_batch", "training.micro_batch",
+        "training.precision", "training.recompute", "overlap.grad_reduce", "overlap.param_gather", "overlap.tensor",
+    )  # fmt: skip
+    found = {path: getattr(getattr(scenario, path.partition(".")[0]), path.partition(".")[2]) for path in paths}
+    alone = ("parallel.ep", 1), ("pipeline.layers_per_stage", "even")
+    return {path: value for path, value in found.items() if (path, value) not in alone}

@@ -1,0 +1,187 @@
+"""What ships, by name: every list, every name printed and read back, a first scenario of every model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simcluster import cli
+from simcluster.base.errors import InputError
+from simcluster.catalogue import presets
+from simcluster.catalogue.models import model_document
+from simcluster.devices.device import load_device
+from simcluster.documents.reading import parse_document, read_document, shipped_folder
+from simcluster.faults import FAULTS
+from simcluster.model.transformer import Model, parameters
+from simcluster.registry.comments import first_sentence
+from simcluster.registry.kinds import KINDS, entries_of, names
+from simcluster.registry.shown import kind_of, shown
+from simcluster.scenario.files import load_topology
+from simcluster.scenario.keys import scenario_keys
+from simcluster.scenario.scenario import from_document, load, load_text
+from simcluster.studies.launch.first import first_scenario
+
+EVERY = [(kind, name) for kind in KINDS for name in names(kind)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_list_has_a_line_for_each(kind: str) -> None:
+    entries = entries_of(kind)
+    assert [entry.name for entry in entries] == names(kind) == list(dict.fromkeys(names(kind)))
+    assert all(entry.what and "\n" not in entry.what + entry.source and "``" not in entry.what for entry in entries)
+    assert names(kind.upper().replace("-", " ")) == names(kind)
+
+
+@pytest.mark.parametrize("kind", ["models", "devices", "links", "failures", "laws", "platforms"])
+def test_what_is_published_has_its_source(kind: str) -> None:
+    assert all(entry.source for entry in entries_of(kind) if not entry.name.startswith("calculon"))
+
+
+def test_every_name_is_printed_as_a_document() -> None:
+    for kind, name in EVERY:
+        text = shown(name, kind)
+        assert text.endswith("\n"), name
+        if any(line and not line.startswith("#") for line in text.splitlines()):
+            assert parse_document(text).data, name
+
+
+@pytest.mark.parametrize("name", names("scenarios"))
+def test_a_scenario_is_printed_and_read_back(name: str) -> None:
+    path = shipped_folder("scenarios") / f"{name}.yaml"
+    assert parse_document(shown(name, "scenarios")).data == read_document(path).data
+    if load(name).gpus <= 1024:  # of more it takes longer, and says no more
+        assert load_text(shown(name, "scenarios", full=True)) == load(name)
+
+
+def test_catalogues_are_printed_and_read_back() -> None:
+    for name in names("models"):
+        section = parse_document(shown(name, "models")).data["model"]
+        assert Model.model_validate({"name": name, **section}) == load("tiny_dp", {"model": {"preset": name}}).model
+    for name in names("devices"):
+        assert load_device({"name": name, **parse_document(shown(name, "devices")).data}) == load_device(name)
+    for name in names("topologies"):
+        assert parse_document(shown(name, "topologies", full=True)).data["kind"] == load_topology(name).kind  # type: ignore[attr-defined]
+    for name in presets("software.yaml"):
+        section = parse_document(shown(name, "software")).data["software"]
+        assert load("tiny_dp", {"software": {"name": name, **section}}) == load("tiny_dp", {"software": name})
+    for name in FAULTS:
+        assert parse_document(shown(name, "faults")).data["faults"][0]["kind"] == name
+
+
+def test_changes_are_printed_too() -> None:
+    text = shown("tiny_dp", full=True, changes={"training.micro_batch": 2})
+    assert load_text(text) == load("tiny_dp", {"training.micro_batch": 2})
+    assert load_text(shown("tiny_dp", changes=["seed=3"])).seed == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("llama3", None, "say which: --kind failures or --kind laws"),
+        ("lama3-8b", None, "did you mean 'llama3-8b'"),
+        ("llama3-8b", "devices", "nothing that ships is called 'llama3-8b'"),
+        ("llama3-8b", "modls", "did you mean 'models'"),
+    ],
+)
+def test_a_name_that_is_not_there(name: str, kind: str | None, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        kind_of(name, kind)
+
+
+def test_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*argv: str) -> str:
+        assert cli.main([*argv]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    assert "schedules  " in said("list")
+    assert "zb-v" in said("list", "schedules")
+    assert [each["name"] for each in json.loads(said("list", "packing rules", "--json", "-"))] == names("packing-rules")
+    assert json.loads(said("show", "tiny_dp", "--json", "-")) == read_document(shipped_folder("scenarios") / "tiny_dp.yaml").data
+    assert json.loads(said("schema"))["title"] == "simcluster scenario"
+    assert cli.main(["list", "llama3-8b"]) == 2
+    assert "it is one of the models: simcluster show llama3-8b" in capsys.readouterr().err
+
+
+def test_a_first_sentence_ends_where_one_does() -> None:
+    assert first_sentence("8 A100 at 0.5 TB/s (arXiv:1.2).  ``More``.") == "8 A100 at 0.5 TB/s (arXiv:1.2)."
+
+
+# --- a first scenario -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", names("models"))
+def test_a_first_scenario_of_every_model_fits(model: str) -> None:
+    gpus = 1024 if parameters(Model.model_validate(model_document(model))).total > 80e9 else 64
+    found = first_scenario(model, "dgx_h100", gpus)
+    written = load_text(found.text())
+    assert (written.gpus, written.model.name) == (gpus, model)
+    assert found.layout.held <= 0.9 * written.cluster.device.memory
+    assert written.dp == found.layout.values["parallel.dp"]
+    assert 4 * 2**20 <= written.tokens_per_step < 8 * 2**20
+
+
+def test_every_key_of_a_first_scenario_is_explained() -> None:
+    lines = first_scenario("mixtral-8x7b", "dgx_h100", 24).text().splitlines()
+    body = lines[lines.index("") :]
+    keys = [place for place, line in enumerate(body) if line and not line.lstrip().startswith("#")]
+    assert len(keys) > 15
+    assert all("# " in body[place] or body[place - 1].lstrip().startswith("# ") for place in keys)
+    assert max(map(len, lines)) <= 120
+
+
+def test_examples_of_a_first_scenario_work_when_the_mark_is_taken_away() -> None:
+    text = first_scenario("llama3-8b", "dgx_h100", 16).text()
+    head, _, examples = text.partition("take the first # away:\n")
+    taken = "".join(f"{line.removeprefix('#') if line[1:2] != ' ' or line[1:5] == '  - ' else line}\n"
+                    for line in examples.splitlines())  # fmt: skip
+    whole = load_text(head.rpartition("\n")[0] + "\n" + taken)
+    assert whole.run is not None
+    assert whole.faults
+    assert whole.measured is not None
+    assert whole.software is not None
+
+
+def test_a_first_scenario_of_a_batch_of_ones_own() -> None:
+    found = first_scenario("llama3-8b", "aws_p5", 16, batch=24, sequence_length=4096).scenario
+    assert (found.training.global_batch, found.model.sequence_length, found.cluster.topology.name) == (24, 4096, "AWS p5.48xlarge")
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "gpus", "words"),
+    [
+        ("llama3-70b", "dgx_h100", 8, "the closest holds .* GB of 80.0: use more GPUs"),
+        ("llama3-8", "dgx_h100", 8, "did you mean 'llama3-8b'"),
+        ("llama3-8b", "dgx_h10", 8, "did you mean 'dgx_h100'"),
+        ("llama3-8b", "two_nodes_explicit", 8, "no number of nodes that could be raised"),
+    ],
+)
+def test_a_first_scenario_that_cannot_be(model: str, cluster: str, gpus: int, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        first_scenario(model, cluster, gpus)
+
+
+def test_new_writes_a_file_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.yaml"
+    job = ["--model", "llama3-8b", "--cluster", "dgx_h100", "--gpus", "8"]
+    assert cli.main(["new", *job, "-o", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert f"wrote {path}" in told
+    assert "scenario.schema.json" in told
+    assert path.read_text(encoding="utf-8").startswith("# yaml-language-server: $schema=scenario.schema.json\n")
+    assert "properties" in json.loads((tmp_path / "scenario.schema.json").read_text(encoding="utf-8"))
+    assert cli.main(["run", str(path)]) == 0
+    assert "step time" in capsys.readouterr().out
+    assert cli.main(["new", *job]) == 0
+    assert load_text(capsys.readouterr().out) == load(path)
+
+
+def test_keys_are_all_of_a_scenario() -> None:
+    keys = {key.path: key for key in scenario_keys()}
+    assert keys["parallel.tp"].default_text == "1"
+    assert keys["run.spares.warm_ready"].default_text == "120 s"
+    assert keys["faults.*[slow_gpu].start"].unit == "seconds"
+    assert keys["training.recompute"].words == ("none", "selective", "operators", "full")
+    assert keys["cluster[dgx].nodes"].required
+    assert from_document(load("tiny_3d").document()) == load("tiny_3d")
