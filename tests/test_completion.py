@@ -137,7 +137,7 @@ def test_words_are_what_the_models_say() -> None:
     ("line", "wanted"),
     [
         ("simcluster ru", ["run"]),
-        ("simcluster sc", ["scaling", "schedule"]),
+        ("simcluster sc", ["scaling", "schedule", "schema"]),
         ("simcluster --v", ["--version"]),
         ("simcluster run gpt3_175b_64xa100_", ["gpt3_175b_64xa100_full_recompute"]),
         ("simcluster run tiny_dp --gan", ["--gantt"]),

@@ -1,4 +1,4 @@
-"""What a newcomer gets wrong, and what the one message then offers: another section, another spelling, a shipped name."""
+"""What a newcomer gets wrong, and what the one message then offers: another section, a spelling, a shipped name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_home_is_a_path_of_the_scenario() -> None:
 
 
 def test_a_sweep_offers_the_same() -> None:
-    with pytest.raises(InputError, match="it belongs to parallel, as parallel.tp"):
+    with pytest.raises(InputError, match=r"it belongs to parallel, as parallel\.tp"):
         load_sweep("tiny_dp", {"training.tp": [1]})
 
 
@@ -129,8 +129,8 @@ def test_the_factor_of_old_keeps_its_two_senses() -> None:
 
 
 PACES: list[tuple[str, Any, str]] = [
-    ("factor", 0.5, "must be greater than or equal to 1: how many times as long it takes, 2 for twice as long; got 0.5; "
-                    "what has 0.5 of its speed left is speed: 0.5"),
+    ("factor", 0.5, "how many times as long it takes, 2 for twice as long; got 0.5; what has 0.5 of its speed left is "
+                    "speed: 0.5"),
     ("factor", "20%", "a share can be read in two senses"),
     ("factor", True, "faults.0.factor"),
     ("slowdown", 0.2, "what has 0.2 of its speed left is speed: 0.2"),
@@ -150,7 +150,7 @@ def test_a_pace_out_of_range_names_the_other_word(name: str, value: Any, words: 
 
 
 def test_a_pace_is_said_once() -> None:
-    with pytest.raises(InputError, match="factor and slowdown|slowdown and factor"):
+    with pytest.raises(InputError, match="slowdown and factor both say so"):
         faulty(kind="slow_link", nic_of=0, factor=0.5, slowdown=2)
     with pytest.raises(InputError, match="how slow is it"):
         faulty(kind="slow_gpu", rank=0)

@@ -98,7 +98,10 @@ def test_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert "schedules  " in said("list")
     assert "zb-v" in said("list", "schedules")
     assert [each["name"] for each in json.loads(said("list", "packing rules", "--json", "-"))] == names("packing-rules")
-    assert json.loads(said("show", "tiny_dp", "--json", "-")) == read_document(shipped_folder("scenarios") / "tiny_dp.yaml").data
+    assert (
+        json.loads(said("show", "tiny_dp", "--json", "-"))
+        == read_document(shipped_folder("scenarios") / "tiny_dp.yaml").data
+    )
     assert json.loads(said("schema"))["title"] == "simcluster scenario"
     assert cli.main(["list", "llama3-8b"]) == 2
     assert "it is one of the models: simcluster show llama3-8b" in capsys.readouterr().err
@@ -145,7 +148,11 @@ def test_examples_of_a_first_scenario_work_when_the_mark_is_taken_away() -> None
 
 def test_a_first_scenario_of_a_batch_of_ones_own() -> None:
     found = first_scenario("llama3-8b", "aws_p5", 16, batch=24, sequence_length=4096).scenario
-    assert (found.training.global_batch, found.model.sequence_length, found.cluster.topology.name) == (24, 4096, "AWS p5.48xlarge")
+    assert (found.training.global_batch, found.model.sequence_length, found.cluster.topology.name) == (
+        24,
+        4096,
+        "AWS p5.48xlarge",
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The schema of a scenario that editors read: what ships passes, what it refuses the loader refuses, every key is said."""
+"""The schema of a scenario that editors read: what ships passes, and what it refuses the loader refuses."""
 
 from __future__ import annotations
 
@@ -55,7 +55,13 @@ LIBERTIES: list[dict[str, Any]] = [
     {"model": {"preset": "models/config.json"}},
     {"data": {"documents": {"kind": "histogram", "file": "lengths.csv"}, "unique": "0.5T"}},
     {"run": {"days": "3 d", "failures": "llama3", "detection": {"kind": "exponential", "mean": "2 min"}}},
-    {"run": {"tokens": "15.6T", "failures": [{"name": "x", "mtbf": "50 d", "repair": "2 h"}], "wrong_diagnosis": "2 %"}},
+    {
+        "run": {
+            "tokens": "15.6T",
+            "failures": [{"name": "x", "mtbf": "50 d", "repair": "2 h"}],
+            "wrong_diagnosis": "2 %",
+        }
+    },
     {"faults": [{"kind": "slow_link", "nic_of": 0, "speed": "50 %"}, {"kind": "slow_gpu", "rank": 0, "factor": 2}]},
     {"measured": {"tokens_per_s": "1.2M"}},
 ]
@@ -103,7 +109,9 @@ def test_it_finds_mistakes_of_users() -> None:
         except InputError:
             continue
         found += [] if passes(document) else [path.stem]
-    assert {"misspelt_section", "unknown_key", "wrong_unit", "unknown_fault", "unknown_schedule", "wrong_type"} <= {*found}
+    assert {"misspelt_section", "unknown_key", "wrong_unit", "unknown_fault", "unknown_schedule", "wrong_type"} <= {
+        *found
+    }
 
 
 def changed(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -130,9 +138,16 @@ def leaves(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 def test_every_key_says_what_it_is_and_nothing_else_is_said() -> None:
     keys = scenario_keys()
-    assert [key.path for key in keys if not key.description.endswith((".", "?", "?)"))  and "?" not in key.description] == []
-    assert [key.path for key in keys if not key.type] == []
-    own = {(each.__name__, field) for key in keys for each in key.model.__mro__ for field in getattr(each, "model_fields", {})}
+    assert [
+        key.path for key in keys if not key.description.endswith((".", "?", "?)")) and "?" not in key.description
+    ] == []
+    assert [key.path for key in keys if not key.takes] == []
+    own = {
+        (each.__name__, field)
+        for key in keys
+        for each in key.model.__mro__
+        for field in getattr(each, "model_fields", {})
+    }
     said = {(model, field) for model, fields in _descriptions().items() if model != "any" for field in fields}
     assert said - own == set(), "of keys that there are not"
 

@@ -207,5 +207,8 @@ FlopPerSecond = Annotated[
     _text_of("FLOP per second", f"{_LETTERS}FLOP/s"),
 ]  # fmt: skip
 Seconds = Annotated[
-    float, BeforeValidator(_not_negative(parse_seconds)), _written("s"), _text_of("seconds", "(s|min|h|d|ms|us|µs|ns|ps)")
+    float,
+    BeforeValidator(_not_negative(parse_seconds)),
+    _written("s"),
+    _text_of("seconds", "(s|min|h|d|ms|us|µs|ns|ps)"),
 ]

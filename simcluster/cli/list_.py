@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from simcluster.cli import common
-from simcluster.registry.kinds import KINDS, Entry, entries_of, names, plain
+from simcluster.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain
 
 _WHAT, _SOURCE = 110, 60  # characters of a line; show and --json have all
 
@@ -28,7 +28,7 @@ def _kinds() -> str:
     return "\n".join([*lines, "", "simcluster list KIND says what they are; simcluster show NAME prints one"])
 
 
-def _of_kind(kind: str, entries: tuple[Entry, ...]) -> str:
+def _of_kind(kind: str, entries: tuple[ShippedEntry, ...]) -> str:
     width = max(len(entry.name) for entry in entries)
     lines = [f"{kind}: {KINDS[kind].what}; named in {KINDS[kind].named}", ""]
     for entry in entries:

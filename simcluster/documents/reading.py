@@ -79,7 +79,7 @@ class Document:
 
 
 def read_document(path: str | Path) -> Document:
-    """The mapping in a YAML file, or in standard input (``-``); InputError for anything else that a path can lead to."""
+    """The mapping in a YAML file, or in standard input (``-``); InputError for anything else that a path leads to."""
     path = Path(path)
     source = _STDIN if str(path) == STDIN else str(path)
     return parse_document(_read_text(path), source=source, folder=path.parent)

@@ -12,8 +12,10 @@ from simcluster.faults.where import During, OnRanks
 
 
 class SlowGpu(Paced, OnRanks, During):
-    """A GPU whose every kernel takes longer: ``slowdown`` times as long (1.2, or "20 %" longer), or at a ``speed`` of 0.8
-    ("80 %") of its own.  ``factor`` is another word for slowdown.
+    """A GPU whose every kernel takes longer: ``slowdown`` times as long (1.2, or "20 %" longer).
+
+    ``speed`` says the same as the part of its speed that is left (0.8, or "80 %"), and ``factor`` is another word for
+    slowdown.
 
     On a ``rank``, several ``ranks`` or all of a ``node``; for ever, from ``start`` (s) to ``end``, or in the first
     ``duty`` of every ``period``: periodic throttling.  A kernel that is under way goes on at the new speed.

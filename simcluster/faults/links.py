@@ -16,8 +16,10 @@ from simcluster.faults.where import SHORTEST_PERIOD, During, Number, OnLinks, wi
 
 
 class SlowLink(Paced, OnLinks, During):
-    """Links that carry less than they should, in both directions: ``speed`` is the part of their bandwidth that is left
-    (0.5, or "50 %"), ``slowdown`` how many times as long a byte takes (2).  ``factor`` is another word for speed.
+    """Links that carry less than they should, in both directions: ``speed`` is the part of their bandwidth left.
+
+    It is 0.5, or "50 %"; ``slowdown`` says the same as how many times as long a byte takes (2), and ``factor`` is
+    another word for speed.
 
     ``between`` two neighbours in the cluster's graph, as ``simcluster topology FILE`` prints them; ``nic_of`` a rank: a
     slow NIC; ``uplinks_of`` a machine.  For ever, or at times as for a slow GPU.

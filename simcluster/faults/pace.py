@@ -1,4 +1,4 @@
-"""How slow something is, in words that cannot be read in two senses: ``slowdown`` or ``speed``; or the old ``factor``."""
+"""How slow something is, in words of one sense each: ``slowdown`` or ``speed``; or the ``factor`` of old."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Speed = Annotated[float, Field(gt=0, le=1), NUMBER_OR_TEXT]
 
 
 class Paced(FaultSpec):
-    """Something that is slow: ``slowdown`` says how many times as long it takes (1.2, or "20 %" longer), ``speed`` which
-    part of its speed is left (0.8, or "80 %").
+    """Something that is slow: ``slowdown`` is how many times as long it takes (1.2, or "20 %" longer).
 
+    Or ``speed``, the part of its speed that is left (0.8, or "80 %").
     ``factor`` is the spelling of old, which a kind reads in a sense of its own, ``FACTOR``; it is what a fault keeps.
     RuleError without any of them, with several, and for what is out of range.
     """
@@ -52,8 +52,9 @@ class Paced(FaultSpec):
     def _old(cls, value: Any) -> Any:
         """A ``factor``, refused where a number is out of its range; what is none is the field's to refuse."""
         if isinstance(value, str):
-            raise RuleError([(("factor",), f"must be a number, got {value!r}; a share can be read in two senses: write "
-                                           "slowdown: 20 % (takes 1.2 times as long) or speed: 20 % (a fifth)")])  # fmt: skip
+            senses = "slowdown: 20 % (takes 1.2 times as long) or speed: 20 % (a fifth)"
+            what = f"must be a number, got {value!r}; a share can be read in two senses: write {senses}"
+            raise RuleError([(("factor",), what)])
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             return value
         if cls.FACTOR == "slowdown" and value < 1:

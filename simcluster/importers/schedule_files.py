@@ -60,8 +60,8 @@ def function_in(name: str) -> ScheduleFunction:
             return Rows(name="rows", rows=tuple(made), title=function).function()(num_stages, num_microbatches)
         if not isinstance(made, Schedule):
             raise InputError(
-                f"{name} returned {type(made).__name__}; it must return a simcluster.schedules.Schedule, or a row of text "
-                'for each stage, as simcluster schedule prints them: ["F0 F1 B0 B1", "F0 B0 F1 B1"]'
+                f"{name} returned {type(made).__name__}; it must return a simcluster.schedules.Schedule, or a row of "
+                'text for each stage, as simcluster schedule prints them: ["F0 F1 B0 B1", "F0 B0 F1 B1"]'
             )
         return made
 

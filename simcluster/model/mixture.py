@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, WithJsonSchema, StrictBool, model_validator
+from pydantic import BeforeValidator, StrictBool, WithJsonSchema, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec

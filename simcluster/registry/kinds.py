@@ -15,7 +15,7 @@ from typing import Any
 
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
-from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds_round, parse_bytes_per_second
+from simcluster.base.units import format_bytes, format_bytes_per_second, parse_bytes_per_second
 from simcluster.budget.loss_laws import law_names
 from simcluster.catalogue import catalogue_path, presets
 from simcluster.catalogue.models import model_document
@@ -37,7 +37,7 @@ from simcluster.topology import TOPOLOGIES
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ShippedEntry:
     """One thing that can be named: what it is, in a line, and who says so ("" where nobody has to)."""
 
     name: str
@@ -51,10 +51,10 @@ class KindOfThing:
 
     what: str
     named: str
-    entries: Callable[[], Iterable[Entry]]
+    entries: Callable[[], Iterable[ShippedEntry]]
 
 
-def entries_of(kind: str) -> tuple[Entry, ...]:
+def entries_of(kind: str) -> tuple[ShippedEntry, ...]:
     """The entries of a kind; InputError with the kinds that there are."""
     kind = plain(kind)
     if kind not in KINDS:
@@ -65,7 +65,7 @@ def entries_of(kind: str) -> tuple[Entry, ...]:
 
 
 @cache
-def _entries(kind: str) -> tuple[Entry, ...]:
+def _entries(kind: str) -> tuple[ShippedEntry, ...]:
     return tuple(KINDS[kind].entries())
 
 
@@ -89,119 +89,121 @@ def plain(kind: str) -> str:
 # --- entries ----------------------------------------------------------------------------------------------------------
 
 
-def _scenarios() -> Iterable[Entry]:
+def _scenarios() -> Iterable[ShippedEntry]:
     for name in shipped_names("scenarios"):
         data = read_document(shipped_folder("scenarios") / f"{name}.yaml").data
-        yield Entry(name, str(data.get("name", name)), str(data.get("measured", {}).get("source", "")))
+        yield ShippedEntry(name, str(data.get("name", name)), str(data.get("measured", {}).get("source", "")))
 
 
-def _files(kind: str) -> Callable[[], Iterable[Entry]]:
+def _files(kind: str) -> Callable[[], Iterable[ShippedEntry]]:
     """Files with a head of comments, which says what they are."""
 
-    def entries() -> Iterable[Entry]:
+    def entries() -> Iterable[ShippedEntry]:
         for name in shipped_names(kind):
-            yield Entry(name, first_sentence(head_of(shipped_folder(kind) / f"{name}.yaml")))
+            yield ShippedEntry(name, first_sentence(head_of(shipped_folder(kind) / f"{name}.yaml")))
 
     return entries
 
 
-def _models() -> Iterable[Entry]:
+def _models() -> Iterable[ShippedEntry]:
     sources = sources_above(catalogue_path("models.yaml"))
     for name in presets("models.yaml"):
         model = Model.model_validate(model_document(name))
         count = parameters(model)
         experts = f", {model.moe.experts} experts, {model.moe.top_k} a token" if model.moe else ""
         what = (
-            f"{format_count(count.total)} parameters, {model.layers} layers of {model.hidden_size:,}, {model.heads} heads"
-            f"{experts}, {model.sequence_length:,} tokens"
+            f"{format_count(count.total)} parameters, {model.layers} layers of {model.hidden_size:,}, "
+            f"{model.heads} heads{experts}, {model.sequence_length:,} tokens"
         )
-        yield Entry(name, what, sources.get(name, ""))
+        yield ShippedEntry(name, what, sources.get(name, ""))
 
 
-def _devices() -> Iterable[Entry]:
+def _devices() -> Iterable[ShippedEntry]:
     for name in device_names():
         device = load_device(name)
         rates = ", ".join(f"{rate / 1e12:,.0f} TFLOP/s {kind}" for kind, rate in device.peak.known().items()
                           if kind in ("bf16", "fp8"))  # fmt: skip
         what = f"{format_bytes(device.memory)} at {format_bytes_per_second(device.memory_bandwidth)}, {rates}"
-        yield Entry(name, what, device.peak.source)
+        yield ShippedEntry(name, what, device.peak.source)
 
 
-def _links() -> Iterable[Entry]:
+def _links() -> Iterable[ShippedEntry]:
     for name, entry in presets("links.yaml").items():
         rate = format_bytes_per_second(parse_bytes_per_second(entry["line_rate"]))
         what = f"{entry.get('medium', '')}, {rate} each way, {entry.get('efficiency', 1):.1%} of it reached"
-        yield Entry(name, what, str(entry.get("source", "")))
+        yield ShippedEntry(name, what, str(entry.get("source", "")))
 
 
-def _schedules() -> Iterable[Entry]:
+def _schedules() -> Iterable[ShippedEntry]:
     for name, entry in SCHEDULES.items():
         papers = inspect.getdoc(entry.make) or "", inspect.getmodule(entry.make).__doc__ or ""
         found = dict.fromkeys(_PAPER.findall(" ".join(papers)))
-        yield Entry(name, first_sentence(papers[0]), ", ".join(found))
+        yield ShippedEntry(name, first_sentence(papers[0]), ", ".join(found))
 
 
-def _specs(specs: Mapping[str, type]) -> Callable[[], Iterable[Entry]]:
+def _specs(specs: Mapping[str, type]) -> Callable[[], Iterable[ShippedEntry]]:
     """Documents of a kind, by the first sentences of their classes."""
-    return lambda: [Entry(name, first_sentence(inspect.getdoc(spec) or "")) for name, spec in specs.items()]
+    return lambda: [ShippedEntry(name, first_sentence(inspect.getdoc(spec) or "")) for name, spec in specs.items()]
 
 
-def _software() -> Iterable[Entry]:
-    yield Entry("ideal", "Software that costs nothing: everything is issued in time.")
+def _software() -> Iterable[ShippedEntry]:
+    yield ShippedEntry("ideal", "Software that costs nothing: everything is issued in time.")
     for name, entry in presets("software.yaml").items():
         what = ", ".join(f"{key} {value}" for key, value in entry.items() if key != "source")
-        yield Entry(name, what, str(entry.get("source", "")))
+        yield ShippedEntry(name, what, str(entry.get("source", "")))
 
 
-def _collectives() -> Iterable[Entry]:
+def _collectives() -> Iterable[ShippedEntry]:
     for name, known in ALGORITHMS.items():
-        yield Entry(name, f"algorithms: {', '.join(known)}")
+        yield ShippedEntry(name, f"algorithms: {', '.join(known)}")
 
 
-def _algorithms() -> Iterable[Entry]:
+def _algorithms() -> Iterable[ShippedEntry]:
     of: dict[str, list[str]] = {}
     for collective, known in ALGORITHMS.items():
         for name in known:
             of.setdefault(name, []).append(collective)
     for name, collectives in of.items():
         phases = ALGORITHMS[collectives[0]][name].phases
-        yield Entry(name, f"{first_sentence(inspect.getdoc(phases) or '')} ({', '.join(collectives)})")
+        yield ShippedEntry(name, f"{first_sentence(inspect.getdoc(phases) or '')} ({', '.join(collectives)})")
 
 
-def _platforms() -> Iterable[Entry]:
+def _platforms() -> Iterable[ShippedEntry]:
     document = read_document(Path(inspect.getfile(platform_names)).with_name("platforms.yaml")).data["platforms"]
     for name in platform_names():
         entry = document.get(name, {})
-        yield Entry(name, str(entry.get("architecture", entry.get("base", ""))), str(entry.get("source", "")))
+        yield ShippedEntry(name, str(entry.get("architecture", entry.get("base", ""))), str(entry.get("source", "")))
 
 
-def _packing() -> Iterable[Entry]:
-    yield Entry("in_order", "Each sequence is filled with documents of its own, and the last is cut there.")
+def _packing() -> Iterable[ShippedEntry]:
+    yield ShippedEntry("in_order", "Each sequence is filled with documents of its own, and the last is cut there.")
     for name, rule in PACKING.items():
-        yield Entry(name, first_sentence(inspect.getdoc(rule) or ""))
+        yield ShippedEntry(name, first_sentence(inspect.getdoc(rule) or ""))
 
 
-def _failures() -> Iterable[Entry]:
+def _failures() -> Iterable[ShippedEntry]:
     for each in watched_failures():
-        yield Entry(each.name, f"{len(each.causes)} cause{'s' * (len(each.causes) != 1)}: {each.holds}", each.source)
+        yield ShippedEntry(
+            each.name, f"{len(each.causes)} cause{'s' * (len(each.causes) != 1)}: {each.holds}", each.source
+        )
 
 
-def _laws() -> Iterable[Entry]:
+def _laws() -> Iterable[ShippedEntry]:
     for name in law_names():
         entry = presets("loss_laws.yaml")[name]
         numbers = ", ".join(f"{key} {value:g}" for key, value in entry.items() if isinstance(value, int | float))
-        yield Entry(name, f"form {entry['form']}: {numbers}", str(entry.get("source", "")))
+        yield ShippedEntry(name, f"form {entry['form']}: {numbers}", str(entry.get("source", "")))
 
 
-def _recipes() -> Iterable[Entry]:
+def _recipes() -> Iterable[ShippedEntry]:
     for name, recipe in RECIPES.items():
-        what = f"bytes of a parameter: weight {recipe.weight:g}, gradient {recipe.gradient:g}, optimizer {recipe.optimizer:g}"
-        yield Entry(name, what)
+        parts = f"weight {recipe.weight:g}, gradient {recipe.gradient:g}, optimizer {recipe.optimizer:g}"
+        yield ShippedEntry(name, f"bytes of a parameter: {parts}")
 
 
-def _functions(known: Mapping[str, Any]) -> Callable[[], Iterable[Entry]]:
+def _functions(known: Mapping[str, Any]) -> Callable[[], Iterable[ShippedEntry]]:
     """Functions by the first sentences of what they say."""
-    return lambda: [Entry(name, first_sentence(inspect.getdoc(each) or "")) for name, each in known.items()]
+    return lambda: [ShippedEntry(name, first_sentence(inspect.getdoc(each) or "")) for name, each in known.items()]
 
 
 _PAPER = re.compile(r"arXiv:\d{4}\.\d{4,5}")
@@ -225,7 +227,7 @@ KINDS: Mapping[str, KindOfThing] = {
     "laws": KindOfThing("laws of loss", "run.law, simcluster scaling --law", _laws),
     "resources": KindOfThing(
         "what simcluster sensitivity makes more of", "simcluster sensitivity --resources",
-        lambda: [Entry(name, str(what)) for name, what in RESOURCES.items()],
+        lambda: [ShippedEntry(name, str(what)) for name, what in RESOURCES.items()],
     ),
     "questions": KindOfThing("questions of a run of weeks", "simcluster advise NAME", _functions(ADVICE)),
     "studies": KindOfThing(

@@ -1,4 +1,4 @@
-"""One thing that ships, printed: a file as it is, an entry of a catalogue as YAML with its source, a fault by its keys."""
+"""One thing that ships, printed: a file as it is, an entry of a catalogue as YAML with its source."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.reading import STDIN, shipped_path
 from simcluster.faults import FAULTS
 from simcluster.importers.imported import to_yaml
-from simcluster.registry.kinds import KINDS, Entry, entries_of, names, plain
+from simcluster.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain
 from simcluster.scenario.files import load_topology
-from simcluster.scenario.keys import Key, scenario_keys
+from simcluster.scenario.keys import ScenarioKey, scenario_keys
 from simcluster.scenario.scenario import Changes, load
 from simcluster.schedules import SCHEDULES
 
@@ -63,7 +63,7 @@ def shown(name: str, kind: str | None = None, *, full: bool = False, changes: Ch
     return "\n".join([*_head(entry, of), *_SHOWN.get(of, _nothing)(name)]).rstrip() + "\n"
 
 
-def _head(entry: Entry, kind: str) -> Iterator[str]:
+def _head(entry: ShippedEntry, kind: str) -> Iterator[str]:
     yield f"# {entry.name}: {entry.what}"
     if entry.source:
         yield f"# Source: {entry.source}"
@@ -101,11 +101,11 @@ def _fault(name: str) -> Iterable[str]:
     yield from key_lines(keys, mine)
 
 
-def key_lines(keys: Sequence[Key], above: str) -> Iterator[str]:
+def key_lines(keys: Sequence[ScenarioKey], above: str) -> Iterator[str]:
     """Keys in comments: name, what may stand there, the default, what it says."""
     for key in keys:
         default = f"; {key.default_text} if left out" if key.default_text else "; required" if key.required else ""
-        yield f"#   {key.path.removeprefix(above)}: {key.description} ({key.type}{default})"
+        yield f"#   {key.path.removeprefix(above)}: {key.description} ({key.takes}{default})"
 
 
 def _schedule(name: str) -> Iterable[str]:

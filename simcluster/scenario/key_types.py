@@ -135,7 +135,8 @@ def _said(each: Fragment) -> str:
 
 
 def _all(fragment: Fragment) -> list[Fragment]:
-    return fragment["anyOf"] if "anyOf" in fragment else [fragment]
+    found: list[Fragment] = fragment.get("anyOf", [fragment])
+    return found
 
 
 def _word(value: Any) -> str:

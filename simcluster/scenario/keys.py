@@ -1,7 +1,7 @@
 """Every key that a scenario may have: where, what may stand there, what if it is left out, what it says, in which unit.
 
-The one walk over the sections' fields, for the schema that editors read (``schema``), for the comments of a new scenario
-and for the reference.  What a key says is in ``keys.yaml`` beside this file.
+The one walk over the sections' fields, for the schema that editors read (``schema``), for the comments of a new
+scenario and for the reference.  What a key says is in ``keys.yaml`` beside this file.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ _IN_CLUSTER = "cluster.topology"
 
 
 @dataclass(frozen=True)
-class Key:
+class ScenarioKey:
     """A key of a scenario.
 
-    ``path`` is dotted; an item of a list is ``*``, and a kind of several stands in brackets: ``faults.*[slow_gpu].rank``.
-    ``type`` is in words, ``words`` are those that it may be, if it is one of some, and ``unit`` what a quantity is of
-    ("bytes", "seconds"; "" for others).  ``default`` is as a file writes it, None where there is none: then the key is
-    ``required``, or what follows is in its ``description``.  ``model`` is the class that has the field.
+    ``path`` is dotted; an item of a list is ``*``, and a kind of several stands in brackets, as in
+    ``faults.*[slow_gpu].rank``.  ``takes`` is in words what may stand there, ``words`` are those that it may be, if it
+    is one of some, and ``unit`` what a quantity is of ("bytes", "seconds"; "" for others).  ``default`` is as a file
+    writes it; None where there is none: then the key is ``required``, or its ``description`` says what follows.
+    ``model`` is the class that has the field.
     """
 
     path: str
-    type: str
+    takes: str
     default: Any
     required: bool
     description: str
@@ -54,7 +55,7 @@ class Key:
         return str(self.default).lower() if isinstance(self.default, bool) else _flow(self.default)
 
 
-def scenario_keys() -> tuple[Key, ...]:
+def scenario_keys() -> tuple[ScenarioKey, ...]:
     """All of them, in the order of the sections; a part that may be inside itself is told once."""
     return tuple(_below(ScenarioFields, "", ()))
 
@@ -73,7 +74,7 @@ def _descriptions() -> dict[str, dict[str, str]]:
     return read_document(Path(__file__).with_suffix(".yaml")).data
 
 
-def _below(model: type[BaseModel], path: str, inside: tuple[type[BaseModel], ...]) -> Iterator[Key]:
+def _below(model: type[BaseModel], path: str, inside: tuple[type[BaseModel], ...]) -> Iterator[ScenarioKey]:
     for name, field in model.model_fields.items():
         here = f"{path}.{name}" if path else name
         found = fragment_of(field.annotation, field.metadata)
@@ -81,7 +82,7 @@ def _below(model: type[BaseModel], path: str, inside: tuple[type[BaseModel], ...
         unit, required = unit_in(found), field.is_required() and not one_of_some
         default = None if required else default_of(field, found)
         text, words = text_of(found), words_in(found)
-        yield Key(here, text, default, required, description(model, name), unit, words, model)
+        yield ScenarioKey(here, text, default, required, description(model, name), unit, words, model)
         models = [each for each in models_in(field.annotation, field.metadata) if each not in inside]
         item = ".*" if found.get("type") == "array" else ""
         below = "cluster" if here == _IN_CLUSTER else here
@@ -123,4 +124,3 @@ _SYMBOLS = {"bytes": "B", "bytes per second": "B/s", "FLOP per second": "FLOP/s"
 
 def _flow(value: Any) -> str:
     return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
-

@@ -1,4 +1,4 @@
-"""Which dotted paths a scenario has: those of studies are checked by it, and a key in the wrong place finds its home."""
+"""Which dotted paths a scenario has: by it a study's are checked, and a key in the wrong place finds its home."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.kinds import models_in
 from simcluster.documents.overrides import ADDS
 from simcluster.documents.reading import read_document
-from simcluster.scenario.fields import ClusterSpec
-from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.fields import ClusterSpec, ScenarioFields
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.topology import TOPOLOGIES
 
@@ -32,7 +31,7 @@ def check_path(path: str) -> None:
     Parameters of a topology stand in ``cluster`` itself, as in files; those of every kind of topology are known.  A
     path may add to a list, as overrides do (``faults+``).
     """
-    models: list[type[BaseModel]] = [Scenario]
+    models: list[type[BaseModel]] = [ScenarioFields]
     parts = path.removesuffix(ADDS).split(".")
     for position, part in enumerate(parts):
         if part.isdecimal() and position:  # an item of a list
@@ -82,7 +81,7 @@ def said_elsewhere(key: str) -> str:
 def _homes() -> dict[str, list[str]]:
     """Paths by their last part, and by other names of it."""
     found: dict[str, list[str]] = {}
-    for path in _paths([Scenario], "", ()):
+    for path in _paths([ScenarioFields], "", ()):
         found.setdefault(path.rpartition(".")[2], []).append(path)
     for section, names in _BESIDE_THE_MODELS.items():
         for name in names:

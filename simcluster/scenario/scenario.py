@@ -32,6 +32,7 @@ from simcluster.faults import FaultSpec, placed
 from simcluster.importers.schedule_files import function_in, is_function
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve
+from simcluster.scenario.paths import said_elsewhere
 from simcluster.scenario.pipeline_rules import order_rules
 from simcluster.scenario.rules import broken_rules, oversize
 from simcluster.scenario.sections import Parallel, Pipeline
@@ -55,8 +56,6 @@ class Scenario(ScenarioFields):
     @staticmethod
     def elsewhere(key: str) -> str:
         """Where else a scenario has a key of that name, for the message about one in the wrong place."""
-        from simcluster.scenario.paths import said_elsewhere  # it asks for this class
-
         return said_elsewhere(key)
 
     @model_validator(mode="before")
@@ -139,7 +138,7 @@ Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
 
 
 def load(path: str | Path, overrides: Changes = ()) -> Scenario:
-    """The scenario in a file (``-``: standard input), or the shipped one of that name, with values at dotted paths changed.
+    """The scenario in a file (``-``: standard input), or the shipped one of that name, with changes at dotted paths.
 
     Raises InputError that names the file, line, key, value, rule and a fix.
     """

@@ -15,7 +15,7 @@ from simcluster.collectives import ALGORITHMS
 from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.kinds import WordOf
-from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
+from simcluster.documents.spec import Spec
 from simcluster.nccl import platform_names
 from simcluster.schedules.specs import Rows, ScheduleChoice
 

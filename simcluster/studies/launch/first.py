@@ -106,7 +106,7 @@ def _explained(text: str, what: str, indent: str) -> Iterator[str]:
 
 
 _OTHERS = {
-    "topology": "A topology that ships (simcluster list topologies), or the path of a file; its parameters stand beside it.",
+    "topology": "One that ships (simcluster list topologies), or the path of a file; its parameters stand beside it.",
     "preset": "A model that ships (simcluster list models), or the path of a config.json; keys beside it win.",
 }
 
@@ -135,8 +135,9 @@ def first_scenario(
     """
     own = {} if sequence_length is None else {"sequence_length": sequence_length}
     place, count = _cluster(cluster, gpus)
+    called = (Path(model).parent.name or model) if model.endswith(".json") else model
     document: dict[str, Any] = {
-        "name": f"{Path(model).parent.name or model if model.endswith('.json') else model}, {count} GPUs of {Path(cluster).stem}",
+        "name": f"{called}, {count} GPUs of {Path(cluster).stem}",
         "cluster": place,
         "gpus": count,
         "model": {"preset": model, **own},
@@ -171,6 +172,7 @@ def _cluster(name: str, gpus: int | None) -> tuple[dict[str, Any], int]:
         wanted = -(-gpus // machine)
         return {**place, "nodes": wanted}, gpus
     if gpus > there:
-        raise InputError(f"{name} has {there} GPUs, and no number of nodes that could be raised; use --gpus {there} or fewer")
+        raise InputError(
+            f"{name} has {there} GPUs, and no number of nodes that could be raised; use --gpus {there} or fewer"
+        )
     return place, gpus
-

@@ -1,4 +1,4 @@
-"""A layout that fits: of a model on a number of GPUs, the first that leaves memory free, those that should be fast first.
+"""A layout that fits: the first that leaves memory free, of those of a model on a number of GPUs, by what they cost.
 
 What a layout costs is a rough guess that only orders what is tried; bytes are counted as a run counts them.  Planning:
 nothing is played, so that it takes a second; ``studies/search`` finds the best.
@@ -25,7 +25,7 @@ _BY_TP, _BY_EP, _APART = 0.03, 0.02, 0.1  # for each doubling: in a machine, and
 
 
 class FirstLayout(NamedTuple):
-    """A layout and its batch: ``values`` are changes of the scenario at dotted paths; ``held`` bytes of the fullest GPU."""
+    """A layout and its batch: ``values`` are changes at dotted paths, ``held`` the bytes of the fullest GPU."""
 
     values: Mapping[str, Any]
     held: float
@@ -59,7 +59,9 @@ def first_layout(base: Scenario, batch: int, *, own_batch: bool, headroom: float
         closest = min(closest, size)
     what = f"{base.model.name or 'the model'} on {base.gpus} GPUs"
     if closest == math.inf:
-        raise InputError(f"{what}: no layout goes with a batch of {batch} sequences; give another, as in --batch {base.gpus}")
+        raise InputError(
+            f"{what}: no layout goes with a batch of {batch} sequences; give another, as in --batch {base.gpus}"
+        )
     raise InputError(
         f"{what}: no layout fits with {headroom:.0%} of memory left free; the closest holds {closest / 1e9:.1f} GB of "
         f"{capacity / 1e9:.1f}: use more GPUs, larger ones, or a smaller model"
@@ -97,9 +99,7 @@ def _laid_out(base: Scenario, tried: _Tried) -> Scenario | None:
     even = base.model.layers % tried.pp == 0
     pipeline = base.pipeline.model_copy(update={"layers_per_stage": "even" if even else "auto"})
     training = base.training.model_copy(update={"global_batch": tried.batch, "recompute": tried.recompute})
-    overlap = base.overlap.model_copy(
-        update={"grad_reduce": dp > 1, "param_gather": dp > 1, "tensor": tried.tp > 1}
-    )
+    overlap = base.overlap.model_copy(update={"grad_reduce": dp > 1, "param_gather": dp > 1, "tensor": tried.tp > 1})
     sections = {"parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap}
     changed = base.model_copy(update=sections)
     try:
