@@ -211,7 +211,7 @@ def test_inline_topology_and_python_objects() -> None:
         Scenario.model_validate({**scenario.document(), "gpus": 32})
     fields = {name: getattr(scenario, name) for name in Scenario.model_fields}
     assert Scenario(**fields) == scenario
-    with pytest.raises(ValidationError, match="must be the GPUs"):
+    with pytest.raises(InputError, match="must be the GPUs"):
         Scenario(**{**fields, "gpus": 32})
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -285,10 +286,17 @@ def _scalar(tag: str, node: Node, place: str) -> Any:
 def validate(target: type[M] | TypeAdapter[M], document: Document) -> M:
     """The document as a model (or as what a ``TypeAdapter`` describes); InputError listing up to 5 problems."""
     adapter = target if isinstance(target, TypeAdapter) else TypeAdapter(target)
-    try:
+    with checking(document, getattr(target, "_type", target)):
         return adapter.validate_python(document.data)
+
+
+@contextmanager
+def checking(document: Document, annotation: Any) -> Iterator[None]:
+    """What pydantic finds wrong with the document is told of its keys and lines; InputError listing up to 5 problems."""
+    try:
+        yield
+        return
     except ValidationError as error:
-        annotation = getattr(target, "_type", target)
         found = complaints(error, annotation, document.data)
     except RuleError as problems:
         found = list(problems.complaints)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
 
@@ -9,6 +11,13 @@ class Spec(BaseModel):
     """A frozen piece of a scenario or topology file; an unknown key is an error, never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __dir__(self) -> Iterable[str]:
+        """What is its own, without the fifty names that pydantic puts on every model."""
+        return [name for name in super().__dir__() if name.startswith("__") or name not in _OF_EVERY_MODEL]
+
+
+_OF_EVERY_MODEL = frozenset(dir(BaseModel))
 
 
 NUMBER_OR_TEXT = WithJsonSchema({"type": ["number", "string"]})

@@ -49,10 +49,13 @@ _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
     """The document with overrides applied and everything that it refers to in place."""
     overrides, given = list(overrides), document.data
-    document = apply_overrides(_short_names(document), schedule_alone([_short_name(pair) for pair in overrides]))
+    in_a_file = bool(document.marks) and not document.source.startswith("<")
+    document = _short_names(_named_alone(document))
+    document = apply_overrides(document, schedule_alone([_short_name(pair) for pair in overrides]))
+    document = _named_alone(document)
     document = _resolve_faults(_resolve_schedule(_resolve_model(_resolve_cluster(document))))
     if "name" not in document.data:
-        name = Path(document.source).stem if document.marks and not document.source.startswith("<") else "scenario"
+        name = Path(document.source).stem if in_a_file else "scenario"
         document = replace(document, data={"name": name, **document.data})
     return replace(document, data=no_longer_measured(document.data, given, [_short_name(pair) for pair in overrides]))
 
@@ -91,6 +94,17 @@ def schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     if schedule is None or takes or "pipeline.chunks" in given or "pipeline" in given:
         return overrides
     return [*overrides, ("pipeline.chunks", 1)]
+
+
+def _named_alone(document: Document) -> Document:
+    """A topology's or a model's name in the place of its section stands for a section with no more than that name."""
+    alone = {"cluster": "topology", "model": "preset"}
+    named = {
+        section: {key: document.data[section]}
+        for section, key in alone.items()
+        if isinstance(document.data.get(section), str)
+    }
+    return replace(document, data={**document.data, **named}) if named else document
 
 
 def _short_names(document: Document) -> Document:
@@ -198,14 +212,12 @@ def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
     return "/" in name or "\\" in name or name.endswith(suffixes)
 
 
-def load_topology(name: str | Path, overrides: Iterable[tuple[str, Any]] = ()) -> TopologySpec:
-    """The document of a topology file, or of the shipped topology of that name, with values set at dotted paths.
+def load_topology(name: str | Path | Mapping[str, Any], overrides: Iterable[tuple[str, Any]] = ()) -> TopologySpec:
+    """The document of a topology file, of the shipped topology of that name, or given, with values at dotted paths set.
 
     Raises InputError that names the file, line, key and a fix.
     """
-    path = Path(name)
-    by_name = not path.exists() and str(name) != STDIN and not _is_path(str(name), _TOPOLOGY_ENDINGS)
-    document = _read_topology(shipped_path("topologies", str(name)) if by_name else path)
+    document = _topology_document(name)
     changed = apply_overrides(document, overrides)
     whole = _with_device(changed.data, _folder(changed, ("device",)))
     topology = validate(_TOPOLOGY, expand_import(replace(changed, data=whole)))
@@ -215,13 +227,29 @@ def load_topology(name: str | Path, overrides: Iterable[tuple[str, Any]] = ()) -
     return topology
 
 
-def load_cluster(name: str | Path, overrides: Iterable[tuple[str, Any]] = ()) -> Cluster:
+def _topology_document(name: str | Path | Mapping[str, Any]) -> Document:
+    """As it is written; of a mapping with a ``topology``, which is a scenario's section, with the parameters beside
+    it."""
+    if isinstance(name, Mapping):
+        here, data = Path(), dict(name)
+        if "scale" in data:
+            raise InputError("scale: is for the cluster of a scenario, not for one by itself; leave it out")
+        if "topology" in data:
+            data = _resolve_cluster(Document({"cluster": data}, "<cluster>", here)).data["cluster"]["topology"]
+        return Document(data, "<topology>", here)
+    path = Path(name)
+    by_name = not path.exists() and str(name) != STDIN and not _is_path(str(name), _TOPOLOGY_ENDINGS)
+    return _read_topology(shipped_path("topologies", str(name)) if by_name else path)
+
+
+def load_cluster(name: str | Path | Mapping[str, Any], overrides: Iterable[tuple[str, Any]] = ()) -> Cluster:
     """The cluster of such a topology, built; InputError as above, and for a graph in which GPUs cannot be reached."""
     topology = load_topology(name, overrides)
     try:
         return topology.build()
     except InputError as error:
-        raise InputError(f"{name}: {error}") from None
+        called = topology.name if isinstance(name, Mapping) else name
+        raise InputError(f"{called}: {error}") from None
 
 
 # --- the model ------------------------------------------------------------------------------------------------------

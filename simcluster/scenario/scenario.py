@@ -11,16 +11,17 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import model_validator
+from pydantic import BaseModel, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import RuleError, did_you_mean
+from simcluster.documents.diagnostics import RuleError, did_you_mean, shown
 from simcluster.documents.overrides import parse_override
 from simcluster.documents.reading import (
     STDIN,
     Document,
+    checking,
     parse_document,
     read_document,
     refuse_shipped,
@@ -29,16 +30,37 @@ from simcluster.documents.reading import (
     validate,
 )
 from simcluster.faults import FaultSpec, placed
-from simcluster.importers.schedule_files import function_in, is_function
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve
+from simcluster.scenario.left_out import built, fill, parallel_of, pipeline_of
 from simcluster.scenario.paths import said_elsewhere
 from simcluster.scenario.pipeline_rules import order_rules
-from simcluster.scenario.rules import broken_rules, oversize
-from simcluster.scenario.sections import Parallel, Pipeline
+from simcluster.scenario.rules import broken_rules
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import Rows
-from simcluster.topology import Cluster
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from simcluster.scenario.typed import Sections
+
+Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
+"""Overrides: {"parallel.tp": 4}, [("parallel.tp", 4)] or ["parallel.tp=4"]."""
+
+_ORIGIN = "_origin"  # among a scenario's attributes, beside its fields
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a scenario was made from: a document as somebody wrote it, and the changes to it."""
+
+    document: Document
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    def changed(self, more: Changes) -> Scenario:
+        """The scenario with further changes, which come last."""
+        origin = Origin(self.document, (*self.changes, *pairs_of(more)))
+        return _with_origin(validate(Scenario, resolve(origin.document, origin.changes)), origin)
 
 
 class Scenario(ScenarioFields):
@@ -49,14 +71,22 @@ class Scenario(ScenarioFields):
     as one longest ``path`` through all ops, refused where that would not be exact, the faster of what is exact
     (``auto``), or op by op of every rank by the slow ``reference``; times are the same to the bit.  With ``replicas``
     it is played so often, each time with draws of its own from ``seed`` (``montecarlo``).  ``framework`` is another
-    word for ``software``.  Raises InputError (pydantic's
-    ValidationError, if made without ``load``) with every broken rule.
+    word for ``software``.  ``Scenario(cluster=..., model=..., training=...)`` takes what a file takes: names, units as
+    text, mappings.  Raises InputError with every broken rule.
     """
 
     @staticmethod
     def elsewhere(key: str) -> str:
         """Where else a scenario has a key of that name, for the message about one in the wrong place."""
         return said_elsewhere(key)
+    def __init__(self, **sections: Unpack[Sections]) -> None:
+        origin = Origin(Document(data=_plain(sections), source="Scenario(...)", folder=Path()))
+        resolved = resolve(origin.document)
+        with checking(resolved, Scenario):
+            super().__init__(**resolved.data)
+        _with_origin(self, origin)
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # read documents are checked without it
 
     @model_validator(mode="before")
     @classmethod
@@ -72,14 +102,36 @@ class Scenario(ScenarioFields):
         RuleError with all broken rules.  This is where the cluster is built; its spec keeps it, so copies of the
         scenario share it.
         """
-        cluster = _built(self)
-        _fill(self, "gpus", self.gpus or len(cluster.gpus))
-        _fill(self, "parallel", _parallel(self))
-        _fill(self, "faults", placed(self.data.faults(self.faults) if self.data else self.faults))
-        _fill(self, "pipeline", _pipeline(self))
+        cluster = built(self)
+        fill(self, "gpus", self.gpus or len(cluster.gpus))
+        fill(self, "parallel", parallel_of(self))
+        fill(self, "faults", placed(self.data.faults(self.faults) if self.data else self.faults))
+        fill(self, "pipeline", pipeline_of(self))
         if broken := broken_rules(self):
             raise RuleError(broken)
         return self
+
+    def with_(self, changes: Changes = (), /, **more: Any) -> Scenario:
+        """A changed copy, checked as a whole: ``scenario.with_({"parallel.tp": 4})`` or ``with_(parallel__tp=4)``.
+
+        The same as the document that it was made from, read with these changes as well: what that leaves out (dp, the
+        number of GPUs) follows anew.  Of a scenario that was changed otherwise, its ``document`` is what is changed.
+        InputError with the lines of the file, where it was read from one.
+        """
+        return self.origin.changed([*pairs_of(changes), *keyword_pairs(more)])
+
+    @property
+    def origin(self) -> Origin:
+        """What it was made from; its own document, where that is not known."""
+        found: Origin | None = vars(self).get(_ORIGIN)
+        return found or Origin(Document(data=self.document(), source=self.name, folder=Path()))
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with values changed unchecked; pydantic's."""
+        copied = super().model_copy(update=update, deep=deep)
+        if update:
+            vars(copied).pop(_ORIGIN, None)
+        return copied
 
     def with_schedule(self, what: Schedule | ScheduleFunction) -> Self:
         """The same scenario with a schedule of one's own: the data, or a function (stages, microbatches, chunks).
@@ -133,32 +185,61 @@ class Scenario(ScenarioFields):
         return self.model_copy(update={"faults": self.given_faults}).model_dump(mode="json", exclude_none=True)
 
 
-Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
-"""Overrides: {"parallel.tp": 4}, [("parallel.tp", 4)] or ["parallel.tp=4"]."""
-
-
-def load(path: str | Path, overrides: Changes = ()) -> Scenario:
-    """The scenario in a file (``-``: standard input), or the shipped one of that name, with changes at dotted paths.
+def load(path: str | Path | Mapping[str, Any], overrides: Changes = ()) -> Scenario:
+    """The scenario in a file (``-``: standard input), the shipped one of that name, or that of a document, with values
+    at dotted paths changed.
 
     Raises InputError that names the file, line, key, value, rule and a fix.
     """
-    return _scenario(read_document(scenario_path(path)), overrides)
+    if isinstance(path, Mapping):
+        return from_document(path, overrides)
+    return Origin(read_document(scenario_path(path))).changed(overrides)
 
 
 def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
     """The scenario written in ``text``; paths in it are relative to ``folder``."""
-    return _scenario(parse_document(text, source="<text>", folder=folder), overrides)
+    return Origin(parse_document(text, source="<text>", folder=folder)).changed(overrides)
 
 
 def from_document(data: Mapping[str, Any], overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
     """The scenario that plain data says, as a file would; ``from_document(s.document()) == s``."""
-    return _scenario(Document(data=dict(data), source="<document>", folder=Path(folder)), overrides)
+    return Origin(Document(data=_plain(data), source="<document>", folder=Path(folder))).changed(overrides)
 
 
-def _scenario(document: Document, overrides: Changes) -> Scenario:
-    items = overrides.items() if isinstance(overrides, Mapping) else overrides
-    pairs = [parse_override(item) if isinstance(item, str) else item for item in items]
-    return validate(Scenario, resolve(document, pairs))
+def pairs_of(changes: Changes) -> list[tuple[str, Any]]:
+    """Changes as (dotted path, value); InputError for one that is none."""
+    if isinstance(changes, str):
+        changes = [changes]
+    items = changes.items() if isinstance(changes, Mapping) else changes
+    pairs = [parse_override(item) if isinstance(item, str) else item for item in _each(items)]
+    if wrong := [pair for pair in pairs if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str))]:
+        raise InputError(f'changes are {{"parallel.tp": 4}}, got {shown(wrong[0])}')
+    return pairs
+
+
+def _each(items: object) -> Iterable[Any]:
+    if isinstance(items, Iterable):
+        return items
+    raise InputError(f'changes are {{"parallel.tp": 4}} or ["parallel.tp=4"], got {type(items).__name__}')
+
+
+def keyword_pairs(keywords: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Keywords as changes: parallel__tp=4 is parallel.tp."""
+    return [(name.replace("__", "."), value) for name, value in keywords.items()]
+
+
+def _plain(value: Any) -> Any:
+    """Data as a file has them, where parts of them are specs."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_none=True)
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _with_origin(scenario: Scenario, origin: Origin) -> Scenario:
+    vars(scenario)[_ORIGIN] = origin
+    return scenario
 
 
 def scenario_path(path: str | Path) -> Path:
@@ -179,54 +260,20 @@ def scenario_path(path: str | Path) -> Path:
     raise InputError(f"{path}: no such file, and no shipped scenario{hint}; shipped: {', '.join(names) or 'none'}")
 
 
-# --- what a document leaves out ---------------------------------------------------------------------------------------
-
-
-def _fill(scenario: Scenario, field: str, value: object) -> None:
-    object.__setattr__(scenario, field, value)  # frozen for everybody else
-
-
-def _built(scenario: Scenario) -> Cluster:
-    """The cluster, unless it is too large or cannot be."""
-    if too_large := oversize(scenario.cluster.topology):
-        raise RuleError([(("cluster",), too_large)])
-    try:
-        return scenario.cluster.built
-    except InputError as error:
-        raise RuleError([(("cluster",), str(error))]) from None
-
-
-def _parallel(scenario: Scenario) -> Parallel:
-    """With dp: what the other axes leave of the GPUs, where they divide them."""
-    parallel = scenario.parallel
-    others = parallel.tp * parallel.pp * parallel.cp
-    if parallel.dp or scenario.gpus % others:
-        return parallel
-    return parallel.model_copy(update={"dp": scenario.gpus // others})
-
-
-def _pipeline(scenario: Scenario) -> Pipeline:
-    """With the rows that a schedule FILE.py:FUNCTION gives for the counts of this scenario."""
-    pipeline, training = scenario.pipeline, scenario.training
-    name, together = pipeline.schedule, scenario.parallel.dp * training.micro_batch
-    if not isinstance(name, str) or not is_function(name):
-        return pipeline
-    if not together or training.global_batch % together:
-        return pipeline  # the rules complain
-    counts = scenario.parallel.pp, scenario.microbatches, pipeline.chunks
-    try:
-        rows = Rows.of(make_schedule(function_in(name), *counts))
-    except InputError as error:
-        raise RuleError([(("pipeline", "schedule"), str(error))]) from None
-    return pipeline.model_copy(update={"schedule": rows, "chunks": 1})
-
-
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What variants are variants of: the name or path of a scenario file, or a document with its folder."""
+    """What variants are variants of: the name or path of a scenario file, or a document with its folder; with
+    ``fixed`` changes, of which those of a variant come last."""
 
     what: Mapping[str, Any] | str
     folder: str = "."
+    fixed: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Base:
+        """The one whose variants are those of the document that a scenario was made from."""
+        document, changes = scenario.origin.document, scenario.origin.changes
+        return cls({"name": scenario.name, **document.data}, str(document.folder), changes)
 
     def __post_init__(self) -> None:
         if self.what == STDIN:  # other processes have no part in it
@@ -235,8 +282,8 @@ class Base:
     def scenario(self, changes: tuple[tuple[str, Any], ...]) -> Scenario:
         """The base with values at dotted paths changed; InputError if that cannot be."""
         if isinstance(self.what, str):
-            return load(self.what, changes)
-        return from_document(self.what, changes, folder=self.folder)
+            return load(self.what, (*self.fixed, *changes))
+        return from_document(self.what, (*self.fixed, *changes), folder=self.folder)
 
     def fingerprint(self) -> str:
         """Equal for bases that give the same variants: of what they say, as resolved where that can be done without
@@ -245,6 +292,7 @@ class Base:
             document: Any = self.scenario(()).document()
         except InputError:
             document = read_document(scenario_path(self.what)).data if isinstance(self.what, str) else self.what
+            document = [document, self.fixed] if self.fixed else document
         text = json.dumps(document, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -46,7 +46,7 @@ def changed(variant: Variant) -> Scenario:
     paths = [path.split(".") for path, _ in variant.changes]
     schedules = [value for path, value in variant.changes if path == "pipeline.schedule"]
     plain = all(isinstance(value, str) and value in SCHEDULES for value in schedules)
-    if isinstance(variant.base.what, str) and plain and all(len(path) == 2 and path[0] in SECTIONS for path in paths):
+    if isinstance(variant.base.what, str) and not variant.base.fixed and plain and all(len(path) == 2 and path[0] in SECTIONS for path in paths):
         try:
             return _changed(_base(variant.base.what), schedule_alone(list(variant.changes)))
         except (InputError, ValueError):
@@ -61,7 +61,7 @@ def _changed(sections: dict[str, Any], changes: list[tuple[str, Any]]) -> Scenar
         values = {field: getattr(own, field) for field in type(own).model_fields}
         values |= {path.partition(".")[2]: value for path, value in changes if path.startswith(f"{name}.")}
         found[name] = type(own)(**values)
-    return Scenario(**found)
+    return Scenario.model_validate(found)  # parts that were checked already
 
 
 @lru_cache(maxsize=4)
