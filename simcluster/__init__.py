@@ -1,9 +1,10 @@
 """Replay one training step of a large model on a GPU cluster, as events.
 
-    scenario = simcluster.load("scenarios/gpt3_175b_64xa100.yaml")
+    scenario = simcluster.scenario("gpt3_175b_64xa100", {"parallel.tp": 4})
     result = simcluster.simulate(scenario)
-    table = simcluster.compare([scenario, other])
+    table = simcluster.compare({"tp 4": result, "as shipped": "gpt3_175b_64xa100"})
 
+Wherever a scenario is wanted its shipped name, its path, a dict (what a file holds) or a Scenario will do.
 Names are imported when first used, so that ``import simcluster`` costs nothing.
 """
 
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from simcluster.base.old_names import find_old_names
+from simcluster.base.version import VERSION
 
 if TYPE_CHECKING:
     from simcluster.base.errors import InputError as InputError
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from simcluster.results.distribution import compare_replicas as compare_replicas
     from simcluster.results.result import Result as Result
     from simcluster.scenario.files import load_cluster as load_cluster
+    from simcluster.scenario.given import scenario as scenario
     from simcluster.scenario.scenario import Scenario as Scenario
     from simcluster.scenario.scenario import load as load
     from simcluster.scenario.scenario import load_text as load_text
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
     from simcluster.studies.whatif.straggling import stragglers as stragglers
 
 
+__version__ = VERSION
+
 _HOME = {
     "Costs": "simcluster.bench.given_times",
     "InputError": "simcluster.base.errors",
@@ -80,6 +85,7 @@ _HOME = {
     "plots": "simcluster.show.plots",
     "scaling": "simcluster.studies.scaling.scale",
     "replay_failures": "simcluster.studies.long_run.replays",
+    "scenario": "simcluster.scenario.given",
     "sensitivity": "simcluster.studies.whatif.sensitivities",
     "simulate": "simcluster.simulate",
     "simulate_costs": "simcluster.bench.given_times",
@@ -102,6 +108,10 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'simcluster' has no attribute {name!r}")
     module = import_module(_HOME[name])
     return module if name == "plots" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
 
 
 class _Package(ModuleType):

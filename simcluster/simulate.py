@@ -12,6 +12,7 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import playing
 from simcluster.faults.where import OnLinks
 from simcluster.results.result import Result
+from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
@@ -20,16 +21,19 @@ from simcluster.step.planned import Change, Planned, plan, prepare
 from simcluster.step.play import play
 from simcluster.symmetry.optimistic import OptimisticFold
 
+ResultLike = ScenarioLike | Result
+"""A result, or whatever says a scenario, which is simulated then."""
+
 
 def simulate(
-    scenario: Scenario,
+    scenario: ScenarioLike,
     *,
     schedule: Schedule | ScheduleFunction | None = None,
     folded: bool = True,
     collapsed: bool = True,
     engine: Engine | None = None,
 ) -> Result:
-    """Replay the scenario's steps.
+    """Replay the scenario's steps; a scenario is a shipped name, a path, a dict, a Scenario or what was made of one.
 
     ``schedule`` takes the place of the scenario's: a Schedule, or a function (stages, microbatches, chunks) that
     returns one; InputError, with the place marked, if it is broken.  ``folded=False`` plays every rank by itself,
@@ -37,6 +41,7 @@ def simulate(
     "reference" is the plain meaning of a step, which all others equal (``simcluster.reference.plain``).  With faults
     that can make stragglers, the step is replayed without them as well, once somebody asks for the slowdown.
     """
+    scenario = scenario_of(scenario, "simulate")
     if schedule is not None:
         scenario = scenario.with_schedule(schedule)
     if engine is not None:
@@ -49,6 +54,14 @@ def simulate(
 
     without = clean if scenario.straggling else None
     return replay(scenario, folded=folded, collapsed=collapsed, clean=without, planned=planned)
+
+
+def result_of(given: ResultLike, caller: str) -> Result:
+    """What ``caller`` was given, as a result: simulated now if it is not one yet."""
+    if isinstance(given, Result):
+        return given
+    takes = "a result or a scenario (a shipped name, a path, a dict, a Scenario)"
+    return simulate(scenario_of(given, caller, takes))
 
 
 @collector_off()

@@ -108,7 +108,7 @@ def within(module: str, *parts: str) -> bool:
 FENCES = {
     "simpy": ("engine", "reference", "bench.collective", "longrun.events"),
     "matplotlib": ("show",),
-    "pandas": ("results", "interop.recorded.written", "studies", "show", "cli"),
+    "pandas": ("base.tables", "results", "interop.recorded.written", "studies", "show", "cli"),
     "ruamel": ("documents.reading",),
     "networkx": ("topology", "bench", "importers", "show"),
     "torch": ("evidence.calibration",),

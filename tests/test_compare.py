@@ -141,4 +141,7 @@ def test_the_versions_agree() -> None:
     from simcluster.results.result import VERSION
 
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["project"]["version"] == VERSION
+    assert project["project"]["dynamic"] == ["version"]  # the one source: nowhere is it written twice
+    source = project["tool"]["hatch"]["version"]["path"]
+    assert f'VERSION = "{VERSION}"' in (Path(__file__).parents[1] / source).read_text(encoding="utf-8")
+    assert simcluster.__version__ == VERSION

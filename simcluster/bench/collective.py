@@ -27,6 +27,7 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.engine.network import Network
 from simcluster.engine.stepwise import Stepwise
 from simcluster.nccl import bus_factor, load_platform
+from simcluster.scenario.given import ClusterLike, cluster_of
 from simcluster.topology import Cluster
 from simcluster.traffic.link_usage import drawn_at_once, patterns_of
 from simcluster.traffic.methods import Method, Methods, activities, phases_of, round_of
@@ -79,7 +80,7 @@ class CollectiveTime:
 
 
 def collective_times(
-    cluster: Cluster,
+    cluster: ClusterLike,
     gpus: Sequence[int],
     kind: str,
     size: float | Parts,
@@ -92,6 +93,7 @@ def collective_times(
 ) -> CollectiveTime:
     """Play one collective of ``size`` bytes over the GPUs (indices in ``cluster.gpus``) of a group.
 
+    ``cluster`` is one that is built, a shipped topology's name or path or document, or the scenario that has it.
     ``kind`` is a key of ALGORITHMS.  ``nccl`` names the platform whose latencies, rates and choices NCCL would have
     there (see ``methods``): "auto" is what the cluster says, "none" leaves all to the links.  ``algorithm`` is one of
     the kind's; "auto" takes what NCCL would pick, without a platform the first.  A ``send`` goes from the first of two
@@ -103,7 +105,7 @@ def collective_times(
     arrivals that are not a time from 0 on per rank.
     """
     return concurrent_times(
-        cluster, [gpus], kind, size, algorithm=algorithm, detail=detail,
+        cluster_of(cluster, "collective_times"), [gpus], kind, size, algorithm=algorithm, detail=detail,
         arrivals=None if arrivals is None else [arrivals], nccl=nccl, root=root,
     )[0]  # fmt: skip
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.version import VERSION
 from simcluster.cli.arguments import Parser, did_you_mean
 from simcluster.cli.common import output_path, written_at
 from simcluster.cli.encoding import never_fail
@@ -105,12 +106,7 @@ class _Version(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="print the version and exit")
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import PackageNotFoundError, version  # slow to import; wanted here only
-
-        try:
-            print(f"simcluster {version('simcluster')}")
-        except PackageNotFoundError:
-            print("simcluster, run from its source without being installed")
+        print(f"simcluster {VERSION}")
         parser.exit()
 
 

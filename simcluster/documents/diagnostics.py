@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -55,6 +55,13 @@ def shown(value: object) -> str:
     except ValueError:  # an integer of thousands of digits
         return "a huge number"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def refuse(given: object, caller: str, takes: str) -> NoReturn:
+    """InputError: "stragglers takes a result, got int: 3"."""
+    plain = isinstance(given, str | int | float | list | tuple | Mapping)
+    told = f"{type(given).__name__}: {shown(given)}" if plain else getattr(given, "__name__", type(given).__name__)
+    raise InputError(f"{caller} takes {takes}, got {told}")
 
 
 def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint]:

@@ -292,7 +292,7 @@ def validate(target: type[M] | TypeAdapter[M], document: Document) -> M:
 
 @contextmanager
 def checking(document: Document, annotation: Any) -> Iterator[None]:
-    """What pydantic finds wrong with the document is told of its keys and lines; InputError listing up to 5 problems."""
+    """Tells what pydantic finds wrong with the document of its keys and lines; InputError listing up to 5 problems."""
     try:
         yield
         return

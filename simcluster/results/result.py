@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.version import VERSION as VERSION
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import Job
 from simcluster.results.host_copies import activations_in_host, copies_of
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from simcluster.scenario.loading import Loading
     from simcluster.scenario.scenario import Scenario
 
-VERSION = "0.1.0"
 _WORTH_A_NOTE = 0.01  # of the step
 
 

@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document, preset_near
 from simcluster.devices.device import Device
 from simcluster.devices.files import described, names_device_file
-from simcluster.documents.diagnostics import KeyPath, did_you_mean, shown
+from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import (
     STDIN,
@@ -43,6 +43,7 @@ from simcluster.schedules.specs import Rows
 from simcluster.topology import AnyTopology, Cluster, TopologySpec
 
 _TOPOLOGY: TypeAdapter[TopologySpec] = TypeAdapter(AnyTopology)
+A_CLUSTER = "a cluster (a shipped topology's name, a path, a dict, a Cluster)"
 _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 
 
@@ -237,6 +238,8 @@ def _topology_document(name: str | Path | Mapping[str, Any]) -> Document:
         if "topology" in data:
             data = _resolve_cluster(Document({"cluster": data}, "<cluster>", here)).data["cluster"]["topology"]
         return Document(data, "<topology>", here)
+    if not isinstance(name, str | Path):
+        refuse(name, "load_cluster", A_CLUSTER)
     path = Path(name)
     by_name = not path.exists() and str(name) != STDIN and not _is_path(str(name), _TOPOLOGY_ENDINGS)
     return _read_topology(shipped_path("topologies", str(name)) if by_name else path)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
-from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import shown
-from simcluster.scenario.files import load_cluster
+from simcluster.documents.diagnostics import refuse
+from simcluster.scenario.files import A_CLUSTER, load_cluster
 from simcluster.scenario.scenario import Base, Changes, Scenario, keyword_pairs, load, load_text, pairs_of
 from simcluster.scenario.typed import Sections
 from simcluster.topology import Cluster
@@ -74,11 +73,4 @@ def cluster_of(given: ClusterLike, caller: str) -> Cluster:
         return load_cluster(given)
     if isinstance(given, Scenario):
         return given.cluster.built
-    return refuse(given, caller, "a cluster (a shipped topology's name, a path, a dict, a Cluster) or a Scenario")
-
-
-def refuse(given: object, caller: str, takes: str) -> NoReturn:
-    """InputError: "stragglers takes a result, got int: 3"."""
-    plain = isinstance(given, str | int | float | list | tuple | Mapping)
-    told = f"{type(given).__name__}: {shown(given)}" if plain else getattr(given, "__name__", type(given).__name__)
-    raise InputError(f"{caller} takes {takes}, got {told}")
+    return refuse(given, caller, f"{A_CLUSTER} or a Scenario")

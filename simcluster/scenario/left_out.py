@@ -1,4 +1,4 @@
-"""What a document leaves out and follows from the rest of it: the cluster as built, dp, rows of a schedule's function."""
+"""What a document leaves out, made of the rest of it: the cluster as built, dp, rows of a schedule's function."""
 
 from __future__ import annotations
 

@@ -212,8 +212,9 @@ def pairs_of(changes: Changes) -> list[tuple[str, Any]]:
         changes = [changes]
     items = changes.items() if isinstance(changes, Mapping) else changes
     pairs = [parse_override(item) if isinstance(item, str) else item for item in _each(items)]
-    if wrong := [pair for pair in pairs if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str))]:
-        raise InputError(f'changes are {{"parallel.tp": 4}}, got {shown(wrong[0])}')
+    for pair in pairs:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise InputError(f'changes are {{"parallel.tp": 4}}, got {shown(pair)}')
     return pairs
 
 
@@ -231,7 +232,8 @@ def keyword_pairs(keywords: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def _plain(value: Any) -> Any:
     """Data as a file has them, where parts of them are specs."""
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_none=True)
+        dumped = value.model_dump(mode="json", exclude_none=True)
+        return {key: inner for key, inner in dumped.items() if key != "dp" or inner}  # 0: left out
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value

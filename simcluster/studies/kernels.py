@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from simcluster.base.errors import InputError
+from simcluster.base.tables import Records
 from simcluster.devices.device import Device, kernel_seconds
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import (
@@ -24,9 +25,10 @@ from simcluster.model.layers import (
 )
 from simcluster.model.mixture_sections import mixture
 from simcluster.model.transformer import Model
+from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.job import facts_of, job_of
 from simcluster.scenario.memory_plan import shape_of
-from simcluster.scenario.scenario import Scenario, load
+from simcluster.scenario.scenario import Scenario
 
 PHASES = ("forward", "recompute", "input_grad", "weight_grad")
 Roof = Literal["compute", "memory", "launch"]
@@ -90,12 +92,12 @@ class KernelRow:
         }  # fmt: skip
 
 
-def kernels(scenario: Scenario | str, stage: int = 0) -> tuple[KernelRow, ...]:
+def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
     """What a rank of the stage launches in a step, in the order of the model, alike ones of all layers in one row.
 
     InputError for a stage that the job does not have.
     """
-    scenario = load(scenario) if isinstance(scenario, str) else scenario
+    scenario = scenario_of(scenario, "kernels")
     stages = scenario.parallel.pp
     if not 0 <= stage < stages:
         raise InputError(
@@ -124,7 +126,7 @@ def kernels(scenario: Scenario | str, stage: int = 0) -> tuple[KernelRow, ...]:
                     key = here.block, kernel.name, phase, kernel
                     before = found[key].launches if key in found else 0
                     found[key] = replace(row, launches=before + here.layers * microbatches)
-    return tuple(found.values())
+    return Records(found.values())
 
 
 def layer_sections(

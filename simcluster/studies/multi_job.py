@@ -18,6 +18,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile
 from simcluster.devices.device import Device, load_device
+from simcluster.documents.diagnostics import refuse
 from simcluster.engine.choose import play_by
 from simcluster.engine.lower import Choices, lower
 from simcluster.faults.capacities import in_cluster, joint_capacities, joint_disturbances, own_machines, with_permanent
@@ -27,6 +28,7 @@ from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
 from simcluster.results.timeline import mean_step, step_ends
+from simcluster.scenario.given import ClusterLike, ScenarioLike, cluster_of, scenario_of
 from simcluster.scenario.job import batch_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import choices_of, plan_job, where_proved
@@ -65,14 +67,17 @@ class Shared:
         return self.step_time / self.alone
 
 
-def simulate_together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool = True) -> list[Shared]:
-    """Play jobs on one cluster, each by itself and all at once.
+def simulate_together(
+    jobs: Sequence[Placed | tuple[ScenarioLike, Sequence[int]]], cluster: ClusterLike, *, folded: bool = True
+) -> list[Shared]:
+    """Play jobs on one cluster, each by itself and all at once; a job may be a pair of its scenario and its GPUs.
 
     Faults of ranks are a job's own, and what is wrong with links is wrong for all jobs, alone and together; jobs count
     their ranks and machines from 0, and times count from the begin of all jobs.  Raises InputError when a GPU is given
     twice or is not in the cluster, when a job's ranks and GPUs differ in number, or when jobs ask for collectives
     played differently.
     """
+    jobs, cluster = [_placed(job) for job in jobs], cluster_of(cluster, "simulate_together")
     _check(jobs, cluster)
     links = [fault for job in jobs for fault in in_cluster(job.scenario.faults, job.gpus, cluster)]
     cluster = with_permanent(links, cluster)
@@ -94,6 +99,13 @@ def simulate_together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool 
         window = float(ends[0]), float(ends[measured])
         found.append(Shared(result, mean_step(ends, measured), own, range(1, 1 + measured), window))
     return found
+
+
+def _placed(job: Placed | tuple[ScenarioLike, Sequence[int]]) -> Placed:
+    if isinstance(job, tuple) and len(job) == 2:
+        return Placed(scenario_of(job[0], "simulate_together"), tuple(job[1]))
+    takes = "jobs as pairs of a scenario and its GPUs, [(scenario, range(16)), ...]"
+    return job if isinstance(job, Placed) else refuse(job, "simulate_together", takes)
 
 
 def _until_all_are_measured(

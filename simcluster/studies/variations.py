@@ -5,35 +5,44 @@ The breakdown of every variant sums to its step time, so the differences of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import shown
+from simcluster.faults.words import all_in_words
 from simcluster.results.account import attribute
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import simulate
+from simcluster.simulate import ResultLike, result_of, simulate
+from simcluster.studies.whatif.difference import settings_between
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Variant = str | Path | Scenario | Result
+_SECTIONS = {*Scenario.model_fields, "framework"}
+_MOST_SETTINGS = 3  # in a label
+
+Variants = ResultLike | Sequence[ResultLike] | Mapping[str, ResultLike]
+"""Scenarios and results side by side: one, a list of them, or labels with one each."""
 
 
-def compare(variants: Sequence[Variant], names: Sequence[str] | None = None) -> pd.DataFrame:
+def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataFrame:
     """One row a variant: its step time, the difference from the first (s, and as a fraction), METRICS, breakdown,
     recipe.
 
-    A variant is a scenario, a path, or a result; the index holds ``names`` (left out: the scenarios' own, numbered
-    where two are the same).  Raises InputError for no variant, or for names that do not match.
+    A variant is a result, or a scenario (its name, path, document or Scenario): ``compare(one, other)``,
+    ``compare([one, other])`` or, with labels, ``compare({"now": one, "then": other})``.  The index holds labels or
+    ``names`` (left out: the scenarios' own; what differs, where those are the same).  Raises InputError for no variant,
+    or for names that do not match.
     """
     import pandas as pd
 
-    results, index = _results_of(variants, names)
+    results, index = _results_of(variants, names, "compare")
     first = results[0].step_time
     rows = []
     for result in results:
@@ -47,7 +56,7 @@ def compare(variants: Sequence[Variant], names: Sequence[str] | None = None) -> 
     return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
 
 
-def differences(variants: Sequence[Variant], names: Sequence[str] | None = None) -> pd.DataFrame:
+def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataFrame:
     """One row a variant: the seconds by which its step is longer than the first one's, cause by cause.
 
     The columns are ``attribution.CAUSES``: those of the breakdown, with each axis' exposed communication split into
@@ -56,25 +65,26 @@ def differences(variants: Sequence[Variant], names: Sequence[str] | None = None)
     """
     import pandas as pd
 
-    results, index = _results_of(variants, names)
+    results, index = _results_of(variants, names, "differences")
     rows = [attribute(results[0].account, result.account) for result in results]
     return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
 
 
-def _results_of(variants: Sequence[Variant], names: Sequence[str] | None) -> tuple[list[Result], list[str]]:
+def _results_of(given: Sequence[Variants], names: Sequence[str] | None, caller: str) -> tuple[list[Result], list[str]]:
+    """Every variant's result and what it is called."""
+    if len(given) == 2 and isinstance(given[0], list | tuple) and isinstance(given[1], list | tuple):
+        given, names = given[:1], cast("Sequence[str]", given[1])  # compare(variants, names)
+    variants: Sequence[Any] = given
+    if len(given) == 1 and isinstance(given[0], list | tuple):
+        variants = given[0]
+    elif len(given) == 1 and isinstance(given[0], Mapping) and not given[0].keys() <= _SECTIONS:  # no document
+        variants, names = list(given[0].values()), [str(name) for name in given[0]] if names is None else names
     if not variants:
         raise InputError("nothing to compare: give at least one scenario")
     if names is not None and len(names) != len(variants):
         raise InputError(f"{len(names)} names for {len(variants)} variants; give one name each")
-    results = [result_of(variant) for variant in variants]
-    return results, distinct(names if names is not None else [result.scenario.name for result in results])
-
-
-def result_of(variant: Variant) -> Result:
-    """The variant's result: simulated now if it is not one yet."""
-    if isinstance(variant, Result):
-        return variant
-    return simulate(variant if isinstance(variant, Scenario) else load(variant))
+    results = [result_of(variant, caller) for variant in variants]
+    return results, distinct(names) if names is not None else labels([result.scenario for result in results])
 
 
 def possible_variations(
@@ -122,6 +132,39 @@ def attribution(table: pd.DataFrame) -> pd.DataFrame:
     """Seconds by which each entry of the breakdown differs from the first variant's; a row sums to ``difference_s``."""
     parts = table[list(BREAKDOWN)]
     return parts - parts.iloc[0]
+
+
+def labels(scenarios: Sequence[Scenario]) -> list[str]:
+    """What to call scenarios side by side: by name, and by what differs where several have the same one."""
+    names = [scenario.name for scenario in scenarios]
+    found = list(names)
+    for name in dict.fromkeys(names):
+        places = [place for place, other in enumerate(names) if other == name]
+        if len(places) > 1:
+            alone = len(places) == len(names)
+            for place, what in zip(places, _what_differs([scenarios[each] for each in places]), strict=True):
+                found[place] = what if alone and what else ": ".join(part for part in (name, what) if part)
+    return distinct(found)
+
+
+def _what_differs(scenarios: Sequence[Scenario]) -> list[str]:
+    """Of each its values of what is not the same in all, as in "schedule 1f1b"; nothing where that is too much."""
+    documents = [scenario.document() for scenario in scenarios]
+    paths = dict.fromkeys(each.path for other in documents[1:] for each in settings_between(documents[0], other))
+    if len(paths) > _MOST_SETTINGS:
+        return [""] * len(scenarios)
+    return [", ".join(_setting(path, document) for path in paths) for document in documents]
+
+
+def _setting(path: str, document: Mapping[str, Any]) -> str:
+    """A value as a label has it."""
+    value: Any = document
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if path == "faults":
+        return all_in_words(value) if value else "no faults"
+    told = "none" if value is None else str(value).lower() if isinstance(value, bool) else shown(value).strip("'")
+    return f"{path.rpartition('.')[2]} {told}"
 
 
 def distinct(names: Sequence[str]) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from simcluster.results.result import Result
-from simcluster.scenario.scenario import Base, Scenario
+from simcluster.scenario.given import ScenarioLike, base_of
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 from simcluster.studies.launch import words
 from simcluster.studies.launch.budget_points import BUDGET, OUTCOME
@@ -24,16 +24,13 @@ RUN_CHECKS = (*BUDGET, *STATE, *OUTCOME)
 """The points of a run, in the order in which they are read."""
 
 
-def check(
-    scenario: Scenario | str | Path | Mapping[str, Any], overrides: Sequence[tuple[str, Any]] = ()
-) -> LaunchCheck:
+def check(scenario: ScenarioLike, overrides: Sequence[tuple[str, Any]] = ()) -> LaunchCheck:
     """Play the scenario's step, a few of its runs where it has a ``run``, and go through every point.
 
-    ``scenario`` is a name, a path, a document or a Scenario; ``overrides`` are changes of it.  A point that cannot be
+    ``overrides`` are changes of it.  A point that cannot be
     known because the run cannot be played fails, and says why.  InputError for a scenario that cannot be.
     """
-    what = scenario.document() if isinstance(scenario, Scenario) else scenario
-    base = Base(what if isinstance(what, Mapping) else str(what))
+    base = base_of(scenario, "check")
 
     def again(values: Values) -> Scenario:
         return base.scenario((*overrides, *values.items()))

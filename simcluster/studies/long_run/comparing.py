@@ -25,7 +25,8 @@ from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.spec import RunSpec
 from simcluster.results.result import Result
-from simcluster.scenario.scenario import Scenario, from_document, load
+from simcluster.scenario.given import ScenarioLike, scenario_of
+from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.studies.long_run.build import long_run_of, section_of
 from simcluster.studies.long_run.chunks import Workers, player_of
 from simcluster.studies.long_run.policies import PairedDifference, half_width, paired, played_of, records
@@ -41,8 +42,10 @@ Measure = Literal["goodput", "days", "dollars"]
 MEASURES: Mapping[Measure, tuple[float, str]] = {"goodput": (100, "points"), "days": (1, "days"), "dollars": (1, "$")}
 """What policies are compared by: how a difference is scaled for people, and its unit."""
 
-Policy = Scenario | str | Mapping[str, Any]
+Policy = ScenarioLike
+"""A scenario, or a mapping of changes to the first one; one with a cluster is a scenario's document."""
 PlayedPolicy = TrainingRun | StagedTraining
+"""What comes of one."""
 
 
 @dataclass(frozen=True)
@@ -222,11 +225,11 @@ def _stage(scenario: Scenario, known: dict[str, StepStates]) -> _Stage:
 
 
 def _scenario(name: str, policy: Policy, first: Scenario | None) -> Scenario:
-    if isinstance(policy, Mapping):
+    if isinstance(policy, Mapping) and "cluster" not in policy:
         if first is None:
             raise InputError(f"compare_policies: {name} comes first, so it must be a scenario: the others change it")
         return _changed(first, policy)
-    return policy if isinstance(policy, Scenario) else load(policy)
+    return scenario_of(policy, f"compare_policies ({name})")
 
 
 class _OnlyRun(Spec):

@@ -14,7 +14,8 @@ from simcluster.longrun.eventlog import EventLog, read_log
 from simcluster.longrun.replayed import replay_log
 from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import LongRun
-from simcluster.scenario.scenario import Scenario, from_document, load
+from simcluster.scenario.given import ScenarioLike, scenario_of
+from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.studies.long_run import words_replayed
 from simcluster.studies.long_run.accounts import check_size
 from simcluster.studies.long_run.build import asked_runs, long_run_of
@@ -39,7 +40,7 @@ class FailureReplay(ReplayedRuns):
 
 
 def replay_failures(
-    scenario: Scenario | str,
+    scenario: ScenarioLike,
     log: EventLog | str | Path,
     what_if: Mapping[str, Any] | None = None,
     *,
@@ -52,7 +53,7 @@ def replay_failures(
     the log's causes are, so they hold for both.  InputError for a log that is none, and for causes that are not the
     scenario's.
     """
-    scenario = load(scenario) if isinstance(scenario, str) else scenario
+    scenario = scenario_of(scenario, "replay_failures")
     name = Path(log).stem if isinstance(log, str | Path) else "log"
     log = log if isinstance(log, EventLog) else read_log(log_path(log))
     changes = dict(what_if or {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simcluster.scenario.scenario import Scenario, load
+from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.studies.long_run.build import asked_runs, section_of
 from simcluster.studies.long_run.chunks import Workers, player_of
 from simcluster.studies.long_run.train_stages import StagedTraining, train_stages
@@ -13,7 +13,7 @@ from simcluster.studies.sweep.sweep import Progress
 
 
 def train(
-    scenario: Scenario | str,
+    scenario: ScenarioLike,
     *,
     played: int | None = None,
     workers: Workers = 1,
@@ -27,7 +27,7 @@ def train(
     What is finished is kept in ``store`` (a file): the same call goes on there after a kill.  InputError if the
     scenario has no run, or one that cannot be.
     """
-    scenario = load(scenario) if isinstance(scenario, str) else scenario
+    scenario = scenario_of(scenario, "train")
     if section_of(scenario).stages:
         return train_stages(scenario, played=played, workers=workers, store=store, progress=progress)
     with player_of(workers, store, progress) as player:

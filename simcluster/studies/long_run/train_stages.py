@@ -8,7 +8,8 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.recipe import tokens_of_stages
-from simcluster.scenario.scenario import Scenario, from_document, load
+from simcluster.scenario.given import ScenarioLike, scenario_of
+from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.studies.long_run import staged_words
 from simcluster.studies.long_run.build import asked_runs, section_of
 from simcluster.studies.long_run.chunks import Workers, player_of
@@ -23,7 +24,7 @@ def first_of_stage(number: int) -> int:
 
 
 def train_stages(
-    scenario: Scenario | str,
+    scenario: ScenarioLike,
     *,
     played: int | None = None,
     workers: Workers = 1,
@@ -34,7 +35,7 @@ def train_stages(
 
     Arguments as for ``train``.  InputError for a run without stages, or a stage that cannot be.
     """
-    scenario = load(scenario) if isinstance(scenario, str) else scenario
+    scenario = scenario_of(scenario, "train_stages")
     if not section_of(scenario).stages:
         raise InputError(f"{scenario.name}: the run has no stages; play it with simcluster.train")
     scenarios, count = stage_scenarios(scenario), asked_runs(scenario, played)

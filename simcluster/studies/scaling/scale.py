@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.budget.loss_laws import DEFAULT_LAW, LossLaw, TokenLaw, loss_law
-from simcluster.scenario.scenario import Scenario, load
+from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.studies.scaling import tables, words
 from simcluster.studies.scaling.answer import LossAnswer
 from simcluster.studies.scaling.asked import asked_of_counts, asked_of_scenario, critical_of
@@ -70,7 +70,7 @@ class Scaling(LossAnswer):
 
 
 def scaling(
-    scenario: Scenario | str | None = None,
+    scenario: ScenarioLike | None = None,
     *,
     compute: float | str | None = None,
     gpus: int | str | None = None,
@@ -96,8 +96,8 @@ def scaling(
     ``batch`` grows with the machines or stays the "same".  Counts may be texts: "70B".  InputError for what is no
     question, or cannot be.
     """
-    scenario = load(scenario) if isinstance(scenario, str) else scenario
-    run = None if scenario is None else scenario.run
+    job = None if scenario is None else scenario_of(scenario, "scaling")
+    run = None if job is None else job.run
     found = loss_law(law or (run and run.law) or DEFAULT_LAW)
     given = {
         "compute": compute, "gpus": gpus, "days": days, "mfu": mfu, "parameters": parameters, "tokens": tokens,
@@ -105,11 +105,11 @@ def scaling(
     }  # fmt: skip
     if batch not in ("grows", "same"):
         raise InputError(f"batch {batch!r}: it grows with the machines, or stays the same")
-    if scenario is None:
+    if job is None:
         if vary:
             raise InputError("vary asks for a scenario whose step is simulated")
         asked = asked_of_counts(found, given, device)
         return Scaling(asked, *critical_of(critical_batch, asked))
-    asked, step = asked_of_scenario(found, given, scenario)
-    played = play_batches(scenario, step, vary or {}, grows=batch == "grows")
+    asked, step = asked_of_scenario(found, given, job)
+    played = play_batches(job, step, vary or {}, grows=batch == "grows")
     return Scaling(asked, *critical_of(critical_batch, asked), played)

@@ -6,13 +6,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
+from simcluster.base.tables import frame_of
 from simcluster.results.result import VERSION
 from simcluster.scenario.advice import launch_words
-from simcluster.scenario.scenario import Scenario, from_document, load
+from simcluster.scenario.given import ScenarioLike, scenario_of
+from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.studies.search.asked import (
     MemoryLimit,
     Objective,
@@ -29,6 +31,9 @@ from simcluster.studies.search.own import OwnLayout, Rung, ladder, own_layout
 from simcluster.studies.search.playing import LayoutPlayer, Progress, Row, workers_of
 from simcluster.studies.search.ranking import program
 from simcluster.studies.search.space import Layout, Space, space_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PRUNED = "slower: the bound alone is at or above the last of the best"
 _MOST_TIGHT = 3
@@ -108,6 +113,12 @@ class Found:
         changes = tuple(overrides(self.base, self.best[0].layout).items())
         return from_document(self.base.document(), changes)
 
+    @property
+    def table(self) -> pd.DataFrame:
+        """The best, a row a layout: what it sets, its score, the bytes that are planned, its numbers."""
+        rows = [each.to_dict(self.base) for each in self.best]
+        return frame_of({**row.pop("set"), **row} for row in rows)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return {
@@ -133,7 +144,7 @@ class Found:
 
 
 def plan(
-    scenario: str | Path | Scenario,
+    scenario: ScenarioLike,
     gpus: int | Sequence[int] | None = None,
     *,
     objective: Objective = "step_time",
@@ -164,7 +175,7 @@ def plan(
     Raises InputError for what the cluster cannot give, an unknown objective or axis, a price that is missing, and
     where no layout is legal or fits, with the closest.
     """
-    base = alone(load(scenario) if not isinstance(scenario, Scenario) else scenario)
+    base = alone(scenario_of(scenario, "plan"))
     counts = [gpus] if isinstance(gpus, int) else list(gpus or [base.gpus])
     check_asked(base, counts, objective, price, top)
     limit = memory_limit(base, max_memory, headroom)

@@ -46,9 +46,10 @@ def changed(variant: Variant) -> Scenario:
     paths = [path.split(".") for path, _ in variant.changes]
     schedules = [value for path, value in variant.changes if path == "pipeline.schedule"]
     plain = all(isinstance(value, str) and value in SCHEDULES for value in schedules)
-    if isinstance(variant.base.what, str) and not variant.base.fixed and plain and all(len(path) == 2 and path[0] in SECTIONS for path in paths):
+    shared = isinstance(variant.base.what, str) and not variant.base.fixed
+    if shared and plain and all(len(path) == 2 and path[0] in SECTIONS for path in paths):
         try:
-            return _changed(_base(variant.base.what), schedule_alone(list(variant.changes)))
+            return _changed(_base(str(variant.base.what)), schedule_alone(list(variant.changes)))
         except (InputError, ValueError):
             pass  # is said in full below
     return variant.scenario()

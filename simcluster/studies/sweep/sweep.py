@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.sources import sources_digest
 from simcluster.base.store import Store
 from simcluster.results.result import VERSION
-from simcluster.scenario.scenario import Base, Scenario
+from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.studies.sweep.dealing import in_order
 from simcluster.studies.sweep.players import players_of
 from simcluster.studies.sweep.playing import Finished, Measure, Numbered, Row, measured
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
 
 
 def sweep(
-    base: str | Path | Mapping[str, Any] | Scenario,
+    base: ScenarioLike,
     vary: Mapping[str, Sequence[Any]],
     *,
     executor: Executor | int | str | None = None,
@@ -71,9 +71,7 @@ def sweep(
     is played here.  With a ``store`` (a file) rows that are there are not played again.  Raises InputError for a bad
     grid; a variant that cannot be is a row with its reason.
     """
-    if isinstance(base, Scenario):
-        base = base.document()
-    made = make_sweep(Base(base if isinstance(base, Mapping) else str(base)), vary, sample=sample, seed=seed)
+    made = make_sweep(base_of(base, "sweep"), vary, sample=sample, seed=seed)
     return run_sweep(made, executor=executor, store=Path(store) if store else None, measure=measure).frame()
 
 

@@ -7,18 +7,21 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simcluster.base.tables import frame_of
 from simcluster.base.units import format_seconds
 from simcluster.results.account import WAITING, Account, attribute, stage_differences
 from simcluster.results.file import Saved, is_saved, read_saved
 from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result
-from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import simulate
+from simcluster.simulate import ResultLike, result_of
 from simcluster.studies.whatif.recipe_change import RecipeChange, recipe_change
 
-Side = str | Path | Scenario | Result | Saved
+if TYPE_CHECKING:
+    import pandas as pd
+
+Side = ResultLike | Saved
 
 _TOLD = 0.95  # causes are told until they make up so much of all that changed
 _MOST_TOLD = 5
@@ -84,6 +87,13 @@ class Difference:
     def stages(self) -> list[dict[str, float]]:
         """Seconds per step by stage and entry of the breakdown."""
         return stage_differences(self.base, self.other)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a cause, the largest first: its seconds per step, and what part of the step of ``base`` they are."""
+        ordered = sorted(self.causes.items(), key=lambda cause: -abs(cause[1]))
+        rows = [{"cause": name, "seconds": each, "of_base": each / self.base.step_time} for name, each in ordered]
+        return frame_of(rows, index="cause")
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: seconds per step."""
@@ -185,11 +195,11 @@ class _Played(NamedTuple):
 
 
 def _side(side: Side) -> _Played:
-    if isinstance(side, str | Path):
-        side = read_saved(side) if is_saved(side) else load(side)
+    if isinstance(side, str | Path) and is_saved(side):
+        side = read_saved(side)
     if isinstance(side, Saved):
         return _Played(side.name, side.account, side.document)
-    result = side if isinstance(side, Result) else simulate(side)
+    result = result_of(side, "diff")
     return _Played(result.scenario.name, result.account, result.scenario.document(), result)
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from simcluster.base.errors import InputError
+from simcluster.base.tables import Records
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.results.critical_path import kind_of
 from simcluster.results.host_waits import BESIDE
 from simcluster.results.metrics import EXPOSED
 from simcluster.results.played import Run
-from simcluster.results.result import Result
-from simcluster.simulate import replay
+from simcluster.simulate import ResultLike, replay, result_of
 
 COMMUNICATION = "communication"
 _COMPUTE = ("forward", "backward", "recompute", "optimizer", "other")
@@ -39,20 +39,21 @@ class Free:
     step_time: float
 
 
-def what_if_free(result: Result, kinds: Sequence[str] = ()) -> list[Free]:
-    """The step of a result's scenario with each of these kinds of op free, one at a time.
+def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]:
+    """The step of a result, or of a scenario, with each of these kinds of op free, one at a time.
 
     A kind is one of compute ("forward", "backward", "recompute", "optimizer"), an axis ("tp", "pp", "dp"), a kind on
     an axis ("tp all_gather", "pp send"; a send is free for its receiver, too), "d2h" or "h2d" (copies), "host" (its own
     work), or "communication"; left out, every kind of compute and every axis that the step has, then all communication.
     Raises InputError for a kind that it lacks.
     """
+    result = result_of(result, "what_if_free")
     there = kinds_of(result)
     wrong = [kind for kind in kinds if kind not in there]
     if wrong:
         raise InputError(f"this step has nothing of kind {wrong[0]!r}; it has {', '.join(there)}")
     on_path = path_seconds(result)
-    return [
+    return Records(
         Free(
             kind=kind,
             on_path=on_path[kind],
@@ -60,7 +61,7 @@ def what_if_free(result: Result, kinds: Sequence[str] = ()) -> list[Free]:
             step_time=replay(result.scenario, change=partial(freed, kind=kind)).step_time,
         )
         for kind in kinds or [kind for kind in there if " " not in kind]
-    ]
+    )
 
 
 def kinds_of(run: Run) -> list[str]:

@@ -10,8 +10,8 @@ from simcluster.base.errors import InputError
 from simcluster.planning.footprint import Footprint
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document
-from simcluster.scenario.scenario import Base, Scenario, load
-from simcluster.simulate import simulate
+from simcluster.scenario.scenario import Base, Scenario
+from simcluster.simulate import ResultLike, result_of, simulate
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "other")
 
@@ -63,10 +63,10 @@ class JobMemory:
         }  # fmt: skip
 
 
-def job_memory(scenario: Scenario | str) -> JobMemory:
+def job_memory(scenario: ResultLike) -> JobMemory:
     """Play the scenario, and again under every other stage of ZeRO if it has replicas to shard over."""
-    scenario = load(scenario) if isinstance(scenario, str) else scenario
-    result = simulate(scenario)
+    result = result_of(scenario, "job_memory")
+    scenario = result.scenario
     shards = scenario.dp * scenario.parallel.cp
     rungs = tuple(_rung(scenario, zero, result) for zero in range(4)) if shards > 1 else ()
     return JobMemory(scenario, _by_stage(result), scenario.cluster.device.memory, rungs)

@@ -11,12 +11,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.suggestions import divisors
 from simcluster.scenario.fits import held, waiting_bytes
+from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario
 from simcluster.simulate import simulate
@@ -80,17 +80,14 @@ class Largest:
         }
 
 
-def largest(
-    scenario: Scenario | str | Path | Mapping[str, Any], path: str, overrides: Sequence[tuple[str, Any]] = ()
-) -> Largest:
+def largest(scenario: ScenarioLike, path: str, overrides: Sequence[tuple[str, Any]] = ()) -> Largest:
     """The largest whole number at a dotted path, such as training.micro_batch or model.layers, with which the job fits.
 
     ``overrides`` are changes besides.  InputError for a path that a scenario does not have or that is no whole number,
     and where more does not mean more memory (parallel.dp).
     """
     check_path(path)
-    what = scenario.document() if isinstance(scenario, Scenario) else scenario
-    tries = _Tries(Base(what if isinstance(what, Mapping) else str(what)), tuple(overrides), path)
+    tries = _Tries(base_of(scenario, "largest"), tuple(overrides), path)
     low, high = _narrowed(tries, *_bracket(tries))
     skipped = {value: why for value, why in sorted(tries.refused.items()) if low < value < (high or math.inf)}
     return Largest(

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.tables import Records
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
+from simcluster.simulate import ResultLike, result_of
 from simcluster.studies.whatif.fewer import FewerReplicas, dropped, step_of
 
 
@@ -42,8 +44,9 @@ class Mitigation:
         }
 
 
-def what_pays(result: Result) -> list[Mitigation]:
-    """Those that apply to the scenario of a result, best first; what cannot be planned is left out."""
+def what_pays(result: ResultLike) -> Records[Mitigation]:
+    """Those that apply to a scenario or to that of a result, best first; what cannot be planned is left out."""
+    result = result_of(result, "what_pays")
     found = []
     for what, changed, note in _changes(result.scenario):
         try:
@@ -51,7 +54,7 @@ def what_pays(result: Result) -> list[Mitigation]:
         except InputError:  # a schedule that cannot be cut otherwise, for one
             continue
         found.append(_of(result, what, changed.scenario, step_time, note))
-    return sorted(found, key=lambda each: -each.pays)
+    return Records(sorted(found, key=lambda each: -each.pays))
 
 
 def _of(result: Result, what: str, scenario: Scenario, step_time: float, note: str) -> Mitigation:

@@ -31,6 +31,7 @@ from simcluster.planning.ops import MAIN
 from simcluster.planning.stages import stage_programs
 from simcluster.results.distribution import Distribution
 from simcluster.results.result import Result
+from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.job import batch_of, disturbances_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
@@ -46,14 +47,23 @@ _WORTH_A_PROCESS = 20e6  # durations to be drawn; below, starting one takes long
 
 
 def monte_carlo(
-    scenario: Scenario, *, method: Method = "auto", processes: int = 0, base: Result | None = None
+    scenario: ScenarioLike,
+    *,
+    replicas: int | None = None,
+    seed: int | None = None,
+    method: Method = "auto",
+    processes: int = 0,
+    base: Result | None = None,
 ) -> Distribution:
-    """The distribution of a scenario's step time over its ``replicas``.
+    """The distribution of a scenario's step time over its ``replicas``, or so many, from its ``seed`` or another one.
 
     ``base`` is the result of ``without_chance(scenario)`` if it is there already.
     ``processes`` play them side by side (0: as many as there are cores, where it pays); the numbers do not depend on
     it.  Raises InputError for ``method="sweep"`` where the sweep is not proved to be right (``chance_scope``).
     """
+    scenario = scenario_of(scenario, "monte_carlo")
+    asked = {name: value for name, value in (("replicas", replicas), ("seed", seed)) if value is not None}
+    scenario = scenario.with_(asked) if asked else scenario
     scenario = scenario.model_copy(update={"faults": placed(scenario.faults)})
     obstacle = REPLICAS.obstacle(scenario)
     if method == "sweep" and obstacle:

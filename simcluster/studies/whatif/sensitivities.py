@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.tables import Records
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.results.critical_path import path_seconds_under
 from simcluster.results.raised import LINKS, HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay
+from simcluster.simulate import ResultLike, replay, result_of
 
 RESOURCES: Mapping[str, str] = MappingProxyType(
     {
@@ -121,12 +122,12 @@ class MoreMemory:
 
 
 def sensitivity(
-    scenario: Scenario | Result,
+    scenario: ResultLike,
     resources: Sequence[str] = (),
     *,
     by: float = 0.01,
     prices: Mapping[str, float] = MappingProxyType({}),
-) -> list[Sensitivity]:
+) -> Records[Sensitivity]:
     """The step with a little more of each resource, one at a time; the most rewarding first.
 
     ``scenario`` may be its result, where it was played already.  ``prices`` are dollars per GPU for one percent of a
@@ -141,9 +142,10 @@ def sensitivity(
     for name, price in prices.items():
         if not price > 0:
             raise InputError(f"price of {name}: {price!r} must be positive: dollars per GPU for one percent of it")
-    base = scenario if isinstance(scenario, Result) else replay(scenario)
+    base = result_of(scenario, "sensitivity")
     found = [_of(base, name, by, prices.get(name)) for name in resources or RESOURCES]
-    return sorted(found, key=lambda each: (-(each.gain_per_dollar or 0.0), -each.gain) if prices else (0.0, -each.gain))
+    per_dollar = (lambda each: -(each.gain_per_dollar or 0.0)) if prices else lambda _: 0.0
+    return Records(sorted(found, key=lambda each: (per_dollar(each), -each.gain)))
 
 
 def scaled(scenario: Scenario, resource: str, by: float) -> Scenario:

@@ -9,21 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.tables import Records
 from simcluster.faults import Fault
 from simcluster.faults.words import in_words
 from simcluster.interop.recorded import Recorded, Straggling, measure, recorded
 from simcluster.interop.recorded.written import trace_of_result
 from simcluster.planning.ops import StageProgram
 from simcluster.results.result import Result
-from simcluster.simulate import replay
+from simcluster.simulate import ResultLike, replay, result_of
 from simcluster.step.planned import Planned, plan
 from simcluster.studies.whatif.free import freed_where
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,11 @@ class Stragglers:
         """S, exactly: the step over the step without them."""
         return self.step_time / self.clean
 
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a cause: what, cost, estimated_cost, without_s, alone_s."""
+        return Records(self.causes).table
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
@@ -94,10 +103,10 @@ class Stragglers:
         }
 
 
-def stragglers(result: Result) -> Stragglers:
-    """Every fault of a result's scenario, uneven stages and the LM head, by playing the step without each; dearest
-    first."""
-    return _Counterfactuals(result).found()
+def stragglers(result: ResultLike) -> Stragglers:
+    """Every fault of a result's scenario, or of a scenario, uneven stages and the LM head, by playing the step without
+    each; dearest first."""
+    return _Counterfactuals(result_of(result, "stragglers")).found()
 
 
 class _Counterfactuals:
