@@ -5,6 +5,7 @@ After a change of the model that is meant:  python tests/test_scenarios.py --reg
 
 import json
 import math
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -103,7 +104,11 @@ def test_public_functions_stay_functions_when_their_modules_are_imported() -> No
 # --- studies --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=ids)
+DRAWS = [path for path in STUDIES if "[OUT_FOLDER]" in path.read_text()]
+ASKS = [path for path in STUDIES if path not in DRAWS]
+
+
+@pytest.mark.parametrize("path", DRAWS, ids=ids)
 def test_study_runs_and_draws(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,6 +122,28 @@ def test_study_runs_and_draws(
     assert [each.name for each in out.iterdir()] == [f"{path.stem}.png"]
     assert (out / f"{path.stem}.png").stat().st_size > 20_000
     assert str(out / f"{path.stem}.png") in printed.out
+
+
+@pytest.mark.parametrize("path", ASKS, ids=ids)
+def test_study_answers_a_question(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table, and a sentence whose numbers are computed; from any folder, by public names, short enough to copy."""
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(path), run_name="__main__")
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert not list(tmp_path.iterdir())
+    table, _, sentence = printed.out.strip().rpartition("\n")
+    assert len(table.strip().splitlines()) >= 3
+    assert sentence.endswith((".", ")."))
+    source = path.read_text()
+    numbers = re.findall(r"\d+\.\d+", sentence)
+    assert numbers
+    assert not [number for number in numbers if number in source]
+    assert set(re.findall(r"^(?:import|from) (\S+)", source, re.M)) <= {"simcluster", "pandas"}
+    assert set(re.findall(r"\bsimcluster\.(\w+)", source)) <= set(simcluster.__all__)
+    assert len(source.splitlines()) < 40
 
 
 # --- golden timelines -----------------------------------------------------------------------------------------------

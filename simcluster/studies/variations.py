@@ -15,8 +15,9 @@ from simcluster.documents.diagnostics import shown
 from simcluster.faults.words import all_in_words
 from simcluster.results.account import attribute
 from simcluster.results.metrics import BREAKDOWN
-from simcluster.results.numbers import METRICS
+from simcluster.results.numbers import numbers_of
 from simcluster.results.result import Result
+from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import ResultLike, result_of, simulate
 from simcluster.studies.whatif.difference import settings_between
@@ -46,13 +47,12 @@ def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataF
     first = results[0].step_time
     rows = []
     for result in results:
-        values = result.to_dict()
         difference = result.step_time - first
         row: dict[str, Any] = {
             "step_time_s": result.step_time, "difference_s": difference, "difference": difference / first,
         }  # fmt: skip
-        row |= {name: values[name] for name in METRICS} | values["breakdown_s"]
-        rows.append(row | {"recipe": values["bytes_per_parameter"]["recipe"]})
+        row |= numbers_of(result) | result.times.breakdown
+        rows.append(row | {"recipe": recipe_document(result.scenario)["recipe"]})
     return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
 
 

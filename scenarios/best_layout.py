@@ -1,0 +1,38 @@
+"""Study: which layout of Llama 3 70B is the fastest on 256 H100, and what does the next best cost?
+
+    python scenarios/best_layout.py
+
+Every layout of SPACE is played or proved to be slower; a line less of it, and the search decides that as well.
+"""
+
+import simcluster
+
+JOB = {
+    "name": "Llama 3 70B, 256 H100",
+    "cluster": {"topology": "dgx_h100", "nodes": 32},
+    "model": "llama3-70b",
+    "parallel": {"tp": 8, "pp": 4, "zero": 1, "sequence_parallel": True},  # where one would begin
+    "training": {"global_batch": 128},
+    "overlap": {"grad_reduce": True, "param_gather": True, "tensor": True},
+}
+SPACE = {
+    "parallel.tp": [4, 8], "parallel.pp": [1, 2, 4, 8], "parallel.zero": [1], "parallel.sequence_parallel": [True],
+    "parallel.order": [["tp", "cp", "dp", "pp"]], "training.micro_batch": [1], "training.recompute": ["none"],
+    "pipeline.schedule": ["1f1b"],
+}  # fmt: skip
+
+
+def main() -> None:
+    """Print the best layouts, and what the first of them gains."""
+    found = simcluster.plan(JOB, vary=SPACE, top=2)
+    table = found.table[["parallel.tp", "parallel.pp", "parallel.dp", "step_time_s", "mfu"]]
+    print(table.assign(memory_gb=found.table["planned_memory_bytes"] / 1e9).round(3).to_string(index=False), "\n")
+    best, own = found.best[0], simcluster.simulate(JOB).step_time
+    print(
+        f"Best: tp {best.layout.tp}, pp {best.layout.pp}, dp {best.layout.dp}, {best.step_time:.3f} s a step; "
+        f"what JOB says takes {own / best.step_time - 1:.1%} longer ({own:.3f} s)."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Study: one NIC of a job runs at half its rate.  What does that cost, and who waits?
+
+    python scenarios/slow_nic.py
+
+A fault is a line of the scenario: another rank, another kind or another factor is a change of FAULT.
+"""
+
+import simcluster
+
+SCENARIO = "slow_gpu"  # Llama 3 8B on 32 H100; without its own fault, in half of its batch
+FAULT = {"kind": "slow_link", "nic_of": 0}
+RATES = [0.5, 0.1]  # of what the NIC should carry
+
+
+def main() -> None:
+    """Print the step with the NIC at each rate, and where the time of the first goes."""
+    healthy = simcluster.scenario(SCENARIO, faults=[], training__global_batch=16)
+    slow = {f"{rate:.0%}": healthy.with_(faults=[{**FAULT, "factor": rate}]) for rate in RATES}
+    results = {name: simcluster.simulate(each) for name, each in {"100%": healthy, **slow}.items()}
+    table = simcluster.compare(results)
+    print(table[["step_time_s", "difference_s", "difference", "exposed_pp", "exposed_dp"]].round(4).to_string())
+    first, worst = list(results)[1], list(results)[-1]
+    why = simcluster.diff(results["100%"], results[worst]).table
+    print(
+        f"\nAt {first} of its rate one NIC of {healthy.gpus} costs {table['difference'][first]:.2%} of the step, at "
+        f"{worst} {table['difference'][worst]:.2%}, most of it by '{why.index[0]}' ({why['seconds'].iloc[0]:+.3f} s)."
+    )
+
+
+if __name__ == "__main__":
+    main()
