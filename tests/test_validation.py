@@ -479,7 +479,7 @@ def test_a_study_of_steps_end_to_end(write: Write, tmp_path: Path, capsys: pytes
     (part,) = study["parts"]
     assert [row["label"] for row in part["rows"]] == ["one, 1", "two, 2"]
     expected = simcluster.simulate(
-        simcluster.scenario.scenario.from_document(load_study(path).study.scenario, dict(tasks_of(path)[1].changes))  # type: ignore[union-attr, arg-type]
+        simcluster.scenario(load_study(path).study.scenario, tasks_of(path)[1].changes)  # type: ignore[union-attr, arg-type]
     )
     second = part["rows"][1]
     assert second["predicted_s"] == expected.step_time

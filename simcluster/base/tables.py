@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from numbers import Number
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from pandas import DataFrame as DataFrame
 
 T = TypeVar("T")
 
@@ -16,26 +17,27 @@ class Records(list[T]):
     """A list of answers that is a table as well: ``records.table``, a row each."""
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> DataFrame:
         """What each says of itself (``to_dict``, or the fields of a dataclass): its numbers and texts in columns."""
         return frame_of(_said_by(each) for each in self)
 
 
-def frame_of(rows: Iterable[Mapping[str, Any]], index: str | None = None) -> pd.DataFrame:
-    """Rows as a table, in the order of their keys: numbers and texts, lists of such as text; mappings are left out.
+def frame_of(rows: Iterable[Mapping[str, Any]], index: str | None = None) -> DataFrame:
+    """Rows as a table, in the order of their keys: numbers and texts, lists of such as text; all else is left out.
 
     ``index`` is the column that names the rows.
     """
     import pandas as pd
 
-    table = pd.DataFrame.from_records([{k: _cell(v) for k, v in row.items() if not _is_nested(v)} for row in rows])
+    kept = [{name: _cell(value) for name, value in row.items() if _is_plain(value)} for row in rows]
+    table = pd.DataFrame.from_records(kept)
     return table.set_index(index) if index and len(table) else table
 
 
-def _is_nested(value: object) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, list | tuple):
-        return any(isinstance(each, Mapping | list | tuple) for each in value)
-    return isinstance(value, Mapping)
+        return all(each is None or isinstance(each, str | Number) for each in value)
+    return value is None or isinstance(value, str | Number)
 
 
 def _cell(value: object) -> object:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simcluster.base.counts import parse_count, parse_whole
 from simcluster.base.errors import InputError
+from simcluster.base.tables import Records
 from simcluster.devices.device import load_device
 from simcluster.model.recipes import Recipe, recipe_named, state_bytes
+
+if TYPE_CHECKING:
+    from simcluster.base.tables import DataFrame
 
 DEFAULT_RECIPE = "mixed-18"
 """What a scenario keeps that names no recipe and trains in bf16."""
@@ -50,6 +54,11 @@ class StateLadder:
     device: str
     capacity: float
     stages: tuple[ZeroStage, ...]
+
+    @property
+    def table(self) -> DataFrame:
+        """A row a stage of ZeRO."""
+        return Records(self.stages).table.set_index("zero")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: CONTRACT.md, "Walls and states"."""

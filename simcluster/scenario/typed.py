@@ -13,13 +13,13 @@ from simcluster.longrun.spec import RunSpec
 from simcluster.model.transformer import Model
 from simcluster.scenario.data import Data
 from simcluster.scenario.fields import ClusterSpec
+from simcluster.scenario.measurements import Measured
 from simcluster.scenario.sections import (
     Axis,
     CheckpointInStep,
     Collectives,
     Engine,
     Fsdp,
-    Measured,
     Memory,
     MemoryRecipe,
     Overlap,

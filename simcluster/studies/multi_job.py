@@ -77,7 +77,10 @@ def simulate_together(
     twice or is not in the cluster, when a job's ranks and GPUs differ in number, or when jobs ask for collectives
     played differently.
     """
-    jobs, cluster = [_placed(job) for job in jobs], cluster_of(cluster, "simulate_together")
+    return _together([_placed(job) for job in jobs], cluster_of(cluster, "simulate_together"), folded=folded)
+
+
+def _together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool) -> list[Shared]:
     _check(jobs, cluster)
     links = [fault for job in jobs for fault in in_cluster(job.scenario.faults, job.gpus, cluster)]
     cluster = with_permanent(links, cluster)

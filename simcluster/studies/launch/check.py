@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from simcluster.base.tables import frame_of
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.scenario import Scenario
@@ -19,6 +20,9 @@ from simcluster.studies.launch.state_points import STATE
 from simcluster.studies.whatif.preflight import Checklist, checklist, worst
 from simcluster.studies.whatif.preflight_points import Point
 from simcluster.studies.whatif.remedies import Again, Remedy, Values, Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RUN_CHECKS = (*BUDGET, *STATE, *OUTCOME)
 """The points of a run, in the order in which they are read."""
@@ -64,6 +68,12 @@ class LaunchCheck:
     def points(self) -> list[Point]:
         """Each with its name, verdict, number, rule and remedies."""
         return self.checklist.points
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a point: verdict, found, rule, advice."""
+        names = ("name", "verdict", "found", "rule", "advice")
+        return frame_of(({name: getattr(point, name) for name in names} for point in self.points), index="name")
 
     @property
     def fastest(self) -> tuple[Remedy, ...]:

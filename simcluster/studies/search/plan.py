@@ -117,7 +117,7 @@ class Found:
     def table(self) -> pd.DataFrame:
         """The best, a row a layout: what it sets, its score, the bytes that are planned, its numbers."""
         rows = [each.to_dict(self.base) for each in self.best]
-        return frame_of({**row.pop("set"), **row} for row in rows)
+        return frame_of({**row.pop("set"), **row, "same_as": len(row["same_as"])} for row in rows)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.tables import frame_of
 from simcluster.planning.footprint import Footprint
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Base, Scenario
 from simcluster.simulate import ResultLike, result_of, simulate
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "other")
 
@@ -46,6 +50,11 @@ class JobMemory:
     stages: tuple[Footprint, ...] = field(repr=False)
     capacity: float
     rungs: tuple[ZeroRung, ...] = field(repr=False)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a stage: bytes of its fullest rank by part, and their total."""
+        return frame_of(({"stage": stage, **_row(held)} for stage, held in enumerate(self.stages)), index="stage")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: CONTRACT.md, "Walls and states"."""

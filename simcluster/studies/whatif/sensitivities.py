@@ -144,8 +144,8 @@ def sensitivity(
             raise InputError(f"price of {name}: {price!r} must be positive: dollars per GPU for one percent of it")
     base = result_of(scenario, "sensitivity")
     found = [_of(base, name, by, prices.get(name)) for name in resources or RESOURCES]
-    per_dollar = (lambda each: -(each.gain_per_dollar or 0.0)) if prices else lambda _: 0.0
-    return Records(sorted(found, key=lambda each: (per_dollar(each), -each.gain)))
+    found.sort(key=lambda each: -each.gain)
+    return Records(sorted(found, key=lambda each: -(each.gain_per_dollar or 0.0)) if prices else found)
 
 
 def scaled(scenario: Scenario, resource: str, by: float) -> Scenario:
