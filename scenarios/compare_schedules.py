@@ -16,8 +16,8 @@ KEY, VALUES = "pipeline.schedule", ["gpipe", "1f1b", "interleaved"]
 
 def main(folder: Path) -> None:
     """Print the table and write compare_schedules.png into the folder."""
-    results = {value: simcluster.simulate(simcluster.load(SCENARIO, {KEY: value})) for value in VALUES}
-    table = simcluster.compare(list(results.values()), names=VALUES)
+    results = {value: simcluster.simulate(simcluster.scenario(SCENARIO, {KEY: value})) for value in VALUES}
+    table = simcluster.compare(results)
     print(table[["step_time_s", "difference_s", "mfu", "bubble_fraction", "exposed_pp"]].round(4).to_string())
     print()
     for name, result in results.items():

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import load_text as load_text
     from simcluster.schedules.comparison import play_schedules as play_schedules
     from simcluster.show import plots as plots
+    from simcluster.show.report_file import report as report
     from simcluster.simulate import simulate as simulate
     from simcluster.studies.kernels import kernels as kernels
     from simcluster.studies.launch.check import check as check
@@ -83,6 +84,7 @@ _HOME = {
     "play_schedules": "simcluster.schedules.comparison",
     "plan": "simcluster.studies.search.plan",
     "plots": "simcluster.show.plots",
+    "report": "simcluster.show.report_file",
     "scaling": "simcluster.studies.scaling.scale",
     "replay_failures": "simcluster.studies.long_run.replays",
     "scenario": "simcluster.scenario.given",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -69,6 +70,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "monte_carlo": lambda one: simcluster.monte_carlo(one, replicas=3),
     "plan": lambda one: simcluster.plan(one, 2, top=1, vary=LAYOUTS).table,
     "replay_failures": lambda one: simcluster.replay_failures(one, LOG),
+    "report": lambda one: simcluster.report(one, to=f"{tempfile.mkdtemp()}/page.html").stat().st_size,
     "scaling": lambda one: simcluster.scaling(one, tokens="1B"),
     "scenario": simcluster.scenario,
     "sensitivity": lambda one: simcluster.sensitivity(one, ["flops"]).table,
@@ -87,7 +89,7 @@ FORMS: dict[str, Callable[[str, Path, Mapping[str, Any]], Any]] = {
     "dict": lambda name, folder, document: document,
     "Scenario": lambda name, folder, document: from_document(document),
 }
-SLOW = ("check", "largest", "plan", "job_memory")  # of these one form beside the name
+SLOW = ("check", "largest", "plan", "job_memory", "report")  # of these one form beside the name
 TAKERS = re.compile(r"\b(ScenarioLike|ResultLike|ClusterLike|Variants|Side|Policy)\b")
 
 
@@ -270,6 +272,8 @@ def test_answers_are_tables() -> None:
         "what_if_free": simcluster.what_if_free(DOCUMENT, ["dp"]).table,
         "what_pays": simcluster.what_pays(DOCUMENT).table,
         "stragglers": simcluster.stragglers(DOCUMENT).table,
+        "monte_carlo": simcluster.monte_carlo(DOCUMENT, replicas=2).table,
+        "simulate_together": simcluster.simulate_together([(DOCUMENT, range(2))], "flat").table,
         "diff": simcluster.diff(DOCUMENT, from_document(DOCUMENT).without_faults()).table,
     }
     for name, table in rows.items():

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.base.tables import frame_of
+
+if TYPE_CHECKING:
+    from simcluster.base.tables import DataFrame
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776)  # 97.5 % quantiles of Student's t, 1 to 4 degrees of freedom
 
@@ -43,6 +47,11 @@ class Distribution:
     def quantile(self, part: float) -> float:
         """Seconds that this part of the replicas stays below (interpolated)."""
         return float(np.quantile(self.step_times, part))
+
+    @property
+    def table(self) -> DataFrame:
+        """A row a replica: its step_time_s."""
+        return frame_of([{"step_time_s": each} for each in self.step_times.tolist()]).rename_axis("replica")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

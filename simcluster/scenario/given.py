@@ -38,8 +38,8 @@ def scenario(source: ScenarioLike, /, changes: Changes = (), **more: Any) -> Sce
 
     A document is what a file holds, as nested dicts: ``scenario({"cluster": "dgx_h100", "model": "llama3-8b",
     "training": {"global_batch": 64}})``; text of several lines is a file's text.  ``changes`` have dotted paths,
-    ``{"parallel.tp": 4}``, and keywords two underscores for a dot, ``parallel__tp=4``.  Raises InputError that says
-    where, what and which rule.
+    ``{"parallel.tp": 4}``, and keywords two underscores for a dot, ``parallel__tp=4``; a section given whole takes the
+    place of the one that is there.  Raises InputError that says where, what and which rule.
     """
     pairs = [*pairs_of(changes), *keyword_pairs(more)]
     if isinstance(source, str) and "\n" in source:

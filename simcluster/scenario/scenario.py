@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import RuleError, did_you_mean, shown
+from simcluster.documents.diagnostics import RuleError, did_you_mean, refuse, shown
 from simcluster.documents.overrides import parse_override
 from simcluster.documents.reading import (
     STDIN,
@@ -193,11 +193,15 @@ def load(path: str | Path | Mapping[str, Any], overrides: Changes = ()) -> Scena
     """
     if isinstance(path, Mapping):
         return from_document(path, overrides)
+    if not isinstance(path, str | Path):
+        refuse(path, "load", "a shipped name, a path or a dict (simcluster.scenario takes a Scenario, too)")
     return Origin(read_document(scenario_path(path))).changed(overrides)
 
 
 def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
     """The scenario written in ``text``; paths in it are relative to ``folder``."""
+    if not isinstance(text, str):
+        refuse(text, "load_text", "the text of a file")
     return Origin(parse_document(text, source="<text>", folder=folder)).changed(overrides)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile
+from simcluster.base.tables import Records
 from simcluster.devices.device import Device, load_device
 from simcluster.documents.diagnostics import refuse
 from simcluster.engine.choose import play_by
@@ -69,7 +70,7 @@ class Shared:
 
 def simulate_together(
     jobs: Sequence[Placed | tuple[ScenarioLike, Sequence[int]]], cluster: ClusterLike, *, folded: bool = True
-) -> list[Shared]:
+) -> Records[Shared]:
     """Play jobs on one cluster, each by itself and all at once; a job may be a pair of its scenario and its GPUs.
 
     Faults of ranks are a job's own, and what is wrong with links is wrong for all jobs, alone and together; jobs count
@@ -77,7 +78,8 @@ def simulate_together(
     twice or is not in the cluster, when a job's ranks and GPUs differ in number, or when jobs ask for collectives
     played differently.
     """
-    return _together([_placed(job) for job in jobs], cluster_of(cluster, "simulate_together"), folded=folded)
+    placed = [_placed(job) for job in jobs]
+    return Records(_together(placed, cluster_of(cluster, "simulate_together"), folded=folded))
 
 
 def _together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool) -> list[Shared]:

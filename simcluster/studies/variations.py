@@ -43,7 +43,7 @@ def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataF
     """
     import pandas as pd
 
-    results, index = _results_of(variants, names, "compare")
+    results, index = named_results(variants, names, "compare")
     first = results[0].step_time
     rows = []
     for result in results:
@@ -65,13 +65,15 @@ def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.D
     """
     import pandas as pd
 
-    results, index = _results_of(variants, names, "differences")
+    results, index = named_results(variants, names, "differences")
     rows = [attribute(results[0].account, result.account) for result in results]
     return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
 
 
-def _results_of(given: Sequence[Variants], names: Sequence[str] | None, caller: str) -> tuple[list[Result], list[str]]:
-    """Every variant's result and what it is called."""
+def named_results(
+    given: Sequence[Variants], names: Sequence[str] | None, caller: str
+) -> tuple[list[Result], list[str]]:
+    """Every variant's result, played now if it is none yet, and what it is called; arguments as of ``compare``."""
     if len(given) == 2 and isinstance(given[0], list | tuple) and isinstance(given[1], list | tuple):
         given, names = given[:1], cast("Sequence[str]", given[1])  # compare(variants, names)
     variants: Sequence[Any] = given
@@ -80,7 +82,7 @@ def _results_of(given: Sequence[Variants], names: Sequence[str] | None, caller: 
     elif len(given) == 1 and isinstance(given[0], Mapping) and not given[0].keys() <= _SECTIONS:  # no document
         variants, names = list(given[0].values()), [str(name) for name in given[0]] if names is None else names
     if not variants:
-        raise InputError("nothing to compare: give at least one scenario")
+        raise InputError(f"{caller}: nothing to compare: give at least one scenario, or a result")
     if names is not None and len(names) != len(variants):
         raise InputError(f"{len(names)} names for {len(variants)} variants; give one name each")
     results = [result_of(variant, caller) for variant in variants]
