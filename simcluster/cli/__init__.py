@@ -146,7 +146,7 @@ def _dispatch(argv: list[str]) -> None:
         sys.stdout.flush()
         for path, then in zip(files, before, strict=True):
             if written_at(path) != then and path not in getattr(args, "told", ()):
-                print(f"wrote {path}", file=sys.stderr)
+                sys.stderr.write(f"wrote {path}\n")
 
 
 @contextlib.contextmanager

@@ -213,7 +213,7 @@ def draw(
     """Draw each picture that has a path, or write the table behind it, where there is one and the path ends so."""
     for path, picture, *table in wanted:
         if path:
-            progress(f"drawing {path}")
+            progress(f"{'writing' if path.suffix in _TABLES else 'drawing'} {path}")
         if path and table and path.suffix in _TABLES:
             write_table(path, table[0]())
         elif path:

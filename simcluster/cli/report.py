@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
+from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
 from simcluster.results.file import is_saved, read_saved
 from simcluster.results.timeline import COLUMNS
@@ -44,7 +45,9 @@ def run(args: argparse.Namespace) -> None:
         entries += [_saved(name, timelines.get(name))] if name in saved else _played(name, overrides, vary, args.ranks)
     names = distinct([entry.name for entry in entries])
     entries = [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
+    progress(f"writing {args.output}")
     common.write_text(args.output, page(entries, title=args.title))
+    progress()
     runs = f"{len(entries)} {'run' if len(entries) == 1 else 'runs'}"
     common.answer(
         args,

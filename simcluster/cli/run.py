@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds, parse_seconds
 from simcluster.cli import common, tracing
+from simcluster.cli.terminal import progress
 from simcluster.faults.words import all_in_words
 from simcluster.results.distribution import Distribution
 from simcluster.results.loads import link_table
@@ -64,8 +65,9 @@ def run(args: argparse.Namespace) -> None:
     if args.timeline:
         common.write_table(args.timeline, result.timeline)
     if trace:
+        progress(f"writing {args.trace}")
         print(trace(result).describe(), file=sys.stderr if args.json == "-" else sys.stdout)
-        print(f"wrote {args.trace}", file=sys.stderr)
+        sys.stderr.write(f"wrote {args.trace}\n")
     common.draw(
         (args.links, lambda: plots.links(result), lambda: link_table(result)),
         (args.memory, lambda: plots.memory(result, ranks=ranks, window=window), lambda: result.memory_table(ranks)),

@@ -111,7 +111,7 @@ class _Line:
         if os.getpid() != self._process:
             return
         self._last = time.monotonic()
-        steps = f"step {self._played:,} is played: {self._now}" if self._played else "at work"
+        steps = f"step {self._played:,}: {self._now}" if self._played else "at work"
         text = f"simcluster {self._command}: {_clock(self._last - self._begun)}, {self._text or steps}"
         if self.terminal:
             self._shown = True
