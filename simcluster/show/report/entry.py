@@ -14,6 +14,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.results.account import Account
 from simcluster.results.loads import hottest, utilisation
+from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.scenario.scenario import Scenario
@@ -141,7 +142,7 @@ def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: 
     )
 
 
-def spans_of_ranks(result: Result, ranks: Sequence[int]) -> Spans:
+def spans_of_ranks(result: Run, ranks: Sequence[int]) -> Spans:
     """The timeline of any ranks of the job, each that of the one which was simulated for it, under its own groups."""
     words = {word: code for code, word in enumerate(result.spans.words)}
     parts = []

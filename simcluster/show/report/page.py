@@ -21,7 +21,7 @@ from simcluster.show.report.html import Markup, asset, element, filled, joined, 
 from simcluster.show.report.ideal import MOST_ACTIONS, ideal_spans
 from simcluster.show.report.packing import TICKS, packed, some_ranks
 
-_SCRIPTS = (
+SCRIPTS = (
     "data.js", "search.js", "gantt.js", "gantt_text.js", "controls.js", "controls_text.js", "charts.js", "page.js",
 )  # fmt: skip
 _MOST_SPANS = 1_000_000
@@ -43,12 +43,12 @@ def page(entries: Sequence[Entry], *, title: str = "") -> str:
         raise InputError("nothing to report: give at least one scenario or saved result")
     if len(entries) > _MOST_ENTRIES:
         raise InputError(f"{len(entries)} runs are too many for one page; give at most {_MOST_ENTRIES}")
-    script, style = _script(), _style()
+    script, sheet = _script(), style_sheet()
     data, columns, notes = _data(entries)
     return "<!doctype html>\n" + filled(
         "page.html",
-        policy=f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:",
-        heading=title or _heading(entries), style=Markup(style), told=_told(entries),
+        policy=f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(sheet)}'; img-src data:",
+        heading=title or _heading(entries), style=Markup(sheet), told=_told(entries),
         contents=(element("a", name, href=f"#{place}") for place, name in _contents(entries)),
         sections=_sections(entries, notes), version=str(entries[0].numbers.get("version", "")),
         data=json_block("data", data), columns=Markup(columns), script=Markup(script),
@@ -93,7 +93,7 @@ def _sections(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
         "memory": _of_runs([details.memory(entry, at) for at, entry in numbered], entries),
         "links": _of_runs([details.links(entry, at) for at, entry in numbered], entries),
         "stragglers": _of_runs([details.stragglers(entry) for entry in entries], entries),
-        "schedule": _of_runs([details.schedule(entry, at, _frame("grid")) for at, entry in numbered], entries),
+        "schedule": _of_runs([details.schedule(entry, at, schedule_frame()) for at, entry in numbered], entries),
         "accuracy": trust.accuracy(entries),
         "scenario": _of_runs([details.scenario(entry, at) for at, entry in numbered], entries),
     }
@@ -127,15 +127,18 @@ def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
     return joined(
         element("p", id="trouble", hidden="", role="alert"),
         element("noscript", details.quiet("The timeline needs JavaScript; everything else on this page does not.")),
-        element("div", _frame("timeline", len(entries)), id="gantt", class_="gantt"),
+        element("div", timeline_frame(len(entries)), id="gantt", class_="gantt"),
         [details.quiet(note) for note in notes],
     )
 
 
-def _frame(what: str, runs: int = 1) -> Markup:
-    """Where a Gantt is drawn: buttons, the canvas in its scroller, and for a timeline search, legend and the table."""
-    if what != "timeline":
-        return filled("gantt.html", name="Schedule", help=_HELP, search="", table="")
+def schedule_frame() -> Markup:
+    """Where a schedule is drawn: buttons, and the canvas in its scroller."""
+    return filled("gantt.html", name="Schedule", help=_HELP, search="", table="")
+
+
+def timeline_frame(runs: int = 1) -> Markup:
+    """Where a timeline is drawn: the same with search, legend and the table."""
     chosen = Markup(' selected=""')
     search = filled("gantt_search.html", every=chosen if runs == 1 else "", one=chosen if runs > 1 else "")
     return filled(
@@ -154,10 +157,10 @@ def _data(entries: Sequence[Entry]) -> tuple[dict[str, Any], str, list[str]]:
         timeline = grid = None
         if entry.spans is not None:
             spans, left_out = some_ranks(entry.spans, _MOST_SPANS // len(entries))
-            timeline = _painted(packed(spans, blob, weights=entry.weights), paints)
+            timeline = with_paints(packed(spans, blob, weights=entry.weights), paints)
             notes += _notes(entry, len(left_out), several=len(entries) > 1)
         if entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
-            grid = _painted(packed(ideal_spans(entry.schedule), blob, weights={}), paints)
+            grid = with_paints(packed(ideal_spans(entry.schedule), blob, weights={}), paints)
         full = None if entry.links is None else np.rint(255 * np.clip(entry.links[1], 0.0, 1.0)).astype(np.int64)
         runs.append(
             {
@@ -202,7 +205,7 @@ def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
     }
 
 
-def _painted(timeline: dict[str, Any], places: dict[tuple[str, str, int], int]) -> dict[str, Any]:
+def with_paints(timeline: dict[str, Any], places: dict[tuple[str, str, int], int]) -> dict[str, Any]:
     """The timeline, each of its kinds of span with the place of its colour among those of the page."""
     what, texts = timeline["what"], timeline["words"]
     what["paint"] = [
@@ -216,16 +219,17 @@ def _painted(timeline: dict[str, Any], places: dict[tuple[str, str, int], int]) 
 
 
 def _script() -> str:
-    parts = "\n".join(asset(name) for name in _SCRIPTS)
+    parts = "\n".join(asset(name) for name in SCRIPTS)
     return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
 
 
-def _style() -> str:
+def style_sheet() -> str:
+    """The page's style sheet, light and dark."""
     light, dark = colours.variables()
     theme = asset("style.css").replace("/*LIGHT*/", light).replace("/*DARK*/", dark)
     return f"{theme}\n{colours.classes()}\n"
 
 
-def _hash(text: str) -> str:
+def hashed(text: str) -> str:
     """As a content security policy names an inline script or style."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"

@@ -200,7 +200,7 @@ async function main() {
       charts.push(ganttIn(part("grid"), runs, data.paints, UNITS_OF_F).gantt);
     }
   });
-  if (timeline) timeline.controls.onview(timeline.gantt.view);
+  if (timeline && timeline.controls.onview) timeline.controls.onview(timeline.gantt.view);
   theming(redraw);
   picking(redraw);
   redraw();
