@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
             raise InputError(f"--set cannot change {file}, which was played already; name its scenario instead")
     sides = [file if is_saved(file) else load(file, change) for file, change in zip(files, changes, strict=True)]
     found = diff(*sides)
-    common.answer(args, lambda: _text(found), found.to_dict)
+    common.answer(args, lambda: text_of(found), found.to_dict)
     common.draw((args.waterfall, lambda: _waterfall(found)))
 
 
@@ -47,7 +47,8 @@ def _waterfall(found: Difference) -> Figure:
     return plots.waterfall(dict(zip(names, (found.base.step_time, found.other.step_time), strict=True)), causes)
 
 
-def _text(found: Difference) -> str:
+def text_of(found: Difference) -> str:
+    """What a person reads."""
     parts = [f"A: {found.names[0]}\nB: {found.names[1]}" if found.names != ("A", "B") else ""]
     held = f"faster links: {found.held.in_words()}" if found.held else ""
     parts += [found.in_words(), held, _settings(found), _causes(found), _stages(found)]

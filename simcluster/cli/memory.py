@@ -41,7 +41,7 @@ def _of_counts(args: argparse.Namespace) -> None:
         args.parameters, recipe=args.recipe or DEFAULT_RECIPE, dp=args.dp or 8, device=args.device or "h100"
     )
     default = "" if args.recipe else ", by default"
-    common.answer(args, lambda: _ladder_text(ladder, default), ladder.to_dict)
+    common.answer(args, lambda: ladder_text(ladder, default), ladder.to_dict)
 
 
 def _of_scenario(args: argparse.Namespace) -> None:
@@ -56,13 +56,14 @@ def _of_scenario(args: argparse.Namespace) -> None:
         common.answer(args, lambda: f"{_head(scenario)}\n{found.summary()}", found.to_dict)
         return
     memory = job_memory(scenario)
-    common.answer(args, lambda: _job_text(memory), memory.to_dict)
+    common.answer(args, lambda: job_text(memory), memory.to_dict)
 
 
 # --- of counts --------------------------------------------------------------------------------------------------------
 
 
-def _ladder_text(ladder: StateLadder, default: str) -> str:
+def ladder_text(ladder: StateLadder, default: str = "") -> str:
+    """What a person reads of model state; ``default`` says that the recipe was not chosen."""
     recipe, size = ladder.recipe, f"{ladder.capacity / 1e9:.4g} GB"
     gpus = f"{ladder.dp:,} x {ladder.device} ({size})"
     rows = [
@@ -104,7 +105,8 @@ def _head(scenario: Scenario) -> str:
     return f"{scenario.name}: {scenario.gpus:,} GPUs | {layout(scenario)}\n{recipe_words(scenario)}"
 
 
-def _job_text(memory: JobMemory) -> str:
+def job_text(memory: JobMemory) -> str:
+    """What a person reads of a job's memory."""
     scenario, capacity = memory.scenario, memory.capacity
     header = ["weights", "gradients", "optimizer", "activations", "other", "total", "free"]
     stages = [[str(stage), *_parts(held, capacity)] for stage, held in enumerate(memory.stages)]

@@ -27,22 +27,28 @@ def run(args: argparse.Namespace) -> None:
     result = simulate(scenario)
     found = stragglers(result)
     tried = what_pays(result) if args.mitigate else []
-    blocks = [_answer(result, found), _causes(found), _where(found), _waits(result)]
+    blocks = [[*_head(result), "", *_answer(found)], _causes(found), _where(found), _waits(result)]
     if args.mitigate:
         blocks.append(_tried(result, tried))
     common.answer(args, lambda: common.in_blocks(blocks), lambda: _document(result, found, tried))
     common.draw((args.heatmap, lambda: plots.stragglers(result, found)), (args.matrix, lambda: plots.waits(result)))
 
 
-def _answer(result: Result, found: Stragglers) -> list[str]:
+def text_of(found: Stragglers) -> str:
+    """What a person reads of stragglers without the step that has them."""
+    return common.in_blocks([_answer(found), _causes(found), _where(found)])
+
+
+def _head(result: Result) -> list[str]:
+    return [result.scenario.name, f"{result.scenario.gpus:,} GPUs | {layout(result.scenario)}"]
+
+
+def _answer(found: Stragglers) -> list[str]:
     def line(name: str, value: str, text: str) -> str:
         return f"  {name:<12}{value:>9}   {text}".rstrip()
 
     estimated = found.estimated
     return [
-        result.scenario.name,
-        f"{result.scenario.gpus:,} GPUs | {layout(result.scenario)}",
-        "",
         line("step time", format_seconds(found.step_time), ""),
         line("T_ideal", format_seconds(found.clean), "without the faults of the scenario, played"),
         line("S", f"{found.slowdown:.4f}", "the step over T_ideal"),

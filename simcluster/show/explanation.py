@@ -9,6 +9,7 @@ from simcluster.base.units import format_bytes, format_seconds
 from simcluster.results.overlap import Key, OverlapSeconds
 
 if TYPE_CHECKING:
+    from simcluster.results.critical_path import CriticalPath
     from simcluster.results.played import Run
     from simcluster.results.traffic import AxisTraffic
     from simcluster.studies.whatif.free import Free
@@ -18,7 +19,7 @@ _MOST_RANKS = 16
 
 def explanation(run: Run, free: Sequence[Free]) -> str:
     """All tables; ``free`` is what ``whatif.what_if_free`` found."""
-    parts = [_path(run), _what_if(free, run.step_time)]
+    parts = [path_table(run.critical_path), _what_if(free, run.step_time)]
     if run.overlap.mean[Key()].calls:
         parts = [_overlap(run.overlap.mean), *_traffic(run.traffic), _ranks(run), *parts]
     return "\n\n".join(parts)
@@ -76,11 +77,9 @@ def _ranks(run: Run) -> str:
     return _table(header, rows) + more
 
 
-def _path(run: Run) -> str:
-    rows = [
-        [kind, _seconds(seconds), f"{seconds / run.step_time:.1%}"]
-        for kind, seconds in run.critical_path.by_kind().items()
-    ]
+def path_table(path: CriticalPath) -> str:
+    """Seconds of every kind of op on the critical path."""
+    rows = [[kind, _seconds(seconds), f"{seconds / path.seconds:.1%}"] for kind, seconds in path.by_kind().items()]
     return _table(["critical path of the step", "seconds", "share"], rows)
 
 

@@ -16,6 +16,7 @@ from simcluster.show.layout import layout
 
 if TYPE_CHECKING:
     from simcluster.results.distribution import Distribution
+    from simcluster.results.played import Run
     from simcluster.results.result import Result
     from simcluster.scenario.fits import MemoryRemedy
     from simcluster.scenario.scenario import Scenario
@@ -26,7 +27,7 @@ _STATE = ("parameters", "gradients", "optimizer", "activations", "other", "buffe
 
 def summary(result: Result) -> str:
     """The answer, where the time went, memory, waiting, warnings."""
-    blocks = [_job(result.scenario), _answer(result), _where(result), _state(result), _collectives(result)]
+    blocks = [job_lines(result.scenario), _answer(result), _where(result), _state(result), _collectives(result)]
     if result.without_faults is not None:
         blocks.append(_stragglers(result))
     blocks.append(
@@ -54,7 +55,22 @@ def replicas(distribution: Distribution) -> str:
     )
 
 
-def _job(scenario: Scenario) -> list[str]:
+def of_run(run: Run) -> str:
+    """The step time of a played program that is no job's, and where the time went."""
+    times = run.times
+    lines = [
+        f"  step time    {format_seconds(run.step_time)}",
+        f"  bubble       {times.bubble_fraction:.1%} of the step",
+    ]
+    if times.communication > 0:
+        lines.append(f"  overlap      {times.overlap_fraction:.1%} of {format_seconds(times.communication)}")
+    return "\n".join(
+        [f"{len(run.ranks):,} ranks, {run.steps:,} step{'s' * (run.steps > 1)}", "", *lines, "", *_where(run)]
+    )
+
+
+def job_lines(scenario: Scenario) -> list[str]:
+    """What is run, in a few lines."""
     training = scenario.training
     recompute = "no recompute" if training.recompute == "none" else f"{training.recompute} recompute"
     if training.recompute != "none" and training.recompute_every > 1:
@@ -112,7 +128,7 @@ def _likely(result: Result) -> list[str]:
     return [f"  likely       {span}   ({found.level:.0%} of {like})"]
 
 
-def _where(result: Result) -> list[str]:
+def _where(result: Run) -> list[str]:
     breakdown, total = result.times.breakdown, result.step_time
     shown = [name for name in BREAKDOWN if breakdown[name] > 0]
     most = max(breakdown.values())
