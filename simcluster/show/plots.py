@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from simcluster.show.link_levels_plot import link_levels as link_levels
     from simcluster.show.links_plot import links as links
     from simcluster.show.memory_plot import memory as memory
+    from simcluster.show.notebook.gantt_cell import gantt_html as gantt_html
     from simcluster.show.overlap_plot import overlap as overlap
     from simcluster.show.pareto_plot import pareto as pareto
     from simcluster.show.policies_plot import policies as policies
@@ -43,6 +44,7 @@ _HOME = {
     "compare_gantts": "gantt",
     "errors": "validation_plot",
     "gantt": "gantt",
+    "gantt_html": "notebook.gantt_cell",
     "save_figure": "gantt",
     "schedules": "schedule_plot",
     "stragglers": "heatmaps",

@@ -1,0 +1,1 @@
+"""What Python and a notebook's cell show of an object: a line, a page of HTML, a timeline to zoom into."""
