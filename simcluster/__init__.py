@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from simcluster.base.old_names import find_old_names
+from simcluster.base.shown import shown_by
 from simcluster.base.version import VERSION
 
 if TYPE_CHECKING:
@@ -126,3 +127,11 @@ class _Package(ModuleType):
 
 sys.modules[__name__].__class__ = _Package
 find_old_names()
+shown_by(
+    {
+        "lines": "simcluster.show.notebook.lines",
+        "texts": "simcluster.cli.texts",
+        "pages": "simcluster.show.notebook.pages",
+        "gantt": "simcluster.show.notebook.timelines",
+    }
+)

@@ -20,6 +20,7 @@ import simpy
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.bench.collective_request import arrivals_of, check, size_of, turned
 from simcluster.collectives import ALGORITHMS
 from simcluster.collectives.entry import Parts
@@ -42,7 +43,7 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {kind: partial(bus_factor, ca
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveTime:
+class CollectiveTime(Shown):
     """When each rank of one collective arrived and finished, in seconds, position by position in ``gpus``.
 
     ``method`` is how it was done: algorithm and, where NCCL's model took part, protocol, pace and why.

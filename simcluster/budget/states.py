@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.counts import parse_count, parse_whole
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.devices.device import load_device
 from simcluster.model.recipes import Recipe, recipe_named, state_bytes
@@ -45,7 +46,7 @@ class ZeroStage:
 
 
 @dataclass(frozen=True, slots=True)
-class StateLadder:
+class StateLadder(Shown):
     """Model state of so many ``parameters`` on ``dp`` GPUs with ``capacity`` bytes each, stage by stage of ZeRO."""
 
     parameters: float

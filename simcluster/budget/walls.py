@@ -7,6 +7,7 @@ from typing import Any
 
 from simcluster.base.counts import parse_count, parse_share, parse_whole
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.budget.counted import CountedRun
 from simcluster.budget.states import DEFAULT_RECIPE
 from simcluster.budget.words import describe
@@ -15,7 +16,7 @@ from simcluster.model.recipes import recipe_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walls(CountedRun):
+class Walls(CountedRun, Shown):
     """The walls of a run: its numbers, the same in words, and for JSON."""
 
     def summary(self) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.shown import Shown
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication import CommunicationLowering, Ranks, StepsOf
 from simcluster.engine.segment_lowering import Group, LoweredSegment, Segments
@@ -50,7 +51,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Lowered:
+class Lowered(Shown):
     """What the engine plays, and what is needed to read its results: ``capacity`` is B/s per link (class)."""
 
     played: Program

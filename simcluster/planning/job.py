@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Literal, Protocol
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.model.transformer import Model
 from simcluster.planning.checkpoint import SavedParts
 from simcluster.planning.ops import Segment
@@ -171,7 +172,7 @@ class PassMaker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(Shown):
     """Everything that decides the stages' programs."""
 
     model: Model

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from simcluster.base.shown import Shown
 from simcluster.results.metrics import BREAKDOWN, COMPUTE_KINDS, EXPOSED
 from simcluster.results.overlap import Key, OverlapSeconds
 
@@ -48,7 +49,7 @@ class AxisCommunication:
 
 
 @dataclass(frozen=True)
-class Account:
+class Account(Shown):
     """Where a step went: seconds of the mean rank.
 
     ``breakdown`` is as metrics define it, ``states`` its entries that are no communication, without what slows compute

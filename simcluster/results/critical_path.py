@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.base.shown import Shown
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.programs.program import Program
@@ -30,7 +31,7 @@ Link = tuple[int, float, float]
 
 
 @dataclass(frozen=True)
-class CriticalPath:
+class CriticalPath(Shown):
     """Spans in the order of time, each from where the one before it ends: ``start`` and ``end`` in seconds.
 
     ``number`` is the place of each in ``spans``.  Where it waits for a late member of its group the path goes on

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776)  # 97.5 % quantiles of Student's t, 1 t
 
 
 @dataclass(frozen=True)
-class Distribution:
+class Distribution(Shown):
     """Seconds of a step in every replica.
 
     ``planned`` are the step's seconds without chance (with all faults that leave nothing to it); ``method`` is how the
@@ -73,7 +74,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
-class MeanDifference:
+class MeanDifference(Shown):
     """How much longer one of two scenarios takes on average, in seconds, with its 95 % confidence interval.
 
     ``noise_saved`` is how many times narrower that is than without common random numbers.

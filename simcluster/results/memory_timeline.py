@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.base.shown import Shown
 from simcluster.programs.program import OpTimes, Program, RowTimes, SpanRow
 from simcluster.programs.slowed import columns_of, within
 from simcluster.results.timeline import of_ops, spread
@@ -71,7 +72,7 @@ class MemoryPeak:
 
 
 @dataclass(frozen=True)
-class MemoryTimeline:
+class MemoryTimeline(Shown):
     """Changes of memory of the simulated ranks, column by column, sorted by rank, then time, frees first.
 
     ``delta`` in bytes, negative where memory is freed; ``row`` is the place in ``rows`` of (kind, name, layer) of the

@@ -1,8 +1,8 @@
 """The numbers of a result, each said once: its name in the JSON, its unit, its heading, and what it is of a step.
 
-To add one: an entry in METRICS, and its line in CONTRACT.md.  It is then in the result JSON, in the rows of ``compare``
-and of sweeps, and with a heading in the tables of its ``columns``.  A step is known here by what is asked of it, so
-that nothing is imported of what plays one.
+To add one: an entry in METRICS, and its lines in CONTRACT.md and in ``flat``.  It is then in the result JSON, in the
+rows of ``compare`` and of sweeps, and with a heading in the tables of its ``columns``.  A step is known here by what is
+asked of it, so that nothing is imported of what plays one.
 """
 
 from __future__ import annotations

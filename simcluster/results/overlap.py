@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
+from simcluster.base.shown import Shown
 from simcluster.results.host_waits import inside
 from simcluster.results.metrics import EXPOSED
 from simcluster.results.timeline import Spans
@@ -53,7 +54,7 @@ class OverlapSeconds:
 
 
 @dataclass(frozen=True)
-class Overlaps:
+class Overlaps(Shown):
     """Everything that communicates: of every simulated rank, and the mean over all ranks that they stand for.
 
     Keys are in order: all, then axis by axis its sum and its collectives.

@@ -15,6 +15,7 @@ from simcluster.results.account import Account
 from simcluster.results.calls import CallKey, calls_of
 from simcluster.results.contention import free_seconds, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
+from simcluster.results.flat import TimedNumbers
 from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_timeline
 from simcluster.results.overlap import Overlaps, overlaps
 from simcluster.results.step_time import StepTime, mean_breakdown, step_time
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(TimedNumbers):
     """A played program: its timeline, and where the time went.
 
     ``ranks`` are this job's among the program's, where several jobs were played together; its own

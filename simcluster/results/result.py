@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.version import VERSION as VERSION
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import Job
+from simcluster.results.flat import FlatNumbers
 from simcluster.results.host_copies import activations_in_host, copies_of
 from simcluster.results.measured import MeasuredStep
 from simcluster.results.memory_timeline import MemoryPeak
@@ -36,7 +37,7 @@ _WORTH_A_NOTE = 0.01  # of the step
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result(Run):
+class Result(Run, FlatNumbers):
     """One replayed scenario and its ``job``; ``clean`` replays it without faults that can make stragglers, if it has
     any; ``loading`` is what its loader exposes."""
 

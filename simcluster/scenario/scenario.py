@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel, model_validator
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.documents.diagnostics import RuleError, did_you_mean, refuse, shown
 from simcluster.documents.overrides import parse_override
 from simcluster.documents.reading import (
@@ -63,7 +64,7 @@ class Origin:
         return _with_origin(validate(Scenario, resolve(origin.document, origin.changes)), origin)
 
 
-class Scenario(ScenarioFields):
+class Scenario(Shown, ScenarioFields):
     """One training step to be replayed.
 
     ``gpus`` is how many of the cluster's GPUs the job takes (left out: all; the first ones, machine by machine), and

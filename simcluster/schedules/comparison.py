@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from simcluster.base.shown import Shown
 from simcluster.schedules import make_schedule, schedules_with
 from simcluster.schedules.actions import Schedule
 from simcluster.schedules.timing import UNIT_COSTS, EqualCosts, ScheduleTiming, play
@@ -41,7 +42,7 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedSchedule:
+class PlayedSchedule(Shown):
     """A schedule and its timing, with what it is compared by; of zb-auto also how near it is to the optimum."""
 
     schedule: Schedule

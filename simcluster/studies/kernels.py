@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.devices.device import Device, kernel_seconds
 from simcluster.model.kernels import Block, Kernel, Section
@@ -44,7 +45,7 @@ class LayersSection:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelRow:
+class KernelRow(Shown):
     """One kernel of a rank: ``batch`` products of m x k with k x n (0 where it has no shape), FLOP, bytes, seconds.
 
     ``whole`` are m, k, n, batch of the same kernel on a model that is not split, None for one without a shape or that

@@ -17,6 +17,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile
+from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.devices.device import Device, load_device
 from simcluster.documents.diagnostics import refuse
@@ -50,7 +51,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(Shown):
     """A job beside others: the result of all its steps, its step time (s) beside them and with the cluster to itself.
 
     Both times are means over the steps ``measured``, on the same GPUs; ``window`` is when those began and ended (s).

@@ -27,6 +27,7 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import bits, different, mixed, sums
+from simcluster.base.shown import Shown
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.draft import Draft
 from simcluster.topology.policies import STATIC, RoutingSpec
@@ -42,7 +43,7 @@ Device: TypeAlias = str | Mapping[str, object]
 
 
 @dataclass(frozen=True, eq=False)
-class Cluster:
+class Cluster(Shown):
     """GPUs, switches and directed links, each link with its own capacity and latency.
 
     ``gpus`` are the nodes in the order in which ranks are placed (machine by machine); everywhere else a GPU is its

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, base_of
@@ -57,7 +58,7 @@ def _of_run(launch: Launch, again: Again) -> Iterator[Point]:
 
 
 @dataclass(frozen=True)
-class LaunchCheck:
+class LaunchCheck(Shown):
     """The ``checklist`` of a scenario, whose step is ``result``; ``overrides`` are those that it was loaded with."""
 
     result: Result = field(repr=False)

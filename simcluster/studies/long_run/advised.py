@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.shown import Shown
 from simcluster.studies.long_run.policies import records
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class AdvicePicture:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Shown):
     """An answer: ``sentence``, the ``table`` it rests on (seconds, shares and hours as its columns say), a ``second``
     table where there is one, ``notes`` on what it holds for, and what to draw."""
 

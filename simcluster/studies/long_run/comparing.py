@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, validate
 from simcluster.documents.spec import Spec
@@ -49,7 +50,7 @@ PlayedPolicy = TrainingRun | StagedTraining
 
 
 @dataclass(frozen=True)
-class PolicyComparison:
+class PolicyComparison(Shown):
     """Policies on common random numbers: what was played of each in ``runs``, by name; ``measure`` decides which is
     best.  ``refused`` says of each policy that cannot be why, where that was not to be an error."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.reading import shipped_folder
 from simcluster.longrun.eventlog import EventLog, read_log
@@ -27,7 +28,7 @@ _OF_THE_LOG = ("run.failures", "run.played")
 
 
 @dataclass(frozen=True)
-class FailureReplay(ReplayedRuns):
+class FailureReplay(ReplayedRuns, Shown):
     """A log played again, and what is said of that."""
 
     def summary(self) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.longrun.recipe import tokens_of_stages
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
@@ -60,7 +61,7 @@ def stage_scenarios(scenario: Scenario) -> list[Scenario]:
 
 
 @dataclass(frozen=True)
-class StagedTraining(StagedRuns):
+class StagedTraining(StagedRuns, Shown):
     """Runs of stages that were played, and what is said of them."""
 
     def summary(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from simcluster.base.shown import Shown
 from simcluster.longrun.ending import check_end
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run import words
@@ -28,7 +29,7 @@ def played_runs(
 
 
 @dataclass(frozen=True)
-class TrainingRun(PlayedRuns):
+class TrainingRun(PlayedRuns, Shown):
     """Runs that were played, and what is said of them."""
 
     def summary(self) -> str:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.budget.loss_laws import DEFAULT_LAW, LossLaw, TokenLaw, loss_law
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.studies.scaling import tables, words
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Scaling(LossAnswer):
+class Scaling(LossAnswer, Shown):
     """What a law of loss says of a budget, a model or a loss: numbers, and tables as DataFrames."""
 
     def __repr__(self) -> str:

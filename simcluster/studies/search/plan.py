@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown, line_of
 from simcluster.base.store import Store
 from simcluster.base.tables import frame_of
 from simcluster.results.result import VERSION
@@ -53,6 +54,9 @@ class Ranked(NamedTuple):
     row: Row
     same: tuple[Layout, ...] = ()
 
+    def __repr__(self) -> str:
+        return line_of(self)
+
     @property
     def step_time(self) -> float:
         """Seconds."""
@@ -77,7 +81,7 @@ class Ranked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(Shown):
     """What a search has found: the ``best`` layouts, best first, each with its account.
 
     ``counts`` are how many combinations there are besides the ``played`` that had to be, by reason; they sum to

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
 from simcluster.base.units import format_seconds
 from simcluster.results.account import WAITING, Account, attribute, stage_differences
@@ -58,7 +59,7 @@ class ChangedSetting:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Shown):
     """By how many seconds a step of ``other`` is longer than one of ``base``, and why.
 
     ``causes`` and every stage's entries sum to ``seconds``; ``stages`` is empty where their numbers differ.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.results.critical_path import kind_of
@@ -25,7 +26,7 @@ _PARTS_OF_BACKWARD = ("input_grad", "weight_grad")
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class Free(Shown):
     """A kind of op, its seconds per step on the critical path, and the step's seconds if it cost nothing.
 
     ``estimate`` is what the critical path alone says: the step less ``on_path``.  Played, the step takes longer where

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
 from simcluster.planning.footprint import Footprint
 from simcluster.results.result import Result
@@ -40,7 +41,7 @@ class ZeroRung:
 
 
 @dataclass(frozen=True, slots=True)
-class JobMemory:
+class JobMemory(Shown):
     """What the fullest rank of each stage holds when it holds most (bytes), of a ``capacity``, and the rungs of ZeRO.
 
     No rungs where one replica has nothing to shard over.

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.documents.suggestions import divisors
 from simcluster.scenario.fits import held, waiting_bytes
 from simcluster.scenario.given import ScenarioLike, base_of
@@ -29,7 +30,7 @@ _FLAT = 3  # doublings after which memory should have grown
 
 
 @dataclass(frozen=True, slots=True)
-class Largest:
+class Largest(Shown):
     """The largest ``value`` at ``path`` that fits, and the ``next_value`` that makes a job and does not.
 
     ``memory`` and ``next_memory`` are bytes of the fullest GPU, as played, of the ``capacity`` that it has.  ``value``

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.results.result import Result
@@ -16,7 +17,7 @@ from simcluster.studies.whatif.fewer import FewerReplicas, dropped, step_of
 
 
 @dataclass(frozen=True, slots=True)
-class Mitigation:
+class Mitigation(Shown):
     """A change of the job against its stragglers.
 
     ``step_time`` in seconds for ``samples`` sequences with ``gpus`` GPUs; ``pays`` is how much less time the job takes

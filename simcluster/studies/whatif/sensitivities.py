@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.results.critical_path import path_seconds_under
@@ -47,7 +48,7 @@ _TOLD = 5e-4  # percent of the step for a percent: nothing smaller is told
 
 
 @dataclass(frozen=True, slots=True)
-class Sensitivity:
+class Sensitivity(Shown):
     """What ``by`` (0.01 is one percent) more of a resource does to the step, and as much less of it.
 
     More is ``1 + by`` times the rate and less the rate over that; of latency and launch time, where less is better,

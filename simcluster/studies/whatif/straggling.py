@@ -15,6 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.faults import Fault
 from simcluster.faults.words import in_words
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Shown):
     """Something that makes a step longer.
 
     ``without`` is the step's seconds without it and with all other causes, ``alone`` those with it and without all
@@ -67,7 +68,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Stragglers:
+class Stragglers(Shown):
     """A job's stragglers: ``step_time`` with them, ``clean`` without any, both in seconds (what holds all ranks up
     alike stays in both).
 

@@ -1,0 +1,276 @@
+"""Small drawings for a notebook's cell: bars, the rows of a timeline, a histogram; HTML and SVG that need nothing else.
+
+Everything stands in one element of class ``simcluster``, whose style comes with it and reaches nothing outside; texts
+and grounds are the notebook's own, light or dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.units import format_seconds_round
+from simcluster.show import palette
+from simcluster.show.gantt_boxes import Boxes, Paint, boxes_of, joined
+from simcluster.show.gantt_rows import choose_rows
+from simcluster.show.report import colours
+from simcluster.show.report.html import Content, Markup, asset, element, table
+from simcluster.show.report.html import joined as pieces
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WIDTH = 1000.0  # units across a drawing, whatever its width on the screen
+_MOST_ROWS = 8
+_MOST_BOXES = 5_000
+_COMPUTE, _SLIM = 15.0, 4.0  # pixels of a lane
+_EDGE = 7.0  # units: boxes wider than this get a dark first unit, so that equal neighbours stay apart
+_TICKS = 6
+_RECOMPUTE: Paint = ("compute", "recompute", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class BarRow:
+    """A bar from ``start`` to ``end`` on a scale of all bars, with its name, texts, and the class of its fill."""
+
+    name: str
+    texts: Sequence[str]
+    start: float
+    end: float
+    fill: str = "plain"
+
+
+def cell(*content: Content) -> str:
+    """What a notebook shows: the pieces in one element with its style."""
+    return str(element("div", element("style", Markup(_style())), *content, class_="simcluster"))
+
+
+@cache
+def _style() -> str:
+    light, dark = colours.variables()
+    named = "\n".join(f".simcluster {line}" for line in colours.classes().splitlines() if line.startswith(".k-"))
+    return f"{asset('cell.css').replace('/*LIGHT*/', _parts(light)).replace('/*DARK*/', _parts(dark))}{named}"
+
+
+def _parts(variables: str) -> str:
+    """Those that are of a step's parts."""
+    return "".join(f"{each};" for each in variables.split(";") if each.startswith("--k-"))
+
+
+def head(title: str, *lines: str) -> Markup:
+    """What it is about, with quieter lines below."""
+    return pieces(element("div", title, class_="head"), (element("div", line, class_="quiet") for line in lines))
+
+
+def figures(*named: tuple[str, str, str]) -> Markup:
+    """Numbers that are read first: (name, value, note)."""
+    return element(
+        "div",
+        (
+            element("div", element("span", name, class_="quiet"), element("b", value),
+                    element("span", note, class_="quiet"))
+            for name, value, note in named
+        ),
+        class_="figures",
+    )  # fmt: skip
+
+
+def bars(header: Sequence[str], rows: Sequence[BarRow], *, caption: str) -> Markup:
+    """A table whose last column is a bar; a scale that reaches below 0 has its zero marked."""
+    low = min(0.0, *(min(row.start, row.end) for row in rows), 0.0)
+    high = max(0.0, *(max(row.start, row.end) for row in rows), 0.0)
+    scale = _WIDTH / (high - low) if high > low else 0.0
+    cells = [[row.name, *row.texts, _bar(row, low, scale)] for row in rows]
+    return element("div", table([*header, ""], cells, caption=caption), class_="block bars")
+
+
+def _bar(row: BarRow, low: float, scale: float) -> Markup:
+    first, last = sorted((row.start, row.end))
+    box = element(
+        "rect", x=(first - low) * scale, y=0, width=max((last - first) * scale, 1.0), height=13, class_=row.fill
+    )
+    zero = [element("line", x1=-low * scale, x2=-low * scale, y1=0, y2=13, class_="mark")] if low < 0 else []
+    return element(
+        "svg", box, zero, viewBox=f"0 0 {_WIDTH:g} 13", preserveAspectRatio="none", aria_hidden="true"
+    )  # fmt: skip
+
+
+# --- a timeline -------------------------------------------------------------------------------------------------------
+
+
+def timeline(
+    frame: pd.DataFrame, num_ranks: int, *, what: str = "rank", seconds: bool = True, one_lane: bool = False
+) -> Markup:
+    """A timeline with a row for each of a few stages: computation, and communication below it where it can be seen.
+
+    As few rows as keep it light; a line below says what is left out.  ``what`` is what a row stands for; without
+    ``seconds`` time has no unit; with ``one_lane`` what a rank does besides computation is drawn in the same lane.
+    """
+    end = float(frame["end"].max()) or 1.0
+    most = _MOST_ROWS
+    while True:
+        choice = choose_rows(frame, ranks=None, rows="stage", max_rows=most, num_ranks=num_ranks)
+        streams = _streams(frame, choice.ranks)
+        boxes = _boxes(frame, choice.ranks, end, streams, one_lane=one_lane)
+        if len(boxes) > _MOST_BOXES and len(streams) > 1 and not one_lane:  # computation alone says most
+            boxes = _boxes(frame, choice.ranks, end, ("compute",))
+        if len(boxes) <= _MOST_BOXES or most == 1:
+            break
+        most //= 2
+    colour_of = _colours((*boxes.paints, _RECOMPUTE))
+    labels = [label.partition(" · ")[0] if what == "stage" else label for label in choice.labels]
+    rows = (_row(boxes, number, label, colour_of, end) for number, label in enumerate(labels))
+    shown = sorted({boxes.paints[at] for at in np.unique(boxes.paint).tolist()})
+    shown += [_RECOMPUTE] if (boxes.recompute > 0).any() else []
+    caption = choice.caption.replace("ranks shown", f"{what}s shown")
+    return element(
+        "div",
+        element("div", rows, element("span"), _axis(end, seconds=seconds), class_="rows"),
+        _legend(shown, colour_of),
+        element("div", caption, class_="quiet") if caption else "",
+        class_="block",
+    )
+
+
+def _boxes(
+    frame: pd.DataFrame, ranks: tuple[int, ...], end: float, streams: tuple[str, ...], *, one_lane: bool = False
+) -> Boxes:
+    """What is drawn, small spans joined."""
+    boxes = boxes_of(frame, ranks, (0.0, end), streams)
+    if one_lane:
+        order = np.lexsort((boxes.start, boxes.row))
+        named = ("row", "paint", "microbatch", "start", "end", "share", "recompute", "source")
+        columns = {name: getattr(boxes, name)[order] for name in named}
+        boxes = replace(boxes, lane=np.zeros_like(boxes.lane), **columns)
+    return joined(boxes, end / _WIDTH)
+
+
+def _streams(frame: pd.DataFrame, ranks: Sequence[int]) -> tuple[str, ...]:
+    """Computation, then the streams that these ranks use, in the palette's order."""
+    used = set(frame["stream"][frame["rank"].isin(ranks)].unique())
+    return ("compute", *(stream for stream in (*palette.STREAMS, "h2d", "d2h", "storage", "host") if stream in used))
+
+
+def _row(boxes: Boxes, number: int, label: str, colour_of: dict[Paint, Markup], end: float) -> Markup:
+    """A rank: its name, and its lanes as one path for each colour."""
+    height = _COMPUTE + _SLIM * (int(boxes.lane.max(initial=0)))
+    own = np.flatnonzero(boxes.row == number)
+    top = np.where(boxes.lane[own] == 0, 0.0, _COMPUTE + _SLIM * (boxes.lane[own] - 1))
+    high = np.where(boxes.lane[own] == 0, _COMPUTE, _SLIM - 0.5)
+    left, width = boxes.start[own] * (_WIDTH / end), (boxes.end - boxes.start)[own] * (_WIDTH / end)
+    paths = []
+    for at in np.unique(boxes.paint[own]).tolist():
+        of = boxes.paint[own] == at
+        path = _path(left[of], top[of], np.maximum(width[of], 0.3), high[of])
+        paint = boxes.paints[at]
+        told = element("title", _name(paint))
+        paths.append(Markup(f'<path d="{path}" {colour_of[paint]}>{told}</path>'))
+    part = boxes.recompute[own]  # of a backward that it was joined with: a strip along it
+    if (part > 0).any():
+        of = part > 0
+        path = _path(left[of], (high * (1 - part))[of], width[of], (high * part)[of])
+        paths.append(Markup(f'<path d="{path}" {colour_of[_RECOMPUTE]}>{element("title", "recompute")}</path>'))
+    edged = (boxes.lane[own] == 0) & (width > _EDGE)
+    if edged.any():
+        path = _path(left[edged], top[edged], np.full(int(edged.sum()), 0.8), high[edged])
+        paths.append(Markup(f'<path d="{path}" class="edge"/>'))
+    drawn = element(
+        "svg", paths, viewBox=f"0 0 {_WIDTH:g} {height:g}", preserveAspectRatio="none", role="img", aria_label=label,
+        style=f"height:{height:g}px",
+    )  # fmt: skip
+    return pieces(element("span", label, class_="quiet"), drawn)
+
+
+def _path(left: Floats, top: Floats, width: Floats, high: Floats) -> str:
+    """Boxes as one path, to a tenth of a unit."""
+    columns = (np.round(column, 1).tolist() for column in (left, top, width, high))
+    return "".join(f"M{x:g} {y:g}h{w:g}v{h:g}h-{w:g}z" for x, y, w, h in zip(*columns, strict=True))
+
+
+def _colours(paints: Sequence[Paint]) -> dict[Paint, Markup]:
+    """The attribute that fills with each paint, light or dark.
+
+    The page's own colours where a part of the step has them, so that they follow the notebook's theme.
+    """
+    found = {}
+    for paint in paints:
+        stream, kind, chunk = paint
+        if kind == "waiting":
+            found[paint] = Markup('class="k-bubble"')
+            continue
+        code = colours.code(palette.colour_of(stream, kind, chunk))
+        name = next((name for name, own in colours.BREAKDOWN_COLOURS.items() if own == code), None)
+        found[paint] = Markup(f'class="k-{name}"' if name else f'style="fill:{code};background:{code}"')
+    return found
+
+
+def _name(paint: Paint) -> str:
+    stream, kind, _ = paint
+    if kind == "waiting":
+        return "waiting"
+    return kind.replace("_", " ") if stream == "compute" else f"{stream} {kind.replace('_', '-')}"
+
+
+def _legend(paints: Sequence[Paint], colour_of: dict[Paint, Markup]) -> Markup:
+    """The colours, a chunk's shades with its first."""
+    named = {_name(paint): colour_of[paint] for paint in sorted(paints, key=lambda each: -each[2])}
+    order = sorted(
+        named, key=lambda name: (" " in name and name.split()[0] in palette.STREAMS, name == "waiting", name)
+    )
+    items = (element("li", Markup(f"<i {named[name]}></i>"), element("span", name, class_="quiet")) for name in order)
+    return element("ul", items, class_="legend")
+
+
+def _axis(end: float, *, seconds: bool) -> Markup:
+    """Times below the rows."""
+    rough = end / _TICKS
+    power = 10.0 ** np.floor(np.log10(rough))
+    step = next(float(factor * power) for factor in (1, 2, 5, 10) if factor * power >= rough)
+    ticks = np.arange(0.0, end * (1 - 0.03), step).tolist()
+    told = (element("span", _time(tick, seconds=seconds), style=f"left:{100 * tick / end:.2f}%") for tick in ticks)
+    return element("div", told, class_="axis quiet")
+
+
+def _time(tick: float, *, seconds: bool) -> str:
+    if not seconds:
+        return f"{tick:g}"
+    return format_seconds_round(tick) if tick else "0 s"
+
+
+# --- many values ------------------------------------------------------------------------------------------------------
+
+
+def histogram(values: Floats, marks: Iterable[tuple[str, float, bool]]) -> Markup:
+    """How many of the values lie where; ``marks`` are lines at (name, value, dashed) among them."""
+    marked = list(marks)
+    ends = [*values.tolist(), *(value for _, value, _ in marked)]
+    low, high = min(ends), max(ends)
+    if high <= low:
+        low, high = low - 0.5 * abs(low), high + 0.5 * abs(high)
+    counts, edges = np.histogram(values, bins=int(np.clip(1.5 * np.sqrt(len(values)), 5, 60)), range=(low, high))
+    scale, top = _WIDTH / (high - low), 90.0 / max(1, int(counts.max()))
+    bins = [
+        element("rect", x=(left - low) * scale, y=95 - top * count, width=(right - left) * scale, height=top * count,
+             class_="plain")
+        for count, left, right in zip(counts.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        if count
+    ]  # fmt: skip
+    lines = [
+        element("line", element("title", name), x1=(value - low) * scale, x2=(value - low) * scale, y1=0, y2=95,
+                class_="mark dashed" if dashed else "mark")
+        for name, value, dashed in marked
+    ]  # fmt: skip
+    drawn = element("svg", bins, lines, viewBox=f"0 0 {_WIDTH:g} 95", preserveAspectRatio="none", role="img",
+                    aria_label="histogram", style="height:95px")  # fmt: skip
+    ticks = element(
+        "div",
+        (element("span", f"{value:.5g} s", style=f"left:{min(96.0, 100 * (value - low) * scale / _WIDTH):.2f}%")
+         for value in (low, (low + high) / 2, high)),
+        class_="axis quiet",
+    )  # fmt: skip
+    return element("div", element("div", element("span"), drawn, element("span"), ticks, class_="rows"), class_="block")

@@ -1,0 +1,290 @@
+"""What Python shows of objects: a line, a text, a picture; of everything that a public function returns."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import simcluster
+from simcluster import plots
+from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown, clipped
+from simcluster.cli import main, texts
+from simcluster.results.numbers import METRICS
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import Scenario, load
+from simcluster.show.notebook import drawn, lines, pages
+from simcluster.studies.long_run.comparing import PolicyComparison
+from simcluster.studies.long_run.train_stages import train_stages
+from simcluster.studies.multi_job import Placed
+from simcluster.studies.whatif.largest import Largest
+
+LONGEST_LINE = 200
+MOST_TEXT = 20_000
+MOST_HTML = 300_000
+WEEK = {"days": "7 d", "failures": [{"name": "machine", "of": "host", "mtbf": "3 d"}],
+        "checkpoint": {"stall": "20 s", "every": "1 h"}}  # fmt: skip
+STAGES = [{"until": "0.5T tokens", "set": {"training.global_batch": 64}}, {"set": {}}]
+FEW = {"pipeline.schedule": ("1f1b",), "training.micro_batch": (1,), "training.recompute": ("none",)}
+
+
+@cache
+def scenario() -> Scenario:
+    return load("tiny_3d")
+
+
+@cache
+def result() -> Result:
+    return simcluster.simulate(scenario())
+
+
+@cache
+def week() -> Any:
+    return simcluster.train(load("tiny_dp", {"run": WEEK}), played=2)
+
+
+@cache
+def replicas() -> Any:
+    return simcluster.monte_carlo(load("jitter_8", {"replicas": 4}))
+
+
+@cache
+def machine() -> Any:
+    return simcluster.load_cluster("dgx_h100", [("nodes", 1)])
+
+
+def stages() -> Any:
+    run = {**WEEK, "days": None, "tokens": "1T", "stages": STAGES}
+    return train_stages(load("tiny_dp", {"run": run}), played=2)
+
+
+def together() -> Any:
+    jobs = [Placed(load("tiny_dp"), tuple(range(first, first + 4))) for first in (0, 4)]
+    return simcluster.simulate_together(jobs, machine())
+
+
+def replayed() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log.csv"
+        week().log.to_csv(log, index=False)
+        return simcluster.replay_failures(week().scenario, log, played=1)
+
+
+MADE: dict[str, Callable[[], Any]] = {
+    "check": lambda: simcluster.check("tiny_dp"),
+    "collective_times": lambda: simcluster.collective_times(machine(), range(8), "all_reduce", 1e9),
+    "compare_policies": lambda: PolicyComparison({"every hour": week(), "the same": week()}),
+    "compare_replicas": lambda: simcluster.compare_replicas(replicas(), replicas()),
+    "diff": lambda: simcluster.diff("tiny_dp", result()),
+    "job_memory": lambda: simcluster.job_memory("tiny_3d"),
+    "kernels": lambda: simcluster.kernels("tiny_3d"),
+    "largest": lambda: Largest("model.layers", 4, 8, 70e9, 9, 81e9, 80e9, {}, None),
+    "load": scenario,
+    "load_cluster": machine,
+    "monte_carlo": replicas,
+    "plan": lambda: simcluster.plan(scenario(), 8, top=2, vary=FEW),
+    "play_schedules": lambda: simcluster.play_schedules(["1f1b", "zb-h1"], stages=4, microbatches=8),
+    "replay_failures": replayed,
+    "scaling": lambda: simcluster.scaling(compute="1e22"),
+    "sensitivity": lambda: simcluster.sensitivity(result(), ("network", "flops")),
+    "simulate": result,
+    "simulate_costs": lambda: simcluster.simulate_costs(
+        simcluster.Costs(forward=1.0, backward=2.0), stages=4, microbatches=8
+    ),
+    "simulate_together": together,
+    "state_ladder": lambda: simcluster.state_ladder("70B"),
+    "stragglers": lambda: simcluster.stragglers(result()),
+    "train": week,
+    "train_stages": stages,
+    "walls": lambda: simcluster.walls("70B", "15T"),
+    "what_if_free": lambda: simcluster.what_if_free(result(), ("forward", "tp")),
+    "what_pays": lambda: simcluster.what_pays(result()),
+}
+"""What public functions return, by their names."""
+PARTS: dict[str, Callable[[], Any]] = {
+    "cluster": lambda: scenario().cluster.built,
+    "best": lambda: made("plan").best,
+    **{name: lambda name=name: getattr(result(), name)  # type: ignore[misc]
+       for name in ("account", "critical_path", "job", "lowered", "memory_timeline", "overlap")},
+}  # fmt: skip
+"""What a user meets in those."""
+
+
+@cache
+def made(name: str) -> Any:
+    return {**MADE, **PARTS}[name]()
+
+
+def shown_in(it: Any) -> list[Shown]:
+    """The object, or the members of a list of them."""
+    return [it] if isinstance(it, Shown) else [each for each in it if isinstance(each, Shown)]
+
+
+@pytest.mark.parametrize("name", [*MADE, *PARTS])
+def test_an_object_is_a_line_at_a_prompt(name: str) -> None:
+    for each in shown_in(made(name)):
+        assert type(each).__name__ in repr(each)
+        assert len(repr(each)) < LONGEST_LINE
+        assert "\n" not in repr(each)
+        assert "object at 0x" not in repr(each)
+
+
+@pytest.mark.parametrize("name", [*MADE, *PARTS])
+def test_an_object_is_printed_as_its_command_prints_it(name: str) -> None:
+    it = made(name)
+    text = str(it)
+    assert 0 < len(text) < MOST_TEXT
+    assert not isinstance(it, Shown) or it.summary() == text
+    assert "array(" not in text
+    assert "object at 0x" not in text
+
+
+@pytest.mark.parametrize("name", [*MADE, *PARTS])
+def test_an_object_is_a_picture_in_a_notebook(name: str) -> None:
+    """Small, whole, and complete in itself: no script, nothing to be fetched, no name that a page could have twice."""
+    for each in shown_in(made(name))[:1]:
+        html = each._repr_html_()
+        assert len(html) < MOST_HTML
+        tree = ET.fromstring(html)
+        assert tree.attrib == {"class": "simcluster"}
+        assert not {part.tag for part in tree.iter()} & {"script", "img", "link", "iframe", "a"}
+        assert not [part.tag for part in tree.iter() if "id" in part.attrib]
+        assert "url(" not in html
+        assert "http" not in "".join(part.text or "" for part in tree.iter("style"))
+        assert "nan" not in {word for part in tree.iter("path") for word in re.findall("[a-z]+", part.get("d", ""))}
+
+
+NO_ANSWERS = {"DataFrame", "InputError"}
+
+
+def answers() -> dict[str, set[type]]:
+    """The classes that public functions say they return, by function."""
+    found = {}
+    for name in simcluster.__all__:
+        function = getattr(simcluster, name)
+        if inspect.isfunction(function):
+            words = re.findall(r"\w+", str(inspect.signature(function).return_annotation))
+            home = vars(importlib.import_module(function.__module__))
+            known = {home[word] for word in words if inspect.isclass(home.get(word))}
+            found[name] = {each for each in known if each.__module__.startswith("simcluster")}
+    return found
+
+
+def test_all_that_public_functions_return_is_shown() -> None:
+    """A new one: derive what it returns from ``base.shown.Shown``, and give it a line in ``show/notebook/lines.py``."""
+    of = answers()
+    assert {each for each, classes in of.items() if not classes} == {
+        "compare", "compare_packing", "differences", "sweep",
+    }, "these return tables of pandas, which show themselves"  # fmt: skip
+    assert {each for classes in of.values() for each in classes if not issubclass(each, Shown)} == set()
+
+
+def test_what_is_said_is_of_classes_that_there_are() -> None:
+    def below(of: type) -> set[str]:
+        return {each.__name__ for each in of.__subclasses__()}.union(*(below(each) for each in of.__subclasses__()))
+
+    for name in MADE:
+        made(name)
+    import simcluster.studies.long_run.advice  # noqa: F401
+
+    named = {*lines.SHOWN, *texts.SHOWN, *pages.SHOWN} - {"", "Ranked", "Records"}  # a named tuple has no base
+    assert named <= below(Shown)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_is_an_attribute(name: str) -> None:
+    assert getattr(result(), name) == METRICS[name].of(result())
+    assert name in dir(result())
+
+
+def test_a_step_of_given_times_has_those_that_need_no_job() -> None:
+    run = made("simulate_costs")
+    assert run.bubble_fraction == pytest.approx(9 / 33)
+    assert run.step_time_s == run.step_time
+    assert not hasattr(run, "tokens_per_s")
+
+
+def test_the_breakdown_is_a_series_that_sums_to_the_step() -> None:
+    assert isinstance(result().breakdown, pd.Series)
+    assert result().breakdown.sum() == pytest.approx(result().step_time, rel=1e-12)
+    assert dict(result().breakdown) == result().to_dict()["breakdown_s"]
+
+
+def test_the_summary_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "tiny_3d"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == f"{result().summary()}\n" == f"{result()}\n"
+    assert main(["diff", "tiny_dp", "tiny_3d"]) == 0
+    assert capsys.readouterr().out == f"{made('diff')}\n"
+
+
+def test_a_gantt_is_of_the_job_s_own_ranks() -> None:
+    """Any rank of the job, simulated or not; the title says which step it is."""
+    last = scenario().gpus - 1
+    assert result().simulated_for(last) != last
+    picture: Any = result().gantt(ranks=[0, last], width=6)
+    (axes,) = picture.axes
+    assert [label.get_text().split(" · ")[0] for label in axes.get_yticklabels()] == ["rank 0", f"rank {last}"]
+    words = [text.get_text() for text in picture.findobj() if hasattr(text, "get_text")]
+    assert any(scenario().name in word for word in words)
+    for ranks in ([], [last + 1], [-1]):
+        with pytest.raises(InputError, match=f"this job has ranks 0 to {last}"):
+            result().gantt(ranks=ranks)
+
+
+def test_a_gantt_is_interactive_where_that_is_asked_for() -> None:
+    cell = result().gantt(interactive=True, ranks=[7])
+    assert cell._repr_html_() == plots.gantt_html(result(), ranks=[7])._repr_html_()
+    with pytest.raises(InputError, match="width, title is of the picture; interactive=True takes ranks alone"):
+        result().gantt(interactive=True, width=3, title="mine")  # type: ignore[call-overload]
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_name_does_not_make_a_long_line() -> None:
+    named = scenario().model_copy(update={"name": "many words\n" * 50})
+    assert len(repr(named)) < LONGEST_LINE
+    assert "\n" not in repr(named)
+    assert clipped("one  two\nthree", 9) == "one tw..."
+
+
+def test_names_are_text_and_nothing_else() -> None:
+    hostile = scenario().model_copy(update={"name": "<script>alert('&')</script>"})
+    tree = ET.fromstring(hostile._repr_html_())
+    assert any(part.text == hostile.name for part in tree.iter("div"))
+
+
+def test_rows_go_where_boxes_would_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawn, "_MOST_BOXES", 60)
+    tree = ET.fromstring(drawn.timeline(result().timeline, 8))
+    assert "1 of 8 ranks shown" in "".join(tree.itertext())
+
+
+def test_boxes_lie_where_spans_do() -> None:
+    """A pipeline of 4 stages and 8 microbatches: each computes 24 of 33 seconds, the first from the begin on."""
+    tree = ET.fromstring(drawn.timeline(made("simulate_costs").timeline, 4))
+    for stage, drawing in enumerate(tree.iter("svg")):
+        assert drawing.get("aria-label") == f"stage {stage} · rank {stage}"
+        paths = [path for path in drawing.iter("path") if path.get("class") in ("k-forward", "k-backward")]
+        boxes = [
+            (float(left), float(width))
+            for path in paths
+            for left, width in re.findall(r"M(\S+) 0h(\S+?)v", path.get("d", ""))
+        ]
+        assert len(boxes) == 16
+        assert sum(width for _, width in boxes) == pytest.approx(1000 * 24 / 33, abs=1)
+        assert min(left for left, _ in boxes) == pytest.approx(1000 * stage / 33, abs=0.1)
