@@ -17,8 +17,6 @@
 # We replay it, look where the time goes, and change one thing at a time.
 
 # %%
-import matplotlib.pyplot as plt
-
 import simcluster
 
 scenario = simcluster.load("gpt3_175b_64xa100")  # a name that ships, or the path of a YAML file
@@ -26,31 +24,35 @@ result = simcluster.simulate(scenario)
 print(f"predicted {result.step_time:.2f} s, measured {scenario.measured.step_time:.2f} s")
 
 # %% [markdown]
-# ## The answer in numbers
+# ## The answer
 #
-# `to_dict` is what `simcluster run --json` writes: SI units, named in the key.
+# What stands last in a cell is shown: the numbers, where the time went, and a row for each pipeline stage.
+# `print(result)` is the text of `simcluster run`.
+
+# %%
+result
+
+# %% [markdown]
+# ## In numbers
+#
+# Every number of the result is an attribute, in SI units; `to_dict` has them all, as `simcluster run --json` does.
 # `mfu` counts the model's FLOPs only; `hfu` also what is computed twice.
 
 # %%
-numbers = result.to_dict()
-for key in ["tokens_per_s", "mfu", "hfu", "bubble_fraction", "exposed_communication_s", "overlap_fraction"]:
-    print(f"{key:>24} {numbers[key]:10.4g}")
+print(f"{result.tokens_per_s:,.0f} tokens/s, MFU {result.mfu:.1%}, HFU {result.hfu:.1%}; bubble {result.bubble_fraction:.1%}")
+print(f"{result.communication_s:.2f} s of communication, {result.overlap_fraction:.0%} of it beside computation; "
+      f"{result.exposed_communication_s:.2f} s hold a GPU up")
 
 # %% [markdown]
 # ## Where the time went
 #
 # At any moment a GPU computes, or communicates with nothing to compute (exposed), or waits.
-# So these bars add up to the step. They are means over all 64 GPUs.
+# So the parts add up to the step. They are means over all 64 GPUs.
 
 # %%
-spent = {name: seconds for name, seconds in numbers["breakdown_s"].items() if seconds}
-figure, axes = plt.subplots(figsize=(8, 0.35 * len(spent) + 0.8))
-axes.barh(list(spent), list(spent.values()), color="#0072B2")
-axes.bar_label(axes.containers[0], fmt="%.2f", padding=3)
-axes.margins(x=0.1)
-axes.invert_yaxis()
-axes.set(xlabel="seconds", title=f"{sum(spent.values()):.2f} s a step")
-plt.show()
+spent = result.breakdown[result.breakdown > 0]
+assert abs(spent.sum() - result.step_time) < 1e-9
+spent.round(3)
 
 # %% [markdown]
 # ## The step as a picture
@@ -59,7 +61,14 @@ plt.show()
 # The pipeline fills at the left and drains at the right: that white is the bubble.
 
 # %%
-simcluster.plots.gantt(result, rows="stage", width=12, num_ranks=64)
+result.gantt(rows="stage", width=12)
+
+# %% [markdown]
+# To zoom into it, to search it and to ask what a span is, let the cell end with the interactive one.
+# It is kept in the notebook and needs nothing else; `save` writes it as a page.
+
+# %%
+timeline = result.gantt(interactive=True, ranks=[0, 8])
 
 # %% [markdown]
 # ## Closer
@@ -69,7 +78,7 @@ simcluster.plots.gantt(result, rows="stage", width=12, num_ranks=64)
 # Green: microbatch 4 is done here and goes on to the next stage.
 
 # %%
-simcluster.plots.gantt(result, ranks=[0], window=(0.1, 0.112), width=12, num_ranks=64)
+result.gantt(ranks=[0], window=(0.1, 0.112), width=12)
 
 # %% [markdown]
 # ## Change one thing: the schedule
