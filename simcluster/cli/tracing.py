@@ -21,6 +21,8 @@ def trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result],
     if args.trace is None:
         if args.trace_ranks is not None:
             raise InputError(f"--trace-ranks {args.trace_ranks} picks ranks of a trace; name its file with --trace")
+        if args.trace_kernels:
+            raise InputError("--trace-kernels is for a trace; name its file with --trace")
         return None
     if scenario.replicas > 1:
         raise InputError(
@@ -30,4 +32,10 @@ def trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result],
     from simcluster.interop.export.export import trace_path, write_trace
 
     ranks = ranks_of(args.trace_ranks, scenario.gpus, "--trace-ranks")
-    return partial(write_trace, path=trace_path(args.trace), ranks=ranks, begins=args.trace_begins)
+    return partial(
+        write_trace,
+        path=trace_path(args.trace),
+        ranks=ranks,
+        begins=args.trace_begins,
+        kernels=args.trace_kernels,
+    )

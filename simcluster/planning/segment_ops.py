@@ -34,6 +34,15 @@ NO_TIME = Issue()
 """A host that issues everything in time."""
 
 
+class LaunchedKernels(NamedTuple):
+    """The kernels that one op launches, one behind the other; ``kind``, ``name`` and ``layer`` are the op's."""
+
+    kind: str
+    name: str
+    layer: int
+    kernels: tuple[Kernel, ...]
+
+
 class OpsInMaking:
     """Ops one behind the other; what goes beside the main lane is joined by a later op on it.
 
@@ -48,6 +57,7 @@ class OpsInMaking:
         self._main = -1  # the last op on the main lane
         self._beside: list[int] = []  # ops on other lanes that nobody has joined yet
         self._joining: tuple[int, ...] = ()
+        self.launched: list[LaunchedKernels] = []
 
     def begin_microbatch(self) -> None:
         """The host reads the microbatch and makes its masks before anything else."""
@@ -61,6 +71,7 @@ class OpsInMaking:
         """Kernels on the main lane; nothing if there are none."""
         if kernels:
             self._issued += len(kernels) * self._issue.kernel
+            self.launched.append(LaunchedKernels(kind, name, layer, tuple(kernels)))
             work = self._work(kernels)
             if self._issue.gap:
                 work = replace(work, seconds=work.seconds + len(kernels) * self._issue.gap)

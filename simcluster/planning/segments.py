@@ -30,7 +30,7 @@ from simcluster.planning.context_ops import attend
 from simcluster.planning.mixture_ops import MixtureOps
 from simcluster.planning.ops import EXPERTS, Segment
 from simcluster.planning.residency import Phase, residencies, visits
-from simcluster.planning.segment_ops import NO_TIME, Issue, OpsInMaking, Worker
+from simcluster.planning.segment_ops import NO_TIME, Issue, LaunchedKernels, OpsInMaking, Worker
 from simcluster.planning.works import Compute
 
 _LOSS_BYTES = 4.0  # the loss is computed in fp32
@@ -129,7 +129,14 @@ class Passes:
         """W of a stretch: products on what F and I left on the GPU, no traffic."""
         return self._pass("W", part)
 
+    def launched(self, kind: str, part: Pass) -> list[LaunchedKernels]:
+        """The kernels of a pass ("F", "B", "I" or "W") of a stretch, op by op."""
+        return self._ops(kind, part).launched
+
     def _pass(self, kind: str, part: Pass) -> Segment:
+        return self._ops(kind, part).segment()
+
+    def _ops(self, kind: str, part: Pass) -> OpsInMaking:
         ops = OpsInMaking(self._work, self._issue)
         if kind == "F" and part.begins:
             ops.begin_microbatch()
@@ -149,7 +156,7 @@ class Passes:
             ops.hold(begin, main, held.changes(phase, split=split), held.routed_changes(phase, split=split))
         if kind == "F" and part.lm_head:
             ops.end_forward()
-        return ops.segment()
+        return ops
 
     def _visit(self, ops: OpsInMaking, phase: Phase, block: Block, layer: int) -> None:
         if phase in ("forward", "recompute"):

@@ -29,6 +29,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.interop.export.counters import link_counters, memory_counters
+from simcluster.interop.export.launches import kernel_shares
 from simcluster.interop.export.naming import Naming
 from simcluster.interop.export.rank_events import Begins, RankWork, profile, together
 from simcluster.interop.export.work import RunWork
@@ -57,12 +58,18 @@ class Written:
 
 
 def write_trace(
-    result: Result, path: str | Path, *, ranks: Sequence[int] | None = None, begins: Begins = "arrival"
+    result: Result,
+    path: str | Path,
+    *,
+    ranks: Sequence[int] | None = None,
+    begins: Begins = "arrival",
+    kernels: bool = False,
 ) -> Written:
     """A result as a Kineto trace; ``path`` is a file (.json or .json.gz) with all written ranks, or a folder.
 
     ``ranks`` left out are those that were simulated, one for each class of equal ranks, and at most 64.  Kernels of
-    collectives begin as their rank arrives, which profilers record, or (``begins`` "wire") as bytes move.  Raises
+    collectives begin as their rank arrives, which profilers record, or (``begins`` "wire") as bytes move.  With ``kernels`` every kernel is written by itself, as a
+    profiler records them, where a span is a stretch of several.  Raises
     InputError for a rank that is not there, and for a path that cannot be written.
     """
     target = path = trace_path(path)
@@ -76,18 +83,24 @@ def write_trace(
         make_folder(target.parent, [target])
     about = {"trace_name": result.scenario.name, "simulated_by": f"simcluster {VERSION}"}
     head = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0, **about}
-    write_file(target, head, _events(result, chosen, begins, own, about))
+    write_file(target, head, _events(result, chosen, begins, own, about, kernels))
     return Written((*own.values(), target), chosen, result.facts.ranks, why)
 
 
 def _events(
-    result: Result, ranks: Sequence[int], begins: Begins, files: Mapping[int, Path], about: Mapping[str, Any]
+    result: Result,
+    ranks: Sequence[int],
+    begins: Begins,
+    files: Mapping[int, Path],
+    about: Mapping[str, Any],
+    kernels: bool,
 ) -> Iterator[str]:
     """The events of all ranks together; beside them every rank's file is written where there is one."""
     played, naming, written = RunWork(result), Naming(result), frozenset(ranks)
+    shares = kernel_shares(result) if kernels else {}
     for rank in ranks:
         works = played.of_rank(result.simulated_for(rank) + result.ranks.start)
-        own = RankWork(rank, result.facts.ranks, works, played.streams_of(works), naming, begins)
+        own = RankWork(rank, result.facts.ranks, works, played.streams_of(works), naming, begins, shares)
         if rank in files:
             head = {**head_of(rank, own.ranks, own.comms, backend="nccl", host="simulated"), **about}
             write_file(files[rank], head, chain(profile(own, written), memory_counters(result, rank)))

@@ -9,13 +9,14 @@ where the simulation's did, and for messages of ranks that are not written.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count, groupby
 from operator import itemgetter
 from typing import Literal
 
+from simcluster.interop.export.launches import PREFIX, KernelShare, SpanKey
 from simcluster.interop.export.naming import Described, Naming, details, label_of, process_name, track_name
 from simcluster.interop.export.work import COMPUTE, HOST, RECEIVE, Track, WorkRow
 from simcluster.interop.kineto.chrome import FIRST_CORRELATION, complete, flow, joined, named, nanoseconds
@@ -46,7 +47,8 @@ _RECEIVED = '"Collective name":"recv"'
 
 @dataclass(frozen=True)
 class RankWork:
-    """What a rank of the job did; ``streams`` are the numbers of its tracks."""
+    """What a rank of the job did; ``streams`` are the numbers of its tracks, ``shares`` what spans are made of where
+    every kernel is written by itself."""
 
     rank: int
     ranks: int
@@ -54,6 +56,7 @@ class RankWork:
     streams: dict[Track, int]
     naming: Naming
     begins: Begins
+    shares: Mapping[SpanKey, Sequence[Sequence[KernelShare]]] = field(default_factory=dict)
 
     @cached_property
     def begun(self) -> list[int]:
@@ -73,25 +76,59 @@ class RankWork:
         return sorted(range(len(keys)), key=keys.__getitem__)
 
     @cached_property
-    def seats(self) -> dict[int, int]:
-        """The numbers, in this order, of what the device did."""
-        device = [place for place in self.order if self.works[place].stream != HOST]
-        return {place: seat for seat, place in enumerate(device)}
+    def seats(self) -> dict[int, range]:
+        """The numbers of what the device did for every piece of work on it, in this order: its kernels."""
+        found: dict[int, range] = {}
+        number = 0
+        for place in self.order:
+            if self.works[place].stream != HOST:
+                found[place] = range(number, number + max(1, len(self._made_of.get(place, ()))))
+                number = found[place].stop
+        return found
+
+    @cached_property
+    def _made_of(self) -> dict[int, Sequence[KernelShare]]:
+        """The kernels of the work that is made of known ones."""
+        if not self.shares:
+            return {}
+        found, seen = dict[int, Sequence[KernelShare]](), Counter[tuple[object, ...]]()
+        for place in self.order:
+            work = self.works[place]
+            known = self.shares.get((work.kind, work.name, work.layer), ()) if work.stream == "compute" else ()
+            if known:
+                key = work.step, work.chunk, work.microbatch, work.kind, work.name, work.layer
+                found[place] = known[seen[key] % len(known)]
+                seen[key] += 1
+        return found
 
     @cached_property
     def kernels(self) -> list[KernelEvent]:
         """What the device did."""
         described, sequences, found = self._described, self._sequences, []
-        for place in self.seats:
+        for place, seats in self.seats.items():
             work = self.works[place]
             args = joined(described(work).args, details(work, sequences.get(place, -1)))
             category = "gpu_memcpy" if work.stream in ("d2h", "h2d", "storage") else "kernel"
-            after = tuple([self.seats[other] for other in work.after if other in self.seats])
-            found.append(KernelEvent(
-                described(work).name, self.streams[work.track], self.begun[place], self.ended[place], args, category,
-                label_of(work), after,
-            ))  # fmt: skip
+            after = tuple([self.seats[other][-1] for other in work.after if other in self.seats])
+            for name, start, end in self._pieces(place, described(work).name):
+                waits = () if len(found) > seats.start else after
+                found.append(
+                    KernelEvent(name, self.streams[work.track], start, end, args, category, label_of(work), waits)
+                )
         return found
+
+    def _pieces(self, place: int, name: str) -> Iterator[tuple[str, int, int]]:
+        """Name, begin and end of each kernel of a piece of work; all of it under ``name`` where they are not known."""
+        begin, end = self.begun[place], self.ended[place]
+        made = self._made_of.get(place, ())
+        if not made:
+            yield name, begin, end
+        done, start = 0.0, begin
+        for number, each in enumerate(made, start=1):
+            done += each.share
+            stop = end if number == len(made) else begin + round((end - begin) * done)
+            yield f"{PREFIX}{each.name}", start, stop
+            start = stop
 
     @cached_property
     def _described(self) -> Callable[[WorkRow], Described]:
@@ -131,7 +168,7 @@ class RankWork:
             comm = self._described(self.works[place]).comm
             if comm is not None and comm.peer is not None:
                 start, end = comm.peer
-                yield seat, end if start == self.rank else start, self._sequences[place]
+                yield seat.start, end if start == self.rank else start, self._sequences[place]
 
 
 def profile(own: RankWork, written: Container[int]) -> Iterator[str]:
@@ -216,4 +253,5 @@ def _doings(own: RankWork, written: Container[int]) -> Iterator[LaunchEvent | Bl
         if work.kind == RECEIVE and own.naming.peer(own.rank, work.peer) not in written:
             held.append(begun)  # nobody else would hold it up
         clock = max([clock, *held])
-        yield LaunchEvent(own.seats[place], clock)
+        for seat in own.seats[place]:
+            yield LaunchEvent(seat, clock)
