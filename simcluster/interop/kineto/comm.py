@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from simcluster.interop.kineto.kernel_kinds import shipped_names
 from simcluster.interop.recorded.trace import COLLECTIVE
 
-_KERNEL = re.compile(r"nccl.*?(Kernel|_)|rccl|mscclKernel", re.IGNORECASE)
 _KINDS = (
     *("reduce_scatter", "all_reduce", "all_gather", "all_to_all", "broadcast", "send_recv", "send", "recv", "barrier"),
     *("reduce", "gather", "scatter"),  # behind those that end like them
@@ -89,7 +89,7 @@ class Groups:
 
 def is_comm(name: str, args: Mapping[str, Any]) -> bool:
     """Is a kernel one of a collective?"""
-    return "Collective name" in args or _KERNEL.match(name) is not None
+    return "Collective name" in args or shipped_names().kind(name) == "communication"
 
 
 @lru_cache(maxsize=4096)  # a job has few names
