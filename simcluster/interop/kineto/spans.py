@@ -34,7 +34,12 @@ def axis_of(comm: Comm) -> str:
     """The stream of the timeline that a collective is on."""
     if comm.kind in MESSAGES:
         return "pp"
-    return next((axis for axis, name in _AXES.items() if name.search(comm.what or comm.group)), "dp")
+    return axis_described(comm) or "dp"
+
+
+def axis_described(comm: Comm) -> str | None:
+    """The axis that the description of a collective's group names; None where it names none."""
+    return next((axis for axis, name in _AXES.items() if name.search(comm.what or comm.group)), None)
 
 
 def _names(graph: Profiled, op: int) -> OpNames | None:

@@ -1,0 +1,187 @@
+"""The simulated side: the steps of a result, of the ranks that a trace has, as a profiler would see them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from simcluster.interop.export.launches import PREFIX, KernelShare, SpanKey, kernel_shares
+from simcluster.interop.kineto.comm import MESSAGES, Comm
+from simcluster.interop.kineto.kernel_kinds import KernelNames
+from simcluster.interop.kineto.spans import axis_described
+from simcluster.results.metrics import EXPOSED
+from simcluster.results.result import Result
+from simcluster.results.timeline import Spans
+from simcluster.studies.own_trace.side import MESSAGE, NANO, PHASE_OF, KernelTime, StepSide, part_of
+
+
+def played_side(result: Result, ranks: Sequence[int], names: KernelNames, *, stretches: bool) -> StepSide:
+    """The steps of a result on these ranks; ``stretches``: its kernels by span (as in traces without every kernel)."""
+    weights = dict(sorted(Counter(result.simulated_for(rank) for rank in ranks).items()))
+    spans = _as_recorded(result.spans, weights)
+    steps = np.unique(spans.step)
+    begins = np.array([_first(spans, int(step)) for step in steps])
+    ends = np.append(begins[1:], float(spans.end.max()))
+    kernels = _stretches(spans, weights) if stretches else _kernels(result, weights, names)
+    of_mean = sum(weights.values()) * len(steps)
+    return StepSide(
+        part_of(spans, np.ones(len(spans), dtype=bool), step=np.searchsorted(steps, spans.step)), weights, begins,
+        ends - begins, {key: KernelTime(count / of_mean, took / of_mean) for key, (count, took) in kernels.items()},
+        np.full(len(spans), np.nan),
+    )  # fmt: skip
+
+
+def _as_recorded(spans: Spans, weights: dict[int, int]) -> Spans:
+    """Of these ranks what their devices do; phases, and messages as one kind."""
+    words = list(spans.words)
+    place = {word: number for number, word in enumerate(words)}
+    for word in (*PHASE_OF.values(), "other", MESSAGE):
+        place.setdefault(word, len(place))
+    computing = spans.stream == spans.code("compute")
+    to = np.arange(len(words))
+    kinds = spans.kind.copy()
+    for number, word in enumerate(words):
+        to[number] = place[PHASE_OF.get(word, "other")]
+    kinds[computing] = to[kinds[computing]]
+    message = np.isin(spans.kind, [spans.code(kind) for kind in ("send", "recv") if kind in words])
+    kinds[message & ~computing] = place[MESSAGE]
+    keep = np.isin(spans.rank, list(weights)) & (spans.stream != spans.code("host"))
+    times = {name: np.round(getattr(spans, name) / NANO) * NANO for name in ("ready", "start", "end")}
+    found = part_of(spans, keep, kind=kinds, **times)
+    return Spans(tuple(place), *(getattr(found, name) for name in list(found.__dataclass_fields__)[1:]))
+
+
+def _first(spans: Spans, step: int) -> float:
+    own = spans.step == step
+    return float(np.minimum(spans.ready[own], spans.start[own]).min())
+
+
+_Sums = dict[tuple[str, str], tuple[float, float]]
+"""Launches and seconds by phase and kind."""
+
+
+def _stretches(spans: Spans, weights: dict[int, int]) -> _Sums:
+    """Launches and seconds by phase and name of span."""
+    own = np.flatnonzero(spans.stream == spans.code("compute"))
+    weight = np.array([weights[rank] for rank in spans.rank[own].tolist()], dtype=np.float64)
+    found: _Sums = {}
+    size = len(spans.words)
+    keys, which = np.unique(spans.kind[own] * size + spans.name[own], return_inverse=True)
+    counts = np.bincount(which, weight, len(keys))
+    seconds = np.bincount(which, weight * (spans.end - spans.start)[own], len(keys))
+    for key, count, took in zip(keys.tolist(), counts.tolist(), seconds.tolist(), strict=True):
+        found[spans.words[key // size], spans.words[key % size]] = count, took
+    return found
+
+
+def _kernels(result: Result, weights: dict[int, int], names: KernelNames) -> _Sums:
+    """Launches and seconds by phase and kind of kernel, spans shared out over what they are made of."""
+    spans, shares = result.spans, kernel_shares(result)
+    words = spans.words
+    found: _Sums = {}
+    seen: Counter[tuple[object, ...]] = Counter()
+    made: dict[tuple[str, str, int, int], list[tuple[tuple[str, str], float, float]]] = {}
+    own = np.flatnonzero((spans.stream == spans.code("compute")) & np.isin(spans.rank, list(weights)))
+    columns = (spans.rank, spans.kind, spans.name, spans.layer, spans.step, spans.chunk, spans.microbatch)
+    took = (spans.end - spans.start)[own].tolist()
+    rows = np.stack([each[own] for each in columns], 1).tolist()
+    for (rank, kind, name, *rest), seconds in zip(rows, took, strict=True):
+        key = words[kind], words[name], rest[0]
+        known = shares.get(key, ())
+        place = 0
+        if len(known) > 1:
+            seen[rank, *key, *rest] += 1
+            place = (seen[rank, *key, *rest] - 1) % len(known)
+        if (*key, place) not in made:
+            made[(*key, place)] = _made_of(key, known[place] if known else (), names)
+        for at, count, share in made[(*key, place)]:
+            before = found.get(at, (0.0, 0.0))
+            found[at] = before[0] + weights[rank] * count, before[1] + weights[rank] * share * seconds
+    return found
+
+
+def _made_of(
+    key: SpanKey, known: Sequence[KernelShare], names: KernelNames
+) -> list[tuple[tuple[str, str], float, float]]:
+    """Phases and kinds of the kernels of a span, how many there are, and the part of its time that they take."""
+    phase = PHASE_OF.get(key[0], "other")
+    if not known:
+        return [((phase, names.kind(f"{key[0]} {key[1]}")), 1.0, 1.0)]
+    sums: _Sums = {}
+    for each in known:
+        at = phase, names.kind(PREFIX + each.name)
+        count, share = sums.get(at, (0.0, 0.0))
+        sums[at] = count + 1.0, share + each.share
+    return [(at, count, share) for at, (count, share) in sums.items()]
+
+
+class AxisNames:
+    """Which axis of the scenario a recorded collective is on: by its group's name, its members, what is said of it, or
+    its kind, in this order."""
+
+    def __init__(self, result: Result, ranks: Sequence[int]) -> None:
+        self._result = result
+        spans, words = result.spans, result.spans.words
+        size = len(words)
+        keys = np.unique((spans.rank * size + spans.stream) * size * size + spans.kind * size + spans.group)
+        self._calls: dict[int, list[tuple[str, str, str]]] = {}
+        for key in keys.tolist():
+            rest, group = divmod(key, size)
+            rest, kind = divmod(rest, size)
+            rank, stream = divmod(rest, size)
+            if words[stream] in EXPOSED:
+                self._calls.setdefault(rank, []).append((words[stream], words[kind], words[group]))
+        self._ranks = ranks
+        self._known: dict[tuple[object, ...], str] = {}
+
+    def axis(self, comm: Comm, rank: int) -> str:
+        """The axis of a collective of a rank."""
+        key = comm.kind, comm.group, comm.what, comm.ranks, rank
+        if key not in self._known:
+            self._known[key] = self._find(comm, rank)
+        return self._known[key]
+
+    def _find(self, comm: Comm, rank: int) -> str:
+        by_name = self._by_name.get((comm.group, rank))
+        if by_name and by_name[1] == comm.ranks:
+            return by_name[0]
+        described = axis_described(comm)
+        if comm.kind in MESSAGES and described in (None, "pp"):
+            return "pp"
+        alike = [(axis, kind) for axis, kind, members in self._groups.get(rank, ()) if members == frozenset(comm.ranks)]
+        same = [axis for axis, kind in alike if kind == comm.kind] or [axis for axis, _ in alike]
+        if same:
+            return described if described in same else same[0]
+        if described:
+            return described
+        of_kind = [axis for axis, kind, _ in self._groups.get(rank, ()) if kind == comm.kind]
+        return of_kind[0] if of_kind and len(dict.fromkeys(of_kind)) == 1 else "dp"
+
+    @cached_property
+    def _groups(self) -> dict[int, list[tuple[str, str, frozenset[int]]]]:
+        """Of every rank the axis, kind and members of what it calls."""
+        found: dict[int, list[tuple[str, str, frozenset[int]]]] = {}
+        for rank in self._ranks:
+            own = self._calls.get(self._result.simulated_for(rank), ())
+            found[rank] = [(axis, kind, frozenset(self._members(group, rank))) for axis, kind, group in own if group]
+        return found
+
+    @cached_property
+    def _by_name(self) -> dict[tuple[str, int], tuple[str, tuple[int, ...]]]:
+        """Axis and members by the name that a trace of a simulation gives a group."""
+        found = {}
+        communicators, first = self._result.lowered.communicators, self._result.ranks.start
+        for rank in self._ranks:
+            for stream, _, group in self._calls.get(self._result.simulated_for(rank), ()):
+                if group:
+                    name = communicators.group_name(group.rstrip("0123456789"), first + rank)
+                    found[name, rank] = stream, self._members(group, rank)
+        return found
+
+    def _members(self, group: str, rank: int) -> tuple[int, ...]:
+        communicators, first = self._result.lowered.communicators, self._result.ranks.start
+        number = communicators.number(group.rstrip("0123456789"), first + rank)
+        return tuple(each - first for each in communicators.ranks(number))

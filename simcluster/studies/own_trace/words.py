@@ -1,0 +1,225 @@
+"""What an engineer would say of a trace beside its simulation: one sentence a finding, the largest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from simcluster.base.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from simcluster.studies.own_trace.difference import CallPair, KernelPair, TraceDifference
+
+PHRASES = {
+    "forward": "forward compute",
+    "backward": "backward compute (with what is recomputed)",
+    "optimizer": "the optimizer",
+    "other": "other compute",
+    **{f"exposed_{axis}": f"{axis} communication, exposed" for axis in ("tp", "cp", "ep", "pp", "dp")},
+    **{f"waiting_{axis}": f"waiting for late members of {axis} groups" for axis in ("tp", "cp", "ep", "dp")},
+    "bubble": "pipeline bubble",
+    "end": "waiting for the last rank at the end",
+    "copying": "copies beside nothing",
+    "idle": "pauses: the host, and between kernels",
+}
+"""Causes in words."""
+MERGED = {
+    **{f"exposed_{axis}": f"{axis} communication, with waiting" for axis in ("tp", "cp", "ep", "dp")},
+    "exposed_pp": "pp messages and bubble",
+}
+"""Where not every rank was recorded, and waiting cannot be told from transfer."""
+_TOLD = 0.95
+_MOST = 6
+_WORTH = 0.05
+"""Of all that changed: what is less is not told."""
+_OTHER = 0.02
+"""Counts, sizes and ratios that differ by no more are the same."""
+_SLOW = 0.05
+"""A rank that computes by so much longer than the others (both against the simulation) stands out."""
+NOTHING = 1.5e-9
+"""Seconds a launch: profilers count whole nanoseconds."""
+
+
+class Finding(NamedTuple):
+    """A sentence, and the seconds that it explains."""
+
+    seconds: float
+    sentence: str
+
+
+def phrase(found: TraceDifference, cause: str) -> str:
+    """A cause in words."""
+    return (MERGED.get(cause) if found.merged else None) or PHRASES[cause]
+
+
+def in_words(found: TraceDifference) -> list[str]:
+    """The sentences of a difference."""
+    told = []
+    if found.doubts:
+        told.append(f"The trace seems to be of another job: {'; '.join(found.doubts)}.")
+    told.append(_headline(found))
+    if len(found.steps) > 1:
+        low, high = min(found.steps), max(found.steps)
+        told.append(
+            f"It is the mean of {len(found.steps)} steps, from {format_seconds(low)} to {format_seconds(high)} "
+            f"({(high - low) / found.recorded.seconds:.1%} apart)."
+        )
+    changed = sum(abs(seconds) for seconds in found.causes.values())
+    if changed <= _least(found):
+        return told
+    findings = sorted(_findings(found), key=lambda each: -abs(each.seconds))
+    worth = [each for each in findings if abs(each.seconds) >= _WORTH * changed]
+    told += [each.sentence for each in worth[:_MOST]]
+    if found.unmatched:
+        unknown = sum(each.seconds for each in found.unmatched)
+        told.append(
+            f"{format_seconds(unknown)} of kernels in the trace ({unknown / found.recorded.seconds:.1%} of its step) are "
+            f"of no known kind, most of it {found.unmatched[0].name[:60]!r}."
+        )
+    return told
+
+
+def _least(found: TraceDifference) -> float:
+    """Seconds that a step of so many launches may differ by as it is written down."""
+    return NOTHING * max(1.0, *(each.recorded.launches for each in found.kernels), 1.0)
+
+
+def _headline(found: TraceDifference) -> str:
+    one, two = format_seconds(found.played.seconds), format_seconds(found.recorded.seconds)
+    changed = sum(abs(seconds) for seconds in found.causes.values())
+    if changed <= _least(found):
+        return f"No difference: the trace takes {two} a step, as simulated, and so do all its parts."
+    if abs(found.seconds) <= _least(found):
+        return f"The trace takes {two} a step, as simulated; its parts differ."
+    slower = "longer" if found.seconds > 0 else "less"
+    share = abs(found.seconds) / found.played.seconds
+    return f"The trace takes {two} a step: {format_seconds(abs(found.seconds))} ({share:.1%}) {slower} than simulated ({one})."
+
+
+def _findings(found: TraceDifference) -> Iterator[Finding]:
+    slow = list(_slow_ranks(found))
+    yield from slow
+    explained = sum(each.seconds for each in slow)  # of the mean rank
+    computed = sum(found.causes.get(phase, 0.0) for phase in ("forward", "backward", "optimizer", "other"))
+    if not slow or abs(computed - _extra(found)) > 0.2 * abs(computed):
+        yield from (_kernel(found, pair) for pair in found.kernels)
+    del explained
+    for axis in ("tp", "cp", "ep", "pp", "dp"):
+        seconds = found.causes.get(f"exposed_{axis}", 0.0)
+        pairs = [pair for pair in found.calls if pair.axis == axis]
+        if seconds and pairs:
+            yield _exposed(found, f"exposed_{axis}", seconds, pairs)
+    for cause, seconds in found.causes.items():
+        if cause in ("bubble", "end", "copying") or cause.startswith("waiting_"):
+            yield Finding(seconds, f"{_capital(phrase(found, cause))}: {_signed(seconds)} ({_from_to(found, cause)}).")
+    idle = found.causes.get("idle", 0.0)
+    late = f"; in {format_seconds(found.recorded.late)} of them the host had not launched what came next" * bool(
+        found.recorded.late
+    )
+    yield Finding(idle, f"{_capital(phrase(found, 'idle'))}: {_signed(idle)} ({_from_to(found, 'idle')}){late}.")
+
+
+def _from_to(found: TraceDifference, cause: str) -> str:
+    one, two = (format_seconds(side.states.get(cause, 0.0)) for side in (found.played, found.recorded))
+    return f"{one} simulated, {two} in the trace"
+
+
+def ratios(found: TraceDifference) -> dict[int, float]:
+    """How many times as long as simulated every rank computes."""
+    return {rank: two / one for rank, (one, two) in found.computed.items() if one > 0}
+
+
+def slow_ranks(found: TraceDifference) -> dict[int, float]:
+    """Ranks that compute much longer, against the simulation, than the median does: their ratios over it."""
+    every = ratios(found)
+    if len(every) < 2:
+        return {}
+    middle = median(every.values())
+    return {rank: ratio / middle for rank, ratio in every.items() if ratio > middle * (1.0 + _SLOW)}
+
+
+def _extra(found: TraceDifference) -> float:
+    """Seconds of the mean rank that slow ranks compute longer than the others."""
+    slow = slow_ranks(found)
+    return sum(found.computed[rank][1] * (1 - 1 / over) for rank, over in slow.items()) / len(found.computed)
+
+
+def _slow_ranks(found: TraceDifference) -> Iterator[Finding]:
+    slow = slow_ranks(found)
+    if not slow or len(slow) > len(found.computed) / 2:
+        return
+    worst = max(slow, key=lambda rank: slow[rank])
+    one, two = found.computed[worst]
+    others = [value for rank, value in ratios(found).items() if rank not in slow]
+    names = ", ".join(map(str, sorted(slow, key=lambda rank: -slow[rank])[:4])) + (", ..." if len(slow) > 4 else "")
+    who = f"Rank {names} computes" if len(slow) == 1 else f"Ranks {names} compute"
+    waits = sum(
+        seconds for cause, seconds in found.causes.items()
+        if cause in ("bubble", "end") or cause.startswith("waiting_") or (found.merged and cause.startswith("exposed_"))
+    )  # fmt: skip
+    for_it = f"; others wait {format_seconds(waits)} longer on average" if waits > 0 else ""
+    yield Finding(
+        max(abs(found.seconds), two - one),
+        f"{who} {two / one:.2f} x as long as simulated ({_signed(two - one)} on rank {worst}), the others "
+        f"{median(others):.2f} x{for_it}.",
+    )
+
+
+def _kernel(found: TraceDifference, pair: KernelPair) -> Finding:
+    one, two = pair.played, pair.recorded
+    seconds = two.seconds - one.seconds
+    what = f"{pair.kind} {pair.phase}" if pair.kind != pair.phase else pair.kind
+    if abs(seconds) <= NOTHING * max(one.launches, two.launches):
+        return Finding(0.0, "")
+    if not one.seconds:
+        return Finding(seconds, f"{_capital(what)} is in the trace alone: {_share(found, seconds)}.")
+    if not two.seconds:
+        return Finding(seconds, f"{_capital(what)} is not in the trace: {_share(found, seconds)}.")
+    ratio = two.seconds / one.seconds
+    launches = "" if _same(one.launches, two.launches) else f" ({two.launches:,.4g} launches, simulated {one.launches:,.4g})"
+    how = f"{ratio:.2f} x slower" if ratio >= 1 else f"{1 / ratio:.2f} x faster"
+    return Finding(seconds, f"{_capital(what)} is {how} in the trace{launches}: {_share(found, seconds)}.")
+
+
+def _share(found: TraceDifference, seconds: float) -> str:
+    whole = found.seconds
+    if seconds * whole > 0 and abs(seconds) <= abs(whole) * 1.005:
+        return f"{format_seconds(abs(seconds))} of the {format_seconds(abs(whole))}"
+    return _signed(seconds)
+
+
+def _exposed(found: TraceDifference, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
+    """Why communication of an axis holds ranks up more or less: its calls, or what hides them."""
+    pair = max(pairs, key=lambda each: abs(each.recorded.exposed - each.played.exposed))
+    one, two = pair.played, pair.recorded
+    what = f"{pair.axis} {pair.kind.replace('_', '-')}"
+    why = []
+    if not one.calls or not two.calls:
+        why.append(f"{what} is in the {'trace' if two.calls else 'simulation'} alone")
+    else:
+        a_call = (two.seconds / two.calls) / (one.seconds / one.calls) if one.seconds else 0.0
+        if not _same(one.calls, two.calls):
+            why.append(f"{what} is called {two.calls:,.4g} times, simulated {one.calls:,.4g}")
+        if one.bytes and two.bytes and not _same(one.bytes / one.calls, two.bytes / two.calls):
+            sizes = format_bytes(two.bytes / two.calls), format_bytes(one.bytes / one.calls)
+            why.append(f"its calls are of {sizes[0]}, simulated {sizes[1]}")
+        if a_call and not _same(a_call, 1.0):
+            why.append(f"a call of {what} takes {a_call:.2f} x as long")
+        parts = one.exposed / one.seconds if one.seconds else 0.0, two.exposed / two.seconds if two.seconds else 0.0
+        if abs(parts[1] - parts[0]) > _OTHER:
+            why.append(f"{parts[1]:.0%} of {what} is exposed, simulated {parts[0]:.0%}")
+    reason = f": {'; '.join(why)}" if why else ""
+    return Finding(seconds, f"{_capital(phrase(found, cause))}, {_signed(seconds)} ({_from_to(found, cause)}){reason}.")
+
+
+def _same(one: float, two: float) -> bool:
+    return abs(one - two) <= _OTHER * max(abs(one), abs(two))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:] if text[:3] not in ("tp ", "cp ", "ep ", "pp ", "dp ") else text
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
