@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from simcluster.studies.long_run.train import train as train
     from simcluster.studies.long_run.train_stages import train_stages as train_stages
     from simcluster.studies.multi_job import simulate_together as simulate_together
+    from simcluster.studies.own_trace.door import diff as diff
     from simcluster.studies.packings import compare_packing as compare_packing
     from simcluster.studies.scaling.scale import scaling as scaling
     from simcluster.studies.search.plan import plan as plan
     from simcluster.studies.sweep.sweep import sweep as sweep
     from simcluster.studies.variations import compare as compare
     from simcluster.studies.variations import differences as differences
-    from simcluster.studies.whatif.difference import diff as diff
     from simcluster.studies.whatif.free import what_if_free as what_if_free
     from simcluster.studies.whatif.job_memory import job_memory as job_memory
     from simcluster.studies.whatif.largest import largest as largest
@@ -73,7 +73,7 @@ _HOME = {
     "compare_packing": "simcluster.studies.packings",
     "compare_policies": "simcluster.studies.long_run.comparing",
     "compare_replicas": "simcluster.results.distribution",
-    "diff": "simcluster.studies.whatif.difference",
+    "diff": "simcluster.studies.own_trace.door",
     "differences": "simcluster.studies.variations",
     "job_memory": "simcluster.studies.whatif.job_memory",
     "kernels": "simcluster.studies.kernels",

@@ -1,4 +1,4 @@
-"""simcluster diff: why one step takes longer than another, by cause, by stage and in words."""
+"""simcluster diff: why one step takes longer than another, by cause, by stage and in words; or than one's own trace."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table
+from simcluster.interop.own_traces import is_trace
 from simcluster.results.file import is_saved
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
@@ -28,6 +29,16 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(
             f"a difference needs two: simcluster diff {args.base} B, or --set A.B=C for what B has otherwise"
         )
+    if args.other is not None and is_trace(args.other):
+        from simcluster.cli import diff_trace
+
+        diff_trace.run(args, overrides)
+        return
+    refused = [name for name in ("kernels", "gantt", "steps", "ranks") if getattr(args, name) is not None]
+    if refused:
+        raise InputError(f"--{refused[0]} is for traces of your own, and {args.other or args.base} is none")
+    if is_trace(args.base):
+        raise InputError(f"{args.base} is a trace: name the scenario first, as in simcluster diff SCENARIO {args.base}")
     files = [args.base, args.other or args.base]
     changes = [overrides if args.other else [], overrides]
     for file, change in zip(files, changes, strict=True):

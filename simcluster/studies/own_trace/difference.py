@@ -13,6 +13,7 @@ from simcluster.interop.kineto import ProfiledJob, load_profiles
 from simcluster.interop.kineto.kernel_kinds import UNMATCHED, KernelNames
 from simcluster.results.metrics import EXPOSED
 from simcluster.results.result import Result
+from simcluster.results.timeline import Spans
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
 from simcluster.studies.own_trace.other_job import doubts
@@ -75,6 +76,7 @@ class TraceDifference:
     kernels: tuple[KernelPair, ...] = field(repr=False)
     computed: Mapping[int, tuple[float, float]] = field(repr=False)
     unmatched: tuple[Unmatched, ...] = field(repr=False)
+    recorded_spans: Spans = field(repr=False)
     doubts: tuple[str, ...]
     notes: tuple[str, ...] = field(repr=False)
     stretches: bool
@@ -147,7 +149,7 @@ class TraceDifference:
                  "trace": each.recorded and each.recorded._asdict()}
                 for each in self.layers
             ],
-            "ranks": [{"rank": rank, "base_s": one, "trace_s": two} for rank, (one, two) in self.computed.items()],
+            "computed": [{"rank": rank, "base_s": one, "trace_s": two} for rank, (one, two) in self.computed.items()],
             "idle_before_launch_s": self.recorded.late,
             "in_words": self.sentences(),
             "notes": list(self.notes),
@@ -192,5 +194,5 @@ def diff_trace(
     title = result.scenario.name, job.name
     return TraceDifference(
         title, result, job, played, recorded, tuple(two.lengths.tolist()), tuple(found), computed, two.unmatched,
-        tuple(doubts(result, job, played, recorded, found, stretches=stretches)), job.notes, stretches, merged,
+        two.spans, tuple(doubts(result, job, played, recorded, found, stretches=stretches)), job.notes, stretches, merged,
     )  # fmt: skip

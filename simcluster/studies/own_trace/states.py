@@ -45,7 +45,7 @@ class LayerTimes(NamedTuple):
 class StepAccount:
     """Where steps went, in seconds of the mean rank and step.
 
-    ``states`` sum to ``seconds``.  ``computed`` is by rank.  ``late`` is what of ``idle`` passed before the host had
+    ``states`` sum to ``seconds``.  ``computed`` and ``paused`` (*idle*) are by rank.  ``late`` is what of ``idle`` passed before the host had
     launched what came next, where launches are known.
     """
 
@@ -54,6 +54,7 @@ class StepAccount:
     calls: Mapping[tuple[str, str], CallTime]
     layers: Mapping[int, LayerTimes]
     computed: Mapping[int, float]
+    paused: Mapping[int, float]
     late: float
 
 
@@ -62,7 +63,7 @@ def account(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
     states: dict[str, float] = defaultdict(float)
     calls: dict[tuple[str, str], Floats] = {}
     layers: dict[int, Floats] = {}
-    computed: dict[int, float] = {}
+    computed, paused = dict[int, float](), dict.fromkeys(side.weights, 0.0)
     late = 0.0
     for rank, weight in side.weights.items():
         for step in range(len(side.lengths)):
@@ -70,6 +71,7 @@ def account(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
             share = weight / side.total
             for name, seconds in one.states(merged=merged):
                 states[name] += share * seconds
+                paused[rank] += seconds / len(side.lengths) if name == "idle" else 0.0
             for key, numbers in one.calls():
                 calls[key] = calls.get(key, np.zeros(len(CallTime._fields))) + share * numbers
             for layer, numbers in one.layers():
@@ -78,7 +80,8 @@ def account(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
             late += share * one.late
     return StepAccount(
         side.seconds, dict(states), {key: CallTime(*numbers.tolist()) for key, numbers in sorted(calls.items())},
-        {layer: LayerTimes(*(sums[:2] / sums[2]).tolist()) for layer, sums in sorted(layers.items())}, computed, late,
+        {layer: LayerTimes(*(sums[:2] / sums[2]).tolist()) for layer, sums in sorted(layers.items())}, computed, paused,
+        late,
     )  # fmt: skip
 
 

@@ -35,6 +35,8 @@ _WORTH = 0.05
 """Of all that changed: what is less is not told."""
 _OTHER = 0.02
 """Counts, sizes and ratios that differ by no more are the same."""
+_NAMED = 0.25
+"""Kinds of calls are named whose exposed time changes by so much of what changes most."""
 _SLOW = 0.05
 """A rank that computes by so much longer than the others (both against the simulation) stands out."""
 NOTHING = 1.5e-9
@@ -64,6 +66,12 @@ def in_words(found: TraceDifference) -> list[str]:
         told.append(
             f"It is the mean of {len(found.steps)} steps, from {format_seconds(low)} to {format_seconds(high)} "
             f"({(high - low) / found.recorded.seconds:.1%} apart)."
+        )
+    ranks, of = len(found.computed), found.result.facts.ranks
+    if found.merged:
+        told.append(
+            f"{ranks} of {of} ranks {'was' if ranks == 1 else 'were'} recorded: waiting for others counts as communication, "
+            "on both sides."
         )
     changed = sum(abs(seconds) for seconds in found.causes.values())
     if changed <= _least(found):
@@ -100,11 +108,9 @@ def _headline(found: TraceDifference) -> str:
 def _findings(found: TraceDifference) -> Iterator[Finding]:
     slow = list(_slow_ranks(found))
     yield from slow
-    explained = sum(each.seconds for each in slow)  # of the mean rank
     computed = sum(found.causes.get(phase, 0.0) for phase in ("forward", "backward", "optimizer", "other"))
     if not slow or abs(computed - _extra(found)) > 0.2 * abs(computed):
         yield from (_kernel(found, pair) for pair in found.kernels)
-    del explained
     for axis in ("tp", "cp", "ep", "pp", "dp"):
         seconds = found.causes.get(f"exposed_{axis}", 0.0)
         pairs = [pair for pair in found.calls if pair.axis == axis]
@@ -113,6 +119,7 @@ def _findings(found: TraceDifference) -> Iterator[Finding]:
     for cause, seconds in found.causes.items():
         if cause in ("bubble", "end", "copying") or cause.startswith("waiting_"):
             yield Finding(seconds, f"{_capital(phrase(found, cause))}: {_signed(seconds)} ({_from_to(found, cause)}).")
+    yield from _paused_rank(found)
     idle = found.causes.get("idle", 0.0)
     late = f"; in {format_seconds(found.recorded.late)} of them the host had not launched what came next" * bool(
         found.recorded.late
@@ -166,6 +173,22 @@ def _slow_ranks(found: TraceDifference) -> Iterator[Finding]:
     )
 
 
+def _paused_rank(found: TraceDifference) -> Iterator[Finding]:
+    """The rank that pauses much longer than the others do, all against the simulation."""
+    more = {
+        rank: found.recorded.paused[rank] - found.played.paused[found.result.simulated_for(rank)]
+        for rank in found.computed
+    }
+    worst = max(more, key=lambda rank: more[rank])
+    over = more[worst] - median(more.values())
+    if len(more) > 2 and over > _WORTH * found.played.seconds and over > 2 * abs(median(more.values())):
+        yield Finding(
+            over,
+            f"The GPU of rank {worst} pauses {format_seconds(over)} longer than those of others: its host, or what it "
+            "waits for besides communication.",
+        )
+
+
 def _kernel(found: TraceDifference, pair: KernelPair) -> Finding:
     one, two = pair.played, pair.recorded
     seconds = two.seconds - one.seconds
@@ -177,9 +200,13 @@ def _kernel(found: TraceDifference, pair: KernelPair) -> Finding:
     if not two.seconds:
         return Finding(seconds, f"{_capital(what)} is not in the trace: {_share(found, seconds)}.")
     ratio = two.seconds / one.seconds
-    launches = "" if _same(one.launches, two.launches) else f" ({two.launches:,.4g} launches, simulated {one.launches:,.4g})"
+    if not _same(one.launches, two.launches):
+        launches = f"{two.launches:,.4g} launches for {one.launches:,.4g} simulated"
+        return Finding(
+            seconds, f"{_capital(what)} takes {ratio:.2f} x the time in the trace, in {launches}: {_share(found, seconds)}."
+        )
     how = f"{ratio:.2f} x slower" if ratio >= 1 else f"{1 / ratio:.2f} x faster"
-    return Finding(seconds, f"{_capital(what)} is {how} in the trace{launches}: {_share(found, seconds)}.")
+    return Finding(seconds, f"{_capital(what)} is {how} in the trace: {_share(found, seconds)}.")
 
 
 def _share(found: TraceDifference, seconds: float) -> str:
@@ -191,26 +218,34 @@ def _share(found: TraceDifference, seconds: float) -> str:
 
 def _exposed(found: TraceDifference, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
     """Why communication of an axis holds ranks up more or less: its calls, or what hides them."""
-    pair = max(pairs, key=lambda each: abs(each.recorded.exposed - each.played.exposed))
-    one, two = pair.played, pair.recorded
-    what = f"{pair.axis} {pair.kind.replace('_', '-')}"
-    why = []
-    if not one.calls or not two.calls:
-        why.append(f"{what} is in the {'trace' if two.calls else 'simulation'} alone")
-    else:
-        a_call = (two.seconds / two.calls) / (one.seconds / one.calls) if one.seconds else 0.0
-        if not _same(one.calls, two.calls):
-            why.append(f"{what} is called {two.calls:,.4g} times, simulated {one.calls:,.4g}")
-        if one.bytes and two.bytes and not _same(one.bytes / one.calls, two.bytes / two.calls):
-            sizes = format_bytes(two.bytes / two.calls), format_bytes(one.bytes / one.calls)
-            why.append(f"its calls are of {sizes[0]}, simulated {sizes[1]}")
-        if a_call and not _same(a_call, 1.0):
-            why.append(f"a call of {what} takes {a_call:.2f} x as long")
-        parts = one.exposed / one.seconds if one.seconds else 0.0, two.exposed / two.seconds if two.seconds else 0.0
-        if abs(parts[1] - parts[0]) > _OTHER:
-            why.append(f"{parts[1]:.0%} of {what} is exposed, simulated {parts[0]:.0%}")
+    most = max(abs(pair.recorded.exposed - pair.played.exposed) for pair in pairs)
+    why = [
+        words
+        for pair in pairs
+        if most and abs(pair.recorded.exposed - pair.played.exposed) >= _NAMED * most and (words := _why(pair))
+    ]
     reason = f": {'; '.join(why)}" if why else ""
     return Finding(seconds, f"{_capital(phrase(found, cause))}, {_signed(seconds)} ({_from_to(found, cause)}){reason}.")
+
+
+def _why(pair: CallPair) -> str:
+    """What is other of one kind of call: how many, of what size, how long, how much of them is hidden."""
+    one, two = pair.played, pair.recorded
+    what = f"{pair.axis} {pair.kind.replace('_', '-')}"
+    if not one.calls or not two.calls:
+        return f"{what} is in the {'trace' if two.calls else 'simulation'} alone"
+    why = []
+    if not _same(one.calls, two.calls):
+        why.append(f"is called {two.calls:,.4g} times, simulated {one.calls:,.4g}")
+    if one.bytes and two.bytes and not _same(one.bytes / one.calls, two.bytes / two.calls):
+        sizes = format_bytes(two.bytes / two.calls), format_bytes(one.bytes / one.calls)
+        why.append(f"is of {sizes[0]} a call, simulated {sizes[1]}")
+    if one.seconds and not _same(a_call := (two.seconds / two.calls) / (one.seconds / one.calls), 1.0):
+        why.append(f"takes {a_call:.2f} x as long a call")
+    parts = [side.exposed / side.seconds if side.seconds else 0.0 for side in (one, two)]
+    if abs(parts[1] - parts[0]) > _OTHER:
+        why.append(f"is exposed by {parts[1]:.0%}, simulated {parts[0]:.0%}")
+    return f"{what} {', '.join(why)}" if why else ""
 
 
 def _same(one: float, two: float) -> bool:
