@@ -14,8 +14,8 @@ from simcluster.cli.common import format_difference, format_table
 from simcluster.results.file import is_saved
 from simcluster.scenario.scenario import load
 from simcluster.studies.own_trace.difference import TraceDifference, diff_trace
-from simcluster.studies.own_trace.words import ratios
 from simcluster.studies.own_trace.words import phrase as phrase_of
+from simcluster.studies.own_trace.words import ratios
 
 if TYPE_CHECKING:
     from simcluster.show.plots import Figure
@@ -69,12 +69,9 @@ def _text(found: TraceDifference) -> str:
         for sentence in found.sentences()
         for line in textwrap.wrap(sentence, _WIDTH, initial_indent="* ", subsequent_indent="  ")
     ]
-    return common.in_blocks(
-        [
-            head, said, _causes(found), _kernels(found), _unmatched(found), _calls(found), _layers(found), _ranks(found),
-            [f"note: {note}" for note in found.notes],
-        ]
-    )  # fmt: skip
+    tables = (_causes, _kernels, _unmatched, _calls, _layers, _ranks)
+    notes = [f"note: {note}" for note in found.notes]
+    return common.in_blocks([head, said, *(table(found) for table in tables), notes])
 
 
 def _pair(one: float, two: float) -> list[str]:
@@ -115,12 +112,16 @@ def _unmatched(found: TraceDifference) -> list[str]:
         return []
     whole = sum(each.seconds for each in found.unmatched)
     rows = [
-        [each.name if len(each.name) <= 72 else f"{each.name[:69]}...", f"{each.launches:,.4g}", format_seconds(each.seconds)]
+        [
+            each.name if len(each.name) <= 72 else f"{each.name[:69]}...",
+            f"{each.launches:,.4g}",
+            format_seconds(each.seconds),
+        ]
         for each in found.unmatched[:_MOST]
     ]
     names = f"{len(found.unmatched)} name{'s' * (len(found.unmatched) > 1)}"
     return [
-        f"kernels of no known kind: {format_seconds(whole)} a rank and step, {names}; --kernels FILE says what they are",
+        f"kernels of no known kind: {format_seconds(whole)} a rank and step, {names} (--kernels FILE says what they do)",
         *format_table(["name", "launches", "time"], rows).splitlines(),
     ]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto.chrome import ENDINGS
+from simcluster.interop.kineto.job import NSIGHT
 
-NSIGHT = (".sqlite", ".sqlite3", ".db")
 REPORTS = (".nsys-rep", ".qdrep")
 _HEAD = 1 << 20
 """Bytes in which a profile names its events; a result of a simulation has other keys."""

@@ -68,9 +68,9 @@ def write_trace(
     """A result as a Kineto trace; ``path`` is a file (.json or .json.gz) with all written ranks, or a folder.
 
     ``ranks`` left out are those that were simulated, one for each class of equal ranks, and at most 64.  Kernels of
-    collectives begin as their rank arrives, which profilers record, or (``begins`` "wire") as bytes move.  With ``kernels`` every kernel is written by itself, as a
-    profiler records them, where a span is a stretch of several.  Raises
-    InputError for a rank that is not there, and for a path that cannot be written.
+    collectives begin as their rank arrives, which profilers record, or (``begins`` "wire") as bytes move.  With
+    ``kernels`` every kernel is written by itself, as a profiler records them, where a span is a stretch of several.
+    Raises InputError for a rank that is not there, and for a path that cannot be written.
     """
     target = path = trace_path(path)
     chosen, why = _chosen(result, ranks)

@@ -1,7 +1,7 @@
 """The kernels behind a span of computation: a span is all that a rank launches between two waits.
 
-A profiler records kernels, a simulated timeline stretches of them (``attention``: the products around it, too).  A span's
-time is shared out over its kernels as the device's model has them; slow GPUs and interference lengthen all alike.
+A profiler records kernels, a simulated timeline stretches of them (``attention``: the products around it, too).  A
+span's time is shared out over its kernels as the device's model has them; slow GPUs and interference lengthen all alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from simcluster.devices.device import kernel_seconds
 from simcluster.model.kernels import Kernel, KernelKind
 from simcluster.results.result import Result
-from simcluster.scenario.job import issue_of
+from simcluster.scenario.job import issue_of, passes_of
 from simcluster.scenario.scenario import Scenario
 
 SpanKey = tuple[str, str, int]
@@ -31,14 +31,15 @@ class KernelShare(NamedTuple):
 
 
 def kernel_shares(result: Result) -> Mapping[SpanKey, list[tuple[KernelShare, ...]]]:
-    """The kernels of every span of a pass; of one that a pass has several times (products in pieces), of each of them."""
+    """The kernels of every span of a pass; of one that it has several times (products in pieces), of each of them."""
     scenario, job = result.scenario, result.job
+    passes = passes_of(scenario, scenario.cluster.device)
     found: dict[SpanKey, list[tuple[KernelShare, ...]]] = {}
     known: dict[tuple[Kernel, ...], tuple[KernelShare, ...]] = {}
     for stage, row in enumerate(job.schedule.rows):
         for chunk, kind in sorted({(action.chunk, action.kind) for action in row}):
             seen: Counter[SpanKey] = Counter()
-            for each in job.passes.launched(kind, job.whole(stage, chunk)):
+            for each in passes.launched(kind, job.whole(stage, chunk)):
                 key = each.kind, each.name, each.layer
                 seen[key] += 1
                 if each.kernels not in known:

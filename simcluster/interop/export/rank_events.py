@@ -104,7 +104,8 @@ class RankWork:
     @cached_property
     def kernels(self) -> list[KernelEvent]:
         """What the device did."""
-        described, sequences, found = self._described, self._sequences, []
+        described, sequences = self._described, self._sequences
+        found: list[KernelEvent] = []
         for place, seats in self.seats.items():
             work = self.works[place]
             args = joined(described(work).args, details(work, sequences.get(place, -1)))

@@ -19,8 +19,12 @@ from simcluster.interop.kineto.match import MatchedOp, UnmatchedError, meetings,
 from simcluster.interop.kineto.rank_step import RankStep
 from simcluster.interop.kineto.reading import Read, read_ranks, worked
 from simcluster.interop.kineto.rebuild import Profiled, rebuild
+from simcluster.interop.nsight.reading import exports_in, read_exports
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.recorded import Recorded
+
+NSIGHT = (".sqlite", ".sqlite3")
+"""How exports of Nsight Systems end."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,8 @@ def _number_of_its_word(graph: Profiled, word: Ints) -> Ints:
 
 
 def is_profile(path: str | Path) -> bool:
-    """Is that a trace of PyTorch's profiler (.json, .json.gz), or a folder of them?"""
-    return Path(path).is_dir() or str(path).endswith(ENDINGS)
+    """Is that a trace of PyTorch's profiler (.json, .json.gz), an export of Nsight Systems (.sqlite), or a folder?"""
+    return Path(path).is_dir() or str(path).endswith((*ENDINGS, *NSIGHT))
 
 
 def load_profiles(
@@ -89,31 +93,37 @@ def load_profiles(
 ) -> ProfiledJob:
     """A job (or these steps of it) from a folder with one file a rank, or one rank's file; ``notes`` say what was
     repaired or assumed.  So many ``workers`` (processes) read, and ``progress`` is told how many files of how many they
-    have read; the job is the same for any number of them.
+    have read; the job is the same for any number of them.  Exports of Nsight Systems may have several ranks a file.
 
     Raises InputError, naming file and event, for profiles that cannot be replayed.
     """
-    read = read_ranks(_files(Path(path)), steps, workers, progress)
     notes: list[str] = []
+    files = _files(Path(path))
+    if files[0].name.endswith(NSIGHT):
+        read = [worked(profile, steps) for profile in read_exports(files, notes)]
+    else:
+        read = read_ranks(files, steps, workers, progress)
+    parts = {id(each.profile): each.steps for each in read}
     profiles = _ranked([each.profile for each in read], notes)
-    name, parts = Path(path).name.partition(".")[0] or "profiles", {each.profile.file: each.steps for each in read}
-    return _job_of(profiles, parts, steps, name, notes)
+    return _job_of(profiles, parts, steps, Path(path).name.partition(".")[0] or "profiles", notes)
 
 
 def job_of(profiles: Sequence[RankProfile], steps: Sequence[int] | None, *, name: str, notes: list[str]) -> ProfiledJob:
     """As ``load_profiles``, of profiles in memory, by rank."""
-    return _job_of(profiles, {each.file: worked(each, steps).steps for each in profiles}, steps, name, notes)
+    read = [worked(each, steps) for each in profiles]
+    parts = {id(each.profile): each.steps for each in read}
+    return _job_of([each.profile for each in read], parts, steps, name, notes)
 
 
 @collector_off()
 def _job_of(
     profiles: Sequence[RankProfile],
-    parts: Mapping[str, Mapping[int, RankStep]],
+    parts: Mapping[int, Mapping[int, RankStep]],
     steps: Sequence[int] | None,
     name: str,
     notes: list[str],
 ) -> ProfiledJob:
-    """A job of profiles and what each rank did in each step, by file."""
+    """A job of profiles and what each rank did in each step, by the profile's ``id``."""
     _check(profiles, notes)
     by_step = steps_of(profiles, notes)
     by_step = _chosen(by_step, steps, name)
@@ -121,7 +131,7 @@ def _job_of(
     shift = _shift(profiles, by_step, matched, notes)
     graphs = []
     for step, meet in matched.items():
-        own = {profile.rank: parts[profile.file][step] for profile in profiles}
+        own = {profile.rank: parts[id(profile)][step] for profile in profiles}
         graphs.append(rebuild(step, own, by_step[step], meet, shift, on_device=profiles[0].on_device))
     _note_collectives(profiles, notes)
     _note_assumptions(profiles, graphs, notes)
@@ -134,9 +144,18 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise InputError(f"cannot read {path}: there is no such file or folder")
     found = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
-    if not found:
-        raise InputError(f"folder {path} has no profiles: files of PyTorch's profiler end in .json or .json.gz")
-    return found
+    exports = exports_in(path, NSIGHT)
+    if found and exports:
+        raise InputError(
+            f"folder {path} has profiles of PyTorch ({found[0].name}) and exports of Nsight Systems "
+            f"({exports[0].name}); keep one kind"
+        )
+    if not found and not exports:
+        raise InputError(
+            f"folder {path} has no profiles: files of PyTorch's profiler end in .json or .json.gz, exports of Nsight "
+            "Systems in .sqlite"
+        )
+    return found or exports
 
 
 def _ranked(profiles: list[RankProfile], notes: list[str]) -> list[RankProfile]:

@@ -1,9 +1,8 @@
-"""What kernels of recorded steps do, by their names: a table of patterns (``kernel_kinds.yaml``) that users can extend."""
+"""What kernels of recorded steps do, by their names: a table (``kernel_kinds.yaml``) that users can extend."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
@@ -25,7 +24,7 @@ UNMATCHED = ""
 
 
 class KernelPattern(Spec):
-    """A row of the table: kernels whose names the pattern is found in do work of this kind; ``of`` says whose they are."""
+    """A row of the table: kernels in whose names the pattern is found do this kind of work; ``of``: whose they are."""
 
     kind: KernelWork
     pattern: Annotated[str, Field(min_length=1)]
@@ -55,19 +54,15 @@ class KernelNames:
     def __init__(self, own: str | Path | None = None) -> None:
         rows = [*(_read(Path(own)).kernels if own is not None else ()), *_shipped().kernels]
         self._rows = [(re.compile(row.pattern), row.kind) for row in rows]
-        self._known: dict[str, KernelWork | Literal[""]] = {}
+        self._known: dict[str, str] = {}
 
-    def kind(self, name: str) -> KernelWork | Literal[""]:
-        """What kernels of this name do; ``UNMATCHED`` where no row fits."""
+    def kind(self, name: str) -> str:
+        """What kernels of this name do (one of ``WORKS``); ``UNMATCHED`` where no row fits."""
         found = self._known.get(name)
         if found is None:
             found = next((kind for pattern, kind in self._rows if pattern.search(name)), UNMATCHED)
             self._known[name] = found
         return found
-
-    def kinds(self, names: Iterable[str]) -> list[KernelWork | Literal[""]]:
-        """The same of many."""
-        return [self.kind(name) for name in names]
 
 
 @cache

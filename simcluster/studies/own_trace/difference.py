@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +16,9 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
+from simcluster.studies.own_trace.axes import AxisNames
 from simcluster.studies.own_trace.other_job import doubts
-from simcluster.studies.own_trace.played import AxisNames, played_side
+from simcluster.studies.own_trace.played import played_side
 from simcluster.studies.own_trace.recorded import of_stretches, partial, recorded_side
 from simcluster.studies.own_trace.side import PHASES, KernelTime, Unmatched
 from simcluster.studies.own_trace.states import CallTime, LayerTimes, StepAccount, account
@@ -29,6 +30,8 @@ CAUSES = (
 )  # fmt: skip
 """Where a step's time goes, in the order in which tables have it."""
 _NOTHING = KernelTime(0.0, 0.0)
+_OF_REPLAYS = ("pauses of streams", "which streams waited", "some kernels have no launch", "profiles of CPUs")
+"""How notes begin that tell what a replay assumes; here a step is taken as it was recorded."""
 
 
 class KernelPair(NamedTuple):
@@ -134,7 +137,8 @@ class TraceDifference:
             "causes_s": self.causes,
             "states_s": {"base": dict(self.played.states), "trace": dict(self.recorded.states)},
             "kernels": [
-                {"phase": each.phase, "kind": each.kind, "base": each.played._asdict(), "trace": each.recorded._asdict()}
+                {"phase": each.phase, "kind": each.kind, "base": each.played._asdict(),
+                 "trace": each.recorded._asdict()}
                 for each in self.kernels
             ],
             "kinds_are": "stretches" if self.stretches else "kernels",
@@ -163,7 +167,7 @@ def diff_trace(
     kernels: str | Path | None = None,
     steps: Sequence[int] | None = None,
 ) -> TraceDifference:
-    """A recorded step (profiles of PyTorch or Nsight Systems: a file, or a folder with one a rank) beside a simulated one.
+    """A recorded step (of PyTorch or Nsight Systems: a file, or a folder with one a rank) beside a simulated one.
 
     ``kernels`` is a table of names of kernels that goes before the one that ships (``kernel_kinds.yaml``); ``steps``
     picks steps of the trace.  Raises InputError for what cannot be read, and for profiles without GPUs.
@@ -176,11 +180,11 @@ def diff_trace(
     ranks = [rank for rank in job.ranks if rank < result.facts.ranks]
     if not ranks:
         raise InputError(
-            f"{job.name} has profiles of ranks {job.ranks[0]} to {job.ranks[-1]}, and {result.scenario.name!r} has only "
-            f"ranks 0 to {result.facts.ranks - 1}; nothing can be compared"
+            f"{job.name} has profiles of ranks {job.ranks[0]} to {job.ranks[-1]}, and {result.scenario.name!r} has "
+            f"only ranks 0 to {result.facts.ranks - 1}; nothing can be compared"
         )
     stretches, merged = of_stretches(job), partial(job)
-    two = recorded_side(job, AxisNames(result, ranks), names, stretches=stretches)
+    two = recorded_side(job, AxisNames(result, job), names, stretches=stretches)
     one = played_side(result, ranks, names, stretches=stretches)
     stages = result.scenario.parallel.pp
     played, recorded = (account(side, stages=stages, merged=merged) for side in (one, two))
@@ -194,5 +198,6 @@ def diff_trace(
     title = result.scenario.name, job.name
     return TraceDifference(
         title, result, job, played, recorded, tuple(two.lengths.tolist()), tuple(found), computed, two.unmatched,
-        two.spans, tuple(doubts(result, job, played, recorded, found, stretches=stretches)), job.notes, stretches, merged,
+        two.spans, tuple(doubts(result, job, played, recorded, found, stretches=stretches)),
+        tuple(note for note in job.notes if not note.startswith(_OF_REPLAYS)), stretches, merged,
     )  # fmt: skip

@@ -44,7 +44,9 @@ def diff(
         raise InputError(f"{base} is a trace: name what it is compared with first, as in diff(scenario, {str(base)!r})")
     if isinstance(other, ProfiledJob) or (isinstance(other, str | Path) and is_trace(other)):
         if isinstance(base, Saved) or (isinstance(base, str | Path) and str(base).endswith(".json")):
-            raise InputError("a trace is compared with a scenario, or with a result in memory: a saved one has no spans")
+            raise InputError(
+                "a trace is compared with a scenario, or with a result in memory: a saved one has no spans"
+            )
         return diff_trace(base, other, kernels=kernels, steps=steps)
     if kernels is not None or steps is not None:
         raise InputError(f"{'kernels' if kernels is not None else 'steps'}= is for traces, and {other} is none")

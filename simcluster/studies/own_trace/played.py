@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 
 from simcluster.interop.export.launches import PREFIX, KernelShare, SpanKey, kernel_shares
-from simcluster.interop.kineto.comm import MESSAGES, Comm
 from simcluster.interop.kineto.kernel_kinds import KernelNames
-from simcluster.interop.kineto.spans import axis_described
-from simcluster.results.metrics import EXPOSED
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
 from simcluster.studies.own_trace.side import MESSAGE, NANO, PHASE_OF, KernelTime, StepSide, part_of
@@ -116,72 +112,3 @@ def _made_of(
         count, share = sums.get(at, (0.0, 0.0))
         sums[at] = count + 1.0, share + each.share
     return [(at, count, share) for at, (count, share) in sums.items()]
-
-
-class AxisNames:
-    """Which axis of the scenario a recorded collective is on: by its group's name, its members, what is said of it, or
-    its kind, in this order."""
-
-    def __init__(self, result: Result, ranks: Sequence[int]) -> None:
-        self._result = result
-        spans, words = result.spans, result.spans.words
-        size = len(words)
-        keys = np.unique((spans.rank * size + spans.stream) * size * size + spans.kind * size + spans.group)
-        self._calls: dict[int, list[tuple[str, str, str]]] = {}
-        for key in keys.tolist():
-            rest, group = divmod(key, size)
-            rest, kind = divmod(rest, size)
-            rank, stream = divmod(rest, size)
-            if words[stream] in EXPOSED:
-                self._calls.setdefault(rank, []).append((words[stream], words[kind], words[group]))
-        self._ranks = ranks
-        self._known: dict[tuple[object, ...], str] = {}
-
-    def axis(self, comm: Comm, rank: int) -> str:
-        """The axis of a collective of a rank."""
-        key = comm.kind, comm.group, comm.what, comm.ranks, rank
-        if key not in self._known:
-            self._known[key] = self._find(comm, rank)
-        return self._known[key]
-
-    def _find(self, comm: Comm, rank: int) -> str:
-        by_name = self._by_name.get((comm.group, rank))
-        if by_name and by_name[1] == comm.ranks:
-            return by_name[0]
-        described = axis_described(comm)
-        if comm.kind in MESSAGES and described in (None, "pp"):
-            return "pp"
-        alike = [(axis, kind) for axis, kind, members in self._groups.get(rank, ()) if members == frozenset(comm.ranks)]
-        same = [axis for axis, kind in alike if kind == comm.kind] or [axis for axis, _ in alike]
-        if same:
-            return described if described in same else same[0]
-        if described:
-            return described
-        of_kind = [axis for axis, kind, _ in self._groups.get(rank, ()) if kind == comm.kind]
-        return of_kind[0] if of_kind and len(dict.fromkeys(of_kind)) == 1 else "dp"
-
-    @cached_property
-    def _groups(self) -> dict[int, list[tuple[str, str, frozenset[int]]]]:
-        """Of every rank the axis, kind and members of what it calls."""
-        found: dict[int, list[tuple[str, str, frozenset[int]]]] = {}
-        for rank in self._ranks:
-            own = self._calls.get(self._result.simulated_for(rank), ())
-            found[rank] = [(axis, kind, frozenset(self._members(group, rank))) for axis, kind, group in own if group]
-        return found
-
-    @cached_property
-    def _by_name(self) -> dict[tuple[str, int], tuple[str, tuple[int, ...]]]:
-        """Axis and members by the name that a trace of a simulation gives a group."""
-        found = {}
-        communicators, first = self._result.lowered.communicators, self._result.ranks.start
-        for rank in self._ranks:
-            for stream, _, group in self._calls.get(self._result.simulated_for(rank), ()):
-                if group:
-                    name = communicators.group_name(group.rstrip("0123456789"), first + rank)
-                    found[name, rank] = stream, self._members(group, rank)
-        return found
-
-    def _members(self, group: str, rank: int) -> tuple[int, ...]:
-        communicators, first = self._result.lowered.communicators, self._result.ranks.start
-        number = communicators.number(group.rstrip("0123456789"), first + rank)
-        return tuple(each - first for each in communicators.ranks(number))

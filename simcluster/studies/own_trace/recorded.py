@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,16 @@ from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.kernel_kinds import UNMATCHED, KernelNames
 from simcluster.interop.kineto.rebuild import Profiled
 from simcluster.results.timeline import COLUMNS, Spans
-from simcluster.studies.own_trace.played import AxisNames
+from simcluster.studies.own_trace.axes import AxisNames
 from simcluster.studies.own_trace.side import MESSAGE, NANO, PHASE_OF, PHASES, KernelTime, StepSide, Unmatched
 
 _STRETCH = re.compile(r"(forward|backward|input_grad|weight_grad|recompute|optimizer|other) (\w+)")
 """What kernels of a simulation's trace are called where a span is not split into its kernels."""
 _NUMBER = re.compile(r"(\d+)$")
 _FEW = 0.5
+_ROW = (
+    "stream", "kind", "name", "group", "op", "step", "rank", "layer", "bytes", "ready", "start", "end", "launched",
+)  # fmt: skip
 
 
 def of_stretches(job: ProfiledJob) -> bool:
@@ -37,7 +41,8 @@ def partial(job: ProfiledJob) -> bool:
     """Are there communications of which not every member was recorded (whose waiting is not known)?"""
     there = frozenset(job.ranks)
     return any(
-        source.comm.size != 1 and not (source.comm.meets and frozenset(source.comm.ranks) <= there)
+        not source.comm.ranks
+        or (source.comm.size != 1 and not (source.comm.meets and frozenset(source.comm.ranks) <= there))
         for graph in job.steps_of_ranks
         for source in graph.source
         if source is not None and source.comm is not None
@@ -46,19 +51,25 @@ def partial(job: ProfiledJob) -> bool:
 
 def recorded_side(job: ProfiledJob, axes: AxisNames, names: KernelNames, *, stretches: bool) -> StepSide:
     """The steps of a job on all its ranks."""
-    words: dict[str, int] = {"": 0, "compute": 1, "h2d": 2, "d2h": 3, MESSAGE: 4, **{p: 5 + n for n, p in enumerate(PHASES)}}
+    words: dict[str, int] = {
+        "": 0,
+        "compute": 1,
+        "h2d": 2,
+        "d2h": 3,
+        MESSAGE: 4,
+        **{p: 5 + n for n, p in enumerate(PHASES)},
+    }
     rows: list[tuple[Any, ...]] = []
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     strange: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     steps = job.steps_of_ranks
     order = sorted(range(len(steps)), key=lambda place: steps[place].steps[0])
     for place, number in enumerate(order):
-        for row in _rows(job, steps[number], place, axes, names, stretches, sums, strange):
-            rows.append((*(words.setdefault(text, len(words)) for text in row[:4]), *row[4:]))
-    columns: dict[str, Any] = dict(zip(
-        ("stream", "kind", "name", "group", "op", "step", "rank", "layer", "bytes", "ready", "start", "end", "launched"),
-        map(np.array, zip(*rows, strict=True)), strict=True,
-    ))  # fmt: skip
+        rows += [
+            (*(words.setdefault(text, len(words)) for text in row[:4]), *row[4:])
+            for row in _rows(job, steps[number], place, axes, names, stretches, sums, strange)
+        ]
+    columns: dict[str, Any] = dict(zip(_ROW, map(np.array, zip(*rows, strict=True)), strict=True))
     for name in ("stage", "chunk", "microbatch"):
         columns[name] = np.full(len(rows), -1 if name != "stage" else 0)
     sort = np.lexsort((columns["end"], columns["start"], columns["rank"]))
@@ -78,7 +89,7 @@ def _steps(graphs: Sequence[Profiled]) -> tuple[Floats, Floats]:
     """When every step begins, on one clock, and how long it takes: until the next begins, where that was recorded."""
     begins = np.array([graph.offset + float(graph.began[:, 0].min()) for graph in graphs])
     lengths = np.array([float(graph.measured[0]) for graph in graphs])
-    for place, (graph, after) in enumerate(zip(graphs, graphs[1:], strict=False)):
+    for place, (graph, after) in enumerate(pairwise(graphs)):
         if after.steps[0] == graph.steps[0] + 1:
             lengths[place] = begins[place + 1] - begins[place]
     return begins, np.round(lengths / NANO) * NANO

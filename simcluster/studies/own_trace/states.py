@@ -1,9 +1,9 @@
-"""Where the time of a step went, told from what devices did alone, so that a trace and a simulation are asked the same.
+"""Where the time of a step went, told from what devices did alone: a trace and a simulation are asked the same.
 
-At any instant a rank is in one state: it computes (by phase); else it communicates, and all members have arrived (exposed,
-by axis); else it copies; else a communication of its own waits for a member (waiting, by axis; for a message that is
-bubble); else nothing runs: until a message begins, or behind its last op while others go on, that is bubble (without a
-pipeline: the end); all other pauses are the host's, or between kernels (idle).  Where not every member was recorded,
+At any instant a rank is in one state: it computes (by phase); else it communicates, and all members have arrived
+(exposed, by axis); else it copies; else a communication of its own waits for a member (waiting, by axis; for a message
+that is bubble); else nothing runs: until a message begins, or behind its last op while others go on, that is bubble
+(without a pipeline: the end); all other pauses are the host's, or between kernels (idle).  Where not every member was recorded,
 waiting cannot be told from transfer: it is then counted as exposed, and so is the bubble with messages.
 """
 
@@ -19,7 +19,6 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats
 from simcluster.results.host_waits import inside
 from simcluster.results.metrics import EXPOSED
-from simcluster.results.timeline import Spans
 from simcluster.studies.own_trace.side import COPIES, NANO, PHASES, StepSide
 
 
@@ -45,8 +44,8 @@ class LayerTimes(NamedTuple):
 class StepAccount:
     """Where steps went, in seconds of the mean rank and step.
 
-    ``states`` sum to ``seconds``.  ``computed`` and ``paused`` (*idle*) are by rank.  ``late`` is what of ``idle`` passed before the host had
-    launched what came next, where launches are known.
+    ``states`` sum to ``seconds``.  ``computed`` and ``paused`` (*idle*) are by rank.  ``late`` is what of ``idle`` passed
+    before the host had launched what came next, where launches are known.
     """
 
     seconds: float
@@ -67,9 +66,9 @@ def account(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
     late = 0.0
     for rank, weight in side.weights.items():
         for step in range(len(side.lengths)):
-            one = _RankStep(side, rank, step, stages)
+            one = _RankStep(side, rank, step, stages, merged=merged)
             share = weight / side.total
-            for name, seconds in one.states(merged=merged):
+            for name, seconds in one.states():
                 states[name] += share * seconds
                 paused[rank] += seconds / len(side.lengths) if name == "idle" else 0.0
             for key, numbers in one.calls():
@@ -88,17 +87,21 @@ def account(side: StepSide, *, stages: int, merged: bool) -> StepAccount:
 class _RankStep:
     """One rank's step, cut at every begin and end, so that every state is a mask over the pieces."""
 
-    def __init__(self, side: StepSide, rank: int, step: int, stages: int) -> None:
+    def __init__(self, side: StepSide, rank: int, step: int, stages: int, *, merged: bool) -> None:
         low, high = np.searchsorted(side.spans.rank, [rank, rank + 1])
         own = np.arange(low, high)[side.spans.step[low:high] == step]
         spans = side.spans
-        self._words, self._stages = spans.words, stages
+        self._words, self._stages, self._merged = spans.words, stages, merged
         self._stream, self._kind, self._layer = spans.stream[own], spans.kind[own], spans.layer[own]
         self._bytes, self._spans = spans.bytes[own], spans
         begin, whole = float(side.begins[step]), float(side.lengths[step])
         self._ready, self._start, self._end, self._launched = (
-            np.round((times[own] - begin) / NANO) * NANO for times in (spans.ready, spans.start, spans.end, side.launched)
+            np.round((times[own] - begin) / NANO) * NANO
+            for times in (spans.ready, spans.start, spans.end, side.launched)
         )  # fmt: skip
+        if merged:
+            on_axis = np.isin(self._stream, [spans.code(axis) for axis in EXPOSED])
+            self._start = np.where(on_axis, self._ready, self._start)
         whole = round(whole / NANO) * NANO
         times = np.concatenate([self._ready, self._start, self._end, [0.0, whole]])
         self._edges = np.unique(np.clip(times, 0.0, whole))
@@ -120,7 +123,7 @@ class _RankStep:
         late = which & (self._ready < self._start)
         return inside(self._edges, self._ready[late], self._start[late])
 
-    def states(self, *, merged: bool) -> Iterator[tuple[str, float]]:
+    def states(self) -> Iterator[tuple[str, float]]:
         """The names of states with their seconds; some come more than once."""
         free = np.ones(len(self._length), dtype=bool)
 
@@ -139,11 +142,9 @@ class _RankStep:
         copies = np.isin(self._stream, [self._code(way) for way in COPIES if way in self._words])
         yield "copying", taken(self._on(copies))
         for axis, mask in on_axis.items():
-            seconds = taken(self._waits(mask))
-            plain = "bubble" if axis == "pp" else f"waiting_{axis}"
-            yield f"exposed_{axis}" if merged else plain, seconds
+            yield "bubble" if axis == "pp" else f"waiting_{axis}", taken(self._waits(mask))
         for name, seconds in self._pauses(free, on_axis["pp"]):
-            yield "exposed_pp" if merged and name == "bubble" else name, seconds
+            yield "exposed_pp" if self._merged and name == "bubble" else name, seconds
 
     def _pauses(self, free: Bools, messages: Bools) -> Iterator[tuple[str, float]]:
         """What nothing runs in, by what it ends with."""

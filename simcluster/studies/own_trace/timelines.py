@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.studies.own_trace.difference import TraceDifference
+from simcluster.studies.own_trace.side import MESSAGE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,7 @@ def timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -> dic
     recorded = side.frame()
     recorded = recorded[(recorded["step"] == 0) & recorded["rank"].isin(chosen)].reset_index(drop=True)
     recorded["stage"] = recorded["rank"].map(stage)
+    played["kind"] = played["kind"].replace({"send": MESSAGE, "recv": MESSAGE})
     for table in (played, recorded):
         begin = float(table[["ready", "start"]].min().min())
         table[["ready", "start", "end"]] = table[["ready", "start", "end"]] - begin

@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from simcluster.base.units import format_bytes, format_seconds
+from simcluster.studies.own_trace.side import MESSAGE
 
 if TYPE_CHECKING:
     from simcluster.studies.own_trace.difference import CallPair, KernelPair, TraceDifference
@@ -69,23 +70,31 @@ def in_words(found: TraceDifference) -> list[str]:
         )
     ranks, of = len(found.computed), found.result.facts.ranks
     if found.merged:
-        told.append(
-            f"{ranks} of {of} ranks {'was' if ranks == 1 else 'were'} recorded: waiting for others counts as communication, "
-            "on both sides."
-        )
-    changed = sum(abs(seconds) for seconds in found.causes.values())
-    if changed <= _least(found):
+        why = f"{ranks} of {of} ranks {'was' if ranks == 1 else 'were'} recorded"
+        why = why if ranks < of else "The trace does not tell who communicates with whom"
+        told.append(f"{why}: waiting for others counts as communication, on both sides.")
+    if _alike(found):
         return told
+    changed = sum(abs(seconds) for seconds in found.causes.values())
     findings = sorted(_findings(found), key=lambda each: -abs(each.seconds))
     worth = [each for each in findings if abs(each.seconds) >= _WORTH * changed]
     told += [each.sentence for each in worth[:_MOST]]
     if found.unmatched:
         unknown = sum(each.seconds for each in found.unmatched)
         told.append(
-            f"{format_seconds(unknown)} of kernels in the trace ({unknown / found.recorded.seconds:.1%} of its step) are "
-            f"of no known kind, most of it {found.unmatched[0].name[:60]!r}."
+            f"{format_seconds(unknown)} of kernels in the trace ({unknown / found.recorded.seconds:.1%} of its step) "
+            f"are of no known kind, most of it {found.unmatched[0].name[:60]!r}."
         )
     return told
+
+
+def _alike(found: TraceDifference) -> bool:
+    """Is there no more between the two than what is lost in writing times down?"""
+    changed = sum(abs(seconds) for seconds in found.causes.values())
+    return changed <= _least(found) and all(
+        abs(each.recorded.seconds - each.played.seconds) <= NOTHING * max(each.recorded.launches, each.played.launches)
+        for each in found.kernels
+    )
 
 
 def _least(found: TraceDifference) -> float:
@@ -95,14 +104,13 @@ def _least(found: TraceDifference) -> float:
 
 def _headline(found: TraceDifference) -> str:
     one, two = format_seconds(found.played.seconds), format_seconds(found.recorded.seconds)
-    changed = sum(abs(seconds) for seconds in found.causes.values())
-    if changed <= _least(found):
+    if _alike(found):
         return f"No difference: the trace takes {two} a step, as simulated, and so do all its parts."
     if abs(found.seconds) <= _least(found):
         return f"The trace takes {two} a step, as simulated; its parts differ."
     slower = "longer" if found.seconds > 0 else "less"
-    share = abs(found.seconds) / found.played.seconds
-    return f"The trace takes {two} a step: {format_seconds(abs(found.seconds))} ({share:.1%}) {slower} than simulated ({one})."
+    change = f"{format_seconds(abs(found.seconds))} ({abs(found.seconds) / found.played.seconds:.1%})"
+    return f"The trace takes {two} a step: {change} {slower} than simulated ({one})."
 
 
 def _findings(found: TraceDifference) -> Iterator[Finding]:
@@ -203,7 +211,8 @@ def _kernel(found: TraceDifference, pair: KernelPair) -> Finding:
     if not _same(one.launches, two.launches):
         launches = f"{two.launches:,.4g} launches for {one.launches:,.4g} simulated"
         return Finding(
-            seconds, f"{_capital(what)} takes {ratio:.2f} x the time in the trace, in {launches}: {_share(found, seconds)}."
+            seconds,
+            f"{_capital(what)} takes {ratio:.2f} x the time in the trace, in {launches}: {_share(found, seconds)}.",
         )
     how = f"{ratio:.2f} x slower" if ratio >= 1 else f"{1 / ratio:.2f} x faster"
     return Finding(seconds, f"{_capital(what)} is {how} in the trace: {_share(found, seconds)}.")
@@ -222,13 +231,15 @@ def _exposed(found: TraceDifference, cause: str, seconds: float, pairs: list[Cal
     why = [
         words
         for pair in pairs
-        if most and abs(pair.recorded.exposed - pair.played.exposed) >= _NAMED * most and (words := _why(pair))
+        if most
+        and abs(pair.recorded.exposed - pair.played.exposed) >= _NAMED * most
+        and (words := _why(pair, merged=found.merged))
     ]
     reason = f": {'; '.join(why)}" if why else ""
     return Finding(seconds, f"{_capital(phrase(found, cause))}, {_signed(seconds)} ({_from_to(found, cause)}){reason}.")
 
 
-def _why(pair: CallPair) -> str:
+def _why(pair: CallPair, *, merged: bool) -> str:
     """What is other of one kind of call: how many, of what size, how long, how much of them is hidden."""
     one, two = pair.played, pair.recorded
     what = f"{pair.axis} {pair.kind.replace('_', '-')}"
@@ -242,6 +253,8 @@ def _why(pair: CallPair) -> str:
         why.append(f"is of {sizes[0]} a call, simulated {sizes[1]}")
     if one.seconds and not _same(a_call := (two.seconds / two.calls) / (one.seconds / one.calls), 1.0):
         why.append(f"takes {a_call:.2f} x as long a call")
+    if merged and pair.kind == MESSAGE:  # a receive that was posted early lasts as long as the bubble
+        why, one = [each for each in why if not each.startswith("takes")], two
     parts = [side.exposed / side.seconds if side.seconds else 0.0 for side in (one, two)]
     if abs(parts[1] - parts[0]) > _OTHER:
         why.append(f"is exposed by {parts[1]:.0%}, simulated {parts[0]:.0%}")

@@ -1,0 +1,1 @@
+"""Reports of Nsight Systems, exported to SQLite, as profiles of ranks."""
