@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import format_bytes, format_seconds
+from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import format_difference, format_table
+from simcluster.cli.common import format_table
 from simcluster.results.file import is_saved
 from simcluster.scenario.scenario import load
+from simcluster.show.own_trace import tables
 from simcluster.studies.own_trace.difference import TraceDifference, diff_trace
-from simcluster.studies.own_trace.words import phrase as phrase_of
-from simcluster.studies.own_trace.words import ratios
 
 if TYPE_CHECKING:
     from simcluster.show.plots import Figure
 
-_MOST = 16
-"""Rows of a table that people see; JSON has all."""
 _WIDTH = 120
 
 
@@ -69,104 +66,6 @@ def _text(found: TraceDifference) -> str:
         for sentence in found.sentences()
         for line in textwrap.wrap(sentence, _WIDTH, initial_indent="* ", subsequent_indent="  ")
     ]
-    tables = (_causes, _kernels, _unmatched, _calls, _layers, _ranks)
+    shown = [[table.title, *format_table(table.header, table.rows).splitlines()] for table in tables(found)]
     notes = [f"note: {note}" for note in found.notes]
-    return common.in_blocks([head, said, *(table(found) for table in tables), notes])
-
-
-def _pair(one: float, two: float) -> list[str]:
-    ratio = f"{two / one:.2f} x" if one > 0 and two > 0 else "-"
-    return [format_seconds(one), format_seconds(two), format_difference(two - one), ratio]
-
-
-_COLUMNS = ["simulated", "trace", "difference", "ratio"]
-
-
-def _causes(found: TraceDifference) -> list[str]:
-    rows = [
-        [phrase_of(found, name), *_pair(found.played.states.get(name, 0.0), found.recorded.states.get(name, 0.0))]
-        for name in found.causes
-        if found.played.states.get(name) or found.recorded.states.get(name)
-    ]
-    rows.append(["step", *_pair(found.played.seconds, found.recorded.seconds)])
-    return ["where the step goes (mean of the recorded ranks)", *format_table(["", *_COLUMNS], rows).splitlines()]
-
-
-def _kernels(found: TraceDifference) -> list[str]:
-    rows = [
-        [
-            f"{each.kind} {each.phase}" if each.kind != each.phase else each.kind,
-            f"{each.played.launches:,.4g}", f"{each.recorded.launches:,.4g}",
-            *_pair(each.played.seconds, each.recorded.seconds),
-        ]
-        for each in found.kernels[:_MOST]
-    ]  # fmt: skip
-    what = "stretches of kernels" if found.stretches else "kinds of kernel"
-    more = f"; {_MOST} of {len(found.kernels)}" if len(found.kernels) > _MOST else ""
-    title = f"by {what}, a rank and step (what differs most first{more})"
-    return [title, *format_table(["", "launches", "in trace", *_COLUMNS], rows).splitlines()]
-
-
-def _unmatched(found: TraceDifference) -> list[str]:
-    if not found.unmatched:
-        return []
-    whole = sum(each.seconds for each in found.unmatched)
-    rows = [
-        [
-            each.name if len(each.name) <= 72 else f"{each.name[:69]}...",
-            f"{each.launches:,.4g}",
-            format_seconds(each.seconds),
-        ]
-        for each in found.unmatched[:_MOST]
-    ]
-    names = f"{len(found.unmatched)} name{'s' * (len(found.unmatched) > 1)}"
-    return [
-        f"kernels of no known kind: {format_seconds(whole)} a rank and step, {names} (--kernels FILE says what they do)",
-        *format_table(["name", "launches", "time"], rows).splitlines(),
-    ]
-
-
-def _calls(found: TraceDifference) -> list[str]:
-    rows = []
-    for each in found.calls[:_MOST]:
-        one, two = each.played, each.recorded
-        rows.append([
-            f"{each.axis} {each.kind}", f"{one.calls:,.4g}", f"{two.calls:,.4g}", format_bytes(one.bytes),
-            format_bytes(two.bytes) if two.bytes else "-", format_seconds(one.seconds), format_seconds(two.seconds),
-            *_pair(one.exposed, two.exposed),
-        ])  # fmt: skip
-    header = ["", "calls", "in trace", "bytes", "in trace", "time", "in trace", "exposed", "in trace", *_COLUMNS[2:]]
-    title = "communication, a rank and step (time from the last arrival on; exposed: nothing computes beside it)"
-    return [title, *format_table(header, rows).splitlines()] if rows else []
-
-
-def _layers(found: TraceDifference) -> list[str]:
-    rows = []
-    for each in sorted(found.layers, key=lambda pair: -_apart(pair.played, pair.recorded))[:_MOST]:
-        cells = [str(each.layer)]
-        for place in (0, 1):
-            one, two = each.played and each.played[place], each.recorded and each.recorded[place]
-            cells += ["-" if value is None else format_seconds(value) for value in (one, two)]
-            cells.append(f"{two / one:.2f} x" if one and two else "-")
-        rows.append(cells)
-    if not rows:
-        return []
-    more = f"; {_MOST} of {len(found.layers)}" if len(found.layers) > _MOST else ""
-    header = ["layer", "forward", "in trace", "ratio", "backward", "in trace", "ratio"]
-    return [f"compute by layer, of a rank that has it (what differs most first{more})",
-            *format_table(header, rows).splitlines()]  # fmt: skip
-
-
-def _apart(one: Iterable[float] | None, two: Iterable[float] | None) -> float:
-    return abs(sum(one or ()) - sum(two or ()))
-
-
-def _ranks(found: TraceDifference) -> list[str]:
-    every = ratios(found)
-    if len(every) < 2:
-        return []
-    order = sorted(every, key=lambda rank: -every[rank])[: _MOST // 2]
-    rows = [[f"rank {rank}", *_pair(*found.computed[rank])] for rank in order]
-    more = f"; {len(rows)} of {len(every)}" if len(rows) < len(every) else ""
-    return [f"compute by rank (slowest against the simulation first{more})",
-            *format_table(["", *_COLUMNS], rows).splitlines()]  # fmt: skip
+    return common.in_blocks([head, said, *shown, notes])

@@ -22,6 +22,8 @@ from simcluster.studies.variations import distinct, play_all, possible_variation
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simcluster.studies.own_trace.difference import TraceDifference
+
 
 _MOST_BYTES = 1_000_000_000
 _MOST_ROWS = 20_000_000
@@ -29,6 +31,8 @@ _MOST_ROWS = 20_000_000
 
 def run(args: argparse.Namespace) -> None:
     """Check everything that was named, play or read it, write the page."""
+    if args.kernels is not None and args.against is None:
+        raise InputError(f"--kernels {args.kernels} is for a trace; name it with --against")
     overrides, vary = common.overrides_of(args), [expand_vary(text) for text in args.vary]
     saved = [name for name in args.runs if is_saved(name)]
     if saved and (overrides or vary or args.ranks):
@@ -43,10 +47,13 @@ def run(args: argparse.Namespace) -> None:
     entries: list[Entry] = []
     for name in args.runs:
         entries += [_saved(name, timelines.get(name))] if name in saved else _played(name, overrides, vary, args.ranks)
+    against = None
+    if args.against is not None:
+        against = _against(args, entries)
     names = distinct([entry.name for entry in entries])
     entries = [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
     progress(f"writing {args.output}")
-    common.write_text(args.output, page(entries, title=args.title))
+    common.write_text(args.output, page(entries, title=args.title, against=against))
     progress()
     runs = f"{len(entries)} {'run' if len(entries) == 1 else 'runs'}"
     common.answer(
@@ -54,6 +61,15 @@ def run(args: argparse.Namespace) -> None:
         lambda: f"{args.output}: {args.output.stat().st_size / 1e6:.1f} MB, {runs}",
         lambda: [{"name": entry.name, **entry.numbers} for entry in entries],
     )
+
+
+def _against(args: argparse.Namespace, entries: Sequence[Entry]) -> TraceDifference:
+    """The trace beside the only run, which shows the same ranks."""
+    if len(entries) != 1 or entries[0].result is None:
+        raise InputError(f"--against {args.against}: a trace stands beside one scenario that is played; name one alone")
+    from simcluster.studies.own_trace.difference import diff_trace
+
+    return diff_trace(entries[0].result, args.against, kernels=args.kernels)
 
 
 def _played(

@@ -1,7 +1,8 @@
 """The kernels behind a span of computation: a span is all that a rank launches between two waits.
 
 A profiler records kernels, a simulated timeline stretches of them (``attention``: the products around it, too).  A
-span's time is shared out over its kernels as the device's model has them; slow GPUs and interference lengthen all alike.
+span's time is shared out over its kernels as the device's model has them; slow GPUs and interference lengthen all
+alike.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ globalTid % 0x1000000, process = globalTid / 0x1000000 % 0x1000000; a globalPid 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +52,19 @@ class NsightFile:
 
     def has(self, table: str) -> bool:
         """Is there such a table, with rows?"""
-        return table in self._columns and next(iter(self._query(f'SELECT 1 FROM "{table}" LIMIT 1')), None) is not None
+        return table in self._columns and bool(self._query(f'SELECT 1 FROM "{table}" LIMIT 1'))
 
-    def rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """These columns of a table, in the order of its rows; None where it has no such column, no rows without it."""
         there = self._columns.get(table)
         if there is None:
-            return
+            return []
         wanted = ", ".join(f'"{name}"' if name in there else "NULL" for name in columns)
-        yield from self._query(f'SELECT {wanted} FROM "{table}"')
+        return self._query(f'SELECT {wanted} FROM "{table}"')
 
-    def _query(self, text: str) -> Iterator[tuple[Any, ...]]:
+    def _query(self, text: str) -> list[tuple[Any, ...]]:
         try:
-            with closing(self._base.execute(text)) as found:
-                yield from found
+            return self._base.execute(text).fetchall()
         except sqlite3.Error as problem:
             raise InputError(
                 f"cannot read {self.path}: {problem}; the file is cut or damaged: export the report again"

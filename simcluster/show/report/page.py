@@ -19,7 +19,10 @@ from simcluster.show.report.blob import Blob
 from simcluster.show.report.entry import Entry, MemoryCurve
 from simcluster.show.report.html import Markup, asset, element, filled, joined, json_block
 from simcluster.show.report.ideal import MOST_ACTIONS, ideal_spans
+from simcluster.show.report.own_trace import own_trace
 from simcluster.show.report.packing import TICKS, packed, some_ranks
+from simcluster.studies.own_trace.difference import TraceDifference
+from simcluster.studies.own_trace.timelines import recorded_step
 
 SCRIPTS = (
     "data.js", "search.js", "gantt.js", "gantt_text.js", "controls.js", "controls_text.js", "charts.js", "page.js",
@@ -34,23 +37,24 @@ _HELP = (
 )
 
 
-def page(entries: Sequence[Entry], *, title: str = "") -> str:
+def page(entries: Sequence[Entry], *, title: str = "", against: TraceDifference | None = None) -> str:
     """The page about some runs, the first of which the others are compared with, as HTML.
 
-    InputError for no run, and for more than 12, which no page makes readable.
+    ``against`` is a trace of one's own beside the only run.  InputError for no run, and for more than 12, which no page
+    makes readable.
     """
     if not entries:
         raise InputError("nothing to report: give at least one scenario or saved result")
     if len(entries) > _MOST_ENTRIES:
         raise InputError(f"{len(entries)} runs are too many for one page; give at most {_MOST_ENTRIES}")
     script, sheet = _script(), style_sheet()
-    data, columns, notes = _data(entries)
+    data, columns, notes = _data(entries, against)
     return "<!doctype html>\n" + filled(
         "page.html",
         policy=f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(sheet)}'; img-src data:",
         heading=title or _heading(entries), style=Markup(sheet), told=_told(entries),
-        contents=(element("a", name, href=f"#{place}") for place, name in _contents(entries)),
-        sections=_sections(entries, notes), version=str(entries[0].numbers.get("version", "")),
+        contents=(element("a", name, href=f"#{place}") for place, name in _contents(entries, against)),
+        sections=_sections(entries, notes, against), version=str(entries[0].numbers.get("version", "")),
         data=json_block("data", data), columns=Markup(columns), script=Markup(script),
     ) + "\n"  # fmt: skip
 
@@ -75,21 +79,23 @@ def _told(entries: Sequence[Entry]) -> list[Markup]:
     return [element("p", element("strong", entry.name), ": ", "; ".join([own[0], *own[2:]])) for entry, own in lines]
 
 
-def _contents(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+def _contents(entries: Sequence[Entry], against: TraceDifference | None) -> list[tuple[str, str]]:
     found = [("answer", "Answer"), ("where", "Where the time went"), ("differences", "Differences"),
-             ("timeline", "Timeline"), ("memory", "Memory"), ("links", "Links"), ("stragglers", "Stragglers"),
-             ("schedule", "Schedule"), ("accuracy", "Accuracy"), ("scenario", "Scenario")]  # fmt: skip
-    return [pair for pair in found if len(entries) > 1 or pair[0] != "differences"]
+             ("trace", "Your trace"), ("timeline", "Timeline"), ("memory", "Memory"), ("links", "Links"),
+             ("stragglers", "Stragglers"), ("schedule", "Schedule"), ("accuracy", "Accuracy"), ("scenario", "Scenario")]  # fmt: skip
+    without = {"differences": len(entries) == 1, "trace": against is None}
+    return [pair for pair in found if not without.get(pair[0])]
 
 
-def _sections(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
+def _sections(entries: Sequence[Entry], notes: Sequence[str], against: TraceDifference | None) -> Markup:
     several = len(entries) > 1
     numbered = list(enumerate(entries))
     made = {
         "answer": summary.answer(entries),
         "where": summary.where(entries),
         "differences": summary.differences(entries) if several else Markup(),
-        "timeline": _timeline(entries, notes),
+        "trace": own_trace(against) if against else Markup(),
+        "timeline": _timeline(entries, notes, len(entries) + (against is not None)),
         "memory": _of_runs([details.memory(entry, at) for at, entry in numbered], entries),
         "links": _of_runs([details.links(entry, at) for at, entry in numbered], entries),
         "stragglers": _of_runs([details.stragglers(entry) for entry in entries], entries),
@@ -98,7 +104,7 @@ def _sections(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
         "scenario": _of_runs([details.scenario(entry, at) for at, entry in numbered], entries),
     }
     parts = []
-    for place, name in _contents(entries):
+    for place, name in _contents(entries, against):
         if place == "memory" and several:
             parts.append(_picker(entries))
         parts.append(element("section", element("h2", name), made[place], id=place))
@@ -121,13 +127,13 @@ def _picker(entries: Sequence[Entry]) -> Markup:
                    hidden="")  # fmt: skip
 
 
-def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
+def _timeline(entries: Sequence[Entry], notes: Sequence[str], rows: int) -> Markup:
     if not any(entry.spans for entry in entries):
         return details.quiet("A saved result has no timeline; add --timeline FILE, or give the scenario.")
     return joined(
         element("p", id="trouble", hidden="", role="alert"),
         element("noscript", details.quiet("The timeline needs JavaScript; everything else on this page does not.")),
-        element("div", timeline_frame(len(entries)), id="gantt", class_="gantt"),
+        element("div", timeline_frame(rows), id="gantt", class_="gantt"),
         [details.quiet(note) for note in notes],
     )
 
@@ -149,7 +155,7 @@ def timeline_frame(runs: int = 1) -> Markup:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def _data(entries: Sequence[Entry]) -> tuple[dict[str, Any], str, list[str]]:
+def _data(entries: Sequence[Entry], against: TraceDifference | None) -> tuple[dict[str, Any], str, list[str]]:
     """What the script reads: JSON, columns of numbers, and remarks on what was left out of the timelines."""
     blob, runs, notes = Blob(), [], []
     paints: dict[tuple[str, str, int], int] = {}
@@ -173,6 +179,12 @@ def _data(entries: Sequence[Entry]) -> tuple[dict[str, Any], str, list[str]]:
                 "links": None if full is None else {"bins": full.shape[1], "matrix": blob.integers(full.ravel())},
             }
         )  # fmt: skip
+    if against is not None:
+        spans, left_out = some_ranks(recorded_step(against), _MOST_SPANS)
+        timeline = with_paints(packed(spans, blob, weights={}), paints)
+        name = f"recorded: {against.names[1]}"
+        runs.append({"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None})
+        notes += [f"{len(left_out)} more recorded ranks are left out to keep the page small."] if left_out else []
     painted = {**colours.paints(list(paints)), "memory": colours.memory_paints()}
     return {"runs": runs, "paints": painted}, blob.text(), notes
 

@@ -3,8 +3,8 @@
 At any instant a rank is in one state: it computes (by phase); else it communicates, and all members have arrived
 (exposed, by axis); else it copies; else a communication of its own waits for a member (waiting, by axis; for a message
 that is bubble); else nothing runs: until a message begins, or behind its last op while others go on, that is bubble
-(without a pipeline: the end); all other pauses are the host's, or between kernels (idle).  Where not every member was recorded,
-waiting cannot be told from transfer: it is then counted as exposed, and so is the bubble with messages.
+(without a pipeline: the end); all other pauses are the host's, or between kernels (idle).  Where not every member was
+recorded, waiting cannot be told from transfer: it is then counted as exposed, and so is the bubble with messages.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class LayerTimes(NamedTuple):
 class StepAccount:
     """Where steps went, in seconds of the mean rank and step.
 
-    ``states`` sum to ``seconds``.  ``computed`` and ``paused`` (*idle*) are by rank.  ``late`` is what of ``idle`` passed
-    before the host had launched what came next, where launches are known.
+    ``states`` sum to ``seconds``.  ``computed`` and ``paused`` (*idle*) are by rank.  ``late`` is what of ``idle``
+    passed before the host had launched what came next, where launches are known.
     """
 
     seconds: float

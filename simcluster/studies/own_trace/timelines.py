@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from simcluster.base.errors import InputError
+from simcluster.results.timeline import Spans
 from simcluster.studies.own_trace.difference import TraceDifference
-from simcluster.studies.own_trace.side import MESSAGE
+from simcluster.studies.own_trace.side import MESSAGE, part_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def recorded_step(found: TraceDifference) -> Spans:
+    """The first recorded step from its begin on, with the scenario's stages."""
+    spans = found.recorded_spans
+    own = spans.step == 0
+    plan = found.result.job.plan.stages()
+    begin = float(np.minimum(spans.ready, spans.start)[own].min())
+    times = {name: getattr(spans, name) - begin for name in ("ready", "start", "end")}
+    return part_of(spans, own & np.isin(spans.rank, list(found.computed)), stage=plan[spans.rank % len(plan)], **times)
 
 
 def timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -> dict[str, pd.DataFrame]:
@@ -28,11 +41,8 @@ def timelines(found: TraceDifference, ranks: Sequence[int] | None = None) -> dic
     result = found.result
     played = pd.concat([result.timeline_of(rank) for rank in chosen], ignore_index=True)
     played = played[played["step"] == played["step"].min()]
-    stage = dict(zip(played["rank"].tolist(), played["stage"].tolist(), strict=True))
-    side = found.recorded_spans
-    recorded = side.frame()
-    recorded = recorded[(recorded["step"] == 0) & recorded["rank"].isin(chosen)].reset_index(drop=True)
-    recorded["stage"] = recorded["rank"].map(stage)
+    recorded = recorded_step(found).frame()
+    recorded = recorded[recorded["rank"].isin(chosen)].reset_index(drop=True)
     played["kind"] = played["kind"].replace({"send": MESSAGE, "recv": MESSAGE})
     for table in (played, recorded):
         begin = float(table[["ready", "start"]].min().min())
