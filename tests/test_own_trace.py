@@ -17,7 +17,8 @@ from simcluster import InputError, Result
 from simcluster.cli import main
 from simcluster.interop.export.export import write_trace
 from simcluster.interop.kineto.kernel_kinds import WORKS, KernelNames
-from simcluster.studies.own_trace.difference import CAUSES, TraceDifference, diff_trace
+from simcluster.studies.own_trace.difference import TraceDifference, diff_trace
+from simcluster.studies.own_trace.pairs import CAUSES
 from simcluster.studies.own_trace.timelines import timelines
 from simcluster.studies.whatif.difference import Difference
 

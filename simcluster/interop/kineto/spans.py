@@ -13,10 +13,14 @@ from simcluster.interop.recorded.spans import OpNames, timeline
 from simcluster.results.timeline import Spans
 
 _AXES = {
-    axis: re.compile(rf"(?:^|[\W_]){axis}(?:$|[\W_])|{word}", re.IGNORECASE)
-    for axis, word in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"), ("ep", "expert"))
-}
-"""Axes, and how frameworks describe their groups: Megatron's TENSOR_MODEL_PARALLEL_GROUP, a device mesh's mesh_tp."""
+    axis: re.compile(rf"(?:^|[\W_])(?:{short})(?:$|[\W_])|{word}", re.IGNORECASE)
+    for axis, short, word in (
+        ("dp", "dp|fsdp|hsdp", "data"), ("tp", "tp", "tensor"), ("pp", "pp", "pipeline|embedding"),
+        ("cp", "cp", "context"), ("ep", "ep", "expert"),
+    )
+}  # fmt: skip
+"""Axes, and how frameworks describe their groups: Megatron's TENSOR_MODEL_PARALLEL_GROUP, a device mesh's mesh_tp.  Data
+first: DATA_PARALLEL_GROUP_WITH_CP and EXPERT_DATA_PARALLEL_GROUP are groups of replicas, as is mesh_dp_shard_cp."""
 _NUMBER = re.compile(r"(\d+)$")
 
 

@@ -82,7 +82,8 @@ def _told(entries: Sequence[Entry]) -> list[Markup]:
 def _contents(entries: Sequence[Entry], against: TraceDifference | None) -> list[tuple[str, str]]:
     found = [("answer", "Answer"), ("where", "Where the time went"), ("differences", "Differences"),
              ("trace", "Your trace"), ("timeline", "Timeline"), ("memory", "Memory"), ("links", "Links"),
-             ("stragglers", "Stragglers"), ("schedule", "Schedule"), ("accuracy", "Accuracy"), ("scenario", "Scenario")]  # fmt: skip
+             ("stragglers", "Stragglers"), ("schedule", "Schedule"), ("accuracy", "Accuracy"),
+             ("scenario", "Scenario")]  # fmt: skip
     without = {"differences": len(entries) == 1, "trace": against is None}
     return [pair for pair in found if not without.get(pair[0])]
 
@@ -95,7 +96,7 @@ def _sections(entries: Sequence[Entry], notes: Sequence[str], against: TraceDiff
         "where": summary.where(entries),
         "differences": summary.differences(entries) if several else Markup(),
         "trace": own_trace(against) if against else Markup(),
-        "timeline": _timeline(entries, notes, len(entries) + (against is not None)),
+        "timeline": _timeline(entries, notes),
         "memory": _of_runs([details.memory(entry, at) for at, entry in numbered], entries),
         "links": _of_runs([details.links(entry, at) for at, entry in numbered], entries),
         "stragglers": _of_runs([details.stragglers(entry) for entry in entries], entries),
@@ -127,13 +128,13 @@ def _picker(entries: Sequence[Entry]) -> Markup:
                    hidden="")  # fmt: skip
 
 
-def _timeline(entries: Sequence[Entry], notes: Sequence[str], rows: int) -> Markup:
+def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
     if not any(entry.spans for entry in entries):
         return details.quiet("A saved result has no timeline; add --timeline FILE, or give the scenario.")
     return joined(
         element("p", id="trouble", hidden="", role="alert"),
         element("noscript", details.quiet("The timeline needs JavaScript; everything else on this page does not.")),
-        element("div", timeline_frame(rows), id="gantt", class_="gantt"),
+        element("div", timeline_frame(len(entries)), id="gantt", class_="gantt"),
         [details.quiet(note) for note in notes],
     )
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.results.result import Result
-from simcluster.studies.own_trace.side import KernelTime
+from simcluster.studies.own_trace.pairs import KernelPair
 from simcluster.studies.own_trace.states import CallTime, StepAccount
 
 _SAME = 0.1
@@ -16,19 +15,8 @@ _COUNTED = ("attention",)
 """Kinds of which every implementation launches about as many kernels."""
 
 
-class _KernelRow(Protocol):
-    @property
-    def phase(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def played(self) -> KernelTime: ...
-    @property
-    def recorded(self) -> KernelTime: ...
-
-
 def doubts(
-    result: Result, job: ProfiledJob, played: StepAccount, recorded: StepAccount, kernels: Sequence[_KernelRow],
+    result: Result, job: ProfiledJob, played: StepAccount, recorded: StepAccount, kernels: Sequence[KernelPair],
     *, stretches: bool,
 ) -> Iterator[str]:  # fmt: skip
     """What tells that it is another job, in clauses; nothing where it seems to be the same."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from simcluster.base.units import format_bytes, format_seconds
+from simcluster.studies.own_trace.pairs import CallPair, KernelPair, StepPair
 from simcluster.studies.own_trace.side import MESSAGE
-
-if TYPE_CHECKING:
-    from simcluster.studies.own_trace.difference import CallPair, KernelPair, TraceDifference
 
 PHRASES = {
     "forward": "forward compute",
@@ -51,12 +49,12 @@ class Finding(NamedTuple):
     sentence: str
 
 
-def phrase(found: TraceDifference, cause: str) -> str:
+def phrase(found: StepPair, cause: str) -> str:
     """A cause in words."""
     return (MERGED.get(cause) if found.merged else None) or PHRASES[cause]
 
 
-def in_words(found: TraceDifference) -> list[str]:
+def in_words(found: StepPair) -> list[str]:
     """The sentences of a difference."""
     told = []
     if found.doubts:
@@ -88,7 +86,7 @@ def in_words(found: TraceDifference) -> list[str]:
     return told
 
 
-def _alike(found: TraceDifference) -> bool:
+def _alike(found: StepPair) -> bool:
     """Is there no more between the two than what is lost in writing times down?"""
     changed = sum(abs(seconds) for seconds in found.causes.values())
     return changed <= _least(found) and all(
@@ -97,12 +95,12 @@ def _alike(found: TraceDifference) -> bool:
     )
 
 
-def _least(found: TraceDifference) -> float:
+def _least(found: StepPair) -> float:
     """Seconds that a step of so many launches may differ by as it is written down."""
     return NOTHING * max(1.0, *(each.recorded.launches for each in found.kernels), 1.0)
 
 
-def _headline(found: TraceDifference) -> str:
+def _headline(found: StepPair) -> str:
     one, two = format_seconds(found.played.seconds), format_seconds(found.recorded.seconds)
     if _alike(found):
         return f"No difference: the trace takes {two} a step, as simulated, and so do all its parts."
@@ -113,7 +111,7 @@ def _headline(found: TraceDifference) -> str:
     return f"The trace takes {two} a step: {change} {slower} than simulated ({one})."
 
 
-def _findings(found: TraceDifference) -> Iterator[Finding]:
+def _findings(found: StepPair) -> Iterator[Finding]:
     slow = list(_slow_ranks(found))
     yield from slow
     computed = sum(found.causes.get(phase, 0.0) for phase in ("forward", "backward", "optimizer", "other"))
@@ -135,17 +133,17 @@ def _findings(found: TraceDifference) -> Iterator[Finding]:
     yield Finding(idle, f"{_capital(phrase(found, 'idle'))}: {_signed(idle)} ({_from_to(found, 'idle')}){late}.")
 
 
-def _from_to(found: TraceDifference, cause: str) -> str:
+def _from_to(found: StepPair, cause: str) -> str:
     one, two = (format_seconds(side.states.get(cause, 0.0)) for side in (found.played, found.recorded))
     return f"{one} simulated, {two} in the trace"
 
 
-def ratios(found: TraceDifference) -> dict[int, float]:
+def ratios(found: StepPair) -> dict[int, float]:
     """How many times as long as simulated every rank computes."""
     return {rank: two / one for rank, (one, two) in found.computed.items() if one > 0}
 
 
-def slow_ranks(found: TraceDifference) -> dict[int, float]:
+def slow_ranks(found: StepPair) -> dict[int, float]:
     """Ranks that compute much longer, against the simulation, than the median does: their ratios over it."""
     every = ratios(found)
     if len(every) < 2:
@@ -154,13 +152,13 @@ def slow_ranks(found: TraceDifference) -> dict[int, float]:
     return {rank: ratio / middle for rank, ratio in every.items() if ratio > middle * (1.0 + _SLOW)}
 
 
-def _extra(found: TraceDifference) -> float:
+def _extra(found: StepPair) -> float:
     """Seconds of the mean rank that slow ranks compute longer than the others."""
     slow = slow_ranks(found)
     return sum(found.computed[rank][1] * (1 - 1 / over) for rank, over in slow.items()) / len(found.computed)
 
 
-def _slow_ranks(found: TraceDifference) -> Iterator[Finding]:
+def _slow_ranks(found: StepPair) -> Iterator[Finding]:
     slow = slow_ranks(found)
     if not slow or len(slow) > len(found.computed) / 2:
         return
@@ -181,7 +179,7 @@ def _slow_ranks(found: TraceDifference) -> Iterator[Finding]:
     )
 
 
-def _paused_rank(found: TraceDifference) -> Iterator[Finding]:
+def _paused_rank(found: StepPair) -> Iterator[Finding]:
     """The rank that pauses much longer than the others do, all against the simulation."""
     more = {
         rank: found.recorded.paused[rank] - found.played.paused[found.result.simulated_for(rank)]
@@ -197,7 +195,7 @@ def _paused_rank(found: TraceDifference) -> Iterator[Finding]:
         )
 
 
-def _kernel(found: TraceDifference, pair: KernelPair) -> Finding:
+def _kernel(found: StepPair, pair: KernelPair) -> Finding:
     one, two = pair.played, pair.recorded
     seconds = two.seconds - one.seconds
     what = f"{pair.kind} {pair.phase}" if pair.kind != pair.phase else pair.kind
@@ -218,14 +216,14 @@ def _kernel(found: TraceDifference, pair: KernelPair) -> Finding:
     return Finding(seconds, f"{_capital(what)} is {how} in the trace: {_share(found, seconds)}.")
 
 
-def _share(found: TraceDifference, seconds: float) -> str:
+def _share(found: StepPair, seconds: float) -> str:
     whole = found.seconds
     if seconds * whole > 0 and abs(seconds) <= abs(whole) * 1.005:
         return f"{format_seconds(abs(seconds))} of the {format_seconds(abs(whole))}"
     return _signed(seconds)
 
 
-def _exposed(found: TraceDifference, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
+def _exposed(found: StepPair, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
     """Why communication of an axis holds ranks up more or less: its calls, or what hides them."""
     most = max(abs(pair.recorded.exposed - pair.played.exposed) for pair in pairs)
     why = [
