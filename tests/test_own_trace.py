@@ -16,7 +16,9 @@ import simcluster
 from simcluster import InputError, Result
 from simcluster.cli import main
 from simcluster.interop.export.export import write_trace
+from simcluster.interop.kineto.comm import Comm
 from simcluster.interop.kineto.kernel_kinds import WORKS, KernelNames
+from simcluster.interop.kineto.spans import axis_described
 from simcluster.studies.own_trace.difference import TraceDifference, diff_trace
 from simcluster.studies.own_trace.pairs import CAUSES
 from simcluster.studies.own_trace.timelines import timelines
@@ -258,6 +260,17 @@ def test_a_bad_table_is_refused_with_its_place(text: str, what: str, tmp_path: P
     with pytest.raises(InputError, match=r"own\.yaml") as problem:
         KernelNames(own)
     assert what in str(problem.value)
+
+
+def test_axes_are_known_by_what_frameworks_call_their_groups() -> None:
+    """Megatron-LM's process groups, and those of PyTorch's device meshes (torchtitan)."""
+    called = {
+        "TENSOR_MODEL_PARALLEL_GROUP": "tp", "DATA_PARALLEL_GROUP_WITH_CP": "dp", "EXPERT_DATA_PARALLEL_GROUP": "dp",
+        "EXPERT_MODEL_PARALLEL_GROUP": "ep", "PIPELINE_MODEL_PARALLEL_GROUP": "pp", "CONTEXT_PARALLEL_GROUP": "cp",
+        "EMBEDDING_GROUP": "pp", "mesh_tp": "tp", "mesh_dp_shard_cp": "dp", "default_pg": None,
+    }  # fmt: skip
+    groups = {name: Comm("all_reduce", "3", name, (), 8, 1.0, "", -1, None) for name in called}
+    assert {name: axis_described(comm) for name, comm in groups.items()} == called
 
 
 # --- Nsight Systems ---------------------------------------------------------------------------------------------------
