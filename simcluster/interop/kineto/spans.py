@@ -20,7 +20,7 @@ _AXES = {
     )
 }  # fmt: skip
 """Axes, and how frameworks describe their groups: Megatron's TENSOR_MODEL_PARALLEL_GROUP, a device mesh's mesh_tp.
-Data first: DATA_PARALLEL_GROUP_WITH_CP and EXPERT_DATA_PARALLEL_GROUP are groups of replicas, as is mesh_dp_shard_cp."""
+Data first: DATA_PARALLEL_GROUP_WITH_CP and EXPERT_DATA_PARALLEL_GROUP are replicas', as is mesh_dp_shard_cp."""
 _NUMBER = re.compile(r"(\d+)$")
 
 

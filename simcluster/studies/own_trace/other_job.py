@@ -35,7 +35,7 @@ def doubts(
     for each in kernels:
         if each.kind in _COUNTED and each.phase == "forward" and not stretches:
             one, two = each.played.launches, each.recorded.launches
-            if not _alike(one, two):
+            if two and not _alike(one, two):
                 yield _counts("attention forward", " kernels", one, two)
 
 

@@ -15,6 +15,7 @@ from simcluster.base.arrays import Floats
 from simcluster.interop.kineto.comm import MESSAGES
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.kernel_kinds import UNMATCHED, KernelNames
+from simcluster.interop.kineto.labels import BACKWARD
 from simcluster.interop.kineto.rebuild import Profiled
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.studies.own_trace.axes import AxisNames
@@ -105,7 +106,10 @@ def _rows(
     sums: Mapping[tuple[str, str], list[float]],
     strange: Mapping[str, list[float]],
 ) -> Iterator[tuple[Any, ...]]:
-    """What devices did, and into ``sums`` and ``strange`` the launches and seconds of kernels."""
+    """What devices did, and into ``sums`` and ``strange`` the launches and seconds of kernels.
+
+    What autograd knows nothing of is of forward up to the last of backward, and of the optimizer behind it.
+    """
     arrived = graph.began[:, 0].copy()
     for group in graph.groups:
         arrived[list(group)] = arrived[list(group)].max()
@@ -113,6 +117,10 @@ def _rows(
     began, ended, starts, workers = (
         each.tolist() for each in (graph.began[:, 0], graph.ended[:, 0], arrived, graph.worker)
     )
+    backward: dict[int, float] = {}  # the last begin of a kernel of backward, by worker
+    for op, label in enumerate(graph.labels):
+        if label.phase == BACKWARD and graph.source[op] is not None:
+            backward[workers[op]] = max(began[op], backward.get(workers[op], 0.0))
     for op, source in enumerate(graph.source):
         if source is None:
             continue
@@ -131,6 +139,8 @@ def _rows(
             yield stream, "copy", source.name, "", op, step, rank, layer, 0.0, *times, launched
             continue
         phase, kind = _work(source.name, label.phase, names, stretches)
+        if phase == "other" and not _STRETCH.fullmatch(source.name) and workers[op] in backward:
+            phase = "forward" if began[op] < backward[workers[op]] else "optimizer"
         for sum_ in (sums[phase, kind], *([strange[source.name]] if kind == UNMATCHED else [])):
             sum_[0] += 1
             sum_[1] += times[2] - times[1]
