@@ -256,6 +256,7 @@ def test_editors_know_the_keys() -> None:
 def test_what_a_prompt_completes() -> None:
     assert {*simcluster.__all__, "__version__"} <= set(dir(simcluster))
     assert not {name for name in dir(simcluster) if not name.startswith("_")} - set(simcluster.__all__)
+    assert {name for name in dir(simcluster.plots) if not name.startswith("_")} == set(simcluster.plots.__all__)
     mine = {name for name in dir(from_document(DOCUMENT)) if not name.startswith("_")}
     assert {"with_", "without_faults", "parallel", "document", "tokens_per_step"} <= mine
     assert not mine & {"parse_obj", "schema_json", "construct", "model_fields", "copy"}

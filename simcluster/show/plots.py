@@ -65,3 +65,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'simcluster.plots' has no attribute {name!r}")
     return getattr(import_module(f"simcluster.show.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
