@@ -95,11 +95,14 @@ def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) 
     lacks = f"{len(left_out):,} more ranks are left out to keep it small; ranks=[...] chooses" if left_out else ""
     data, columns = _data(name, run, spans, weights)
     script, styles = _script(), f"{style_sheet()}\n{_CELL_STYLE}"
-    frame = element("div", timeline_frame(), id="gantt", class_="gantt")
+    frame = [
+        element("noscript", quiet("The timeline needs JavaScript; result.gantt() draws it without.")),
+        element("div", timeline_frame(), id="gantt", class_="gantt"),
+    ]
     page = "<!doctype html>\n" + filled(
         "gantt_cell.html",
         policy=f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(styles)}'; img-src data:",
-        heading=heading, style=Markup(styles), gantt=[frame, *([quiet(f"{lacks}.")] if lacks else [])],
+        heading=heading, style=Markup(styles), gantt=[*frame, *([quiet(f"{lacks}.")] if lacks else [])],
         data=json_block("data", data), columns=Markup(columns), script=Markup(script),
     )  # fmt: skip
     lanes = len(data["runs"][0]["timeline"]["lanes"])
