@@ -8,6 +8,7 @@ import re
 import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown, clipped
 from simcluster.cli import main, texts
+from simcluster.evidence.validation.schedules import ScheduleTask
+from simcluster.evidence.validation.steps import RowTask
 from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
@@ -199,6 +202,14 @@ def test_what_is_said_is_of_classes_that_there_are() -> None:
 
     named = {*lines.SHOWN, *texts.SHOWN, *pages.SHOWN} - {"", "Ranked", "Records"}  # a named tuple has no base
     assert named <= below(Shown)
+
+
+def test_what_is_compared_by_its_line_says_all_of_it() -> None:
+    """Rows of a validation are played once where their ``repr`` is the same: nothing in them may be shown in short."""
+    for kind in (RowTask, ScheduleTask, simcluster.Costs):
+        assert not issubclass(kind, Shown)
+        words = {word for each in fields(kind) for word in re.findall(r"\w+", str(each.type))}
+        assert not words & {each.__name__ for each in Shown.__subclasses__()}
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

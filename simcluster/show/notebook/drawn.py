@@ -80,10 +80,11 @@ def figures(*named: tuple[str, str, str]) -> Markup:
     )  # fmt: skip
 
 
-def bars(header: Sequence[str], rows: Sequence[BarRow], *, caption: str) -> Markup:
-    """A table whose last column is a bar; a scale that reaches below 0 has its zero marked."""
+def bars(header: Sequence[str], rows: Sequence[BarRow], *, caption: str, whole: float = 0.0) -> Markup:
+    """A table whose last column is a bar, on a scale to ``whole`` at least; one that reaches below 0 has its zero
+    marked."""
     low = min(0.0, *(min(row.start, row.end) for row in rows), 0.0)
-    high = max(0.0, *(max(row.start, row.end) for row in rows), 0.0)
+    high = max(whole, *(max(row.start, row.end) for row in rows), 0.0)
     scale = _WIDTH / (high - low) if high > low else 0.0
     cells = [[row.name, *row.texts, _bar(row, low, scale)] for row in rows]
     return element("div", table([*header, ""], cells, caption=caption), class_="block bars")

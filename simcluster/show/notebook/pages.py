@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from simcluster.results.played import Run
     from simcluster.results.result import Result
     from simcluster.scenario.scenario import Scenario
+    from simcluster.studies.long_run.train_stages import StagedTraining
+    from simcluster.studies.long_run.training_run import TrainingRun
     from simcluster.studies.search.plan import Found
     from simcluster.studies.whatif.difference import Difference
+    from simcluster.studies.whatif.job_memory import JobMemory
     from simcluster.studies.whatif.straggling import Stragglers
     from simcluster.topology import Cluster
 
@@ -49,12 +52,9 @@ _MOST_ROWS = 100
 
 def _result(result: Result) -> str:
     name, *lines = job_lines(result.scenario)
-    likely, memory, capacity = result.likely, result.memory.total, result.facts.memory
-    span = "far from what was validated" if likely.far else (
-        f"likely {format_seconds(likely.low)} to {format_seconds(likely.high)}"
-    )  # fmt: skip
+    memory, capacity = result.memory.total, result.facts.memory
     numbers = figures(
-        ("step time", format_seconds(result.step_time), span),
+        ("step time", format_seconds(result.step_time), _trust(result)),
         ("throughput", f"{result.tokens_per_s:,.0f} tokens/s", f"{result.tokens_per_s_per_gpu:,.1f} per GPU"),
         ("MFU", percent(result.mfu), f"{result.model_tflops_per_gpu:,.1f} TFLOP/s per GPU"),
         ("bubble", percent(result.bubble_fraction), "waiting for other stages"),
@@ -66,6 +66,19 @@ def _result(result: Result) -> str:
     ]
     warnings = (element("div", text, class_="warning") for text in said)
     return cell(head(name, *lines), numbers, warnings, _where(result), _gantt(result))
+
+
+def _trust(result: Result) -> str:
+    """How near a measured step is, or where one should be."""
+    measured, likely = result.measured, result.likely
+    if measured is not None:
+        off = result.step_time / measured.step_time - 1
+        return (
+            f"{percent(abs(off))} {'above' if off > 0 else 'below'} the measured {format_seconds(measured.step_time)}"
+        )
+    if likely.far:
+        return "far from what was validated"
+    return f"likely {format_seconds(likely.low)} to {format_seconds(likely.high)}"
 
 
 def _run(run: Run) -> str:
@@ -227,6 +240,36 @@ def _found(found: Found) -> str:
     return cell(head(found.base.name, *lines), best, paragraphs)
 
 
+def _memory(found: JobMemory) -> str:
+    rows = [
+        BarRow(f"stage {stage}", (gigabytes(held.total) + mark(held.total, found.capacity),), 0.0, held.total)
+        for stage, held in enumerate(found.stages)
+    ]
+    table = bars(("the fullest rank of", "holds"), rows, caption="Memory by stage", whole=found.capacity)
+    whole = f"of {gigabytes(found.capacity)}"
+    return cell(head(found.scenario.name, whole), table, element("pre", _at_most(str(found)), class_="block"))
+
+
+def _training(training: TrainingRun | StagedTraining) -> str:
+    """Where the days went that were not productive, and the summary."""
+    fates = training.breakdown
+    parts: dict[str, float] = dict(fates["mean_s"] if "mean_s" in getattr(fates, "columns", ()) else fates)
+    wall = sum(parts.values())
+    numbers = figures(
+        ("days", f"{wall / 86400:,.4g}", "on average"),
+        ("goodput", percent(training.goodput), "productive"),
+        ("runs", f"{training.played:,}", "played"),
+    )
+    rows = [
+        BarRow(name.replace("_", " "), (f"{seconds / 3600:,.4g} h", f"{seconds / wall:.2%}"), 0.0, seconds)
+        for name, seconds in parts.items()
+        if seconds > 0 and name != "productive"
+    ]
+    lost = bars(("what else the days went into", "of a run", "share"), rows, caption="Fates") if rows else Markup()
+    text = element("details", element("summary", "all of it"), element("pre", _at_most(str(training))), class_="block")
+    return cell(head(training.scenario.name), numbers, lost, text)
+
+
 def _records(found: Any) -> str:
     """A list that is a table, too."""
     frame = found.table
@@ -261,10 +304,13 @@ SHOWN: Mapping[str, Callable[[Any], str]] = {
     "Difference": _difference,
     "Distribution": _distribution,
     "Found": _found,
+    "JobMemory": _memory,
     "Records": _records,
     "Result": _result,
     "Run": _run,
     "Scenario": _scenario,
+    "StagedTraining": _training,
     "Stragglers": _stragglers,
+    "TrainingRun": _training,
 }
 """By the name of the class; "" for all others."""
