@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.interop.kineto import ProfiledJob, load_profiles
+from simcluster.interop.kineto import ProfiledJob, load_profiles, reading
 from simcluster.interop.kineto.bandwidth import reached
 from simcluster.interop.kineto.breakdown import breakdown, layers, slowdown_by_type
 from simcluster.interop.kineto.clocks import align
@@ -324,6 +324,35 @@ def test_nothing_is_written_over_other_profiles(slow: ProfiledJob, tmp_path: Pat
     (tmp_path / "mine.json").write_text("{}")
     with pytest.raises(InputError, match=r"holds mine\.json; name an empty folder"):
         write_profiles(slow, tmp_path)
+
+
+def test_ranks_are_read_side_by_side_as_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, told = write(documents(SLOW), tmp_path / "profiles"), list[tuple[int, int]]()
+    alone = load_profiles(folder)
+    monkeypatch.setattr(reading, "_SMALL", 0)
+    together = load_profiles(folder, workers=2, progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert (together.ranks, together.notes) == (alone.ranks, alone.notes)
+    for one, other in zip(alone.steps_of_ranks, together.steps_of_ranks, strict=True):
+        for name in ("optype", "lanes", "after", "groups", "labels", "names", "left_out", "offset"):
+            assert getattr(one, name) == getattr(other, name)
+        for name in ("worker", "seconds", "began", "ended"):
+            assert getattr(one, name).tolist() == getattr(other, name).tolist()
+        assert repr(one.source) == repr(other.source)  # NaN is not itself
+    assert measure(together).to_dict() == measure(alone).to_dict()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_first_file_that_is_cut_is_named_whoever_reads(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(documents(SLOW), tmp_path / "profiles")
+    monkeypatch.setattr(reading, "_SMALL", 0)
+    first, *_, last = sorted(folder.iterdir())
+    for file in (first, last):
+        file.write_bytes(b"{")
+    with pytest.raises(InputError, match=re.escape(str(first))):
+        load_profiles(folder, workers=workers)
 
 
 # --- profiles that PyTorch wrote --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.units import format_seconds
 from simcluster.interop.kineto.chrome import ENDINGS
 from simcluster.interop.kineto.clocks import Ends, align
 from simcluster.interop.kineto.events import RankProfile, StreamOp
@@ -278,4 +279,7 @@ def _note_assumptions(profiles: Sequence[RankProfile], graphs: Sequence[Profiled
         notes.append("some kernels have no launch in the profile: they are taken to have been launched in time")
     left = sum(sum(graph.left_out.values()) for graph in graphs) / (len(graphs) * len(profiles))
     if left > 0:
-        notes.append(f"pauses of streams that nothing explains are left out: {left * 1e6:.0f} us per rank and step")
+        notes.append(
+            f"pauses of streams that nothing explains are left out: {format_seconds(left)} per rank and step, all of "
+            "its streams together"
+        )
