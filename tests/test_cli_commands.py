@@ -29,6 +29,10 @@ RUN = [
 ADVISED = "run={days: 5 d, failures: [{name: gpu, mtbf: 5 d}], checkpoint: {stall: 5 s}}"
 WORKING = {
     "run": ["run", "tiny_dp"],
+    "new": ["new", "--model", "llama3-8b", "--cluster", "dgx_h100", "--gpus", "8"],
+    "list": ["list", "packing-rules"],
+    "show": ["show", "zb-v"],
+    "schema": ["schema"],
     "compare": ["compare", "tiny_dp", "--vary", "overlap.grad_reduce=true,false"],
     "schedule": ["schedule", "1f1b", "--stages", "2", "--microbatches", "4"],
     "topology": ["topology", "flat"],

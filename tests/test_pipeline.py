@@ -154,7 +154,7 @@ def test_paths_of_overrides_are_relative_to_where_one_is(tmp_path: Path, monkeyp
         ("other.csv", ["pipeline.schedule", "is for 4 stages and 4 microbatches; the job has 4 and 8"]),
         ("mine.py:nothing", ["pipeline.schedule", "has no function 'nothing'"]),
         ("mine.py:fails", ["pipeline.schedule", "mine.py:fails failed: ZeroDivisionError"]),
-        ("mine.py:wrong", ["pipeline.schedule", "returned str; it must return a Schedule"]),
+        ("mine.py:wrong", ["pipeline.schedule", "returned str; it must return a simcluster.schedules.Schedule"]),
         ("mine.py:broken", ["pipeline.schedule", "stage 0: F0 is there twice", "<-- here"]),
     ],
 )

@@ -56,14 +56,14 @@ def check_path(path: str) -> None:
 
 
 def homes(key: str) -> list[str]:
-    """Dotted paths at which a scenario has a key of this name, or of the nearest one, ours or another tool's.
+    """Dotted paths at which a scenario has a key (no section) of this name, or the nearest, ours or another tool's.
 
     >>> homes("precision"), homes("tensor_model_parallel_size"), homes("num_layers")
     (['training.precision'], ['parallel.tp'], ['model.layers'])
     """
     word, known = key.strip("-").replace("-", "_").lower(), _homes()
     near = [word] if word in known else difflib.get_close_matches(word, known, n=1, cutoff=0.8)
-    found = known[near[0]] if near else []
+    found = [path for path in known[near[0]] if not _is_section(path)] if near else []
     return [path for path in found if "." not in path] or list(found)
 
 
@@ -75,6 +75,12 @@ def said_elsewhere(key: str) -> str:
     places = [f"{section}, as {path}" if section else f"the top, as {path}"
               for path in found for section in [path.rpartition(".")[0]]]  # fmt: skip
     return f"; it belongs to {' or to '.join(places)}"
+
+
+def _is_section(path: str) -> bool:
+    """Is it a mapping of the scenario itself, which no key is misplaced for?"""
+    field = ScenarioFields.model_fields.get(path)
+    return field is not None and bool(models_in(field.annotation, field.metadata))
 
 
 @cache

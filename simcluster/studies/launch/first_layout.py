@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.documents.suggestions import divisors
+from simcluster.model.transformer import parameters
 from simcluster.scenario.fits import held
 from simcluster.scenario.headroom import HEADROOM, usable
 from simcluster.scenario.rules import broken_rules
@@ -20,7 +21,9 @@ from simcluster.scenario.scenario import Scenario
 _WIDEST = 16  # tensor parallelism that is tried, inside a machine
 _MOST_TRIALS = 400
 _RECOMPUTE = {"none": 0.0, "full": 0.33}
-_ZERO = {1: 0.0, 3: 0.15}
+_HIDDEN, _EXPOSED = 0.05, 0.5  # what ZeRO 3 costs where its gathers have room beside computation, and where not
+_BYTES_PER_SECOND = 48e9  # of a GPU on a 400 Gbit/s port, by which that is told
+_REACHED = 0.45  # of peak FLOP/s
 _BY_TP, _BY_EP, _APART = 0.03, 0.02, 0.1  # for each doubling: in a machine, and of experts over several
 
 
@@ -73,6 +76,7 @@ def _tried(base: Scenario, batch: int, own_batch: bool) -> Iterator[_Tried]:
     hosts = base.cluster.built.host_of[:gpus]
     machine = hosts.count(hosts[0])
     experts = divisors(model.moe.experts) if model.moe else [1]
+    costs = {1: 0.0, 3: _HIDDEN if _gathers_hide(base) else _EXPOSED}
     for tp in (each for each in divisors(machine) if each <= _WIDEST and gpus % each == 0):
         for pp in (each for each in divisors(gpus // tp) if each <= model.layers):
             dp = gpus // tp // pp
@@ -83,10 +87,23 @@ def _tried(base: Scenario, batch: int, own_batch: bool) -> Iterator[_Tried]:
             for ep in (each for each in experts if dp % each == 0):
                 apart = max(0.0, math.log2(ep * tp / machine)) if ep > 1 else 0.0
                 spread = _BY_TP * math.log2(tp) + _BY_EP * math.log2(ep) + _APART * apart + bubble
-                for zero, of_zero in _ZERO.items():
+                spread += sequences / batch - 1  # a batch that is larger than asked for trains less for its tokens
+                for zero, of_zero in costs.items():
                     for recompute, again in _RECOMPUTE.items():
                         if zero == 1 or (pp == 1 and dp > 1):
                             yield _Tried(spread + of_zero + again, tp, pp, ep, zero, recompute, sequences)
+
+
+def _gathers_hide(base: Scenario) -> bool:
+    """Does the computation of a microbatch take as long as gathering the parameters for it, in forward and backward?
+
+    Three products of each parameter that a token visits stand against a gather of two bytes of every parameter.
+    """
+    model, peak = base.model, base.cluster.device.peak
+    count = parameters(model)
+    flops = peak.bf16 or peak.fp16 or 1e14
+    visited = 3 * count.active * model.sequence_length / (_REACHED * flops)
+    return visited >= 2 * count.total / _BYTES_PER_SECOND
 
 
 def _laid_out(base: Scenario, tried: _Tried) -> Scenario | None:
