@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from simcluster.bench.given_times import simulate_costs as simulate_costs
     from simcluster.budget.states import state_ladder as state_ladder
     from simcluster.budget.walls import walls as walls
+    from simcluster.registry.kinds import names as names
     from simcluster.results.distribution import compare_replicas as compare_replicas
     from simcluster.results.result import Result as Result
     from simcluster.scenario.files import load_cluster as load_cluster
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario as Scenario
     from simcluster.scenario.scenario import load as load
     from simcluster.scenario.scenario import load_text as load_text
+    from simcluster.scenario.schema import scenario_schema as scenario_schema
     from simcluster.schedules.comparison import play_schedules as play_schedules
     from simcluster.show import plots as plots
     from simcluster.show.report_file import report as report
     from simcluster.simulate import simulate as simulate
     from simcluster.studies.kernels import kernels as kernels
     from simcluster.studies.launch.check import check as check
+    from simcluster.studies.launch.first import first_scenario as first_scenario
     from simcluster.studies.long_run.comparing import compare_policies as compare_policies
     from simcluster.studies.long_run.replays import replay_failures as replay_failures
     from simcluster.studies.long_run.train import train as train
@@ -75,6 +78,7 @@ _HOME = {
     "compare_replicas": "simcluster.results.distribution",
     "diff": "simcluster.studies.own_trace.door",
     "differences": "simcluster.studies.variations",
+    "first_scenario": "simcluster.studies.launch.first",
     "job_memory": "simcluster.studies.whatif.job_memory",
     "kernels": "simcluster.studies.kernels",
     "largest": "simcluster.studies.whatif.largest",
@@ -82,10 +86,12 @@ _HOME = {
     "load_cluster": "simcluster.scenario.files",
     "load_text": "simcluster.scenario.scenario",
     "monte_carlo": "simcluster.studies.whatif.montecarlo",
+    "names": "simcluster.registry.kinds",
     "play_schedules": "simcluster.schedules.comparison",
     "plan": "simcluster.studies.search.plan",
     "plots": "simcluster.show.plots",
     "report": "simcluster.show.report_file",
+    "scenario_schema": "simcluster.scenario.schema",
     "scaling": "simcluster.studies.scaling.scale",
     "replay_failures": "simcluster.studies.long_run.replays",
     "scenario": "simcluster.scenario.given",

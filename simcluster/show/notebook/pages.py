@@ -252,8 +252,11 @@ def _memory(found: JobMemory) -> str:
 
 def _training(training: TrainingRun | StagedTraining) -> str:
     """Where the days went that were not productive, and the summary."""
+    import pandas as pd
+
     fates = training.breakdown
-    parts: dict[str, float] = dict(fates["mean_s"] if "mean_s" in getattr(fates, "columns", ()) else fates)
+    fates = fates["mean_s"] if isinstance(fates, pd.DataFrame) else fates
+    parts = {str(fate): float(seconds) for fate, seconds in fates.items()}
     wall = sum(parts.values())
     numbers = figures(
         ("days", f"{wall / 86400:,.4g}", "on average"),

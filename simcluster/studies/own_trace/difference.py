@@ -10,9 +10,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto import ProfiledJob, load_profiles
 from simcluster.interop.kineto.kernel_kinds import UNMATCHED, KernelNames
-from simcluster.results.result import Result
-from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import simulate
+from simcluster.simulate import ResultLike, result_of
 from simcluster.studies.own_trace.axes import AxisNames
 from simcluster.studies.own_trace.other_job import doubts
 from simcluster.studies.own_trace.pairs import KernelPair, StepPair
@@ -79,7 +77,7 @@ class TraceDifference(StepPair):
 
 
 def diff_trace(
-    base: str | Path | Scenario | Result,
+    base: ResultLike,
     trace: str | Path | ProfiledJob,
     *,
     kernels: str | Path | None = None,
@@ -94,7 +92,7 @@ def diff_trace(
     job = trace if isinstance(trace, ProfiledJob) else load_profiles(trace, steps)
     if not job.steps_of_ranks[0].on_device:
         raise InputError(f"{job.name} has no kernels of a GPU: a step can only be compared with profiles of GPUs")
-    result = base if isinstance(base, Result) else simulate(base if isinstance(base, Scenario) else load(base))
+    result = result_of(base, "diff")
     ranks = [rank for rank in job.ranks if rank < result.facts.ranks]
     if not ranks:
         raise InputError(
