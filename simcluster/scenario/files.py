@@ -1,4 +1,4 @@
-"""What a scenario file refers to, read in: overrides, long names, the topology's file, the model's preset or config.
+"""What a scenario file refers to, read in: overrides, short forms, the topology's file, the model's preset or config.
 
 ``resolve`` turns the document as written into one that ``Scenario`` understands, and keeps track of which file and line
 every value came from.  Decides nothing about values.
@@ -37,8 +37,7 @@ from simcluster.importers.import_documents import ENDINGS, expand_import, import
 from simcluster.importers.schedule_files import is_csv, is_function, schedule_in_csv
 from simcluster.scenario.measurements import no_longer_measured
 from simcluster.scenario.rules import oversize
-from simcluster.scenario.sections import LONG_NAMES
-from simcluster.schedules import schedules_with
+from simcluster.scenario.short_forms import named_alone, schedule_alone, short_name, short_names
 from simcluster.schedules.specs import Rows
 from simcluster.topology import AnyTopology, Cluster, TopologySpec
 
@@ -51,14 +50,14 @@ def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Do
     """The document with overrides applied and everything that it refers to in place."""
     overrides, given = list(overrides), document.data
     in_a_file = bool(document.marks) and not document.source.startswith("<")
-    document = _short_names(_named_alone(document))
-    document = apply_overrides(document, schedule_alone([_short_name(pair) for pair in overrides]))
-    document = _named_alone(document)
+    document = short_names(named_alone(document))
+    document = apply_overrides(document, schedule_alone([short_name(pair) for pair in overrides]))
+    document = named_alone(document)
     document = _resolve_faults(_resolve_schedule(_resolve_model(_resolve_cluster(document))))
     if "name" not in document.data:
         name = Path(document.source).stem if in_a_file else "scenario"
         document = replace(document, data={"name": name, **document.data})
-    return replace(document, data=no_longer_measured(document.data, given, [_short_name(pair) for pair in overrides]))
+    return replace(document, data=no_longer_measured(document.data, given, [short_name(pair) for pair in overrides]))
 
 
 @contextmanager
@@ -73,55 +72,6 @@ def _told_at(document: Document, where: KeyPath) -> Iterator[None]:
 def _folder(document: Document, where: KeyPath) -> Path:
     """What a path in a document is relative to: its folder, or where one is if an override set it."""
     return Path() if document.mark(where).place == "override" else document.folder
-
-
-# --- overrides and long names ----------------------------------------------------------------------------------------
-
-
-def _short_name(pair: tuple[str, Any]) -> tuple[str, Any]:
-    section, _, key = pair[0].partition(".")
-    return (f"parallel.{LONG_NAMES[key]}", pair[1]) if section == "parallel" and key in LONG_NAMES else pair
-
-
-def schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """A schedule set alone to one without chunks takes the file's chunks away.
-
-    So that ``--vary pipeline.schedule=gpipe,1f1b,interleaved`` works on a scenario that is interleaved.
-    """
-    given = dict(overrides)
-    schedule = given.get("pipeline.schedule")
-    name = schedule.get("name") if isinstance(schedule, Mapping) else schedule
-    takes = name in schedules_with("takes_chunks") or (isinstance(name, str) and is_function(name))
-    if schedule is None or takes or "pipeline.chunks" in given or "pipeline" in given:
-        return overrides
-    return [*overrides, ("pipeline.chunks", 1)]
-
-
-def _named_alone(document: Document) -> Document:
-    """A topology's or a model's name in the place of its section stands for a section with no more than that name."""
-    alone = {"cluster": "topology", "model": "preset"}
-    named = {
-        section: {key: document.data[section]}
-        for section, key in alone.items()
-        if isinstance(document.data.get(section), str)
-    }
-    return replace(document, data={**document.data, **named}) if named else document
-
-
-def _short_names(document: Document) -> Document:
-    """Sizes of axes under their short names; both names of one axis is an error."""
-    section = document.data.get("parallel")
-    if not isinstance(section, dict) or not any(key in LONG_NAMES for key in section):
-        return document
-    short: dict[str, Any] = {}
-    marks = dict(document.marks)
-    for key, value in section.items():
-        name = LONG_NAMES.get(str(key), str(key))
-        if name in short:
-            raise document.error(("parallel", key), f"is another name of {name}, which is also given; keep one")
-        short[name] = value
-        marks["parallel", name] = document.mark(("parallel", key))
-    return replace(document, data={**document.data, "parallel": short}, marks=marks)
 
 
 # --- the cluster ----------------------------------------------------------------------------------------------------

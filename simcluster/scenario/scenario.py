@@ -80,6 +80,7 @@ class Scenario(Shown, ScenarioFields):
     def elsewhere(key: str) -> str:
         """Where else a scenario has a key of that name, for the message about one in the wrong place."""
         return said_elsewhere(key)
+
     def __init__(self, **sections: Unpack[Sections]) -> None:
         origin = Origin(Document(data=_plain(sections), source="Scenario(...)", folder=Path()))
         resolved = resolve(origin.document)

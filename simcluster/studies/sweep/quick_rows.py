@@ -7,8 +7,8 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.scenario.files import schedule_alone
 from simcluster.scenario.scenario import Scenario, Variant, load, scenario_path
+from simcluster.scenario.short_forms import schedule_alone
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.playing import Row, measured

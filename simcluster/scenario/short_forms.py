@@ -1,0 +1,59 @@
+"""Short forms that a scenario may be written in: axes by either name, a section by a name, a schedule set alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from simcluster.documents.reading import Document
+from simcluster.importers.schedule_files import is_function
+from simcluster.scenario.sections import LONG_NAMES
+from simcluster.schedules import schedules_with
+
+
+def short_name(pair: tuple[str, Any]) -> tuple[str, Any]:
+    """An override with the axis by its short name."""
+    section, _, key = pair[0].partition(".")
+    return (f"parallel.{LONG_NAMES[key]}", pair[1]) if section == "parallel" and key in LONG_NAMES else pair
+
+
+def schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """A schedule set alone to one without chunks takes the file's chunks away.
+
+    So that ``--vary pipeline.schedule=gpipe,1f1b,interleaved`` works on a scenario that is interleaved.
+    """
+    given = dict(overrides)
+    schedule = given.get("pipeline.schedule")
+    name = schedule.get("name") if isinstance(schedule, Mapping) else schedule
+    takes = name in schedules_with("takes_chunks") or (isinstance(name, str) and is_function(name))
+    if schedule is None or takes or "pipeline.chunks" in given or "pipeline" in given:
+        return overrides
+    return [*overrides, ("pipeline.chunks", 1)]
+
+
+def named_alone(document: Document) -> Document:
+    """A topology's or a model's name in the place of its section stands for a section with no more than that name."""
+    alone = {"cluster": "topology", "model": "preset"}
+    named = {
+        section: {key: document.data[section]}
+        for section, key in alone.items()
+        if isinstance(document.data.get(section), str)
+    }
+    return replace(document, data={**document.data, **named}) if named else document
+
+
+def short_names(document: Document) -> Document:
+    """Sizes of axes under their short names; both names of one axis is an error."""
+    section = document.data.get("parallel")
+    if not isinstance(section, dict) or not any(key in LONG_NAMES for key in section):
+        return document
+    short: dict[str, Any] = {}
+    marks = dict(document.marks)
+    for key, value in section.items():
+        name = LONG_NAMES.get(str(key), str(key))
+        if name in short:
+            raise document.error(("parallel", key), f"is another name of {name}, which is also given; keep one")
+        short[name] = value
+        marks["parallel", name] = document.mark(("parallel", key))
+    return replace(document, data={**document.data, "parallel": short}, marks=marks)
