@@ -391,7 +391,6 @@ def test_what_belongs_to_no_experts_is_said() -> None:
         ("--context-parallel-size 2 --cp-comm-type p2p a2a", "'p2p a2a' is not modelled; one of p2p, all_gather, a2a"),
         ("--window-size 127,0 --window-attn-skip-freq [0,1]*12", "every n-th layer without a window is modelled"),
         ("--delay-wgrad-compute", "a backward split in two is a schedule of its own"),
-        ("--mtp-num-layers 1", "multi-token prediction is not modelled"),
     ],
 )
 def test_bad_options_of_experts_are_one_clear_message(text: str, words: str) -> None:

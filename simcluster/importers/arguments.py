@@ -1,13 +1,14 @@
 """A launch command as a person pastes it: options with their values, and what starts the program before them.
 
 Nothing in the text is run and no variable is looked up.  A value may hold one, as a path does; whoever needs the value
-says so.  One that may stand for options is a problem, since they would be lost.
+says so.  One that may stand for options is a problem, since they would be lost.  Whole scripts: ``launches``.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simcluster.base.errors import InputError
@@ -24,13 +25,15 @@ _OPTION = re.compile(r"--?[A-Za-z]")
 class Arguments:
     """``options`` by name without dashes, in the order given; ``launcher`` what stands before the program's own.
 
-    ``problems`` are complaints about single words, to be told with all others.
+    ``problems`` are complaints about single words, to be told with all others; ``assumed`` what a script was taken to
+    do.
     """
 
     options: dict[str, tuple[str, ...]]
     launcher: tuple[str, ...] = ()
     launched: dict[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int | None:
@@ -56,11 +59,16 @@ def parse_arguments(text: str, source: str) -> Arguments:
         raise InputError(f"{source}: is not a command line: {problem}".replace("No closing", "no closing")) from None
     if not words:
         raise InputError(f"{source}: holds no arguments, such as --num-layers 32")
+    return from_words([word.replace(_SPACE, " ") for word in words])
+
+
+def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
+    """The arguments in the words of one command; ``repeated``: of an option that is given again the last counts, as in
+    a script that adds to what it has, and otherwise that is a problem."""
     programs = [place for place, word in enumerate(words) if word.endswith(".py")]
     begin = programs[0] + 1 if programs else next((n for n, word in enumerate(words) if word.startswith("--")), 0)
-    words = [word.replace(_SPACE, " ") for word in words]
-    options, problems = _options(words[begin:])
-    launcher = words[:begin]
+    options, problems = _options(words[begin:], repeated=repeated)
+    launcher = list(words[:begin])
     return Arguments(options, tuple(launcher), _launched(launcher), problems)
 
 
@@ -70,7 +78,7 @@ def for_a_shell(word: str) -> str:
     return f"{shell[0][:40]} is for a shell to fill in, and nothing is run here; write its value" if shell else ""
 
 
-def _options(words: list[str]) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+def _options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
     strays: list[str] = []
@@ -79,10 +87,10 @@ def _options(words: list[str]) -> tuple[dict[str, tuple[str, ...]], tuple[str, .
         if _OPTION.match(word):
             name, equals, value = word.lstrip("-").partition("=")
             name = name.replace("_", "-")
-            if name in found:
+            if name in found and not repeated:
                 problems.append(f"--{name} is given twice; keep one")
             found[name] = (value,) if equals else ()
-        elif _OPTIONS.fullmatch(word):
+        elif _OPTIONS.fullmatch(word) and not repeated:
             problems.append(
                 f"{word[:40]} may hold options, and nothing is run here; write them out (in the script, put echo "
                 f"before the command and paste what that prints)"

@@ -5,28 +5,30 @@ Defaults are Megatron-LM's (megatron/training/arguments.py), not those of a scen
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from simcluster.base.errors import InputError
 from simcluster.importers.arguments import parse_arguments
 from simcluster.importers.imported import Imported
+from simcluster.importers.launches import arguments_of_script, is_script
+from simcluster.importers.megatron_parallel import gpus_of, parallel_of
+from simcluster.importers.megatron_recompute import recompute_of
 from simcluster.importers.megatron_sections import (
     add_experts,
     add_latent_attention,
     attention_of,
-    overlaps_batches,
     overlaps_experts,
-    recompute_of,
     require_adam,
     training_of,
     window_of,
 )
-from simcluster.importers.option_values import VOCABULARIES, Options
+from simcluster.importers.megatron_stages import pipeline_of
+from simcluster.importers.megatron_vocabulary import vocabulary_of
+from simcluster.importers.option_files import arguments_of_yaml, is_option_file
+from simcluster.importers.option_values import Options
+from simcluster.importers.pre_training import require_pre_training
 
-_TOKENIZER = "GPT2BPETokenizer"
 _NEEDED = (
     ("num-layers", "encoder-num-layers"),
     ("hidden-size",),
@@ -42,20 +44,34 @@ def scenario_from_arguments(
     cluster: Mapping[str, Any],
     gpus: int | None = None,
     available: int | None = None,
+    gpus_per_node: int | None = None,
+    given: Mapping[str, str] | None = None,
+    beside: Callable[[str], str | None] = lambda name: None,
     source: str = "<arguments>",
 ) -> Imported:
-    """The scenario of a pasted Megatron-LM command line on a cluster (as ``cluster`` stands in a scenario).
+    """The scenario of a Megatron-LM command line, launch script or file of options in YAML, on a cluster (as
+    ``cluster`` stands in a scenario).
 
-    ``gpus`` left out is what torchrun is told to start, and otherwise all of the cluster.
-    ``available`` is how many GPUs the cluster has, where that is known.
+    ``gpus`` left out is what the launcher is told to start, and otherwise all of the cluster, or the fewest that the
+    layout takes.  ``available`` is how many GPUs the cluster has, where that is known.  ``given`` are values of a
+    script's variables, and ``beside`` the text of a file that lies with it.
     Raises InputError with all options that are not modelled or have no value that can be, all that are missing, and for
-    what ``arguments.parse_arguments`` refuses.  An option that is not known is in ``unknown``.
+    what ``arguments`` and ``launches`` refuse.  An option that is not known is in ``unknown``.
     """
-    arguments = parse_arguments(text, source)
+    if is_option_file(text):
+        arguments = arguments_of_yaml(text, source)
+    elif is_script(text):
+        arguments = arguments_of_script(
+            text, source, fixed=given or {}, beside=beside, gpus_per_node=gpus_per_node
+        )  # fmt: skip
+    else:
+        arguments = parse_arguments(text, source)
+    require_pre_training(arguments, source)
     found = scenario_from_options(
-        arguments.options, cluster=cluster, gpus=gpus or arguments.gpus, available=available, source=source,
+        arguments.options, cluster=cluster, gpus=gpus, launched=arguments.gpus, available=available, source=source,
         dashes="--", problems=arguments.problems,
     )  # fmt: skip
+    found = replace(found, assumed=(*arguments.assumed, *found.assumed))
     if not arguments.launcher:
         return found
     facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"]
@@ -71,6 +87,7 @@ def scenario_from_options(
     gpus: int | None,
     source: str,
     dashes: str = "",
+    launched: int | None = None,
     available: int | None = None,
     problems: Iterable[str] = (),
 ) -> Imported:
@@ -81,48 +98,39 @@ def scenario_from_options(
     run = Options(source, dashes, problems)
     run.sort(options)
     document: dict[str, Any] = {"cluster": dict(cluster)}
-    if gpus:
-        document["gpus"] = gpus
-    document |= _sections(run, gpus, available)
+    document |= _sections(run, gpus, launched, available)
     if run.flag("cross-entropy-loss-fusion"):
         document["memory"] = {"logits": "in-place"}
     if run.flag("no-gradient-accumulation-fusion"):
         document["software"] = {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}
     document = {key: value for key, value in document.items() if value not in ({}, None)}
-    return Imported(document, tuple(run.values), tuple(run.no_effect), tuple(run.assumed), unknown=tuple(run.unknown))
+    return Imported(
+        document, tuple(run.values), tuple(run.no_effect), tuple(dict.fromkeys(run.assumed)), unknown=tuple(run.unknown)
+    )
 
 
-def _sections(run: Options, gpus: int | None, available: int | None) -> dict[str, Any]:
+def _sections(run: Options, gpus: int | None, launched: int | None, available: int | None) -> dict[str, Any]:
     """Model, parallel, pipeline, training and overlap; InputError with all that stands against any of them."""
     for names in _NEEDED:
         run.problems.of(run.needed, *names)
-    vocabulary = run.problems.of(_vocabulary, run)
+    vocabulary = run.problems.of(vocabulary_of, run)
     for check in (require_adam, recompute_of, attention_of):
         run.problems.of(check, run)
     model = run.problems.of(_model, run, vocabulary or 1)
-    parallel = run.problems.of(_parallel, run)
+    parallel = run.problems.of(parallel_of, run)
     pipeline = training = overlap = None
     if parallel:
-        run.problems.of(_require_gpus, parallel, gpus, available)
+        gpus = gpus or gpus_of(run, parallel, launched, available)
         training = run.problems.of(training_of, run, gpus, parallel)
         if model:
-            pipeline = run.problems.of(_pipeline, run, model["layers"], parallel["pp"])
+            pipeline = run.problems.of(pipeline_of, run, model["layers"], parallel["pp"])
         if training is not None and pipeline is not None:
             overlap = run.problems.of(_overlap, run, training, pipeline, parallel["tp"])
     run.problems.tell()
-    return {"model": model, "parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap}
-
-
-def _require_gpus(parallel: Mapping[str, Any], gpus: int | None, available: int | None) -> None:
-    """InputError where nobody says how many GPUs the job takes and it does not go on all of the cluster's."""
-    sizes = {axis: parallel.get(axis, 1) for axis in ("tp", "pp", "cp")}
-    least = math.prod(sizes.values())
-    if gpus is None and available is not None and available % least:
-        what = " x ".join(f"{axis} {size}" for axis, size in sizes.items())
-        raise InputError(
-            f"how many GPUs the job takes is not said, and {what} = {least} does not divide the cluster's {available}; "
-            f"add --gpus with a multiple of {least}"
-        )
+    return {
+        **({"gpus": gpus} if gpus else {}),
+        "model": model, "parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap,
+    }  # fmt: skip
 
 
 def _model(run: Options, vocabulary: int) -> dict[str, Any]:
@@ -130,21 +138,26 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
     hidden, heads = run.needed("hidden-size"), run.needed("num-attention-heads")
     sequence, gated = run.needed("seq-length", "encoder-seq-length"), run.flag("swiglu", "quick-geglu")
     position = run.get("position-embedding-type") or "learned_absolute"
-    if run.flag("use-rotary-position-embeddings") or position == "yarn":
+    if run.flag("use-rotary-position-embeddings") or position in ("yarn", "rotary", "mrope"):
         position = "rope"
+    if position == "alibi":
+        run.assumed.append("ALiBi takes no time of its own within the kernel of attention, and has no parameters")
+        position = "none"
+    query_groups = run.get("num-query-groups", "num-key-value-heads")
+    grouped = run.flag("group-query-attention") or run.get("num-key-value-heads")
     bias: bool | str = not run.flag("disable-bias-linear")
     narrow = int(4 * hidden * 2 / 3 / 64) * 64  # three matrices of it have the weights of two
     model: dict[str, Any] = {
         "layers": run.needed("num-layers", "encoder-num-layers"),
         "hidden_size": hidden,
         "heads": heads,
-        "kv_heads": (run.get("num-query-groups") or 1) if run.flag("group-query-attention") else heads,
+        "kv_heads": (query_groups or 1) if grouped else heads,
         "ffn_hidden_size": run.get("ffn-hidden-size") or (narrow if run.flag("swiglu") else 4 * hidden),
         "vocab_size": vocabulary,
         "sequence_length": sequence,
         "gated_mlp": gated,
         "tied_embeddings": not run.flag("untie-embeddings-and-output-weights"),
-        "norm": "rmsnorm" if run.get("normalization") == "RMSNorm" else "layernorm",
+        "norm": "rmsnorm" if (run.get("normalization") or "").lower() == "rmsnorm" else "layernorm",
         "position": "learned" if position == "learned_absolute" else position,
         "bias": "qkv" if not bias and run.flag("add-qkv-bias") else bias,
     }
@@ -157,109 +170,18 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
         model["qk_norm"] = "head"
     if run.get("make-vocab-size-divisible-by"):
         model["vocab_multiple"] = run.get("make-vocab-size-divisible-by")
+    if run.flag("embed-layernorm"):
+        model["embedding_norm"] = True
+    predicted = run.get("mtp-num-layers")
+    if predicted:
+        which = "layer" if predicted == 1 else f"{predicted} layers"
+        run.assumed.append(f"without the {which} of multi-token prediction: the step is rather short")
     model |= window_of(run, model["layers"], sequence)
     if run.get("softmax-type") == "learnable":
         model["attention_sinks"] = True
     add_experts(run, model)
     add_latent_attention(run, model)
     return model
-
-
-def _vocabulary(run: Options) -> int:
-    tokenizer = run.get("tokenizer-type")
-    default = tokenizer is None and run.get("vocab-file") is not None
-    if default:
-        tokenizer = _TOKENIZER
-    size = run.get("vocab-size") or VOCABULARIES.get(tokenizer or "")
-    if size is None:
-        raise InputError(
-            f"{run.source}: the size of the vocabulary is in the tokenizer, not in the arguments; add "
-            "--vocab-size, as in --vocab-size 128256 (Llama 3)"
-        )
-    if not run.get("vocab-size"):
-        why = ", what pretrain_gpt.py takes where no other is named," if default else ""
-        run.assumed.append(f"{tokenizer}{why} has {size} tokens")
-    return int(size)
-
-
-def _parallel(run: Options) -> dict[str, Any]:
-    tp = run.get("tensor-model-parallel-size", "model-parallel-size") or 1
-    if run.get("num-experts") is None:
-        run.without("num-experts", "the model is dense", ("expert-tensor-parallel-size",))
-    parallel: dict[str, Any] = {"tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1}
-    sizes = {"context-parallel-size": "cp", "expert-model-parallel-size": "ep", "expert-tensor-parallel-size": "etp"}
-    parallel |= {axis: run.get(name) for name, axis in sizes.items() if run.get(name)}
-    comm = _context(run)
-    if comm != "ring" and parallel.get("cp", 1) > 1:
-        parallel["cp_comm"] = comm
-    if run.flag("sequence-parallel"):
-        if tp > 1:
-            parallel["sequence_parallel"] = True
-        else:
-            run.assumed.append("sequence parallelism is switched off where tp is 1, as Megatron-LM does")
-    shards = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-    strategy = run.get("data-parallel-sharding-strategy") or "no_shard"
-    zero = shards.index(strategy)
-    if run.flag("use-torch-fsdp2") or (run.flag("use-megatron-fsdp", "use-custom-fsdp") and zero == 0):
-        zero = 3
-    parallel["zero"] = max(zero, int(run.flag("use-distributed-optimizer")))
-    if run.flag("use-tp-pp-dp-mapping"):
-        parallel["order"] = ["tp", "cp", "pp", "dp"]
-    return parallel
-
-
-def _context(run: Options) -> str:
-    """How queries meet the keys of other cp ranks; one word, or the same for every layer."""
-    known = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
-    words = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
-    if len(words) != 1 or not known.keys() >= words.keys():
-        what = f"{' '.join(words)[:40]!r} is not modelled; one of {', '.join(known)} for all layers is"
-        raise run.error("cp-comm-type", what)
-    return known[next(iter(words))]
-
-
-def _pipeline(run: Options, layers: int, pp: int) -> dict[str, Any]:
-    chunks = run.get("num-virtual-stages-per-pipeline-rank")
-    per = run.get("num-layers-per-virtual-pipeline-stage")
-    if per:
-        if layers % (pp * per):
-            raise run.error(
-                "num-layers-per-virtual-pipeline-stage", f"{per} x {pp} stages does not divide {layers} layers"
-            )
-        if chunks and chunks != layers // (pp * per):
-            raise run.error("num-virtual-stages-per-pipeline-rank", "says otherwise than the layers per virtual stage")
-        chunks = layers // (pp * per)
-    if pp == 1:
-        return {}
-    interleaved = (chunks or 1) > 1
-    group = run.get("microbatch-group-size-per-virtual-pipeline-stage")
-    pipeline: dict[str, Any] = {"schedule": "interleaved" if interleaved else "1f1b"}
-    if interleaved:
-        pipeline["chunks"] = chunks
-        grouped = {"group_size": group} if group and group != pp else {}
-        paired = {"pairs": True} if overlaps_batches(run) else {}
-        if grouped or paired:
-            pipeline["schedule"] = {"name": "interleaved", **grouped, **paired}
-    if not interleaved or run.flag("no-overlap-p2p-communication"):
-        pipeline["p2p"] = "rendezvous"
-    first, last = run.get("decoder-first-pipeline-num-layers"), run.get("decoder-last-pipeline-num-layers")
-    if first or last:
-        pipeline["layers_per_stage"] = _uneven(run, layers, pp, first, last)
-    if run.flag("no-scatter-gather-tensors-in-pipeline"):
-        pipeline["scatter_gather"] = False
-    return pipeline
-
-
-def _uneven(run: Options, layers: int, pp: int, first: int | None, last: int | None) -> list[int]:
-    """Layers of each stage where the ends have their own number and the rest is even."""
-    rest, stages = layers - (first or 0) - (last or 0), pp - bool(first) - bool(last)
-    if rest < 0 or (rest % stages if stages else rest):
-        raise run.error(
-            "decoder-first-pipeline-num-layers" if first else "decoder-last-pipeline-num-layers",
-            f"leaves {rest} of {layers} layers for {stages} stages, which does not come out even",
-        )
-    middle = [rest // stages] * stages if stages else []
-    return [*([first] if first else []), *middle, *([last] if last else [])]
 
 
 def _overlap(run: Options, training: Mapping[str, Any], pipeline: Mapping[str, Any], tp: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.importers.layer_lists import Value, places
+from simcluster.importers.megatron_recompute import recompute_of
 from simcluster.importers.option_values import LATENT, OF_EXPERTS, Options
 
 
@@ -19,7 +20,8 @@ def add_experts(run: Options, model: dict[str, Any]) -> None:
     if experts is None:
         run.without("num-experts", "the model is dense", OF_EXPERTS)
         return
-    top_k = run.get("moe-router-topk") or 2
+    deepspeed = run.flag("deepspeed")
+    top_k = run.get("moe-router-topk") or (1 if deepspeed else 2)
     if top_k > experts:
         raise run.error("moe-router-topk", f"{top_k} is more than the {experts} experts; use {experts} or fewer")
     moe: dict[str, Any] = {
@@ -32,12 +34,15 @@ def add_experts(run: Options, model: dict[str, Any]) -> None:
         moe["shared_ffn_hidden_size"] = shared
     if run.flag("moe-shared-expert-gate"):
         moe["shared_gate"] = True
-    where = _layers(run, model["layers"])
+    every = (run.get("expert-interval") or 2) if deepspeed else 1  # Megatron-DeepSpeed's default
+    where = _layers(run, model["layers"]) or ({"every": every} if every > 1 else {})
     if not where:
         del model["ffn_hidden_size"]
     if run.flag("moe-router-enable-expert-bias") or model["bias"] is True:  # TopKRouter has one with linear biases
         moe["router_bias"] = True
     model["moe"] = moe | where
+    if deepspeed:
+        return
     if not run.flag("moe-grouped-gemm", "moe-use-legacy-grouped-gemm"):
         run.assumed.append("the experts of a rank are one grouped product, though moe-grouped-gemm is not given")
     dispatcher = run.get("moe-token-dispatcher-type") or "allgather"
@@ -169,7 +174,8 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
     training["dropout"] = any(rates)
     if "memory_recipe" not in training and half != "fp32" and training["precision"] != "fp8-mixed":
         wide = run.flag("accumulate-allreduce-grads-in-fp32") or (half == "bf16-mixed")
-        training["memory_recipe"] = "mixed-18" if wide and not run.flag("grad-reduce-in-bf16") else "mixed-16"
+        narrow = run.flag("grad-reduce-in-bf16") or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
+        training["memory_recipe"] = "mixed-18" if wide and not narrow else "mixed-16"
     return training
 
 
@@ -181,27 +187,6 @@ def attention_of(run: Options) -> str:
     if backend in ("unfused", "local"):
         return "unfused"
     return "unfused" if backend == "auto" and run.get("transformer-impl") == "local" else "fused"
-
-
-def recompute_of(run: Options) -> dict[str, Any]:
-    """What is run again in the backward; InputError for ways that are not modelled."""
-    granularity = run.get("recompute-granularity")
-    if run.flag("recompute-activations"):
-        granularity = "selective"
-    if run.flag("checkpoint-activations"):
-        granularity = "full"
-    if granularity != "full":
-        modules = (run.get("recompute-modules") or "core_attn").split()
-        if granularity == "selective" and modules != ["core_attn"]:
-            raise run.error("recompute-modules", f"{' '.join(modules)[:60]} is not modelled; core_attn is")
-        return {"recompute": granularity} if granularity else {}
-    number = run.get("recompute-num-layers") or 1
-    method = run.get("recompute-method")
-    if method == "block":
-        raise run.error("recompute-method", "block recomputes some layers of each stage, which is not modelled")
-    if number > 1:
-        raise run.error("recompute-num-layers", f"{number} layers kept as one is not modelled; 1 is")
-    return {"recompute": "full"}
 
 
 def require_adam(run: Options) -> None:

@@ -29,6 +29,10 @@ REFUSED_PREFIXES = _by_name(_TABLES["refused_prefixes"])
 SWITCHED_OFF: dict[str, str] = _TABLES["switched_off"]
 VOCABULARIES: dict[str, int] = _TABLES["vocabularies"]
 OF_EXPERTS: list[str] = _TABLES["of_experts"].split()
+RENAMED: dict[str, str] = _TABLES["renamed"]
+TOKENIZERS: dict[str, int] = _TABLES["tokenizers"]
+UNREAD_TOKENIZERS: dict[str, int] = _TABLES["unread_tokenizers"]
+ONLY_WITH: dict[str, str] = _TABLES["only_with"]
 LATENT: dict[str, tuple[str, int]] = _TABLES["latent_attention"]
 _LARGEST = 10**9
 _FILES = ("tokenizer-model", "vocab-file")
@@ -51,7 +55,8 @@ class Options:
 
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
         """Every option in its place; one that is not modelled and changes the time is a problem."""
-        for name, words in options.items():
+        for given, words in options.items():
+            name = RENAMED.get(given, given)
             if name in MAPPED:
                 try:
                     self.values[name] = self._value(name, MAPPED[name], words)
@@ -62,7 +67,9 @@ class Options:
             refused = REFUSED.get(name) or next(
                 (why for prefix, why in REFUSED_PREFIXES.items() if name.startswith(prefix)), None
             )
-            if refused and " ".join(words).lower() in ("0", "false", "none", SWITCHED_OFF.get(name, "0")):
+            switch = next((switch for prefix, switch in ONLY_WITH.items() if name.startswith(prefix)), name)
+            off = refused and " ".join(words).lower() in ("0", "false", "none", SWITCHED_OFF.get(name, "0"))
+            if off or (switch != name and switch not in options):
                 self.no_effect.append(name)
             elif refused:
                 self.problems.add(self.error(name, f"{refused}; take it out to import the rest"))

@@ -1,0 +1,170 @@
+"""A scenario from a DeepSpeed configuration (JSON) and a model beside it; or what it adds to Megatron-LM's options.
+
+Every key is mapped, listed or refused by ``deepspeed.yaml`` beside this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import shown
+from simcluster.documents.reading import read_document
+from simcluster.importers.flat_settings import flattened, parse_toml_or_json
+from simcluster.importers.imported import Imported, Problems, guess
+
+_ZERO = "zero_optimization."
+_TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+_MAPPED, _NO_EFFECT, _NO_EFFECT_SECTIONS, _ADAMS = (
+    frozenset(_TABLES[name].split()) for name in ("mapped", "no_effect", "no_effect_sections", "adams")
+)
+_NOT_MODELLED, _REFUSED = (
+    {name: said for said, names in _TABLES[table].items() for name in names.split()}
+    for table in ("not_modelled", "refused")
+)
+
+
+def options_of_deepspeed(text: str, source: str) -> dict[str, tuple[str, ...]]:
+    """What a configuration says, by Megatron-LM's names; InputError for what is no JSON."""
+    settings = flattened(parse_toml_or_json(text, source), source)
+    found: dict[str, tuple[str, ...]] = {}
+    names = {
+        "train_batch_size": "global-batch-size", "train_micro_batch_size_per_gpu": "micro-batch-size",
+        "zero_optimization.stage": "zero-stage",
+    }  # fmt: skip
+    for key, option in names.items():
+        value = settings.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            found[option] = (str(value),)
+    for key in ("bf16", "fp16"):
+        if settings.get(f"{key}.enabled") is True:
+            found[key] = ()
+    return found
+
+
+def scenario_from_deepspeed(
+    text: str, *, cluster: Mapping[str, Any], model: Mapping[str, Any], gpus: int, source: str = "<ds_config>"
+) -> Imported:
+    """The scenario of a configuration, for a model (the section of it) on so many GPUs, all of them replicas.
+
+    Raises InputError with all keys that are not modelled or have no value that can be.
+    """
+    settings = flattened(parse_toml_or_json(text, source), source)
+    run = _Config(settings, source)
+    training = run.problems.of(run.training, gpus)
+    zero = run.problems.of(run.number, f"{_ZERO}stage", 0, 3) or 0
+    memory, sharding = run.problems.of(run.offload), run.problems.of(run.fsdp, zero)
+    overlap = run.problems.of(run.overlap, zero, gpus)
+    run.sort()
+    run.problems.tell()
+    document: dict[str, Any] = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
+    document |= {"parallel": {"tp": 1, "pp": 1, "dp": gpus, "zero": zero}, "training": training}
+    document |= {"memory": memory, "overlap": overlap, "fsdp": sharding}
+    return Imported(
+        {key: value for key, value in document.items() if value},
+        tuple(name for name in settings if name in _MAPPED), tuple(run.no_effect), tuple(run.assumed),
+        unknown=tuple(run.unknown),
+    )  # fmt: skip
+
+
+class _Config:
+    """The settings of one file, by dotted name."""
+
+    def __init__(self, settings: Mapping[str, Any], source: str) -> None:
+        self._settings, self._source = settings, source
+        self.problems = Problems(source)
+        self.assumed: list[str] = []
+        self.no_effect: list[str] = []
+        self.unknown: list[str] = []
+
+    def _error(self, name: str, message: str) -> InputError:
+        return InputError(f"{self._source}: {name}: {message}")
+
+    def number(self, name: str, least: int = 1, most: int = 10**9) -> int | None:
+        """A whole number; None where it is not given or left to the trainer ("auto")."""
+        value = self._settings.get(name)
+        if value is None:
+            return None
+        if value == "auto":
+            self.assumed.append(f"{name} is auto, which the program that reads the file decides; taken as not given")
+            return None
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= most:
+            raise self._error(name, f"{shown(value)} is not a whole number from {least} to {most}")
+        return whole
+
+    def switch(self, name: str, default: bool = False) -> bool:
+        value = self._settings.get(name, default)
+        return value if isinstance(value, bool) else default
+
+    def training(self, gpus: int) -> dict[str, Any]:
+        """Batch and number formats: train_batch_size = micro batch x accumulation x GPUs, two of which say the third."""
+        batch, micro = self.number("train_batch_size"), self.number("train_micro_batch_size_per_gpu")
+        steps = self.number("gradient_accumulation_steps")
+        if batch and not micro:
+            micro = batch // (gpus * (steps or 1))
+        if not batch:
+            if not micro:
+                self.assumed.append("a micro batch of 1 sequence: the file does not say it")
+            micro = micro or 1
+            batch = micro * (steps or 1) * gpus
+        if not micro or batch % (micro * gpus) or (steps and batch != micro * steps * gpus):
+            what = f"{batch} is not micro batch {micro or 0} x accumulation {steps or 1} x {gpus} GPUs"
+            raise self._error("train_batch_size", f"{what}; --gpus says how many there are")
+        optimizer = str(self._settings.get("optimizer.type", "adam")).lower()
+        if optimizer not in _ADAMS:
+            raise self._error("optimizer.type", f"{optimizer[:40]!r} is not modelled; Adam and AdamW are")
+        found: dict[str, Any] = {"global_batch": batch, "micro_batch": micro}
+        bf16 = self.switch("bf16.enabled") or self.switch("bfloat16.enabled")
+        auto = "auto" in (self._settings.get("bf16.enabled"), self._settings.get("fp16.enabled"))
+        half = "bf16-mixed" if bf16 or (auto and not self.switch("fp16.enabled")) else "fp16-mixed"
+        if bf16 or auto or self.switch("fp16.enabled"):
+            return {**found, "precision": half, "memory_recipe": "mixed-16"}
+        return {**found, "precision": "fp32"}
+
+    def overlap(self, zero: int, gpus: int) -> dict[str, Any]:
+        beside = self.switch(f"{_ZERO}overlap_comm", zero == 3) and gpus > 1
+        found: dict[str, Any] = {"grad_reduce": beside, "param_gather": beside and zero == 3}
+        bucket = self.number(f"{_ZERO}reduce_bucket_size")
+        if bucket and beside and zero < 3:
+            found["bucket_size"] = f"{2 * bucket} B"
+        return found
+
+    def fsdp(self, zero: int) -> dict[str, Any]:
+        """Of shards in groups (MiCS; hpZ, whose gathers of the backward stay in a group, is taken as not there)."""
+        group = self.number(f"{_ZERO}mics_shard_size", -1)
+        if (self.number(f"{_ZERO}zero_hpz_partition_size") or 1) > 1:
+            self.assumed.append("parameters are gathered over all GPUs, though zero_hpz_partition_size is more than 1")
+        return {"shard_group": group} if zero == 3 and group and group > 1 else {}
+
+    def offload(self) -> dict[str, Any]:
+        if str(self._settings.get(f"{_ZERO}offload_param.device", "none")) != "none":
+            raise self._error(f"{_ZERO}offload_param.device", "parameters in host memory or on disk are not modelled")
+        device = str(self._settings.get(f"{_ZERO}offload_optimizer.device", "none"))
+        if device == "none" and not self.switch(f"{_ZERO}cpu_offload"):
+            return {}
+        if device == "nvme":
+            raise self._error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; cpu is")
+        self.assumed.append(
+            "the optimizer's state is in host memory and updated on the GPU; for an update on the host, as CPUAdam's, "
+            "set memory.offload.optimizer to host and host_update to what its memory reaches"
+        )
+        return {"offload": {"optimizer": "stream"}}
+
+    def sort(self) -> None:
+        """Every key that nothing above has read in its place."""
+        for name, value in self._settings.items():
+            section = name.partition(".")[0]
+            if name in _MAPPED:
+                continue
+            refused = next((why for key, why in _REFUSED.items() if name.startswith(key)), None)
+            if refused and value not in (False, None, 0):
+                self.problems.add(self._error(name, f"{refused}; take it out to import the rest"))
+            elif name in _NOT_MODELLED:
+                self.assumed.append(f"{name}: {_NOT_MODELLED[name]}")
+            elif name in _NO_EFFECT or section in _NO_EFFECT_SECTIONS or name.startswith(f"{_ZERO}offload_") or refused:
+                self.no_effect.append(name)
+            else:
+                self.unknown.append(name + guess(name, _MAPPED))

@@ -1,0 +1,147 @@
+"""The command of a launch script that starts the training, with its options and how many processes it starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from simcluster.base.errors import InputError
+from simcluster.importers.arguments import Arguments, from_words
+from simcluster.importers.deepspeed import options_of_deepspeed
+from simcluster.importers.option_values import MAPPED
+from simcluster.importers.shell.script import read_script
+from simcluster.importers.shell.state import REFERENCE, State
+from simcluster.importers.shell.syntax import is_script
+
+__all__ = ["arguments_of_script", "is_script"]
+
+_ALONE = re.compile(r"\$\{?(\w+|[@*])\}?")
+_DIGITS = re.compile(r"\d{1,7}")
+_STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed")
+
+
+def arguments_of_script(
+    text: str,
+    source: str,
+    *,
+    fixed: Mapping[str, str],
+    beside: Callable[[str], str | None],
+    gpus_per_node: int | None = None,
+) -> Arguments:
+    """The arguments of the training that a shell script starts; nothing of it is run.
+
+    ``fixed`` are values of variables (and of ``1``, ``2``, ... for its arguments) that the user gives, ``beside`` the
+    text of a file that lies with it.  Raises InputError for a script that starts no training.
+    """
+    state = State(source, fixed, beside, gpus_per_node)
+    read_script(text, state)
+    scored = [(_known(words), words, around) for words, around in state.commands]
+    most = max((score for score, _, _ in scored), default=0)
+    if not most:
+        why = f" ({state.stopped})" if state.stopped else ""
+        raise InputError(
+            f"{source}: starts no training that can be read{why}: no command in it has options such as --num-layers; "
+            "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
+        )
+    equal = [(words, around) for score, words, around in scored if score == most]
+    words, around = equal[0]
+    if len({tuple(other) for other, _ in equal}) > 1:
+        state.assumed[f"the first of {len(equal)} trainings that the script starts"] = None
+    found = from_words([word for word in words if not _empty(word, state)], repeated=True)
+    if state.unset:
+        names = ", ".join(state.unset)
+        state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None
+    options = dict(found.options)
+    batch = " ".join(options.get("global-batch-size", ()))
+    if REFERENCE.fullmatch(batch):
+        del options["global-batch-size"]
+        state.assumed[f"the global batch is {batch}, which nobody gives (--arg {batch[1:].strip('{}')}=... does)"] = (
+            None
+        )
+    config = state.files.get(" ".join(options.get("deepspeed-config", ())), "")
+    if config:
+        options = {**_of_deepspeed(config, source, options), **options}
+    return replace(
+        found,
+        options=options,
+        launched=_processes(found.launcher, around, gpus_per_node),
+        problems=tuple(
+            problem.replace("write its value", "give it with --arg NAME=VALUE") for problem in found.problems
+        ),
+        assumed=tuple(state.assumed),
+    )
+
+
+def _of_deepspeed(
+    text: str, source: str, options: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:  # fmt: skip
+    """What the script's DeepSpeed configuration says that its options do not; nothing where it is no JSON."""
+    try:
+        found = options_of_deepspeed(text, source)
+    except InputError:
+        return {}
+    formats = {"bf16", "fp16"}
+    return {name: words for name, words in found.items() if name not in formats or not formats & options.keys()}
+
+
+def _known(words: Sequence[str]) -> int:
+    """How many options of a training the command has."""
+    names = {word[2:].partition("=")[0].replace("_", "-") for word in words if word.startswith("--")}
+    return len(names & MAPPED.keys())
+
+
+def _empty(word: str, state: State) -> bool:
+    """Whether a word is a variable for more options that nobody has set, which a shell leaves out."""
+    found = _ALONE.fullmatch(word)
+    if not found or not re.search(
+        r"ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS?|EXTRA|CMD|[@*]$", found[1], re.IGNORECASE
+    ):
+        return False
+    state.unset[found[1]] = None
+    return True
+
+
+def _processes(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None) -> dict[str, str]:
+    """``nnodes`` and ``nproc-per-node``, as far as torchrun, deepspeed, srun or the head of a batch script say them."""
+    own, outer = _options(launcher), _options(around)
+    nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nodes", "N") or _number(own, "nodes", "N")
+    each = _number(own, "nproc-per-node", "num-gpus", "ntasks-per-node")
+    if each is None and {own.get("nproc-per-node")} & {"gpu", "auto"}:
+        each = gpus_per_node
+    starts_each = any(word.rsplit("/", 1)[-1] in _STARTERS for word in (*launcher, *around))
+    if each is None and starts_each and "nproc-per-node" not in own:
+        each = _number(outer, "ntasks-per-node", "gpus-per-node") or _of_gres(outer)
+        total = _number(outer, "ntasks", "n") or _number(own, "np", "n")
+        if each is None and total and nodes and total % nodes == 0:
+            each = total // nodes
+        elif each is None and total and not nodes:
+            nodes, each = 1, total
+        if each is None and (nodes or "deepspeed" in launcher):
+            each = gpus_per_node
+    found = {"nnodes": nodes, "nproc-per-node": each}
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word, after in zip(words, [*words, ""][1:], strict=False):
+        if word.startswith("-"):
+            name, equals, value = word.lstrip("-").partition("=")
+            found[name.replace("_", "-")] = value if equals else after
+    return found
+
+
+def _number(options: Mapping[str, str], *names: str) -> int | None:
+    """The first of these that is a plain number; the greater end of a range of nodes."""
+    for name in names:
+        found = re.fullmatch(r"(?:\d+[-:])?(\d{1,7})", options.get(name, ""))
+        if found and int(found[1]):
+            return int(found[1])
+    return None
+
+
+def _of_gres(options: Mapping[str, str]) -> int | None:
+    """GPUs of ``--gres=gpu:8``."""
+    kind, *rest = options.get("gres", "").split(":")
+    return int(rest[-1]) if kind == "gpu" and rest and _DIGITS.fullmatch(rest[-1]) else None

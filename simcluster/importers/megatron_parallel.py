@@ -1,0 +1,79 @@
+"""The rank grid of a scenario from Megatron-LM's options, and how many GPUs it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from simcluster.importers.option_values import Options
+
+
+def gpus_of(run: Options, parallel: Mapping[str, Any], launched: int | None, available: int | None) -> int | None:
+    """GPUs of the job: those that are ``launched``, or None for all that the cluster has ``available``; where these do
+    not hold the layout and the batch, the fewest that do, which is said."""
+    sizes = {axis: parallel.get(axis, 1) for axis in ("tp", "pp", "cp")}
+    dense = math.prod(sizes.values())
+    ranks = sizes["pp"] * parallel.get("ep", 1) * parallel.get("etp", sizes["tp"])
+    least = math.lcm(dense, ranks if "ep" in parallel else 1)
+    micro = run.values.get("micro-batch-size") or run.values.get("batch-size") or 1
+    batch = run.values.get("global-batch-size")
+
+    def holds(gpus: int) -> bool:
+        return gpus % least == 0 and (not batch or batch % (micro * (gpus // dense)) == 0)
+
+    if launched and holds(launched):
+        return launched
+    if not launched and (available is None or holds(available)):
+        return None
+    named = {**sizes, **{axis: parallel[axis] for axis in ("ep",) if parallel.get(axis, 1) > 1}}
+    what = " x ".join(f"{axis} {size}" for axis, size in named.items() if size > 1 or axis == "tp")
+    why = f"the {launched} that the script starts do not hold it" if launched else f"the cluster has {available}"
+    run.assumed.append(f"{least} GPUs, the fewest for {what}: {why} (--gpus says how many)")
+    return least
+
+
+def parallel_of(run: Options) -> dict[str, Any]:
+    """The fields of ``Parallel``."""
+    tp = run.get("tensor-model-parallel-size", "model-parallel-size") or 1
+    if run.get("num-experts") is None:
+        run.without("num-experts", "the model is dense", ("expert-tensor-parallel-size",))
+    parallel: dict[str, Any] = {"tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1}
+    sizes = {"context-parallel-size": "cp", "expert-model-parallel-size": "ep", "expert-tensor-parallel-size": "etp"}
+    parallel |= {axis: run.get(name) for name, axis in sizes.items() if run.get(name)}
+    comm = _context(run)
+    if comm != "ring" and parallel.get("cp", 1) > 1:
+        parallel["cp_comm"] = comm
+    if run.flag("sequence-parallel"):
+        if tp > 1:
+            parallel["sequence_parallel"] = True
+        else:
+            run.assumed.append("sequence parallelism is switched off where tp is 1, as Megatron-LM does")
+    shards = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+    strategy = run.get("data-parallel-sharding-strategy") or "no_shard"
+    zero = shards.index(strategy)
+    if run.flag("use-torch-fsdp2") or (run.flag("use-megatron-fsdp", "use-custom-fsdp") and zero == 0):
+        zero = 3
+    zero = max(zero, int(run.get("zero-stage") or 0), int(run.flag("use-distributed-optimizer")))
+    if run.flag("deepspeed") and run.flag("bf16") and zero == 0:
+        zero = 1
+        run.assumed.append("the optimizer's state is sharded with ZeRO stage 0 too, as DeepSpeed does with bf16")
+    parallel["zero"] = zero
+    copies = run.get("num-distributed-optimizer-instances") or 1
+    if copies > 1:
+        run.assumed.append(f"one replica of the sharded states for all of dp, though there are {copies}: less memory")
+    if run.flag("optimizer-cpu-offload"):
+        run.assumed.append("the optimizer's state is on the GPUs (memory.offload.optimizer of a scenario moves it)")
+    if run.flag("use-tp-pp-dp-mapping"):
+        parallel["order"] = ["tp", "cp", "pp", "dp"]
+    return parallel
+
+
+def _context(run: Options) -> str:
+    """How queries meet the keys of other cp ranks; one word, or the same for every layer."""
+    known = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
+    words = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
+    if len(words) != 1 or not known.keys() >= words.keys():
+        what = f"{' '.join(words)[:40]!r} is not modelled; one of {', '.join(known)} for all layers is"
+        raise run.error("cp-comm-type", what)
+    return known[next(iter(words))]

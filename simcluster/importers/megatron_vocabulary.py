@@ -1,0 +1,52 @@
+"""How many rows the embedding has, from what Megatron-LM is told of its tokenizer, which is not read."""
+
+from __future__ import annotations
+
+from simcluster.base.errors import InputError
+from simcluster.catalogue import presets
+from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VOCABULARIES, Options
+
+_DEFAULT = "GPT2BPETokenizer"
+_SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-heads": "heads"}
+
+
+def vocabulary_of(run: Options) -> int:
+    """What is given, or follows from the tokenizer's kind or name, or from a known model of these sizes; otherwise a
+    size that is told as assumed.  InputError where nothing is said of a tokenizer."""
+    given = run.get("vocab-size") or run.get("pad-vocab-size-to")
+    if given:
+        return int(given)
+    kind = run.get("tokenizer-type")
+    default = kind is None and run.get("vocab-file") is not None
+    kind = _DEFAULT if default else kind
+    if kind in VOCABULARIES:
+        why = ", what pretrain_gpt.py takes where no other is named," if default else ""
+        run.assumed.append(f"{kind}{why} has {VOCABULARIES[kind]} tokens")
+        return VOCABULARIES[kind]
+    name = run.get("tokenizer-model")
+    if kind is None or kind == "NullTokenizer":
+        raise InputError(
+            f"{run.source}: the size of the vocabulary is in the tokenizer, not in the arguments; add "
+            "--vocab-size, as in --vocab-size 128256 (Llama 3)"
+        )
+    known = next((part for part in TOKENIZERS if part in (name or "").lower()), None)
+    if known:
+        run.assumed.append(f"{name} has {TOKENIZERS[known]} tokens")
+        return TOKENIZERS[known]
+    alike = _alike(run)
+    if alike:
+        size = int(presets("models.yaml")[alike]["vocab_size"])
+        run.assumed.append(f"a vocabulary of {size} tokens, as of {alike}, which has these sizes: {kind} is not read")
+        return size
+    size = next(size for part, size in UNREAD_TOKENIZERS.items() if part in kind)
+    run.assumed.append(
+        f"a vocabulary of {size} tokens: the tokenizer ({kind} {name or ''}) is not read (--set model.vocab_size=...)"
+    )
+    return size
+
+
+def _alike(run: Options) -> str | None:
+    """The model of the catalogue that has the same layers, width and heads."""
+    sizes = {field: run.values.get(option) for option, field in _SIZES.items()}
+    known = presets("models.yaml")
+    return next((name for name, model in known.items() if all(model[field] == sizes[field] for field in sizes)), None)

@@ -1,0 +1,45 @@
+"""Whether a launch is the pre-training of a decoder, which is what a scenario describes."""
+
+from __future__ import annotations
+
+import re
+
+from simcluster.base.errors import InputError
+from simcluster.importers.arguments import Arguments
+
+_PROGRAMS = {
+    r"inference|generat|server|text_generation|eval|prompt": "runs a model that is trained: no step of pre-training",
+    r"train_rl|grpo|\brl_": "is reinforcement learning, whose step is more than one of pre-training",
+    r"preprocess|convert|export|quantize|ptq|merge": "prepares files: it trains nothing",
+    r"pretrain_(bert|t5|ict|vision|vlm|retro|multimodal|mimo)|train_multimodal": (
+        "trains a model that is not a decoder of text, which alone is modelled"
+    ),
+    r"pretrain_(mamba|hybrid)": "trains a model with layers that are not all attention and MLP: not modelled",
+}
+_OPTIONS = {
+    "is reinforcement learning, whose step is more than one of pre-training": (
+        "perform-rl-step", "grpo-", "langrl-", "rl-"
+    ),
+    "runs a model that is trained: no step of pre-training": (
+        "num-tokens-to-generate", "incoming-requests-per-", "max-tokens-to-oom", "prompt-file",
+        "prompts", "top-p", "top-k",
+    ),
+}  # fmt: skip
+
+
+def require_pre_training(arguments: Arguments, source: str) -> None:
+    """InputError, in one sentence, for a launch that is something else."""
+    program = next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "")
+    name = program.rsplit("/", 1)[-1]
+    for pattern, what in _PROGRAMS.items():
+        if re.search(pattern, name):
+            raise InputError(f"{source}: {name} {what}")
+    mode = arguments.options.get("mode")
+    if mode:
+        kinds = {"rl": "reinforcement learning", "inference": "inference"}
+        raise InputError(f"{source}: MODE {mode[0][:20]} is {kinds.get(mode[0], 'no pre-training')}, not pre-training")
+    trains = any(option in arguments.options for option in ("train-iters", "train-samples", "train-tokens"))
+    for what, names in _OPTIONS.items():
+        found = next((option for option in arguments.options if option.startswith(names)), None)
+        if found and not (trains and what.startswith("runs")):
+            raise InputError(f"{source}: --{found} {what}")

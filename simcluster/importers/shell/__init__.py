@@ -1,0 +1,1 @@
+"""Shell scripts read as data: assignments, arrays, plain tests and the commands that come of them.  Nothing is run."""

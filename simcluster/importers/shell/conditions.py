@@ -1,0 +1,160 @@
+"""Tests of a shell script, decided as far as they can be without running anything.
+
+Files are taken to be there and commands to succeed; what the script never sets is taken as empty.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from simcluster.importers.shell.arithmetic import assign
+from simcluster.importers.shell.state import State
+from simcluster.importers.shell.syntax import kind_of, text_of, tree_of
+from simcluster.importers.shell.words import text_at, words_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+Run = Callable[["Node", State], None]
+_NUMBERS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": lambda one, other: one == other,
+    "-ne": lambda one, other: one != other,
+    "-gt": lambda one, other: one > other,
+    "-ge": lambda one, other: one >= other,
+    "-lt": lambda one, other: one < other,
+    "-le": lambda one, other: one <= other,
+}
+_JOINED = re.compile(r"\s(-[ao])\s")
+_OF_FILES = frozenset(["-e", "-f", "-d", "-s", "-r", "-w", "-x", "-L", "-h"])
+
+
+def holds(node: Node, state: State, run: Run) -> bool | None:
+    """Whether a condition is met; None where that cannot be told.  Commands in it are read by ``run``."""
+    kind = kind_of(node)
+    inner = [child for child in node.named_children if kind_of(child) != "comment"]
+    if kind == "test_command" or (kind == "compound_statement" and text_of(node).startswith("((")):
+        if text_of(node).startswith("(("):
+            number = assign(text_of(node)[2:-2], state)
+            return None if number is None else number != 0
+        parts = _JOINED.split(text_of(node)[1:-1]) if text_of(node).startswith("[ ") else []
+        if len(parts) > 1:  # -a and -o, which the grammar does not bind as a shell does
+            return _joined_tests(parts, state, run)
+        return _test(inner[0], state, run) if inner else False
+    if kind == "negated_command":
+        found = holds(inner[0], state, run) if inner else None
+        return None if found is None else not found
+    if kind == "list" and len(inner) == 2:
+        return _both(inner, "&&" if any(text_of(child) == "&&" for child in node.children) else "||", state, run, holds)
+    if kind in ("subshell", "compound_statement", "redirected_statement") and inner:
+        return holds(inner[0], state, run)
+    return _command(node, state, run)
+
+
+def _joined_tests(parts: list[str], state: State, run: Run) -> bool | None:
+    """Tests and the signs between them, of which -a binds more."""
+    found: list[list[bool | None]] = [[]]
+    for part in parts:
+        if part == "-o":
+            found.append([])
+        elif part != "-a":
+            found[-1].append(holds(tree_of(f"[ {part} ]", state.source).named_children[0], state, run))
+    each = [False if False in tests else None if None in tests else True for tests in found]
+    return True if True in each else None if None in each else False
+
+
+def _command(node: Node, state: State, run: Run) -> bool | None:
+    words = [word for child in node.named_children for word in words_of(child, state)]
+    if words[:1] == ["test"]:
+        return _words(words[1:], state)
+    if words[:1] in (["true"], [":"]):
+        return True
+    if words[:1] == ["false"] or (words and words[0].startswith("[") and words[0] != "["):
+        return False  # no such command: a space is missing behind the bracket
+    run(node, state)
+    state.leaned += 1
+    return True
+
+
+def _both(
+    parts: list[Node], sign: str, state: State, run: Run, each: Callable[[Node, State, Run], bool | None]
+) -> bool | None:
+    first = each(parts[0], state, run)
+    if first is (sign == "||"):
+        return first
+    second = each(parts[1], state, run)
+    if first is None:
+        return second if second is (sign == "||") else None
+    return second
+
+
+def _test(node: Node, state: State, run: Run) -> bool | None:
+    """What stands between the brackets."""
+    kind = kind_of(node)
+    if kind == "parenthesized_expression":
+        return _test(node.named_children[0], state, run)
+    if kind == "unary_expression":
+        sign = text_of(node.children[0])
+        operand = node.named_children[-1]
+        if sign == "!":
+            found = _test(operand, state, run)
+            return None if found is None else not found
+        return _unary(sign, " ".join(words_of(operand, state)), state)
+    if kind == "binary_expression" and len(node.named_children) >= 2:
+        left, right = node.named_children[0], node.named_children[-1]
+        middle = text_of(node)[left.end_byte - node.start_byte : right.start_byte - node.start_byte]
+        sign = (middle.split() or [""])[0] if middle.isascii() else ""
+        if sign in ("&&", "-a", "||", "-o"):
+            return _both([left, right], "&&" if sign in ("&&", "-a") else "||", state, run, _test)
+        pattern = kind_of(right) not in ("string", "raw_string") and sign in ("==", "=", "!=")
+        return _binary(text_at(left, state), sign, text_at(right, state), state, pattern=pattern)
+    return _words(text_at(node, state).split(), state)
+
+
+def _words(words: list[str], state: State) -> bool | None:
+    """A test given as words, as of ``test``."""
+    if words[:1] == ["!"]:
+        found = _words(words[1:], state)
+        return None if found is None else not found
+    if len(words) == 3:
+        return _binary(words[0], words[1], words[2], state)
+    if words and (words[0] in _OF_FILES or words[0] in ("-z", "-n")):
+        return _unary(words[0], " ".join(words[1:]), state)
+    text = state.taken_as_unset(" ".join(words))
+    return None if text is None else bool(text.strip())
+
+
+def _unary(sign: str, operand: str, state: State) -> bool | None:
+    if sign in _OF_FILES:
+        state.leaned += 1
+        return state.taken_as_unset(operand) != "" if operand else False
+    if sign == "-v":
+        return state.get(operand) is not None
+    text = state.taken_as_unset(operand)
+    if text is None:
+        return sign == "-n"  # a command's output is taken to be there
+    return bool(text) == (sign == "-n")
+
+
+def _binary(left: str, sign: str, right: str, state: State, *, pattern: bool = False) -> bool | None:
+    one, other = state.taken_as_unset(left), state.taken_as_unset(right)
+    if one is None or other is None:
+        return None
+    if sign in _NUMBERS:
+        whole = re.compile(r"\s*-?\d{1,18}\s*")
+        if not whole.fullmatch(one) or not whole.fullmatch(other):
+            return False  # a shell complains, and goes on with what follows else
+        return _NUMBERS[sign](int(one), int(other))
+    if sign in ("=", "==", "!="):
+        same = fnmatch.fnmatchcase(one, other) if pattern else one == other
+        return same == (sign != "!=")
+    if sign in ("<", ">"):
+        return one < other if sign == "<" else one > other
+    if sign == "=~" and len(other) < 100 and not re.search(r"[*+{].*[*+{]", other):
+        try:
+            return re.search(other, one[:1000]) is not None
+        except re.error:
+            return None
+    return None

@@ -1,0 +1,70 @@
+"""Commands of a script that start a program: kept with what stands around them, or read on where a shell is started."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from simcluster.base.errors import InputError
+from simcluster.importers.shell.state import State
+
+Read = Callable[[str, State], State]
+_SHELLS = frozenset(["bash", "sh", "zsh", "ksh"])
+_MOST_DEPTH = 8
+
+
+def read_text(text: str, state: State, read: Read) -> None:
+    """Reads a script that stands in the script."""
+    if state.depth >= _MOST_DEPTH:
+        raise InputError(
+            f"{state.source}: scripts that start scripts more than {_MOST_DEPTH} deep; give the command alone"
+        )
+    state.depth += 1
+    stopped = state.stopped
+    read(text, state)
+    state.depth -= 1
+    state.stopped = stopped
+
+
+def read_command(words: list[str], state: State, read: Read) -> None:
+    """Keeps a command that runs a Python program; goes into one that starts a shell, or another script."""
+    around = len(state.around)
+    for place, word in enumerate(words):
+        base = word.rsplit("/", 1)[-1]
+        if base in _SHELLS and place + 1 < len(words):
+            state.around += words[:place]
+            _shell(words[place + 1 :], state, read)
+            del state.around[around:]
+            return
+        if word.endswith(".py"):
+            break
+        if place and re.search(r"\.py\s", word):  # of ssh, pdsh, docker
+            state.around += words[:place]
+            read_text(word, state, read)
+            del state.around[around:]
+            return
+        if base.endswith((".sh", ".slurm", ".sbatch")):
+            text = state.text_named(word)
+            if text is not None:
+                kept, state.positional = state.positional, words[place + 1 :]
+                state.around += words[:place]
+                read_text(text, state, read)
+                state.positional = kept
+                del state.around[around:]
+            return
+    if any(word.endswith(".py") or word.startswith("--") for word in words):
+        state.commands.append((words, list(state.around)))
+
+
+def _shell(words: list[str], state: State, read: Read) -> None:
+    command = False
+    for place, word in enumerate(words):
+        if word.startswith(("-", "+")) and not word.startswith("--"):
+            command = command or "c" in word
+        elif not word.startswith("--"):
+            text = word if command else state.text_named(word)
+            if text is not None:
+                kept, state.positional = state.positional, words[place + 1 :]
+                read_text(text, state, read)
+                state.positional = kept
+            return

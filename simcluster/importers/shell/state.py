@@ -1,0 +1,99 @@
+"""What is known at a place of a shell script: variables, files that it writes, commands that start something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from simcluster.base.errors import InputError
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+Value = str | list[str]
+"""Of a variable: a text, or the elements of an array.  What only a shell knows stands in it as ``$NAME``."""
+REFERENCE = re.compile(r"\$\{?(\w+)\}?")
+UNKNOWN = re.compile(r"\$\(|\$\{|\$\w|`")
+_MOST_STEPS = 20_000
+_LONGEST = 200_000
+_OF_THE_MACHINE = frozenset(("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME", "RANDOM", "PATH", "PYTHONPATH", "0"))
+
+
+@dataclass
+class State:
+    """One script as it is read.
+
+    ``fixed`` are values that the user gives: what the script assigns to those names is passed over.  ``beside`` gives
+    the text of another file by its name, or None.  ``leaned`` counts decisions that rest on something assumed.
+    """
+
+    source: str
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    beside: Callable[[str], str | None] = lambda name: None
+    gpus_per_node: int | None = None
+    variables: dict[str, Value] = field(default_factory=dict)
+    positional: list[str] = field(default_factory=list)
+    functions: dict[str, Node] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    commands: list[tuple[list[str], list[str]]] = field(default_factory=list)
+    """Words of each command that starts a program, and the words before the shell that it stands in (of srun, say)."""
+    around: list[str] = field(default_factory=list)
+    unset: dict[str, None] = field(default_factory=dict)
+    assumed: dict[str, None] = field(default_factory=dict)
+    stopped: str = ""
+    leaned: int = 0
+    depth: int = 0
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        numbers = sorted(int(name) for name in self.fixed if name.isdecimal() and len(name) < 4)
+        self.positional = [self.fixed.get(str(number), f"${number}") for number in range(1, (numbers or [0])[-1] + 1)]
+
+    def spend(self) -> None:
+        """InputError for a script that does not come to an end."""
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read; give the command alone")
+
+    def get(self, name: str) -> Value | None:
+        """The value of a variable; None where the script never sets it."""
+        if name in self.fixed:
+            return self.fixed[name]
+        if name.isdecimal() and 0 < int(name[:6]) <= len(self.positional):
+            return self.positional[int(name) - 1]
+        return self.variables.get(name)
+
+    def put(self, name: str, value: Value) -> None:
+        """Assigns; InputError for what grows beyond reason."""
+        if sum(map(len, value)) > _LONGEST:
+            raise InputError(f"{self.source}: {name} grows beyond {_LONGEST:,} characters; give the command alone")
+        self.variables[name] = value
+
+    def taken_as_unset(self, text: str) -> str | None:
+        """The text with what the script never sets left out, which is noted; None where a command's output is in it."""
+        if "$(" in text or "`" in text:
+            self.leaned += 1
+            return None
+        for name in REFERENCE.findall(text):
+            self.leaned += 1
+            if name not in _OF_THE_MACHINE:
+                self.unset[name] = None
+        return REFERENCE.sub("", text)
+
+    def text_named(self, name: str) -> str | None:
+        """A file that the script has written, or one beside it; None where neither is there."""
+        last = name.rsplit("/", 1)[-1]
+        if name in self.files:
+            return self.files[name]
+        return self.beside(last) if last and not UNKNOWN.search(last) else None
+
+
+def is_unset(value: Value | None) -> bool:
+    """Whether a shell without that variable would find nothing there."""
+    return value is None or not value or (isinstance(value, str) and bool(re.fullmatch(r"\$\{?\w+\}?", value)))
+
+
+def joined(value: Value) -> str:
+    return value if isinstance(value, str) else " ".join(value)

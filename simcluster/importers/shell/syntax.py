@@ -1,0 +1,52 @@
+"""The syntax tree of a shell script (tree-sitter's grammar of bash, which goes on behind what it cannot read)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from simcluster.base.errors import InputError
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+MOST_CHARACTERS = 200_000
+EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
+_PLACEHOLDER = re.compile(r"<([A-Za-z][A-Za-z0-9_./,'-]*(?: [A-Za-z0-9_./,'-]+)*)>")
+_SCRIPT = re.compile(
+    r"^#!|^\s*#SBATCH\s|^\s*(?:(?:export|local|declare|readonly)\s+)?[A-Za-z_]\w*\+?=|^(?:if|for|while|case|source)\s",
+    re.MULTILINE,
+)
+
+
+def is_script(text: str) -> bool:
+    """Whether the text is more than one command with its arguments: it assigns variables, or says which shell it is."""
+    return _SCRIPT.search(text) is not None
+
+
+def tree_of(text: str, source: str) -> Node:
+    """The root of the tree; places to be filled in, as ``<PATH TO DATA>``, are taken as words.
+
+    Raises InputError for a text of more than MOST_CHARACTERS, and where the grammar is not installed.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(f"{source}: has more than {MOST_CHARACTERS:,} characters, which no launch script has")
+    try:
+        from tree_sitter import Language, Parser
+        from tree_sitter_bash import language
+    except ImportError:
+        raise InputError(
+            f"{source}: is a shell script, and reading one takes tree-sitter: pip install tree-sitter tree-sitter-bash"
+        ) from None
+    plain = _PLACEHOLDER.sub(lambda found: f"_{found[1].replace(' ', '_')}_".replace("'", ""), text)
+    return Parser(Language(language())).parse(plain.replace("\r\n", "\n").encode()).root_node
+
+
+def text_of(node: Node) -> str:
+    """What the script says there."""
+    return (node.text or b"").decode(errors="replace")
+
+
+def kind_of(node: Node) -> str:
+    """The grammar's name of it."""
+    return str(node.type)

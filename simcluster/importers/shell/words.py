@@ -1,0 +1,250 @@
+"""Words of a shell script with their variables filled in, as far as they are known."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from simcluster.importers.shell.arithmetic import whole_number
+from simcluster.importers.shell.state import State, Value, is_unset, joined
+from simcluster.importers.shell.syntax import EXPANSIONS, kind_of, text_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_QUOTED = re.compile(r"\\(\n|[\\$`\"])")
+_PLAIN = re.compile(r"\\(\n|.)", re.DOTALL)
+_LEAD = re.compile(r"(?:\s|\\\n)*")
+_COUNTS_GPUS = re.compile(r"device_count|nvidia-smi|rocm-smi|/dev/nvidia")
+_DECIMAL = re.compile(r"-?\d+")
+
+
+def words_of(node: Node, state: State) -> list[str]:
+    """The words that a shell would make of one: none of an empty variable, several of an array."""
+    whole = node.named_children[0] if kind_of(node) == "string" and len(node.named_children) == 1 else None
+    if whole is not None and text_of(node)[1:-1] == bare(whole)[1]:
+        many = _elements(whole, state)
+        if many is not None:
+            return many
+    found: list[str] = []
+    current: str | None = None
+    for text, splits in _pieces(node, state):
+        if not splits:
+            current = (current or "") + text
+            continue
+        parts = re.split(r"(\s+)", text)
+        for part in parts:
+            if part and not part.isspace():
+                current = (current or "") + part
+            elif part and current is not None:
+                found.append(current)
+                current = None
+    return found if current is None else [*found, current]
+
+
+def text_at(node: Node, state: State) -> str:
+    """One text of it, as in an assignment or between quotes."""
+    return "".join(text for text, _ in _pieces(node, state))
+
+
+def array_of(node: Node, state: State) -> list[str]:
+    """The elements between the brackets of an array."""
+    return [word for child in node.named_children if kind_of(child) != "comment" for word in words_of(child, state)]
+
+
+def _pieces(node: Node, state: State) -> Iterator[tuple[str, bool]]:
+    """Texts in a row, each with whether a shell would split it at its spaces."""
+    kind = kind_of(node)
+    if kind == "string":
+        yield filled(node, state, _QUOTED, (1, 1)), False
+    elif kind == "raw_string":
+        yield text_of(node)[1:-1], False
+    elif kind == "ansi_c_string":
+        yield text_of(node)[2:-1], False
+    elif kind in EXPANSIONS:
+        yield expanded(node, state), True
+    elif kind in ("concatenation", "command_name") and node.children:
+        place = node.start_byte
+        for child in node.children:
+            yield _PLAIN.sub(_without_newline, _between(node, place, child.start_byte)), False
+            yield from _pieces(child, state)
+            place = child.end_byte
+    else:
+        yield filled(node, state, _PLAIN), False
+
+
+def filled(node: Node, state: State, escapes: re.Pattern[str], around: tuple[int, int] = (0, 0)) -> str:
+    """The text of a node with the expansions in it filled in; ``around`` are characters left out at its ends."""
+    place, end = node.start_byte + around[0], node.end_byte - around[1]
+    texts: list[str] = []
+    for child in node.children:
+        if kind_of(child) in EXPANSIONS:
+            begin = child.start_byte + len(bare(child)[0].encode())
+            texts += [escapes.sub(_without_newline, _between(node, place, begin)), expanded(child, state)]
+            place = child.end_byte
+    return "".join([*texts, escapes.sub(_without_newline, _between(node, place, end))])
+
+
+def bare(node: Node) -> tuple[str, str]:
+    """The spaces and joined lines that the grammar counts to an expansion between quotes, and the expansion."""
+    text = text_of(node)
+    lead = _LEAD.match(text)
+    length = lead.end() if lead else 0
+    return text[:length], text[length:]
+
+
+def heredoc_text(node: Node, state: State, *, plain: bool) -> str:
+    """The body of a here-document; ``plain``: its word was quoted, and nothing in it is filled in."""
+    return text_of(node) if plain else filled(node, state, re.compile(r"\\(\n|[\\$`])"))
+
+
+def _without_newline(found: re.Match[str]) -> str:
+    return found[1] if found[1] != "\n" else ""
+
+
+def _between(node: Node, begin: int, end: int) -> str:
+    raw = (node.text or b"")[max(0, begin - node.start_byte) : max(0, end - node.start_byte)]
+    return raw.decode(errors="replace")
+
+
+def expanded(node: Node, state: State) -> str:
+    """The value of an expansion; what is not known stays as it is written, without its spaces."""
+    state.spend()
+    kind = kind_of(node)
+    if kind == "arithmetic_expansion":
+        inner = filled(node, state, _QUOTED).strip()
+        inner = inner.removeprefix("$((").removesuffix("))").removeprefix("$[").removesuffix("]")
+        number = whole_number(inner, state)
+        return str(number) if number is not None else "$((" + re.sub(r"\s+", "", inner) + "))"
+    if kind == "command_substitution":
+        return _output(node, state)
+    elements = _elements(node, state)
+    if elements is not None:
+        return " ".join(elements)
+    if kind == "simple_expansion":
+        return _variable(bare(node)[1][1:], state)
+    return _parameter(node, state)
+
+
+def _variable(name: str, state: State) -> str:
+    if name == "#":
+        return str(len(state.positional))
+    if name == "?":
+        return "0"
+    value = state.get(name)
+    return f"${name}" if value is None else joined(value[:1]) if isinstance(value, list) else value
+
+
+def _elements(node: Node, state: State) -> list[str] | None:
+    """All elements of an array, where the expansion stands for them."""
+    found = re.fullmatch(r"\$(?:([@*])|\{(?:([@*])|(\w+)\[[@*]\])\})", bare(node)[1])
+    if not found:
+        return None
+    if not found[3]:
+        return list(state.positional)
+    value = state.get(found[3])
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+_PARAMETER = re.compile(
+    r"\$\{([#!]?)(\w+|[@*#?])(\[[^]]*\])?(:?[-=?+]|##?|%%?|//?|:(?=\s*[\d-])|\^\^?|,,?)?", re.DOTALL
+)
+
+
+def _parameter(node: Node, state: State) -> str:
+    """``${...}`` with an operator."""
+    lead, text = bare(node)
+    match = _PARAMETER.match(text)
+    if not match:
+        return re.sub(r"\s+", "", text)
+    before, name, subscript, sign = match.groups()
+    value = state.get(name)
+    if subscript and isinstance(value, list):
+        index = subscript[1:-1]
+        if index not in "@*":
+            number = whole_number(index, state)
+            value = value[number] if number is not None and -len(value) <= number < len(value) else ""
+    if before == "#":
+        return str(len(value)) if value is not None else f"${{#{name}}}"
+    if before == "!":
+        inner = state.get(joined(value)) if value is not None else None
+        return joined(inner) if inner is not None else f"${name}"
+    rest = _rest(node, state, len(lead) + match.end())
+    if sign is None:
+        return _variable(name, state) if value is None or isinstance(value, list) else value
+    return _operated(sign, value, rest, name, state)
+
+
+def _rest(node: Node, state: State, offset: int) -> str:
+    """What stands behind the operator, filled in."""
+    begin = node.start_byte + len(text_of(node)[:offset].encode())
+    texts: list[str] = []
+    place = begin
+    for child in node.named_children:
+        if child.start_byte >= begin:
+            texts += [_between(node, place, child.start_byte), text_at(child, state)]
+            place = child.end_byte
+    return "".join([*texts, _between(node, place, node.end_byte - 1)])
+
+
+def _operated(sign: str, value: Value | None, rest: str, name: str, state: State) -> str:
+    unset = is_unset(value) if sign[0] == ":" and len(sign) > 1 else value is None or (is_unset(value) and value != "")
+    if sign[-1] in "-=":
+        if unset and sign[-1] == "=" and name not in state.fixed:
+            state.put(name, rest)
+        return rest if unset else joined(value or "")
+    if sign[-1] == "+":
+        return "" if unset else rest
+    if value is None or sign[-1] == "?":
+        return f"${name}" if value is None else joined(value)
+    text = joined(value)
+    if sign[0] in "#%":
+        return _cut(text, rest, sign)
+    if sign[0] == "/":
+        old, _, new = rest.partition("/")
+        return text.replace(old, new, -1 if sign == "//" else 1) if old and not set(old) & set("*?[") else text
+    if sign == ":":
+        begin, _, length = rest.partition(":")
+        if not _DECIMAL.fullmatch(begin.strip()) or (length and not _DECIMAL.fullmatch(length.strip())):
+            return f"${name}"
+        part = text[int(begin[:9]) :]
+        return part[: int(length[:9])] if length else part
+    return text.upper() if sign == "^^" else text.lower() if sign == ",," else text
+
+
+def _cut(text: str, pattern: str, sign: str) -> str:
+    """Without the shortest or longest part at an end that is like the pattern."""
+    lengths = range(min(len(text), 2000) + 1)
+    for length in lengths if len(sign) == 1 else reversed(lengths):
+        part = text[:length] if sign[0] == "#" else text[len(text) - length :]
+        if fnmatch.fnmatchcase(part, pattern):
+            return text[length:] if sign[0] == "#" else text[: len(text) - length]
+    return text
+
+
+def _output(node: Node, state: State) -> str:
+    """What a command would print, of the few that print what is known."""
+    inner = bare(node)[1].removeprefix("$(").removesuffix(")").strip("`").strip()
+    command = next((child for child in node.named_children if kind_of(child) == "command"), None)
+    words = [word for child in command.named_children for word in words_of(child, state)] if command else []
+    if len(node.named_children) == 1 and words[:1] == ["echo"]:
+        return " ".join(word for word in words[1:] if word not in ("-n", "-e"))
+    if len(node.named_children) == 1 and words[:1] == ["expr"]:
+        number = whole_number(" ".join(words[1:]), state)
+        if number is not None:
+            return str(number)
+    if words[:1] == ["cat"] and len(words) == 2 and words[1] in state.files:
+        return state.files[words[1]].rstrip("\n")
+    if _COUNTS_GPUS.search(inner) and state.gpus_per_node:
+        state.assumed[
+            f"{state.gpus_per_node} GPUs in a machine, those of the cluster, where the script counts them"
+        ] = None
+        return str(state.gpus_per_node)
+    if inner == "pwd":
+        return "$PWD"
+    first = re.match(r"[\w/-]*", inner)
+    return f"$({first[0] if first else ''}...)"

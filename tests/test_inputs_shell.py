@@ -1,0 +1,167 @@
+"""Launch scripts are read as data: what they assign and test, and the training that they start."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster.base.errors import InputError
+from simcluster.importers.imported import Imported
+from simcluster.importers.launches import arguments_of_script
+from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.importers.shell.arithmetic import whole_number
+from simcluster.importers.shell.script import read_script
+from simcluster.importers.shell.state import State, joined
+from simcluster.scenario.scenario import load_text
+
+FOLDER = Path(__file__).parent / "inputs" / "launch"
+
+
+def beside(name: str) -> str | None:
+    path = FOLDER / name
+    return path.read_text() if path.is_file() else None
+
+
+def imported(name: str, **given: str) -> Imported:
+    return scenario_from_arguments(
+        (FOLDER / name).read_text(), cluster={"topology": "dgx_h100", "nodes": 4}, source=name, given=given,
+        beside=beside, gpus_per_node=8, available=32,
+    )  # fmt: skip
+
+
+def read(text: str, **more: Any) -> State:
+    return read_script(text, State("x.sh", **more))
+
+
+def after(text: str, name: str, **more: Any) -> str | None:
+    value = read(text, **more).get(name)
+    return None if value is None else joined(value)
+
+
+def test_a_script_of_arrays_defaults_and_tests() -> None:
+    found = imported("arrays.sh")
+    scenario = load_text(found.text("x"))
+    assert (scenario.gpus, scenario.parallel.tp, scenario.parallel.pp) == (16, 2, 2)
+    assert (scenario.pipeline.chunks, scenario.training.precision) == (4, "fp8-mixed")
+    assert (scenario.model.sequence_length, scenario.training.global_batch) == (2048, 64)
+    assert not found.unknown
+    assert any("taken as unset: WANDB_API_KEY, EXTRA, MORE_ARGS" in sentence for sentence in found.assumed)
+
+
+def test_values_that_the_user_gives() -> None:
+    document = imported("arrays.sh", NUM_NODES="4", DTYPE="bf16", EXTRA="yes").document
+    assert (document["gpus"], document["parallel"]["pp"], document["training"]["precision"]) == (32, 4, "bf16-mixed")
+    assert document["model"]["qk_norm"] == "head"
+    other = imported("arrays.sh", **{"2": "Qwen/Qwen3-8B"})
+    assert other.document["model"]["vocab_size"] == 151936
+    assert "Qwen/Qwen3-8B has 151936 tokens" in other.assumed
+
+
+def test_a_batch_script_with_a_file_beside_it_a_function_and_a_json() -> None:
+    found = imported("slurm.sh")
+    assert (found.document["gpus"], found.document["model"]["layers"]) == (32, 6)
+    assert (found.document["parallel"]["zero"], found.document["training"]["recompute"]) == (1, "full")
+    assert found.document["model"]["gated_mlp"] is True
+
+
+def test_a_script_that_hands_a_script_to_the_batch_system() -> None:
+    found = imported("batch.sh", BATCH="48")
+    assert (found.document["gpus"], found.document["parallel"]["zero"]) == (24, 3)
+    without = imported("batch.sh", NODES="1", FSDP="0")
+    assert (without.document["gpus"], without.document["parallel"]["zero"]) == (8, 0)
+    assert without.document["training"]["global_batch"] == 16
+    assert any("the global batch is $BATCH, which nobody gives" in sentence for sentence in without.assumed)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("A=1; B=${A}2", "12"),
+        ("B=${A:-x y}", "x y"),
+        ("A=; B=${A:-d}", "d"),
+        ("A=; B=${A-d}", ""),
+        ("A=1; B=${A:+on}", "on"),
+        ("A=a/b/c.txt; B=${A##*/}", "c.txt"),
+        ("A=a/b/c.txt; B=${A%.txt}", "a/b/c"),
+        ("A=a-b-c; B=${A//-/_}", "a_b_c"),
+        ("A=abcdef; B=${A:1:3}", "bcd"),
+        ("A=Ab; B=${A^^}", "AB"),
+        ("A=(x y z); B=${#A[@]}", "3"),
+        ("A=(x y z); B=${A[1]}", "y"),
+        ("A=(x 'y z'); A+=(w); B=${A[*]}", "x y z w"),
+        ("A=7; B=$((A*2+1))", "15"),
+        ("A=7; B=$(( ${A} / 2 % 2 ))", "1"),
+        ("A=7; B=$(( A > 4 ? 8 : 4 ))", "8"),
+        ("A=3; B=$(expr $A + 4)", "7"),
+        ("A=3; B=`echo $A`", "3"),
+        ("A=4; if ((A > 3)); then B=big; else B=small; fi", "big"),
+        ("A=4; if [ $A -gt 3 -a $A -lt 5 ]; then B=yes; fi", "yes"),
+        ("A=4; [ $A == 5 ] && B=five || B=other", "other"),
+        ("A=x; case $A in y) B=1;; x|z) B=2;; esac", "2"),
+        ("for i in 1 2 3; do B=$B$i; done", "123"),
+        ("B=0; while [ $B -lt 5 ]; do B=$((B+1)); done", "5"),
+        ("f() { B=$1; }; f called", "called"),
+        ("set -- a b c; shift; B=$1$#", "b2"),
+        ("B=1; unset B; C=${B:-gone}; B=$C", "gone"),
+        ('eval "B=3"', "3"),
+        ("bash -c 'B=4'", "4"),
+        ("export A=5 B=6", "6"),
+        ("B=<YOUR PATH>", "_YOUR_PATH_"),
+        ("B=$NOBODY/x", "$NOBODY/x"),
+        ("if [ -z ${NOBODY} ]; then B=unset; fi", "unset"),
+        ("if [ ! -d /nowhere ]; then B=1; exit 1; fi; B=2", "2"),
+        ("if [[ $X =~ ^a ]]; then B=1; else B=2; fi", "2"),
+    ],
+)
+def test_what_a_shell_would_assign(text: str, value: str) -> None:
+    assert after(text, "B") == value
+
+
+def test_nothing_is_run(tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    read(
+        f'touch {target}; A=$(touch {target}); `touch {target}`; python -c \'open("{target}", "w")\'; rm -rf {tmp_path}'
+    )
+    assert tmp_path.exists()
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("#!/bin/bash\necho hello\n", "starts no training that can be read"),
+        (
+            "A=1\npython preprocess_data.py --input x --vocab-file y\n",
+            "preprocess_data.py prepares files: it trains nothing",
+        ),
+        ("A=1\npython run_text_generation_server.py --num-layers 2\n", "runs a model that is trained"),
+        ("A=1\npython pretrain_t5.py --num-layers 2\n", "is not a decoder of text"),
+        ("A=1\npython train_rl.py --num-layers 2\n", "is reinforcement learning"),
+        ("A=1\nif [ 1 = 1 ]; then exit 1; fi\npython pretrain_gpt.py --num-layers 2", "line 2 of the script ends it"),
+        ("A=1\nwhile [ 1 = 1 ]; do A=$A$A; done\n", "grows beyond|takes more than|starts no training"),
+        ("A=1\nf() { f; f; }\nf\n", "takes more than 20,000 steps|starts no training"),
+    ],
+)
+def test_a_script_that_is_none_is_one_clear_message(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
+    assert "run.sh" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("2**3", 8), ("-7 / 2", -3), ("!0", 1), ("1 << 2", None), ("x", None), ("9**9**9", None)]
+)
+def test_whole_numbers(text: str, value: int | None) -> None:
+    assert whole_number(text, State("x")) == value
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2500), st.text("$(){}[]\"'`\\ \n#<>|&;A=1", max_size=12))
+def test_a_script_cut_anywhere_is_read_or_one_complaint(place: int, junk: str) -> None:
+    text = (FOLDER / "arrays.sh").read_text()
+    try:
+        arguments_of_script(text[:place] + junk + text[place:], "x.sh", fixed={}, beside=lambda name: None)
+    except InputError:
+        return
