@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.catalogue.models import model_document
 from simcluster.cli import common
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
 from simcluster.importers.astra_network import network_document, parse_network
+from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.files import decode, read_bytes
 from simcluster.importers.hugging_face import (
     assumptions_of_config,
@@ -26,18 +29,23 @@ from simcluster.importers.import_parameters import ImportSpec
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
+from simcluster.importers.megatron_log import measured_of_log
+from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.torchtitan import scenario_from_torchtitan
-from simcluster.scenario.files import load_topology
+from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document
+from simcluster.studies.launch.imported_model import scenario_of_model
 
-KINDS = ("megatron", "megatron-bridge", "torchtitan", "hugging-face", "astra-network")
+KINDS = ("megatron", "megatron-bridge", "torchtitan", "nemo", "deepspeed", "hugging-face", "astra-network")
 _MAX_BYTES = 2_000_000
+_SEQUENCE = 8192  # of pre-training, where a model takes longer ones
 
 
 def run(args: argparse.Namespace) -> None:
     """Read, translate, check that it loads, write."""
     if args.kind not in KINDS:
         raise InputError(f"unknown kind {args.kind!r}{did_you_mean(args.kind, KINDS)}; known: {', '.join(KINDS)}")
+    args.file, args.function = _function_of(args.file)
     text = _text(args.file)
     if args.kind == "hugging-face":
         found = _model(args, text)
@@ -79,6 +87,12 @@ def _summary(found: Imported) -> str:
     return ", ".join(f"{len(names)} {what}" for what, names in counts.items() if names or what != "unknown")
 
 
+def _function_of(name: str) -> tuple[str, str]:
+    """The file, and the function of it that is named behind a colon, as in config_registry.py:llama3_8b."""
+    file, colon, function = name.rpartition(":")
+    return (file, function) if colon and file.endswith(".py") and function.isidentifier() else (name, "")
+
+
 def _text(name: str) -> str:
     """The text of the file, or of stdin."""
     if name != "-":
@@ -93,16 +107,32 @@ def _text(name: str) -> str:
 
 
 def _scenario(args: argparse.Namespace, text: str) -> Imported:
-    _refuse(args, "device", "sequence_length")
+    _refuse(args, "device", *(("log",) if args.kind in ("torchtitan", "deepspeed") else ()))
+    if args.kind != "deepspeed":
+        _refuse(args, "model", "sequence_length")
     if not args.cluster:
         raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")
     if args.gpus is not None and args.gpus < 1:
         raise InputError(f"--gpus {args.gpus}: a job takes at least 1")
-    reader = {"megatron": scenario_from_arguments, "torchtitan": scenario_from_torchtitan}.get(args.kind)
+    readers: dict[str, Callable[..., Imported]] = {
+        "megatron": scenario_from_arguments,
+        "torchtitan": scenario_from_torchtitan,
+        "nemo": scenario_from_nemo,
+    }
     cluster = _cluster(args.cluster, args.output)
-    more = {"available": _gpus_of(args.cluster)} if args.kind == "megatron" else {}
-    found = (reader or scenario_from_bridge)(text, cluster=cluster, gpus=args.gpus, source=args.file, **more)
+    found: Imported
+    if args.kind == "deepspeed":
+        found = _deepspeed(args, text, cluster)
+    else:
+        more = _for_megatron(args) if args.kind == "megatron" else {"available": _gpus_of(args.cluster)}
+        more |= {"function": args.function} if args.kind in ("torchtitan", "megatron-bridge") else {}
+        reader: Callable[..., Imported] = readers.get(args.kind, scenario_from_bridge)
+        found = reader(text, cluster=cluster, gpus=args.gpus, source=args.file, **more)
     document = found.document
+    if args.log:
+        log = decode(read_bytes(args.log), args.log)
+        measured, words = measured_of_log(log, Path(args.log).name, document["training"]["global_batch"])
+        document, found = {**document, "measured": measured}, replace(found, facts=(*found.facts, words))
     document["cluster"] = _sized(args.cluster, cluster, document.get("gpus"))
     folder = Path(args.output).parent if args.output else Path()
     changed = apply_overrides(Document(document, args.file, folder), common.overrides_of(args)).data
@@ -115,6 +145,23 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
     return replace(found, document=changed)
 
 
+def _deepspeed(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> Imported:
+    """A DeepSpeed configuration with the model that is named beside it."""
+    if not args.model:
+        raise InputError(
+            "a DeepSpeed configuration says nothing of the model; name it: --model llama3-8b, or a config.json"
+        )
+    path = Path(args.model)
+    if path.suffix == ".json":
+        config = parse_config(decode(read_bytes(path), args.model), args.model)
+        model = model_from_config(config, sequence_length=args.sequence_length)
+    else:
+        own = {"sequence_length": args.sequence_length} if args.sequence_length else {}
+        model = {"preset": model_document(args.model)["name"], **own}
+    gpus = args.gpus or _gpus_of(args.cluster) or len(load_cluster(args.cluster).gpus)
+    return scenario_from_deepspeed(text, cluster=cluster, model=model, gpus=gpus, source=args.file)
+
+
 def _cluster(name: str, output: str | None) -> dict[str, Any]:
     """The cluster section: the name that ships, or the path from where the scenario will lie."""
     if not Path(name).exists():
@@ -122,6 +169,29 @@ def _cluster(name: str, output: str | None) -> dict[str, Any]:
     folder = Path(output).parent if output else Path()
     path = os.path.relpath(name, folder)
     return {"topology": path if "/" in path else f"./{path}"}
+
+
+def _for_megatron(args: argparse.Namespace) -> dict[str, Any]:
+    """What reading a launch script takes: values for its variables, files that lie with it, the size of machines."""
+    given: dict[str, str] = {}
+    for text in args.arg or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name.replace("_", "a").isalnum():
+            raise InputError(
+                f"--arg {text[:40]!r}: write NAME=VALUE, as in --arg GBS=512 (or 1=... for its first argument)"
+            )
+        given[name] = value
+    folder = Path(args.file).parent
+
+    def beside(name: str) -> str | None:
+        path = folder / name
+        return decode(read_bytes(path), str(path)) if args.file != "-" and path.is_file() else None
+
+    each = getattr(load_topology(args.cluster), "gpus_per_node", None)
+    return {
+        "available": _gpus_of(args.cluster), "gpus_per_node": each if isinstance(each, int) else None,
+        "given": given, "beside": beside,
+    }  # fmt: skip
 
 
 def _gpus_of(name: str) -> int | None:
@@ -141,25 +211,43 @@ def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, An
 
 
 def _model(args: argparse.Namespace, text: str) -> Imported:
-    _refuse(args, "cluster", "gpus", "device")
+    """The model of a config.json; with a cluster the whole scenario, with a layout that fits."""
+    _refuse(args, "device", "log", "model", *(("gpus",) if not args.cluster else ()))
     if args.sequence_length is not None and args.sequence_length < 1:
         raise InputError(f"--sequence-length {args.sequence_length}: a sequence has at least 1 token")
     config = parse_config(text, args.file)
     try:
-        fields = model_from_config(config, sequence_length=args.sequence_length)
+        fields, assumed = _fields(config, args)
         count = parameters_of_config(config)
-        assumed = assumptions_of_config(config)
     except InputError as problem:
         raise InputError(f"{args.file}: {problem}") from None
-    if not args.sequence_length:
-        assumed += (f"sequences of {fields['sequence_length']} tokens, the longest that the model takes",)
     active = f", of which a token meets {count.active:,}" if count.active < count.total else ""
     fact = f"{count.total:,} parameters{active}"
-    return Imported({"model": fields}, (fact,), assumed=assumed, facts=(fact,))
+    if not args.cluster:
+        return Imported({"model": fields}, (fact,), assumed=assumed, facts=(fact,))
+    gpus = args.gpus or _gpus_of(args.cluster) or len(load_cluster(args.cluster).gpus)
+    cluster = _sized(args.cluster, _cluster(args.cluster, args.output), gpus)
+    folder = Path(args.output).parent if args.output else Path()
+    document, chosen = scenario_of_model(fields, cluster, gpus, folder)
+    changed = apply_overrides(Document(document, args.file, folder), common.overrides_of(args)).data
+    from_document(changed, folder=folder)
+    return Imported(changed, (fact,), assumed=(*assumed, *chosen), facts=(fact,))
+
+
+def _fields(config: dict[str, Any], args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Fields of the model, and what was assumed: without a length the longest, of a whole scenario 8192 at most."""
+    fields = model_from_config(config, sequence_length=args.sequence_length)
+    assumed = assumptions_of_config(config)
+    if args.sequence_length:
+        return fields, assumed
+    if args.cluster and fields["sequence_length"] > _SEQUENCE:
+        fields = model_from_config(config, sequence_length=_SEQUENCE)
+        return fields, (*assumed, f"sequences of {_SEQUENCE} tokens (--sequence-length says otherwise)")
+    return fields, (*assumed, f"sequences of {fields['sequence_length']} tokens, the longest that the model takes")
 
 
 def _topology(args: argparse.Namespace, text: str) -> Imported:
-    _refuse(args, "cluster", "gpus", "sequence_length")
+    _refuse(args, "cluster", "gpus", "sequence_length", "log", "model")
     if not args.device:
         raise InputError("say which GPU the NPUs are, as in --device h100")
     dimensions = parse_network(text, args.file)

@@ -100,7 +100,7 @@ class _Config:
         return value if isinstance(value, bool) else default
 
     def training(self, gpus: int) -> dict[str, Any]:
-        """Batch and number formats: train_batch_size = micro batch x accumulation x GPUs, two of which say the third."""
+        """Batch and number formats; of train_batch_size = micro batch x accumulation x GPUs two say the third."""
         batch, micro = self.number("train_batch_size"), self.number("train_micro_batch_size_per_gpu")
         steps = self.number("gradient_accumulation_steps")
         if batch and not micro:

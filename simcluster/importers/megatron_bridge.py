@@ -17,10 +17,12 @@ from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
+from simcluster.importers.bridge_recipes import settings_of_recipe
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
 from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
+from simcluster.importers.published_models import published_model
 from simcluster.model.transformer import Model
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
@@ -32,6 +34,7 @@ _INVERTED: dict[str, str] = _TABLES["inverted"]
 _MIXTURES: dict[str, str] = _TABLES["mixtures"]
 _FIELDS: dict[str, dict[str, str]] = _TABLES["fields"]
 _RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")
+_COMMON: dict[str, Any] = flattened(_TABLES["pretrain_common"], "megatron_bridge.yaml")
 _OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
 _MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 _MAX_CHARACTERS = 100_000
@@ -41,30 +44,43 @@ Words = dict[str, tuple[str, ...]]
 
 
 def scenario_from_bridge(
-    text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, source: str = "<overrides>"
+    text: str,
+    *,
+    cluster: Mapping[str, Any],
+    gpus: int | None = None,
+    available: int | None = None,
+    function: str = "",
+    source: str = "<overrides>",
 ) -> Imported:
     """The scenario of Megatron-Bridge's overrides or YAML, with or without a recipe's name.
 
     Raises InputError with the names of all fields that are not modelled or have no value that can be.  A field that is
     not known is in ``unknown``.
     """
-    recipe, settings = _settings(text, source)
+    model_name = ""
+    if source.endswith(".py") or function:
+        recipe, settings = "", dict[str, Any](_COMMON)
+        model_name, own = settings_of_recipe(text, source, function)
+        settings |= own
+    else:
+        recipe, settings = _settings(text, source)
     options: Words = {}
     no_effect: list[str] = []
     unknown: list[str] = []
-    names: dict[str, str] = {}
     problems = Problems(source)
     if recipe:
         options |= _recipe_options(recipe)
-    for name, value in settings.items():
-        translated = problems.of(_translated, name, value, source, no_effect, unknown)
-        for option, words in (translated or {}).items():
-            if option in names and option != "seq-length" and options[option] != words:
-                problems.add(InputError(f"{name} says otherwise than {names[option]}; keep one"))
-            options[option], names[option] = words, name
+    if model_name:
+        options |= _model_options(published_model(model_name))
+    options |= options_of_settings(settings, source, problems, no_effect, unknown)
     if "num-query-groups" in options:
         options["group-query-attention"] = ()
-    found = scenario_from_options(options, cluster=cluster, gpus=gpus, source=source, problems=problems.found)
+    found = scenario_from_options(
+        options, cluster=cluster, gpus=gpus, available=available, source=source, problems=problems.found
+    )  # fmt: skip
+    if model_name:  # all of it, and not only what options say
+        length = found.document["model"]["sequence_length"]
+        found.document["model"] = {**published_model(model_name), "sequence_length": length}
     model: tuple[str, ...] = (
         (f"{recipe}: the model of it; parallelism and batch are what is written here",) if recipe else ()
     )
@@ -74,6 +90,23 @@ def scenario_from_bridge(
         found.document, tuple(settings), (*no_effect, *found.no_effect), (*model, *found.assumed),
         unknown=(*unknown, *found.unknown),
     )  # fmt: skip
+
+
+def options_of_settings(
+    settings: Mapping[str, Any], source: str, problems: Problems, no_effect: list[str], unknown: list[str]
+) -> Words:
+    """Fields by dotted name as Megatron-LM's options; what has no effect or is not known goes on its list."""
+    options: Words = {}
+    names: dict[str, str] = {}
+    for name, value in settings.items():
+        translated = problems.of(_translated, name, value, source, no_effect, unknown)
+        for option, words in (translated or {}).items():
+            if option in names and option != "seq-length" and options[option] != words:
+                problems.add(InputError(f"{name} says otherwise than {names[option]}; keep one"))
+            options[option], names[option] = words, name
+    if "num-query-groups" in options:
+        options["group-query-attention"] = ()
+    return options
 
 
 def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
@@ -117,7 +150,7 @@ def _translated(
         no_effect.append(name)
         return {}
     if section == "mixed_precision" and not field:
-        return _precision(word, source)
+        return _precision(word, source) if word.lower() not in ("none", "null", "") else {}
     if section not in _SECTIONS or not field or "." in field:
         unknown.append(name + guess(section, [*_SECTIONS, *_NO_EFFECT_SECTIONS]))
         return {}
@@ -171,10 +204,16 @@ def _mixture(name: str) -> str | None:
 def _recipe_options(recipe: str) -> Words:
     """The model of a recipe that is known, as Megatron-LM's options."""
     match = _RECIPE.fullmatch(recipe)
-    model = Model(**model_document(_mixture(recipe) or f"llama3-{match[2] if match else ''}"))
+    return _model_options({"preset": _mixture(recipe) or f"llama3-{match[2] if match else ''}"})
+
+
+def _model_options(section: Mapping[str, Any]) -> Words:
+    """A model of the catalogue, or its fields, as Megatron-LM's options."""
+    model = Model(**(model_document(section["preset"]) if "preset" in section else section))
     options = _of(model, _FIELDS["model"])
-    flags = ["swiglu", "untie-embeddings-and-output-weights", "bf16"]
-    flags += ["disable-bias-linear"] * (model.bias is False) + ["qk-layernorm"] * bool(model.qk_norm or model.mla)
+    flags = ["swiglu"] * model.gated_mlp + ["untie-embeddings-and-output-weights"] * (not model.tied_embeddings)
+    flags += ["bf16"] + ["add-qkv-bias"] * (model.bias in ("qkv", "attention"))
+    flags += ["disable-bias-linear"] * (model.bias is not True) + ["qk-layernorm"] * bool(model.qk_norm or model.mla)
     if model.mla:
         options |= _of(model.mla, _FIELDS["mla"])
         flags.append("multi-latent-attention")
@@ -195,7 +234,9 @@ def _recipe_options(recipe: str) -> Words:
         options["window-attn-skip-freq"] = (str(model.full_attention_every),)
     if model.attention_sinks:
         options["softmax-type"] = ("learnable",)
-    words = {"normalization": "RMSNorm", "position-embedding-type": "rope", "hidden-dropout": "0"}
+    norm = "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"
+    position = "rope" if model.position == "rope" else "learned_absolute"
+    words = {"normalization": norm, "position-embedding-type": position, "hidden-dropout": "0"}
     options |= {name: (word,) for name, word in {**words, "attention-dropout": "0"}.items()}
     return options | dict.fromkeys(flags, ())
 

@@ -174,7 +174,11 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
     training["dropout"] = any(rates)
     if "memory_recipe" not in training and half != "fp32" and training["precision"] != "fp8-mixed":
         wide = run.flag("accumulate-allreduce-grads-in-fp32") or (half == "bf16-mixed")
-        narrow = run.flag("grad-reduce-in-bf16") or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
+        narrow = (
+            run.values.get("accumulate-allreduce-grads-in-fp32") is False
+            or run.flag("grad-reduce-in-bf16")
+            or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
+        )
         training["memory_recipe"] = "mixed-18" if wide and not narrow else "mixed-16"
     return training
 

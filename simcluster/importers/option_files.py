@@ -30,7 +30,7 @@ def arguments_of_yaml(text: str, source: str) -> Arguments:
     data = parse_document(_merged(text if text.endswith("\n") else text + "\n"), source=source).data
     names = [name for name, value in data.items() if _of_options(name, value)]
     found = data.get("MODEL_ARGS") if "MODEL_ARGS" in names else data[names[0]] if names else data
-    if not isinstance(found, Mapping) or not found:
+    if not isinstance(found, Mapping) or not found or "MODEL_ARGS" in found:
         raise InputError(f"{source}: MODEL_ARGS holds no options; write them as in --num-layers: 32")
     assumed = ("the first of the runs in the file, MODEL_ARGS",) if len(names) > 1 else ()
     options = {str(name).lstrip("-").replace("_", "-"): _words(value) for name, value in found.items() if _given(value)}

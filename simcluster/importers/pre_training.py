@@ -34,6 +34,8 @@ def require_pre_training(arguments: Arguments, source: str) -> None:
     for pattern, what in _PROGRAMS.items():
         if re.search(pattern, name):
             raise InputError(f"{source}: {name} {what}")
+    if any(option.startswith(("trainer.", "model.config.")) for option in arguments.options):
+        raise InputError(f"{source}: its options are NeMo's, not Megatron-LM's; write simcluster import nemo")
     mode = arguments.options.get("mode")
     if mode:
         kinds = {"rl": "reinforcement learning", "inference": "inference"}

@@ -1,4 +1,4 @@
-"""A scenario from a torchtitan job config (TOML, or the JSON of one).
+"""A scenario from a torchtitan job config: TOML, the JSON of one, or a function of a registry in Python.
 
 Every key is mapped, listed as without effect or as unknown, or refused by name: ``torchtitan.yaml`` beside this file.
 """
@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.imported import Imported, Problems, guess
+from simcluster.importers.published_models import published_model
+from simcluster.importers.torchtitan_registry import settings_of_registry
 from simcluster.schedules import schedules_with
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
@@ -29,19 +32,30 @@ _ALLOWED: dict[str, tuple[list[Any], str]] = _TABLES["allowed"]
 
 
 def scenario_from_torchtitan(
-    text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, source: str = "<job config>"
+    text: str,
+    *,
+    cluster: Mapping[str, Any],
+    gpus: int | None = None,
+    available: int | None = None,
+    function: str = "",
+    source: str = "<job config>",
 ) -> Imported:
     """The scenario of a job config on a cluster (as ``cluster`` stands in a scenario).
 
-    ``gpus`` is needed where data_parallel_shard_degree is -1, what is left.  Raises InputError with the names of all
-    keys that are not modelled, for a model that is not in the catalogue, and for text that is not TOML or JSON.
+    Where data_parallel_shard_degree is -1, what is left, that is of ``gpus``, or of all that are ``available``.
+    ``function`` is the name of a configuration in a registry.  Raises InputError with the names of all keys that are
+    not modelled, for a model that is not known, and for text that is not TOML, JSON or Python.
     """
-    return _Job(flattened(parse_toml_or_json(text, source), source), source).imported(dict(cluster), gpus)
+    if source.endswith(".py") or function:
+        settings = settings_of_registry(text, source, function, tuple(name.split()[0] for name in _MODELS))
+    else:
+        settings = flattened(parse_toml_or_json(text, source), source)
+    return _Job(settings, source, available).imported(dict(cluster), gpus)
 
 
 class _Job:
-    def __init__(self, settings: Mapping[str, Any], source: str) -> None:
-        self._source = source
+    def __init__(self, settings: Mapping[str, Any], source: str, available: int | None = None) -> None:
+        self._source, self._available = source, available
         self._values = dict(_DEFAULTS)
         self._given: dict[str, str] = {}
         self._no_effect: list[str] = []
@@ -58,7 +72,7 @@ class _Job:
 
     def _sort(self, name: str, value: Any) -> None:
         key = _RENAMED.get(name, name)
-        if key.startswith("float8.") and not self._float8:
+        if key.startswith(("float8.", "quantize.")) and not self._float8:
             self._no_effect.append(name)  # of a converter that is not on
         elif key in _DEFAULTS:
             if key in self._given:
@@ -118,7 +132,7 @@ class _Job:
         name = f"{self._values['model.name']} {self._values['model.flavor']}"
         if name not in _MODELS:
             raise self._error("model.flavor", f"{name} is not in the catalogue; known: {listed(_MODELS)}")
-        return {"preset": _MODELS[name], "sequence_length": self._values["training.seq_len"]}
+        return {**published_model(_MODELS[name]), "sequence_length": self._values["training.seq_len"]}
 
     def _parallel(self, gpus: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
         values = {key.partition(".")[2]: value for key, value in self._values.items() if key.startswith("parallelism.")}
@@ -127,6 +141,9 @@ class _Job:
         replicate, shard = values["data_parallel_replicate_degree"], values["data_parallel_shard_degree"]
         fixed = tp * pp * cp * replicate
         if shard == -1:
+            if not gpus and self._available:
+                gpus = max(1, self._available // fixed) * fixed
+                self._assumed.append(f"{gpus} GPUs, as the cluster has: the file does not say how many (--gpus does)")
             if not gpus:
                 what = "is -1, what the GPUs leave over; say how many GPUs there are (--gpus), or the degree"
                 raise self._error("parallelism.data_parallel_shard_degree", what)
@@ -139,9 +156,12 @@ class _Job:
             raise self._error("parallelism.data_parallel_shard_degree", what)
         sharded = shard * cp  # FSDP shards over the ranks of both
         parallel: dict[str, Any] = {"tp": tp, "pp": pp, "dp": replicate * shard, "zero": 3 if sharded > 1 else 0}
-        if tp > 1:
+        if tp > 1 and values["enable_sequence_parallel"]:
             parallel["sequence_parallel"] = True
         parallel |= self._context(cp) | self._experts(tp, sharded)
+        if "ep" in parallel and sharded > 1 and replicate > 1:
+            what = "with replicas of the shards (data_parallel_replicate_degree) is not modelled; 1 is, of either"
+            raise self._error("parallelism.expert_parallel_degree", what)
         fsdp: dict[str, Any] = {}
         reshard = values["fsdp_reshard_after_forward"]
         if sharded > 1 and (reshard == "never" or (reshard == "default" and pp > 1)):
@@ -160,10 +180,9 @@ class _Job:
         if ep == 1:
             return {}
         if sharded > 1:
-            what = (
-                f"{ep} with FSDP over {sharded} ranks: experts sharded over the ranks that hold them are not modelled"
+            self._assumed.append(
+                "the experts of a rank are sharded over the ranks that hold the same, and gathered layer by layer"
             )
-            raise self._error("parallelism.expert_parallel_degree", f"{what}; 1 is, or data_parallel_shard_degree 1")
         return {"ep": ep, **({"etp": etp} if tp > 1 else {})}
 
     def _pipeline(self, pp: int) -> dict[str, Any]:
@@ -216,12 +235,24 @@ class _Job:
         if mode in ("none", "full"):
             return {"recompute": mode}
         if option == "op":
-            return {"recompute": "operators"}
+            return self._operators()
         if not option.isdecimal() or len(option) > 9 or int(option) < 1:
             raise self._error(
                 "activation_checkpoint.selective_ac_option", f"{shown(option)} is neither op nor a number"
             )
         return {"recompute": "full", **({"recompute_every": int(option)} if int(option) > 1 else {})}
+
+    def _operators(self) -> dict[str, Any]:
+        """Every second product again, which is modelled for plain layers."""
+        model = self._problems.of(self._model) or {}
+        name = model.get("preset")
+        fields = model_document(name) if name else model
+        if not {"moe", "mla"} & fields.keys():
+            return {"recompute": "operators"}
+        self._assumed.append(
+            "every second layer is run again, nearest to the op-selective checkpointing of layers that are not plain"
+        )
+        return {"recompute": "full", "recompute_every": 2}
 
 
 def _kind(default: object) -> str:

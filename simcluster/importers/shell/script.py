@@ -132,7 +132,9 @@ def _case(node: Node, state: State) -> None:
     for item in node.named_children:
         if kind_of(item) != "case_item" or text is None:
             continue
-        parts, body, inside = [], [], False
+        parts: list[Node] = []
+        body: list[Node] = []
+        inside = False
         for child in item.children:
             inside = inside or kind_of(child) == ")"
             if child.is_named:

@@ -1,0 +1,98 @@
+"""Settings of Megatron-Bridge (and NeMo 2) recipes in Python, read as data: one function that makes a configuration."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import listed
+from simcluster.importers.published_models import published_names
+from simcluster.importers.python_config import Built, PythonConfigs, Unread
+
+_FINISHED = re.compile(r"-(base|hf|instruct|v0\.1|0924)(?=-|$)")
+_RENAMED = (
+    ("meta-", ""), ("llama-3.1-", "llama3-"), ("llama-3.2-", "llama3-"), ("llama-3-", "llama3-"),
+    ("llama-2-", "llama2-"), ("qwen2.5-", "qwen2-"), ("moonlight-16b-a3b", "moonlight-16b"),
+    ("olmoe-1b-7b", "olmoe-7b"),
+)  # fmt: skip
+_PROVIDERS = {
+    "GPTProvider175B": "gpt3-175b", "KimiK2Provider": "kimi-k2", "MoonlightModelProvider16B": "moonlight-16b",
+    "OlMoEModelProvider": "olmoe-7b",
+}  # fmt: skip
+_LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+
+
+def settings_of_recipe(text: str, source: str, function: str) -> tuple[str, dict[str, Any]]:
+    """The name of the model (empty where its fields say it), and settings by dotted name, of one function of the file.
+
+    Raises InputError where there are several recipes of pre-training and none is named, for one of fine-tuning that is
+    not asked for by name, and for what makes no configuration.
+    """
+    configs = PythonConfigs(text, source)
+    made = [name for name in configs.functions if name.endswith(("pretrain_config", "pretrain_recipe"))]
+    if not function and len(made) != 1:
+        raise InputError(
+            f"{source}: has {'several recipes' if made else 'no recipe of pre-training'}; name one behind a colon, as "
+            f"in {source}:{made[0] if made else 'NAME'}" + (f" (it has {listed(made)})" if made else "")
+        )
+    found = configs.read(function or made[0])
+    if not isinstance(found, Built) or not found.fields:
+        raise InputError(f"{source}: {function or made[0]} makes no configuration that can be read as data")
+    settings: dict[str, Any] = {}
+    for section, value in found.fields.items():
+        settings |= _section(section, value)
+    name = _model_name(found.fields.get("model"), source)
+    if not name and "model.num_layers" not in settings:
+        kind = getattr(found.fields.get("model"), "name", "none")
+        raise InputError(f"{source}: the model of {function or made[0]} ({kind}) is not known here, or not all decoder")
+    if "mixed_precision.bf16" in settings:  # a configuration written out, in place of a name
+        settings["mixed_precision"] = None
+    if "mixed_precision.grad_reduce_in_fp32" in settings:  # it has the last word on DDP's
+        settings.pop("ddp.grad_reduce_in_fp32", None)
+    return name, settings
+
+
+def model_called(name: str) -> str:
+    """The published model by its name on Hugging Face; empty where it is not known."""
+    plain = name.rsplit("/", 1)[-1].lower()
+    for before, now in _RENAMED:
+        plain = plain.replace(before, now)
+    plain = _FINISHED.sub("", plain)
+    return plain if plain in published_names() else ""
+
+
+def _model_name(model: Any, source: str) -> str:
+    while isinstance(model, Built):
+        if model.name in _PROVIDERS:
+            return _PROVIDERS[model.name]
+        name = next((each for each in model.args if isinstance(each, str)), "")
+        if model.name.endswith("from_hf_pretrained") or "/" in name:
+            found = model_called(name)
+            if not found:
+                raise InputError(f"{source}: the model {name[:60] or model.name!r} of the recipe is not known here")
+            return found
+        if model.of is None:
+            return ""
+        model = model.of
+    return ""
+
+
+def _section(section: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, Built):
+        fields = {f"{section}.{name}": item for name, item in value.fields.items()}
+        if section == "mixed_precision" and not value.name.endswith("Config"):
+            fields["mixed_precision"] = next((each for each in value.args if isinstance(each, str)), value.name)
+    else:
+        fields = {section: value}
+    layout = fields.get("model.pipeline_model_parallel_layout")
+    if isinstance(layout, list):
+        rows = [row if isinstance(row, list) else [row] for row in layout]
+        letters = ["".join(_LAYOUT.get(str(each), "?") for each in row) for row in rows]
+        fields["model.pipeline_model_parallel_layout"] = "|".join(letters)
+    plain = {name: item.text if isinstance(item, Unread) else item for name, item in fields.items() if item is not None}
+    wanted = "vocab_size", "seq_length", "pipeline_model_parallel_layout"
+    return {
+        name: item for name, item in plain.items()
+        if not isinstance(item, Built) and not (name.endswith(wanted) and isinstance(fields[name], Unread))
+    }  # fmt: skip

@@ -1,0 +1,148 @@
+"""A scenario from a configuration of NeMo in YAML: NeMo 1's sections, or NeMo 2's attributes by dotted name.
+
+Keys go on by Megatron-Bridge's names, from ``nemo.yaml`` beside this file; references such as ``${.hidden_size}`` are
+looked up, and nothing is run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import listed, shown
+from simcluster.documents.reading import parse_document, read_document
+from simcluster.importers.flat_settings import flattened
+from simcluster.importers.imported import Imported, Problems
+from simcluster.importers.megatron import scenario_from_options
+from simcluster.importers.megatron_bridge import options_of_settings
+
+_TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+_NO_EFFECT, _SECTIONS = frozenset(_TABLES["no_effect"].split()), _TABLES["no_effect_sections"].split()
+_REFERENCE = re.compile(r"\$\{(?:oc\.\w+:)?(\.*)([\w.]+)\}")
+_PRODUCT = re.compile(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}")
+_BY_NAME = (
+    "trainer.num_nodes", "trainer.devices", "trainer.precision", "model.activation", "model.normalization",
+    "optimizer.name", "model.fp8", "model.fp8_hybrid", "model.tokenizer.library", "model.tokenizer.type",
+    "model.kv_channels", "model.ddp_bucket_size", "model.activations_checkpoint_num_layers",
+)  # fmt: skip
+
+
+def scenario_from_nemo(
+    text: str,
+    *,
+    cluster: Mapping[str, Any],
+    gpus: int | None = None,
+    available: int | None = None,
+    source: str = "<NeMo>",
+) -> Imported:
+    """The scenario of a configuration on a cluster (as ``cluster`` stands in a scenario).
+
+    ``gpus`` left out is trainer.num_nodes x trainer.devices.  Raises InputError with all that is not modelled or
+    missing.
+    """
+    data = parse_document(text, source=source).data
+    data = data.get("training", data) if isinstance(data.get("training"), Mapping) else data
+    if isinstance(data.get("MODEL_ARGS"), Mapping):
+        data = data["MODEL_ARGS"]
+    plain = _resolved(flattened(data, source))
+    problems = Problems(source)
+    no_effect: list[str] = []
+    unknown: list[str] = []
+    settings = problems.of(_settings, plain, source, no_effect) or {}
+    options = options_of_settings(settings, source, problems, no_effect, unknown)
+    options |= _tokenizer(plain, options)
+    if str(plain.get("model.fp8", plain.get("model.fp8_hybrid", False))).lower() in ("true", "hybrid"):
+        options["fp8-format"] = ("hybrid",)
+    assumed: tuple[str, ...] = ()
+    if any(name.startswith("model.config.") for name in plain) and not options.keys() & {"bf16", "fp16"}:
+        options["bf16"] = ()
+        assumed = ("bf16, as in NeMo 2's recipes, and a plain GPT where the model's class would say otherwise",)
+    launched = None
+    if all(isinstance(plain.get(name), int) for name in ("trainer.num_nodes", "trainer.devices")):
+        launched = plain["trainer.num_nodes"] * plain["trainer.devices"]
+    found = scenario_from_options(
+        options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=source,
+        problems=problems.found,
+    )  # fmt: skip
+    return Imported(
+        found.document, tuple(settings), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
+        unknown=(*unknown, *found.unknown),
+    )  # fmt: skip
+
+
+def _resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """References written out, as far as they are to keys of the file."""
+    found = dict(settings)
+    for _ in range(4):
+        for name, value in list(found.items()):
+            if isinstance(value, str) and "${" in value:
+                found[name] = _written(name, value, found)
+    return found
+
+
+def _written(name: str, text: str, settings: Mapping[str, Any]) -> Any:
+    parents = name.split(".")
+
+    def referred(match: re.Match[str]) -> str:
+        path = [*parents[: len(parents) - len(match[1])], match[2]] if match[1] else [match[2]]
+        key = ".".join(path).removeprefix("training.")
+        value = settings.get(key)
+        return match[0] if value is None or isinstance(value, list) else str(value)
+
+    text = _REFERENCE.sub(referred, text)
+    text = _PRODUCT.sub(lambda match: str(int(match[1][:12]) * int(match[2][:12])), text)
+    return int(text) if text.isdecimal() and len(text) < 16 else text
+
+
+def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> dict[str, Any]:
+    """By Megatron-Bridge's names; InputError for words that are not known."""
+    found: dict[str, Any] = {"model.add_bias_linear": True}
+    for name, value in plain.items():
+        key = next((now + name[len(old) :] for old, now in _TABLES["prefixes"].items() if name.startswith(old)), name)
+        key = _TABLES["renamed"].get(key, key)
+        section, _, field = key.partition(".")
+        if key == "model.kv_channels" and value is not None:
+            found[key] = value
+        elif name == "trainer.precision":
+            found["mixed_precision"] = _word(_TABLES["precision"], value, name, source)
+        elif key == "model.activation":
+            found["model.gated_linear_unit"] = str(value) in _TABLES["gated"].split()
+        elif key == "model.normalization":
+            words = {word.lower(): word for word in _TABLES["normalization"].values()}
+            found[key] = _word({**words, **_TABLES["normalization"]}, str(value).lower(), name, source)
+        elif key == "optimizer.name":
+            found["ddp.use_distributed_optimizer"] = str(value) in _TABLES["sharded_optimizers"].split()
+        elif key == "model.recompute_num_layers" and value == 0:
+            continue
+        elif section in ("model", "train", "ddp", "comm_overlap") and field not in _NO_EFFECT and "." not in field:
+            if not field.startswith("fp8"):
+                found[key] = value
+        elif section in _SECTIONS or field in _NO_EFFECT or section == "model":
+            if name not in _BY_NAME:
+                no_effect.append(name)
+        else:
+            found[key] = value
+    if not plain.get("model.activations_checkpoint_granularity"):
+        found = {name: value for name, value in found.items() if not name.startswith("model.recompute_")}
+    return found
+
+
+def _word(table: Mapping[str, str], value: Any, name: str, source: str) -> str:
+    if str(value) not in table:
+        raise InputError(f"{source}: {name}: {shown(value)} is not known; known: {listed(list(table))}")
+    return table[str(value)]
+
+
+def _tokenizer(plain: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The tokenizer's kind and name, by Megatron-LM's options; where nothing is said of it, one that is not read."""
+    if "vocab-size" in options:
+        return {}
+    library, kind = str(plain.get("model.tokenizer.library", "")), str(plain.get("model.tokenizer.type") or "")
+    if library == "megatron":
+        return {"tokenizer-type": (kind or "GPT2BPETokenizer",)}
+    if library == "sentencepiece":
+        return {"tokenizer-type": ("SentencePieceTokenizer",)}
+    return {"tokenizer-type": ("HuggingFaceTokenizer",), "tokenizer-model": (kind or "not named",)}

@@ -1,0 +1,279 @@
+"""Python functions that build a configuration, read as plain data: recipes and registries.  Nothing is imported or run.
+
+Assignments, calls with keywords, functions of the same file and tests that can be decided have a meaning; all else
+stays as it is written.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import did_you_mean, listed
+
+_MOST_CHARACTERS = 500_000
+_MOST_STEPS = 50_000
+_MOST_DEPTH = 30
+
+
+@dataclass
+class Built:
+    """What a call would make: the ``name`` that is called, what stands in its brackets, and attributes set since.
+
+    ``of`` is what the call is a method of.
+    """
+
+    name: str
+    args: tuple[Any, ...] = ()
+    fields: dict[str, Any] = field(default_factory=dict)
+    of: Any = None
+
+
+@dataclass(frozen=True)
+class Unread:
+    """An expression that is not data, as it is written."""
+
+    text: str
+
+
+class PythonConfigs:
+    """The functions of one file by name; ``read`` gives what one of them returns."""
+
+    def __init__(self, text: str, source: str) -> None:
+        if len(text) > _MOST_CHARACTERS:
+            raise InputError(f"{source}: has more than {_MOST_CHARACTERS:,} characters, which no recipes have")
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
+            raise InputError(f"{source}: is not Python: {str(problem)[:100]}") from None
+        self.source = source
+        self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        self._steps = 0
+        self.constants: dict[str, Any] = {}
+        for node in tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                self._assign(node, self.constants, 0)
+
+    def read(self, name: str) -> Any:
+        """What the function returns where it is called without arguments; InputError for one that is not there."""
+        if name not in self.functions:
+            known = [each for each in self.functions if not each.startswith("_")]
+            raise InputError(
+                f"{self.source}: has no function {name[:60]!r}{did_you_mean(name, known)}; it has {listed(known[:40])}"
+            )
+        return self._called(self.functions[name], (), {}, 0)
+
+    def _called(self, function: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any], depth: int) -> Any:
+        if depth > _MOST_DEPTH:
+            raise InputError(f"{self.source}: functions call each other more than {_MOST_DEPTH} deep")
+        positional = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        scope: dict[str, Any] = {}
+        for name, default in zip(reversed(positional), reversed(function.args.defaults), strict=False):
+            scope[name] = self._value(default, {}, depth)
+        for each, given in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+            if given is not None:
+                scope[each.arg] = self._value(given, {}, depth)
+        scope |= dict(zip(positional, args, strict=False))
+        known = {*positional, *(each.arg for each in function.args.kwonlyargs)}
+        scope |= {name: value for name, value in named.items() if name in known}
+        if function.args.kwarg:
+            scope[function.args.kwarg.arg] = {name: value for name, value in named.items() if name not in known}
+        return self._body(function.body, scope, depth)[1]
+
+    def _body(self, body: Sequence[ast.stmt], scope: dict[str, Any], depth: int) -> tuple[bool, Any]:
+        """Whether it returns, and what."""
+        for node in body:
+            self._steps += 1
+            if self._steps > _MOST_STEPS:
+                raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read")
+            if isinstance(node, ast.Return):
+                return True, self._value(node.value, scope, depth) if node.value else None
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                self._assign(node, scope, depth)
+            elif isinstance(node, ast.If):
+                met = self._truth(self._value(node.test, scope, depth))
+                done, value = self._body(node.body if met else node.orelse if met is False else [], scope, depth)
+                if done:
+                    return True, value
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                self._value(node.value, scope, depth)
+            elif isinstance(node, ast.With):
+                done, value = self._body(node.body, scope, depth)
+                if done:
+                    return True, value
+        return False, None
+
+    def _truth(self, value: Any) -> bool | None:
+        return None if isinstance(value, Unread) else True if isinstance(value, Built) else bool(value)
+
+    def _assign(self, node: ast.Assign | ast.AnnAssign, scope: dict[str, Any], depth: int) -> None:
+        if node.value is None:
+            return
+        value = self._value(node.value, scope, depth)
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Name):
+                scope[target.id] = value
+            elif isinstance(target, ast.Attribute):
+                owner = self._owner(target.value, scope)
+                if owner is not None:
+                    owner.fields[target.attr] = value
+            elif isinstance(target, ast.Subscript):
+                held = self._value(target.value, scope, depth)
+                if isinstance(held, dict):
+                    held[str(self._value(target.slice, scope, depth))] = value
+            elif isinstance(target, ast.Tuple):
+                parts = value if isinstance(value, list) and len(value) == len(target.elts) else None
+                for place, name in enumerate(target.elts):
+                    if isinstance(name, ast.Name):
+                        scope[name.id] = parts[place] if parts else Unread(ast.unparse(node.value))
+
+    def _owner(self, node: ast.expr, scope: dict[str, Any]) -> Built | None:
+        """What an attribute is set of, made where it is not there yet."""
+        if isinstance(node, ast.Name):
+            found = scope.get(node.id)
+            if not isinstance(found, Built):
+                found = scope[node.id] = Built(node.id)
+            return found
+        if isinstance(node, ast.Attribute):
+            above = self._owner(node.value, scope)
+            if above is None:
+                return None
+            inner = above.fields.get(node.attr)
+            if not isinstance(inner, Built):
+                text = (inner,) if isinstance(inner, str) else ()
+                inner = above.fields[node.attr] = Built(node.attr, text)
+            return inner
+        return None
+
+    def _value(self, node: ast.expr, scope: Mapping[str, Any], depth: int) -> Any:
+        reader = _READERS.get(type(node))
+        if reader is None or depth > _MOST_DEPTH:
+            return Unread(ast.unparse(node)[:200])
+        found = reader(self, node, scope, depth + 1)
+        return Unread(ast.unparse(node)[:200]) if found is _NOTHING else found
+
+    def _name(self, node: ast.Name, scope: Mapping[str, Any], depth: int) -> Any:
+        return scope[node.id] if node.id in scope else self.constants.get(node.id, _NOTHING)
+
+    def _attribute(self, node: ast.Attribute, scope: Mapping[str, Any], depth: int) -> Any:
+        owner = self._value(node.value, scope, depth)
+        return owner.fields.get(node.attr, _NOTHING) if isinstance(owner, Built) else _NOTHING
+
+    def _call(self, node: ast.Call, scope: Mapping[str, Any], depth: int) -> Any:
+        args = [self._value(each, scope, depth) for each in node.args if not isinstance(each, ast.Starred)]
+        named: dict[str, Any] = {}
+        for keyword in node.keywords:
+            value = self._value(keyword.value, scope, depth)
+            if keyword.arg:
+                named[keyword.arg] = value
+            elif isinstance(value, dict):
+                named |= value
+        name = ast.unparse(node.func)
+        if name in self.functions:
+            return self._called(self.functions[name], args, named, depth)
+        if name == "dict" and not args:
+            return named
+        if name == "getattr" and len(args) == 3 and isinstance(args[0], Built):
+            return args[0].fields.get(str(args[1]), args[2])
+        of = self._value(node.func.value, scope, depth) if isinstance(node.func, ast.Attribute) else None
+        if isinstance(of, Built):
+            return Built(name.rsplit(".", 1)[-1], tuple(args), named, of)
+        if isinstance(of, dict) and name.endswith((".get", ".pop")) and args:
+            return of.get(str(args[0]), args[1] if len(args) > 1 else None)
+        return Built(name, tuple(args), named)
+
+    def _dict(self, node: ast.Dict, scope: Mapping[str, Any], depth: int) -> Any:
+        found: dict[str, Any] = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            value = self._value(item, scope, depth)
+            if key is None:
+                found |= value if isinstance(value, dict) else {}
+            else:
+                found[str(self._value(key, scope, depth))] = value
+        return found
+
+    def _list(self, node: ast.List | ast.Tuple, scope: Mapping[str, Any], depth: int) -> Any:
+        return [self._value(each, scope, depth) for each in node.elts]
+
+    def _operation(self, node: ast.BinOp, scope: Mapping[str, Any], depth: int) -> Any:
+        left, right = self._value(node.left, scope, depth), self._value(node.right, scope, depth)
+        if isinstance(left, int) and isinstance(right, int):
+            operators: dict[type[ast.operator], Callable[[int, int], int]] = {
+                ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul
+            }  # fmt: skip
+            if isinstance(node.op, ast.FloorDiv) and right:
+                return left // right
+            return operators[type(node.op)](left, right) if type(node.op) in operators else _NOTHING
+        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+            return left + right
+        if isinstance(node.op, ast.Add) and isinstance(left, str) and isinstance(right, str):
+            return left + right
+        if isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int) and right < 10_000:
+            return left * right
+        return _NOTHING
+
+    def _unary(self, node: ast.UnaryOp, scope: Mapping[str, Any], depth: int) -> Any:
+        value = self._value(node.operand, scope, depth)
+        if isinstance(node.op, ast.Not):
+            met = self._truth(value)
+            return _NOTHING if met is None else not met
+        return -value if isinstance(node.op, ast.USub) and isinstance(value, int | float) else _NOTHING
+
+    def _compare(self, node: ast.Compare, scope: Mapping[str, Any], depth: int) -> Any:
+        left, right = self._value(node.left, scope, depth), self._value(node.comparators[0], scope, depth)
+        if len(node.ops) != 1 or isinstance(left, Unread) or isinstance(right, Unread):
+            return _NOTHING
+        sign = node.ops[0]
+        if isinstance(sign, ast.Is | ast.Eq):
+            return left == right
+        if isinstance(sign, ast.IsNot | ast.NotEq):
+            return left != right
+        if isinstance(sign, ast.In | ast.NotIn) and isinstance(right, list | dict | str):
+            inside = str(left) in right if isinstance(right, dict) or isinstance(left, str) else left in list(right)
+            return inside is isinstance(sign, ast.In)
+        if isinstance(left, int | float) and isinstance(right, int | float):
+            if isinstance(sign, ast.Gt):
+                return left > right
+            return left < right if isinstance(sign, ast.Lt) else _NOTHING
+        return _NOTHING
+
+    def _either(self, node: ast.BoolOp, scope: Mapping[str, Any], depth: int) -> Any:
+        value: Any = None
+        for each in node.values:
+            value = self._value(each, scope, depth)
+            met = self._truth(value)
+            if met is None:
+                return _NOTHING
+            if met is isinstance(node.op, ast.Or):
+                return value
+        return value
+
+    def _chosen(self, node: ast.IfExp, scope: Mapping[str, Any], depth: int) -> Any:
+        met = self._truth(self._value(node.test, scope, depth))
+        return _NOTHING if met is None else self._value(node.body if met else node.orelse, scope, depth)
+
+    def _item(self, node: ast.Subscript, scope: Mapping[str, Any], depth: int) -> Any:
+        held, key = self._value(node.value, scope, depth), self._value(node.slice, scope, depth)
+        return held.get(str(key), _NOTHING) if isinstance(held, dict) else _NOTHING
+
+
+_NOTHING = object()
+_READERS: Mapping[type[ast.expr], Any] = {
+    ast.Constant: lambda self, node, scope, depth: node.value,
+    ast.Name: PythonConfigs._name,
+    ast.Attribute: PythonConfigs._attribute,
+    ast.Call: PythonConfigs._call,
+    ast.Dict: PythonConfigs._dict,
+    ast.List: PythonConfigs._list,
+    ast.Tuple: PythonConfigs._list,
+    ast.BinOp: PythonConfigs._operation,
+    ast.UnaryOp: PythonConfigs._unary,
+    ast.Compare: PythonConfigs._compare,
+    ast.BoolOp: PythonConfigs._either,
+    ast.IfExp: PythonConfigs._chosen,
+    ast.Subscript: PythonConfigs._item,
+}

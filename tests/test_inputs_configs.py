@@ -1,0 +1,362 @@
+"""Configurations of other tools: Megatron-LM's option files, recipes in Python, NeMo, DeepSpeed, logs, config.json."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcluster.base.errors import InputError
+from simcluster.cli import main
+from simcluster.importers.deepspeed import scenario_from_deepspeed
+from simcluster.importers.imported import Imported
+from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.importers.megatron_bridge import scenario_from_bridge
+from simcluster.importers.megatron_log import measured_of_log
+from simcluster.importers.nemo import scenario_from_nemo
+from simcluster.importers.published_models import published_model, published_names
+from simcluster.importers.python_config import PythonConfigs
+from simcluster.importers.torchtitan import scenario_from_torchtitan
+from simcluster.model.transformer import Model, parameters
+from simcluster.scenario.scenario import load, load_text
+
+FOLDER = Path(__file__).parent / "inputs" / "launch"
+CLUSTER = {"topology": "dgx_h100", "nodes": 4}
+
+
+def read(name: str) -> str:
+    return (FOLDER / name).read_text()
+
+
+# --- Megatron-LM's option files ---------------------------------------------------------------------------------------
+
+
+def megatron(text: str, **more: Any) -> Imported:
+    return scenario_from_arguments(text, cluster=CLUSTER, source="args", **more)
+
+
+def test_options_in_yaml_with_what_they_share() -> None:
+    found = megatron(read("options.yaml"), available=32)
+    document = found.document
+    assert (document["model"]["layers"], document["parallel"]["pp"], document["training"]["global_batch"]) == (8, 4, 32)
+    assert document["training"]["precision"] == "bf16-mixed"
+    assert "the first of the runs in the file, MODEL_ARGS" in found.assumed
+    assert found.no_effect == ("log-params-norm",)
+    load_text(found.text("x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("MODE: rl\nMODEL_ARGS:\n  --num-layers: 2\n", "MODE rl is reinforcement learning, not pre-training"),
+        ("MODEL_ARGS:\n  --num-layers: 2\n  --num-tokens-to-generate: 3\n", "runs a model that is trained"),
+        ("MODEL_ARGS:\n  --num-layers: 2\n  --grpo-group-size: 3\n", "is reinforcement learning"),
+        ("MODEL_ARGS:\n  trainer.devices: 2\n", "its options are NeMo's"),
+        ("MODEL_ARGS: 7\n", "MODEL_ARGS holds no options"),
+    ],
+)
+def test_what_is_no_pre_training_is_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        megatron(text)
+    assert "\n" not in str(caught.value)
+
+
+SIZES = (
+    "--num-layers 12 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --micro-batch-size 1 "
+    "--global-batch-size 48 --bf16 --vocab-size 5000 --max-position-embeddings 512"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "section", "expected"),
+    [
+        ("--pipeline-model-parallel-layout Et*2|(tt|)*4t,m|tL", "pipeline",
+         {"layers_per_stage": [2, 2, 2, 2, 2, 1, 1]}),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 3", "training",
+         {"recompute": "full", "recompute_every": 4}),
+        ("--recompute-granularity selective --recompute-modules core_attn moe_act", "training",
+         {"recompute": "selective"}),
+        ("--activations-checkpoint-method uniform", "training", {"recompute": "full"}),
+        ("--num-key-value-heads 2", "model", {"kv_heads": 2}),
+        ("--normalization rmsnorm --position-embedding-type alibi", "model", {"norm": "rmsnorm", "position": "none"}),
+        ("--deepspeed --zero-stage 0", "parallel", {"zero": 1}),
+        ("--deepspeed --num-experts 8 --moe-expert-parallel-size 4", "model",
+         {"moe": {"experts": 8, "top_k": 1, "expert_ffn_hidden_size": 2048, "router_bias": True, "every": 2}}),
+        ("--mtp-num-layers 1 --mtp-loss-scaling-factor 0.1", "model", {"layers": 12}),
+        ("--megatron-fsdp-grad-comm-dtype bf16", "training", {"memory_recipe": "mixed-16"}),
+        ("--pipeline-model-parallel-size 5", "pipeline", {"layers_per_stage": "auto"}),
+        ("--pipeline-model-parallel-size 7 --account-for-embedding-in-pipeline-split "
+         "--account-for-loss-in-pipeline-split", "pipeline", {"layers_per_stage": [1, 2, 2, 2, 2, 2, 1]}),
+    ],
+)  # fmt: skip
+def test_options_of_published_scripts(more: str, section: str, expected: dict[str, Any]) -> None:
+    stages = " --pipeline-model-parallel-size 7" if "layout" in more else ""
+    found = megatron(f"{SIZES} {more}{stages}", available=32)
+    assert {key: found.document[section].get(key) for key in expected} == expected
+    assert not found.unknown
+
+
+def test_the_fewest_gpus_where_those_that_are_launched_do_not_hold_the_layout() -> None:
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} --tensor-model-parallel-size 8 "
+    found = megatron(f"{text} --pipeline-model-parallel-size 4")
+    assert found.document["gpus"] == 32
+    assert any(sentence.startswith("32 GPUs, the fewest for tp 8 x pp 4: the 8 that") for sentence in found.assumed)
+    assert megatron(text).document["gpus"] == 8
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "size"),
+    [
+        ("HuggingFaceTokenizer --tokenizer-model meta-llama/Meta-Llama-3-70B", 128256),
+        (
+            "HuggingFaceTokenizer --tokenizer-model $T --num-layers 48 --hidden-size 2048 --num-attention-heads 32",
+            151936,
+        ),
+        ("SentencePieceTokenizer --tokenizer-model t.model", 32000),
+    ],
+)
+def test_vocabularies_that_are_in_a_tokenizer(tokenizer: str, size: int) -> None:
+    sizes = " ".join(word for word in SIZES.replace("--vocab-size 5000", "").split())
+    given = dict(pair.split(" ", 1) for pair in sizes[2:].split(" --") if " " in pair)
+    own = dict(pair.split(" ", 1) for pair in f"tokenizer-type {tokenizer}".split(" --"))
+    found = megatron(" ".join(f"--{name} {value}" for name, value in {**given, **own}.items()) + " --bf16", gpus=8)
+    assert found.document["model"]["vocab_size"] == size
+    assert any(f"{size} tokens" in sentence for sentence in found.assumed)
+
+
+def test_options_of_what_is_switched_off_say_nothing() -> None:
+    idle = "--moe-router-dtype fp32 --fp8-amax-history-len 3 --optimizer-offload-fraction 1 --mtp-x 3"
+    found = megatron(f"{SIZES} {idle}", gpus=8)
+    assert found.document == megatron(SIZES, gpus=8).document
+    assert not found.unknown
+    assert not found.assumed
+
+
+# --- Python -----------------------------------------------------------------------------------------------------------
+
+
+def torchtitan(function: str, **more: Any) -> Imported:
+    return scenario_from_torchtitan(
+        read("registry.txt"), cluster=CLUSTER, source="models/x.py", function=function, **more
+    )  # fmt: skip
+
+
+def test_a_registry_of_torchtitan() -> None:
+    document = scenario_from_torchtitan(
+        read("registry.txt"), cluster=CLUSTER, source="config_registry.py", function="llama3_8b", available=32
+    ).document  # fmt: skip
+    assert (document["gpus"], document["parallel"]["tp"], document["parallel"]["zero"]) == (32, 4, 3)
+    assert document["model"] == {"preset": "llama3-8b", "sequence_length": 4096}
+    found = scenario_from_torchtitan(
+        read("registry.txt"), cluster=CLUSTER, source="config_registry.py", function="qwen3_14b", gpus=16
+    )
+    scenario = load_text(found.text("x"))
+    assert (scenario.model.layers, scenario.pipeline.chunks, scenario.overlap.tensor_pieces) == (40, 2, 4)
+    assert (scenario.training.precision, scenario.training.recompute) == ("fp8-mixed", "operators")
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("", "has several configurations; name one behind a colon"),
+        ("llama3_70b", "has no function 'llama3_70b'"),
+        ("picture_model", "is of FluxTrainer, which trains no decoder of text"),
+    ],
+)
+def test_a_registry_that_says_too_little(function: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        scenario_from_torchtitan(read("registry.txt"), cluster=CLUSTER, source="r.py", function=function, gpus=8)
+
+
+def bridge(function: str, **more: Any) -> Imported:
+    return scenario_from_bridge(read("recipes.txt"), cluster=CLUSTER, source="r.py", function=function, **more)
+
+
+def test_recipes_of_megatron_bridge() -> None:
+    found = bridge("llama3_8b_pretrain_config", available=32)
+    scenario = load_text(found.text("x"))
+    assert parameters(scenario.model).total == 8_030_261_248
+    assert (scenario.parallel.tp, scenario.training.global_batch, scenario.overlap.param_gather) == (2, 512, True)
+    assert bridge("llama3_8b_sft_config", gpus=32).document["training"]["recompute"] == "full"
+    assert bridge("other_pretrain_config", gpus=32).document["parallel"]["pp"] == 4
+    with pytest.raises(InputError, match=r"the model of unknown_pretrain_config \(MambaProvider\) is not known here"):
+        bridge("unknown_pretrain_config", gpus=8)
+    with pytest.raises(InputError, match="has several recipes; name one behind a colon"):
+        bridge("")
+
+
+def test_python_is_read_and_not_run(tmp_path: Path) -> None:
+    text = f"import os\nX = open('{tmp_path}/x', 'w')\ndef f():\n    os.system('touch {tmp_path}/y')\n    return X"
+    PythonConfigs(text, "x.py").read("f")
+    assert not list(tmp_path.iterdir())
+    for bad in ("def f(:", "def f():\n    return f()\n", "(" * 500):
+        with pytest.raises(InputError):
+            PythonConfigs(bad, "x.py").read("f")
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("qwen3-0.6b", 596_049_920), ("qwen3-14b", 14_768_307_200), ("qwen3-32b", 32_762_123_264),
+        ("qwen2-32b", 32_763_876_352), ("llama3-1b", 1_235_814_400), ("llama3-3b", 3_212_749_824),
+        ("deepseek-v2", 235_741_434_880), ("kimi-k2", 1_026_408_232_448), ("moonlight-16b", 15_960_110_208),
+        ("olmoe-7b", 6_919_161_856), ("gemma-2-2b", 2_614_341_888), ("gemma-2-9b", 9_241_705_984),
+        ("gemma-2-27b", 27_227_128_320),
+    ],
+)  # fmt: skip
+def test_parameters_of_models_by_name(name: str, count: int) -> None:
+    """The "model size" of each model's page (its safetensors index)."""
+    assert parameters(Model(**published_model(name))).total == count
+
+
+def test_every_published_model_is_one() -> None:
+    for name in published_names():
+        section = published_model(name)
+        assert "preset" in section or Model(**section).name == name
+
+
+# --- NeMo and DeepSpeed -----------------------------------------------------------------------------------------------
+
+NEMO = """
+run: {name: x, results_dir: "${base_results_dir}/${.name}"}
+trainer: {num_nodes: 2, devices: 8, precision: bf16-mixed, max_steps: 10}
+model:
+  micro_batch_size: 1
+  global_batch_size: 64
+  tensor_model_parallel_size: 2
+  encoder_seq_length: 4096
+  max_position_embeddings: ${.encoder_seq_length}
+  num_layers: 8
+  hidden_size: 1024
+  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
+  num_attention_heads: 16
+  num_query_groups: 4
+  kv_channels: null
+  normalization: rmsnorm
+  bias: false
+  activation: fast-swiglu
+  position_embedding_type: rope
+  share_embeddings_and_output_weights: false
+  tokenizer: {library: sentencepiece, model: x.model}
+  activations_checkpoint_granularity: full
+  activations_checkpoint_method: uniform
+  activations_checkpoint_num_layers: 1
+  sequence_parallel: true
+  fp8: true
+  optim: {name: distributed_fused_adam, lr: 2e-4, overlap_grad_sync: true}
+  data:
+    data_prefix: ???
+"""
+
+
+def test_a_configuration_of_nemo() -> None:
+    found = scenario_from_nemo(NEMO, cluster=CLUSTER, source="nemo.yaml")
+    scenario = load_text(found.text("x"))
+    assert (scenario.gpus, scenario.parallel.tp, scenario.parallel.zero) == (16, 2, 1)
+    assert (scenario.model.ffn_hidden_size, scenario.model.kv_heads, scenario.model.bias) == (4096, 4, False)
+    assert (scenario.training.precision, scenario.training.recompute) == ("fp8-mixed", "full")
+    assert (scenario.overlap.grad_reduce, scenario.overlap.param_gather) == (True, False)
+    assert not found.unknown
+    with pytest.raises(InputError, match=r"trainer.precision: '8' is not known; known: 16"):
+        scenario_from_nemo(NEMO.replace("bf16-mixed", '"8"'), cluster=CLUSTER)
+
+
+def deepspeed(config: dict[str, Any], gpus: int = 8) -> Imported:
+    return scenario_from_deepspeed(
+        json.dumps(config), cluster={"topology": "dgx_h100", "nodes": 1}, model={"preset": "llama3-8b"}, gpus=gpus,
+        source="ds.json",
+    )  # fmt: skip
+
+
+def test_a_configuration_of_deepspeed() -> None:
+    zero = {"stage": 2, "overlap_comm": True, "reduce_bucket_size": 5e8, "allgather_bucket_size": 5e8}
+    config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": True}}
+    found = deepspeed({**config, "zero_optimization": zero, "steps_per_print": 9})
+    scenario = load_text(found.text("x"))
+    assert (scenario.training.global_batch, scenario.training.micro_batch, scenario.parallel.zero) == (64, 2, 2)
+    assert (scenario.overlap.grad_reduce, scenario.overlap.bucket_size) == (True, 1e9)
+    assert found.no_effect == ("steps_per_print",)
+    offloaded = deepspeed(
+        {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "train_batch_size": 8}
+    )
+    assert offloaded.document["memory"] == {"offload": {"optimizer": "stream"}}
+    assert offloaded.document["training"]["precision"] == "fp32"
+    auto = deepspeed({"train_batch_size": "auto", "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}})
+    assert auto.document["training"] == {
+        "global_batch": 8, "micro_batch": 1, "precision": "bf16-mixed", "memory_recipe": "mixed-16"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"train_batch_size": 12}, r"train_batch_size: 12 is not micro batch 1 x accumulation 1 x 8 GPUs"),
+        ({"optimizer": {"type": "OneBitAdam"}}, "'onebitadam' is not modelled; Adam and AdamW are"),
+        ({"zero_optimization": {"stage": 4}}, "4 is not a whole number from 0 to 3"),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "are not modelled"),
+        ({"sparse_attention": {"mode": "fixed"}}, "sparse attention is not modelled"),
+    ],
+)
+def test_what_is_not_modelled_of_deepspeed(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        deepspeed(config)
+
+
+# --- logs and config.json ---------------------------------------------------------------------------------------------
+
+
+def log(*times: float, batch: int = 64) -> str:
+    line = " [x] iteration {:8d}/ 100 | x: 1 | elapsed time per iteration (ms): {} | global batch size: {} |\n"
+    return "noise\n" + "".join(line.format(number, time, batch) for number, time in enumerate(times, 1))
+
+
+def test_the_measured_step_of_a_log() -> None:
+    measured, words = measured_of_log(log(9000, 8000, *[1500.0] * 30, 1600, 1400), "train.log", 64)
+    assert measured == {
+        "step_time": "1.5 s", "source": "train.log: median of 31 logged iterations behind the first 3"
+    }  # fmt: skip
+    assert words.endswith("(1.4 to 1.6 s)")
+    ramped = log(*[500.0] * 5, batch=16) + log(1000.0, 1010.0, 1020.0)
+    assert "5 of another batch left out" in measured_of_log(ramped, "train.log", 64)[1]
+    for text, problem in (
+        ("no log", "has no line"),
+        (log(1.0, batch=8), "have a global batch of 8, and the scenario has 64"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            measured_of_log(text, "train.log", 64)
+
+
+def test_the_command_takes_a_script_its_values_and_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.log").write_text(log(*[1500.0] * 30, batch=128))
+    out = tmp_path / "job.yaml"
+    command = ["import", "megatron", str(FOLDER / "arrays.sh"), "--cluster", "dgx_h100", "--arg", "NUM_NODES=4",
+               "--log", str(tmp_path / "train.log"), "-o", str(out)]  # fmt: skip
+    assert main(command) == 0
+    scenario = load(out)
+    assert scenario.gpus == 32
+    assert scenario.measured is not None
+    assert scenario.measured.step_time == 1.5
+    assert main([*command, "--arg", "oops"]) == 2
+    assert "write NAME=VALUE" in capsys.readouterr().err
+
+
+def test_a_config_json_becomes_a_whole_scenario_that_fits(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+    }  # fmt: skip
+    path, out = tmp_path / "config.json", tmp_path / "job.yaml"
+    path.write_text(json.dumps(config))
+    command = ["import", "hugging-face", str(path), "--cluster", "dgx_h100", "-o", str(out)]
+    assert main([*command, "--gpus", "64"]) == 0
+    scenario = load(out)
+    assert (scenario.gpus, scenario.model.sequence_length, scenario.training.global_batch) == (64, 8192, 512)
+    assert "# Assumed: a layout that fits with 10% of memory left free" in out.read_text()
+    deepspeed = tmp_path / "ds.json"
+    deepspeed.write_text(
+        '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'
+    )
+    given = ["import", "deepspeed", str(deepspeed), "--cluster", "dgx_h100", "--gpus", "8", "-o", str(out)]
+    assert main([*given, "--model", str(path), "--sequence-length", "4096"]) == 0
+    assert (load(out).parallel.zero, load(out).model.sequence_length) == (3, 4096)
+    assert main(given) == 2
