@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 import simcluster
 from simcluster import plots
@@ -261,6 +263,19 @@ def test_a_gantt_is_interactive_where_that_is_asked_for() -> None:
     assert cell._repr_html_() == plots.gantt_html(result(), ranks=[7])._repr_html_()
     with pytest.raises(InputError, match="width, title is of the picture; interactive=True takes ranks alone"):
         result().gantt(interactive=True, width=3, title="mine")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_notebook_shows_figures_though_they_are_not_pyplot_s(chosen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a display formatter as a fresh kernel has it; what a user chose for figures stays."""
+    formatter = DisplayFormatter()
+    png = formatter.formatters["image/png"]
+    if chosen:
+        png.for_type("matplotlib.figure.Figure", lambda figure: b"chosen")
+    monkeypatch.setattr("IPython.get_ipython", lambda: SimpleNamespace(display_formatter=formatter))
+    for picture in (result().gantt(width=6), plots.gantt(result(), width=6)):
+        data, _ = formatter.format(picture, include={"image/png"})
+        assert data["image/png"].startswith(b"chosen" if chosen else b"\x89PNG")
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------

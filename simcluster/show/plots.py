@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from simcluster.show.notebook.figures import let_cells_show_figures
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure  # whom it is drawn for need not know matplotlib
 
@@ -64,6 +66,7 @@ __all__ = list(_HOME)
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'simcluster.plots' has no attribute {name!r}")
+    let_cells_show_figures()
     return getattr(import_module(f"simcluster.show.{_HOME[name]}"), name)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
+from simcluster.show.notebook.figures import let_cells_show_figures
 from simcluster.show.notebook.ranks import check_ranks
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def _gantt(
         return gantt_html(run, ranks=ranks)
     from simcluster.show.gantt import gantt
 
+    let_cells_show_figures()
     heading = _title(run) if title is None else title
     return gantt(timeline_of(run, ranks), title=heading, ranks=ranks, num_ranks=len(run.ranks), **options)
 
