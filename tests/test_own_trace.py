@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import sqlite3
@@ -234,6 +235,50 @@ def test_every_kind_has_a_row_with_a_source() -> None:
     rows = _shipped().kernels
     assert {row.kind for row in rows} == set(WORKS)
     assert all(row.of for row in rows)
+
+
+REAL = {
+    "product": "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "attention": "void flash_fwd_kernel<...>(Flash_fwd_params)",
+    "norm": "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<...>(...)",
+    "elementwise": "triton_poi_fused_add_0", "reduction": "triton_per_fused_sum_3",
+    "embedding": "void at::native::(anonymous namespace)::indexSelectLargeIndex<...>(...)",
+    "loss": "void at::native::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>(...)",
+    "optimizer": "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor>(...)",
+}  # fmt: skip
+MEGATRON = {
+    "tp": "TENSOR_MODEL_PARALLEL_GROUP",
+    "dp": "DATA_PARALLEL_GROUP_WITH_CP",
+    "pipeline": "PIPELINE_MODEL_PARALLEL",
+}
+
+
+def test_a_profile_of_one_rank_with_real_names_is_understood(tiny: Result, tmp_path: Path) -> None:
+    """As a first profile of a Megatron job is: rank 0 alone, no layers, no list of groups, kernels by their makers'
+    names; what is slower in it is the products."""
+    other, names = run(cluster__scale__flops=0.8), KernelNames()
+    folder = written(other, tmp_path / "made", ranks=range(1))
+    document = json.loads(gzip.decompress((folder / "rank000.json.gz").read_bytes()))
+    del document["distributedInfo"]["pg_config"]
+    kept = [event for event in document["traceEvents"] if not str(event["name"]).startswith("layers.")]
+    for event in kept:
+        args = event.get("args", {})
+        if event.get("cat") == "kernel" and "Collective name" not in args:
+            event["name"] = REAL[names.kind(event["name"])]
+        elif event.get("cat") == "kernel":
+            args["Process Group Description"] = MEGATRON.get(args["Process Group Description"], "default_pg")
+            args["Process Group Name"] = f"{args['Process Group Name']}_of_torch"
+    path = tmp_path / "rank0.pt.trace.json"
+    path.write_text(json.dumps({**document, "traceEvents": kept}))
+    found = diff_trace(tiny, path)
+    assert not found.doubts
+    assert not found.unmatched
+    slower = {(each.kind, each.phase): each.recorded.seconds / each.played.seconds for each in found.kernels}
+    assert {key for key, ratio in slower.items() if ratio > 1.01} == {
+        (kind, phase) for kind in ("product", "attention") for phase in ("forward", "backward")
+    }
+    counts = {(pair.axis, pair.kind): (pair.played.calls, pair.recorded.calls) for pair in found.calls}
+    assert all(one == two for one, two in counts.values()), counts
+    assert "Product backward is 1.19 x slower in the trace" in found.in_words()
 
 
 def test_a_table_of_ones_own_comes_first(tmp_path: Path) -> None:

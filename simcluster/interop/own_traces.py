@@ -14,7 +14,12 @@ _HEAD = 1 << 20
 
 
 def is_trace(path: str | Path) -> bool:
-    """Is that a trace, or a folder of them?  Raises InputError for a report of Nsight Systems that is not exported."""
+    """Is that a trace, or a folder of them?
+
+    Raises InputError for a folder that is not there, and for a report of Nsight Systems that is not exported.
+    """
+    if str(path).endswith("/") and not Path(path).exists():
+        raise InputError(f"cannot read {path}: there is no such file or folder")
     path = Path(path)
     name = path.name
     if name.endswith(REPORTS):
@@ -34,4 +39,4 @@ def _names_events(path: Path) -> bool:
             head = file.read(_HEAD)
     except OSError:
         return False
-    return b'"traceEvents"' in head or head.lstrip().startswith(b"[")
+    return b'"traceEvents"' in head or (head.lstrip().startswith(b"[") and b'"ph"' in head)

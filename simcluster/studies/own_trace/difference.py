@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.interop.kineto import ProfiledJob, load_profiles
 from simcluster.interop.kineto.kernel_kinds import UNMATCHED, KernelNames
 from simcluster.simulate import ResultLike, result_of
@@ -76,6 +77,7 @@ class TraceDifference(StepPair):
         }  # fmt: skip
 
 
+@collector_off()  # a trace is many small objects, and none of them in a cycle
 def diff_trace(
     base: ResultLike,
     trace: str | Path | ProfiledJob,
