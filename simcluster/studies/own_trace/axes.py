@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +14,10 @@ from simcluster.interop.kineto.spans import axis_described
 from simcluster.results.metrics import EXPOSED
 from simcluster.results.result import Result
 from simcluster.studies.own_trace.side import MESSAGE
+
+Counts = Mapping[str, float]
+"""Calls of a step by kind."""
+_ROUNDS = 8
 
 
 class AxisNames:
@@ -32,6 +37,7 @@ class AxisNames:
             rank, stream = divmod(rest, size)
             if words[stream] in EXPOSED:
                 self._calls.setdefault(rank, []).append((words[stream], words[kind], words[group]))
+        self._dealt: dict[int, dict[str, str]] = {}
         self._known: dict[tuple[object, ...], str] = {}
 
     def axis(self, comm: Comm, rank: int) -> str:
@@ -57,16 +63,13 @@ class AxisNames:
         return self._by_counts(rank, comm.group)
 
     def _by_counts(self, rank: int, group: str) -> str:
-        """The axis whose calls of every kind are about as many as those of a group of the trace."""
-        own = self._counted.get((rank, group), {})
-        planned = self._planned.get(self._result.simulated_for(rank) if rank in self._ranks else -1, {})
-
-        def apart(axis: str) -> float:
-            there = planned[axis]
-            kinds = dict.fromkeys((*own, *there))
-            return sum(abs(math.log((1 + own.get(kind, 0.0)) / (1 + there.get(kind, 0.0)))) for kind in kinds)
-
-        return min(planned, key=apart, default="dp")
+        """The axis of a group whose members are not told: all such groups of the rank are dealt out so that every axis
+        has about as many calls of each kind as in the simulation."""
+        if rank not in self._dealt:
+            planned = self._planned.get(self._result.simulated_for(rank) if rank in self._ranks else -1, {})
+            own = {name: counts for (of, name), counts in self._counted.items() if of == rank}
+            self._dealt[rank] = _dealt(own, planned)
+        return self._dealt[rank].get(group, "dp")
 
     @cached_property
     def _planned(self) -> dict[int, dict[str, dict[str, float]]]:
@@ -107,6 +110,30 @@ class AxisNames:
         communicators, first = self._result.lowered.communicators, self._result.ranks.start
         number = communicators.number(group.rstrip("0123456789"), first + rank)
         return tuple(each - first for each in communicators.ranks(number))
+
+
+def _dealt(groups: Mapping[str, Counts], planned: Mapping[str, Counts]) -> dict[str, str]:
+    """An axis for each group: the largest first, each where it helps most, then again while anything helps."""
+    found: dict[str, str] = {}
+
+    def apart(group: str, axis: str) -> float:
+        total = 0.0
+        dealt = {**found, group: axis}
+        for each, there in planned.items():
+            own = [groups[name] for name, at in dealt.items() if at == each]
+            for kind in dict.fromkeys((*there, *(kind for counts in own for kind in counts))):
+                calls = sum(counts.get(kind, 0.0) for counts in own)
+                total += abs(math.log((1 + calls) / (1 + there.get(kind, 0.0))))
+        return total
+
+    order = sorted(groups, key=lambda name: -sum(groups[name].values()))
+    for _ in range(_ROUNDS if planned else 0):
+        before = dict(found)
+        for group in order:
+            found[group] = min(planned, key=lambda axis: apart(group, axis))
+        if found == before:
+            break
+    return found
 
 
 def _counted(job: ProfiledJob) -> dict[tuple[int, str], dict[str, float]]:
