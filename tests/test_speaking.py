@@ -198,9 +198,9 @@ def test_missing_extras_are_named_by_command(
 
 def test_what_is_there_is_not_missed() -> None:
     extras.refuse_missing(Namespace(command="run", timeline=None, set=["x=y.parquet"], executor="4"))
-    assert extras._there("json.decoder")
-    assert not extras._there("no_such_module_anywhere")
-    assert not extras._there("no_such_package.module")
+    assert extras.there("json.decoder")
+    assert not extras.there("no_such_module_anywhere")
+    assert not extras.there("no_such_package.module")
 
 
 # --- any encoding -----------------------------------------------------------------------------------------------------

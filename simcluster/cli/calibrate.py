@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.cli import common
+from simcluster.cli import common, extras
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 
@@ -24,8 +24,8 @@ def run(args: argparse.Namespace) -> None:
     if args.table and (args.measure_only or args.restart):
         raise InputError("--from fits a table without measuring; leave out --measure-only and --restart")
     path = Path(args.table) if args.table else output.with_suffix(".jsonl")
+    _check(args)
     if not args.table:
-        _check_fits(args)
         measured = _measure(args, path)
         if args.measure_only:
             if args.json:
@@ -38,12 +38,17 @@ def run(args: argparse.Namespace) -> None:
     common.answer(args, lambda: "\n".join(_told(fit, output)), lambda: _as_json(fit))
 
 
-def _check_fits(args: argparse.Namespace) -> None:
-    """What the fit needs, before minutes are spent on measuring."""
-    if args.base and not args.measure_only:
+def _check(args: argparse.Namespace) -> None:
+    """Arguments and what has to be installed, before minutes are spent on measuring."""
+    if not args.table:
+        from simcluster.evidence.calibration.cases import cases_for
+
+        cases_for(args.dtype, on_gpu=True, quick=True)
+    if args.base and not args.table and not args.measure_only and extras.there("pydantic"):
         from simcluster.devices.device import load_device
 
         load_device(args.base)
+    extras.refuse(extras.of_calibration(args))
 
 
 def _measure(args: argparse.Namespace, path: Path) -> int:
@@ -54,7 +59,6 @@ def _measure(args: argparse.Namespace, path: Path) -> int:
     from simcluster.evidence.calibration.table import TableFile
     from simcluster.evidence.calibration.torch_measure import Bench
 
-    cases_for(args.dtype, on_gpu=True, quick=True)  # complains about the dtype before PyTorch is imported
     bench = Bench(args.device, quick=args.quick, date=args.date or date.today().isoformat())
     table = TableFile(path, bench.machine, restart=args.restart)
     cases = cases_for(args.dtype, on_gpu=bench.on_gpu, quick=args.quick)

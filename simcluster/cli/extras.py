@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,12 @@ class ExtraNeed(NamedTuple):
 
 def refuse_missing(args: argparse.Namespace) -> None:
     """InputError that names every library which this command line needs and that is not there."""
-    missing = [need for need in dict.fromkeys(_needs(args)) if not _there(need.module)]
+    refuse(_needs(args))
+
+
+def refuse(needs: Iterable[ExtraNeed]) -> None:
+    """The same of these needs."""
+    missing = [need for need in dict.fromkeys(needs) if not there(need.module)]
     if not missing:
         return
     told = "; ".join(f"{need.what} needs {need.named}" for need in missing)
@@ -47,12 +52,11 @@ def _needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
         yield ExtraNeed(f"--executor {address}", "distributed", "Dask", "dask", "give a number of processes")
     if args.command == "chakra":
         yield ExtraNeed("an execution trace", "google.protobuf", "protobuf", "chakra")
-    if args.command == "calibrate":
-        yield from _of_calibration(args)
 
 
-def _of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
-    """PyTorch to measure (and then nothing else), the rest to fit."""
+def of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
+    """What ``calibrate`` needs, which asks when it has looked at its arguments: PyTorch to measure (and then nothing
+    else), the rest to fit."""
     if not args.table:
         elsewhere = "fit a table that was measured elsewhere with --from"
         yield ExtraNeed("measuring", "torch", "PyTorch", "calibrate", elsewhere)
@@ -64,7 +68,7 @@ def _of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
             yield ExtraNeed("fitting", name, name, "calibrate", "--measure-only here and --from elsewhere")
 
 
-def _there(module: str) -> bool:
+def there(module: str) -> bool:
     """Can it be imported?  Without importing it, which may take seconds."""
     if sys.modules.get(module.partition(".")[0], sys) is None or sys.modules.get(module, sys) is None:
         return False
