@@ -192,3 +192,17 @@ def test_keys_are_all_of_a_scenario() -> None:
     assert keys["training.recompute"].words == ("none", "selective", "operators", "full")
     assert keys["cluster[dgx].nodes"].required
     assert from_document(load("tiny_3d").document()) == load("tiny_3d")
+
+
+def test_paths_of_a_first_scenario_are_relative_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32,
+             "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192}  # fmt: skip
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **sizes}))
+    (tmp_path / "mine.yaml").write_text(shown("dgx_h100", "topologies"))
+    monkeypatch.chdir(tmp_path)
+    found = first_scenario("config.json", "mine.yaml", 16)
+    (tmp_path / "jobs" / "job.yaml").write_text(found.text(folder="jobs"))
+    written = load("jobs/job.yaml")
+    assert (written.model.layers, written.gpus) == (32, 16)
+    assert written.model_copy(update={"model": found.scenario.model}) == found.scenario

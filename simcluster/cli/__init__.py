@@ -82,7 +82,7 @@ def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(
         prog="simcluster",
         description="Replay one training step of a large model on a GPU cluster.",
-        epilog="simcluster COMMAND --help describes a command. SCENARIO is a file, the name of one that ships "
+        epilog="simcluster COMMAND --help describes a command. A scenario is a file, the name of one that ships "
         "(simcluster list scenarios), or - for standard input.",
     )
     parser.add_argument("--version", action=_Version)

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
     if not args.output:
         common.answer(args, lambda: found.text().rstrip("\n"), lambda: document)
         return
-    common.write_text(args.output, found.text(schema=not args.no_schema))
+    common.write_text(args.output, found.text(schema=not args.no_schema, folder=args.output.parent))
     beside = args.output.with_name(SCHEMA_FILE)
     if not args.no_schema:
         common.write_text(beside, json.dumps(scenario_schema(), indent=1, ensure_ascii=False) + "\n")

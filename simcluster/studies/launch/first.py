@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
+from simcluster.catalogue.models import model_document
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
 from simcluster.importers.imported import to_yaml
@@ -58,10 +60,13 @@ class FirstScenario:
         size = f"{self.layout.held / 1e9:.1f} of {device.memory / 1e9:.1f} GB on the fullest GPU"
         return f"{', '.join(axes)}, {zero}, {recompute}: {size}"
 
-    def text(self, *, schema: bool = False) -> str:
-        """The file, with comments; ``schema``: with a line that names the schema beside it for editors."""
+    def text(self, *, schema: bool = False, folder: str | Path = ".") -> str:
+        """The file, with comments, for a ``folder``, which its paths are relative to.
+
+        ``schema``: with a line that names the schema beside it for editors.
+        """
         head = [f"# yaml-language-server: $schema={SCHEMA_FILE}"] if schema else []
-        return "\n".join([*head, *self._head(), *self._body(), *_optional()]) + "\n"
+        return "\n".join([*head, *self._head(), *self._body(Path(folder)), *_optional()]) + "\n"
 
     def _head(self) -> Iterator[str]:
         count = format_count(parameters(self.scenario.model).total)
@@ -73,8 +78,15 @@ class FirstScenario:
         yield "#   simcluster plan job.yaml     the best layouts of all there are"
         yield "# Everything else that a file may say: simcluster list, simcluster show NAME --full, simcluster schema."
 
-    def _body(self) -> Iterator[str]:
-        for section, value in self.document.items():
+    def _body(self, folder: Path) -> Iterator[str]:
+        document = apply_overrides(
+            Document(dict(self.document), "<new>", Path()),
+            {
+                "model.preset": _from(folder, self.document["model"]["preset"]),
+                "cluster.topology": _from(folder, self.document["cluster"]["topology"]),
+            },
+        )
+        for section, value in document.data.items():
             yield ""
             if not isinstance(value, Mapping):
                 yield from _lines({section: value}, Scenario, "")
@@ -105,6 +117,11 @@ def _explained(text: str, what: str, indent: str) -> Iterator[str]:
     yield text.rstrip()
 
 
+def _from(folder: Path, name: str) -> str:
+    """A path as it is from a folder; a name that ships as it is."""
+    return os.path.relpath(name, folder) if Path(name).is_file() else name
+
+
 _OTHERS = {
     "topology": "One that ships (simcluster list topologies), or the path of a file; its parameters stand beside it.",
     "preset": "A model that ships (simcluster list models), or the path of a config.json; keys beside it win.",
@@ -133,9 +150,11 @@ def first_scenario(
     ``gpus`` left out are those of the cluster as its file has it; ``batch`` is in sequences, left out 4M tokens.
     InputError for names that are not there, for more GPUs than the cluster can have, and where nothing fits.
     """
+    if "/" not in model and not model.endswith(".json"):
+        model_document(model)  # says what is wrong with a name
     own = {} if sequence_length is None else {"sequence_length": sequence_length}
     place, count = _cluster(cluster, gpus)
-    called = (Path(model).parent.name or model) if model.endswith(".json") else model
+    called = Path(model).resolve().parent.name if model.endswith(".json") else model
     document: dict[str, Any] = {
         "name": f"{called}, {count} GPUs of {Path(cluster).stem}",
         "cluster": place,
