@@ -20,6 +20,7 @@ from simcluster.scenario.scenario import Scenario
 
 _WIDEST = 16  # tensor parallelism that is tried, inside a machine
 _MOST_TRIALS = 400
+_ROUNDS = 4
 _RECOMPUTE = {"none": 0.0, "full": 0.33}
 _HIDDEN, _EXPOSED = 0.05, 0.5  # what ZeRO 3 costs where its gathers have room beside computation, and where not
 _BYTES_PER_SECOND = 48e9  # of a GPU on a 400 Gbit/s port, by which that is told
@@ -56,9 +57,9 @@ def first_layout(base: Scenario, batch: int, *, own_batch: bool, headroom: float
         changed = _laid_out(base, each)
         if changed is None:
             continue
-        size = held(changed)
+        size = held(_shortened(changed))
         if size <= usable(capacity, headroom):
-            return FirstLayout(_values(changed), size)
+            return FirstLayout(_values(changed), held(changed))
         closest = min(closest, size)
     what = f"{base.model.name or 'the model'} on {base.gpus} GPUs"
     if closest == math.inf:
@@ -123,6 +124,13 @@ def _laid_out(base: Scenario, tried: _Tried) -> Scenario | None:
         return None if broken_rules(changed) else changed
     except InputError:
         return None
+
+
+def _shortened(scenario: Scenario) -> Scenario:
+    """With no more microbatches than fill the pipeline several times: bytes grow no further, what counts them does."""
+    enough = _ROUNDS * scenario.parallel.pp * scenario.dp * scenario.training.micro_batch
+    batch = min(scenario.training.global_batch, enough)
+    return scenario.model_copy(update={"training": scenario.training.model_copy(update={"global_batch": batch})})
 
 
 def _values(scenario: Scenario) -> dict[str, Any]:
