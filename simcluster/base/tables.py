@@ -7,13 +7,15 @@ from dataclasses import fields, is_dataclass
 from numbers import Number
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from simcluster.base.shown import Shown
+
 if TYPE_CHECKING:
     from pandas import DataFrame as DataFrame
 
 T = TypeVar("T")
 
 
-class Records(list[T]):
+class Records(Shown, list[T]):
     """A list of answers that is a table as well: ``records.table``, a row each."""
 
     @property

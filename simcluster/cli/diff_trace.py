@@ -33,7 +33,7 @@ def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
     if ranks is not None and args.gantt is None:
         raise InputError(f"--ranks {args.ranks}: picks rows of a picture; name its file with --gantt")
     found = diff_trace(scenario, args.other, kernels=args.kernels, steps=_steps(args.steps))
-    common.answer(args, lambda: _text(found), found.to_dict)
+    common.answer(args, lambda: text_of(found), found.to_dict)
     common.draw((args.gantt, lambda: _gantt(found, ranks)))
 
 
@@ -57,7 +57,7 @@ def _gantt(found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
     return plots.compare_gantts(both, ranks=ranks, rows="rank", title=title, said=said, labels=False)
 
 
-def _text(found: TraceDifference) -> str:
+def text_of(found: TraceDifference) -> str:
     ranks, of = len(found.computed), found.result.facts.ranks
     recorded = f"{len(found.steps)} step{'s' * (len(found.steps) > 1)} of {ranks} of {of} ranks"
     head = [f"simulated: {found.names[0]}", f"trace:     {found.names[1]} ({recorded})"]

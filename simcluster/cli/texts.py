@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from simcluster.schedules.comparison import PlayedSchedule
     from simcluster.studies.long_run.advised import Advice
     from simcluster.studies.long_run.comparing import PolicyComparison
+    from simcluster.studies.own_trace.difference import TraceDifference
     from simcluster.studies.search.plan import Found
     from simcluster.studies.whatif.difference import Difference
     from simcluster.studies.whatif.job_memory import JobMemory
@@ -66,6 +67,12 @@ def _cluster(cluster: Cluster) -> str:
 
 def _difference(found: Difference) -> str:
     from simcluster.cli.diff import text_of
+
+    return text_of(found)
+
+
+def _trace_difference(found: TraceDifference) -> str:
+    from simcluster.cli.diff_trace import text_of
 
     return text_of(found)
 
@@ -130,5 +137,7 @@ SHOWN: Mapping[str, Callable[[Any], str | None]] = {
     "Scenario": _scenario,
     "StateLadder": _ladder,
     "Stragglers": _stragglers,
+    "FirstScenario": lambda found: found.text(),
+    "TraceDifference": _trace_difference,
 }
 """By the name of the class; "" for all others."""

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from simcluster.schedules.comparison import PlayedSchedule
     from simcluster.studies.kernels import KernelRow
     from simcluster.studies.launch.check import LaunchCheck
+    from simcluster.studies.launch.first import FirstScenario
     from simcluster.studies.long_run.advised import Advice
     from simcluster.studies.long_run.comparing import PolicyComparison
     from simcluster.studies.long_run.replays import FailureReplay
     from simcluster.studies.long_run.train_stages import StagedTraining
     from simcluster.studies.long_run.training_run import TrainingRun
     from simcluster.studies.multi_job import Shared
+    from simcluster.studies.own_trace.difference import TraceDifference
     from simcluster.studies.search.plan import Found, Ranked
     from simcluster.studies.whatif.difference import Difference
     from simcluster.studies.whatif.free import Free
@@ -93,6 +95,19 @@ def _difference(found: Difference) -> str:
         for name, each in zip(found.names, (found.base, found.other), strict=True)
     )
     return f"Difference({' -> '.join(sides)}: {found.seconds / found.base.step_time:+.1%})"
+
+
+def _trace_difference(found: TraceDifference) -> str:
+    one, two = found.names
+    sides = (
+        f"{clipped(one, _NAME // 2)} {format_seconds(found.played.seconds)}",
+        f"{clipped(two, _NAME // 2)} {format_seconds(found.recorded.seconds)}",
+    )
+    return f"TraceDifference({' -> '.join(sides)}: {found.seconds / found.played.seconds:+.1%})"
+
+
+def _first(found: FirstScenario) -> str:
+    return _named(found, found.scenario.name, f"{found.scenario.gpus:,} GPUs", clipped(found.summary(), 90))
 
 
 def _stragglers(found: Stragglers) -> str:
@@ -245,6 +260,7 @@ SHOWN: Mapping[str, Callable[[Any], str]] = {
     "Difference": _difference,
     "Distribution": _distribution,
     "FailureReplay": _replay,
+    "FirstScenario": _first,
     "Found": _found,
     "Free": _free,
     "JobMemory": _memory,
@@ -265,6 +281,7 @@ SHOWN: Mapping[str, Callable[[Any], str]] = {
     "StagedTraining": _staged,
     "StateLadder": _ladder,
     "Stragglers": _stragglers,
+    "TraceDifference": _trace_difference,
     "TrainingRun": _training,
     "Walls": _walls,
 }

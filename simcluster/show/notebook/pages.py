@@ -250,13 +250,16 @@ def _memory(found: JobMemory) -> str:
     return cell(head(found.scenario.name, whole), table, element("pre", _at_most(str(found)), class_="block"))
 
 
-def _training(training: TrainingRun | StagedTraining) -> str:
-    """Where the days went that were not productive, and the summary."""
-    import pandas as pd
+def _training(training: TrainingRun) -> str:
+    return _weeks(training, {str(fate): float(seconds) for fate, seconds in training.breakdown["mean_s"].items()})
 
-    fates = training.breakdown
-    fates = fates["mean_s"] if isinstance(fates, pd.DataFrame) else fates
-    parts = {str(fate): float(seconds) for fate, seconds in fates.items()}
+
+def _staged(training: StagedTraining) -> str:
+    return _weeks(training, {str(fate): float(seconds) for fate, seconds in training.breakdown.items()})
+
+
+def _weeks(training: TrainingRun | StagedTraining, parts: Mapping[str, float]) -> str:
+    """Where the days went that were not productive, seconds by fate, and the summary."""
     wall = sum(parts.values())
     numbers = figures(
         ("days", f"{wall / 86400:,.4g}", "on average"),
@@ -312,7 +315,7 @@ SHOWN: Mapping[str, Callable[[Any], str]] = {
     "Result": _result,
     "Run": _run,
     "Scenario": _scenario,
-    "StagedTraining": _training,
+    "StagedTraining": _staged,
     "Stragglers": _stragglers,
     "TrainingRun": _training,
 }

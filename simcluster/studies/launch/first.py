@@ -12,6 +12,7 @@ from typing import Any
 
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.catalogue.models import model_document
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
@@ -39,8 +40,8 @@ _OPTIONAL = (
 """Sections that a file may have besides, with an example of each."""
 
 
-@dataclass(frozen=True)
-class FirstScenario:
+@dataclass(frozen=True, repr=False)
+class FirstScenario(Shown):
     """A scenario made for a model on a cluster: its ``document``, as short as a file may be, and its ``layout``."""
 
     document: Mapping[str, Any]

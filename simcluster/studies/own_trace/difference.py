@@ -9,6 +9,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.shown import Shown
 from simcluster.interop.kineto import ProfiledJob, load_profiles
 from simcluster.interop.kineto.kernel_kinds import UNMATCHED, KernelNames
 from simcluster.simulate import ResultLike, result_of
@@ -27,7 +28,7 @@ _OF_REPLAYS = ("pauses of streams", "which streams waited", "some kernels have n
 
 
 @dataclass(frozen=True, repr=False)
-class TraceDifference(StepPair):
+class TraceDifference(Shown, StepPair):
     """By how many seconds a recorded step is longer than the simulated one, and why: ``StepPair``, told."""
 
     def sentences(self) -> list[str]:
@@ -37,9 +38,6 @@ class TraceDifference(StepPair):
     def in_words(self) -> str:
         """A short paragraph: how much, by what, and on whom."""
         return " ".join(self.sentences())
-
-    def __repr__(self) -> str:
-        return f"<TraceDifference {self.names[1]!r} against {self.names[0]!r}: {self.seconds:+.6g} s a step>"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: seconds per step."""
