@@ -103,6 +103,14 @@ TIED = {"tie_word_embeddings": True}
 # Counts of the published weights: the "model size" of each model's page (its safetensors index), and
 # model.num_parameters() of transformers where that is rounded.
 DENSE = {
+    "Phi-3-mini-4k": (llama("phi3", 32, 3072, 8192, 32, 32, 32064), 3_821_079_552),
+    "phi-4": (llama("phi3", 40, 5120, 17920, 40, 10, 100352), 14_659_507_200),
+    "OLMo-2-1124-7B": (llama("olmo2", 32, 4096, 11008, 32, 32, 100352), 7_298_617_344),
+    "SmolLM3-3B": (llama("smollm3", 36, 2048, 11008, 16, 4, 128256), 3_075_098_624),
+    "Seed-OSS-36B": (llama("seed_oss", 64, 5120, 27648, 80, 8, 155136, head_dim=128), 36_151_104_512),
+    "GLM-4-9B-0414": (llama("glm4", 40, 4096, 13696, 32, 2, 151552, head_dim=128, attention_bias=True), 9_400_279_040),
+    "stablelm-2-1_6b": (llama("stablelm", 24, 2048, 5632, 32, 32, 100352, use_qkv_bias=True), 1_644_515_328),
+    "starcoder2-7b": (llama("starcoder2", 32, 4608, 18432, 36, 4, 49152), 7_173_923_840),
     "Llama-2-7b": (llama("llama", 32, 4096, 11008, 32, 32, 32000), 6_738_415_616),
     "Llama-2-13b": (llama("llama", 40, 5120, 13824, 40, 40, 32000), 13_015_864_320),
     "Llama-2-70b": (llama("llama", 80, 8192, 28672, 64, 8, 32000), 68_976_648_192),

@@ -119,6 +119,19 @@ def test_what_a_shell_would_assign(text: str, value: str) -> None:
     assert after(text, "B") == value
 
 
+def test_options_without_a_value_and_arguments_of_the_script() -> None:
+    text = (
+        "#!/bin/bash\nif ! [ -d $TOKENS ]; then exit 1; fi\nN=$1\n"
+        'run="\n  torchrun --nproc_per_node $2 pretrain_gpt.py --num-layers $N --hidden-size 512 $more --bf16 $sp \\\n"'
+        "\n"
+        'if [ $3 = full ]; then run="$run --seq-length 64"; fi\nrun="$run |& tee $LOG"\neval $run\n'
+    )
+    found = arguments_of_script(text, "x.sh", fixed={"1": "8", "2": "4", "3": "full"}, beside=lambda name: None)
+    assert found.options == {"num-layers": ("8",), "hidden-size": ("512",), "bf16": (), "seq-length": ("64",)}
+    assert found.gpus == 4
+    assert any("taken as unset: more, sp" in sentence for sentence in found.assumed)
+
+
 def test_nothing_is_run(tmp_path: Path) -> None:
     target = tmp_path / "made"
     read(

@@ -124,6 +124,10 @@ def test_every_key_is_accounted_for() -> None:
         ({"training__mixed_precision_reduce": '"bfloat16"'}, {"memory_recipe": "mixed-16"}),
         ({"training__global_batch_size": "64"}, {"global_batch": 64, "micro_batch": 1}),
         ({"model__flavor": '"70B"'}, {"preset": "llama3-70b"}),
+        (
+            {"model__flavor": '"405B"', "parallelism__pipeline_parallel_degree": "8"},
+            {"preset": "llama3-405b", "layers_per_stage": "auto"},
+        ),
     ],
 )
 def test_single_keys(values: dict[str, str], expected: dict[str, Any]) -> None:

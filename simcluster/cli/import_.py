@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -176,11 +177,13 @@ def _for_megatron(args: argparse.Namespace) -> dict[str, Any]:
     given: dict[str, str] = {}
     for text in args.arg or []:
         name, equals, value = text.partition("=")
-        if not equals or not name.replace("_", "a").isalnum():
+        if not equals or not (name == "@" or name.replace("_", "a").isalnum()):
             raise InputError(
                 f"--arg {text[:40]!r}: write NAME=VALUE, as in --arg GBS=512 (or 1=... for its first argument)"
             )
         given[name] = value
+    for number, word in enumerate(shlex.split(given.pop("@", "")), 1):
+        given.setdefault(str(number), word)
     folder = Path(args.file).parent
 
     def beside(name: str) -> str | None:

@@ -75,7 +75,8 @@ def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
 def for_a_shell(word: str) -> str:
     """The complaint about a value that only a shell knows; nothing where the word is plain."""
     shell = _SHELL.search(word)
-    return f"{shell[0][:40]} is for a shell to fill in, and nothing is run here; write its value" if shell else ""
+    what = "is for a shell to fill in, and nothing is run here; write its value (of a script: --arg NAME=VALUE)"
+    return f"{shell[0][:40]} {what}" if shell else ""
 
 
 def _options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:

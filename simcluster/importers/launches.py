@@ -48,7 +48,9 @@ def arguments_of_script(
     words, around = equal[0]
     if len({tuple(other) for other, _ in equal}) > 1:
         state.assumed[f"the first of {len(equal)} trainings that the script starts"] = None
-    found = from_words([word for word in words if not _empty(word, state)], repeated=True)
+    before = ["", *words[:-1]]
+    kept = [word for word, behind in zip(words, before, strict=True) if not _empty(word, behind, state)]
+    found = from_words(kept, repeated=True)
     if state.unset:
         names = ", ".join(state.unset)
         state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None
@@ -66,9 +68,6 @@ def arguments_of_script(
         found,
         options=options,
         launched=_processes(found.launcher, around, gpus_per_node),
-        problems=tuple(
-            problem.replace("write its value", "give it with --arg NAME=VALUE") for problem in found.problems
-        ),
         assumed=tuple(state.assumed),
     )
 
@@ -91,12 +90,14 @@ def _known(words: Sequence[str]) -> int:
     return len(names & MAPPED.keys())
 
 
-def _empty(word: str, state: State) -> bool:
-    """Whether a word is a variable for more options that nobody has set, which a shell leaves out."""
+def _empty(word: str, behind: str, state: State) -> bool:
+    """Whether a word is a variable that nobody has set, which a shell leaves out; as an option's value it stays."""
     found = _ALONE.fullmatch(word)
-    if not found or not re.search(
-        r"ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS?|EXTRA|CMD|[@*]$", found[1], re.IGNORECASE
-    ):
+    if not found:
+        return False
+    name = behind.lstrip("-").replace("_", "-")
+    value = behind.startswith("--") and "=" not in behind and MAPPED.get(name) != "flag"
+    if value and not re.search(r"ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS?|EXTRA|CMD", found[1], re.IGNORECASE):
         return False
     state.unset[found[1]] = None
     return True

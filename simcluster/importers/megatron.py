@@ -125,7 +125,7 @@ def _sections(run: Options, gpus: int | None, launched: int | None, available: i
         if model:
             pipeline = run.problems.of(pipeline_of, run, model["layers"], parallel["pp"])
         if training is not None and pipeline is not None:
-            overlap = run.problems.of(_overlap, run, training, pipeline, parallel["tp"])
+            overlap = run.problems.of(_overlap, run, training, pipeline, parallel)
     run.problems.tell()
     return {
         **({"gpus": gpus} if gpus else {}),
@@ -184,10 +184,16 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
     return model
 
 
-def _overlap(run: Options, training: Mapping[str, Any], pipeline: Mapping[str, Any], tp: int) -> dict[str, Any]:
+def _overlap(
+    run: Options, training: Mapping[str, Any], pipeline: Mapping[str, Any], parallel: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields of ``Overlap``."""
+    tp, sharded = parallel["tp"], parallel["zero"] > 0
+    if run.flag("overlap-param-gather") and not sharded:
+        run.assumed.append("overlap-param-gather says nothing without use-distributed-optimizer")
     overlap: dict[str, Any] = {
         "grad_reduce": run.flag("overlap-grad-reduce"),
-        "param_gather": run.flag("overlap-param-gather"),
+        "param_gather": run.flag("overlap-param-gather") and sharded,
         "tensor": tp > 1 and not run.flag("no-async-tensor-model-parallel-allreduce"),
     }
     schedule = pipeline.get("schedule")

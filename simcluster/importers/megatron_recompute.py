@@ -10,6 +10,9 @@ _PARTS = {"core_attn": 1, "layernorm": 0, "moe_act": 0, "mla_up_proj": 0, "share
 """Parts of a layer that can be run again, and how much of its forward that is: 2 most, 1 as is modelled, 0 little."""
 
 
+_OF_EXPERTS = ("moe", "moe_act", "shared_experts")
+
+
 def recompute_of(run: Options) -> dict[str, Any]:
     """Fields of ``Training``; InputError for parts of a layer that are not known."""
     granularity, method = run.get("recompute-granularity"), run.get("recompute-method")
@@ -34,6 +37,10 @@ def _parts(run: Options) -> dict[str, Any]:
     strange = next((module for module in modules if module not in _PARTS), None)
     if strange:
         raise run.error("recompute-modules", f"{strange[:40]!r} is not known; known: {', '.join(_PARTS)}")
+    if run.get("num-experts") is None:
+        modules = [module for module in modules if module not in _OF_EXPERTS] or ["none"]
+    if modules == ["none"]:
+        return {}
     if modules == ["core_attn"]:
         return {"recompute": "selective"}
     most = max(_PARTS[module] for module in modules)

@@ -29,9 +29,9 @@ def vocabulary_of(run: Options) -> int:
             f"{run.source}: the size of the vocabulary is in the tokenizer, not in the arguments; add "
             "--vocab-size, as in --vocab-size 128256 (Llama 3)"
         )
-    known = next((part for part in TOKENIZERS if part in (name or "").lower()), None)
+    known = next((part for part in TOKENIZERS if part in f"{name} {kind}".lower()), None)
     if known:
-        run.assumed.append(f"{name} has {TOKENIZERS[known]} tokens")
+        run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens")
         return TOKENIZERS[known]
     alike = _alike(run)
     if alike:

@@ -119,6 +119,10 @@ class _Job:
             document["overlap"]["tensor_pieces"] = parallel["tp"]
         compiled = self._is("compile.enable") or self._is("training.compile")
         document["software"] = "torch-compile" if compiled else "torch-eager"
+        slices = parallel["pp"] * (document["pipeline"] or {}).get("chunks", 1)
+        if parallel["pp"] > 1 and self._layers(document["model"]) % slices:
+            document["pipeline"]["layers_per_stage"] = "auto"
+            self._assumed.append(f"the layers do not come out even on {slices} slices: cut by their times")
         document = {key: value for key, value in document.items() if value != {}}
         return Imported(
             document, tuple(self._given.values()), tuple(self._no_effect), tuple(self._assumed),
@@ -241,6 +245,9 @@ class _Job:
                 "activation_checkpoint.selective_ac_option", f"{shown(option)} is neither op nor a number"
             )
         return {"recompute": "full", **({"recompute_every": int(option)} if int(option) > 1 else {})}
+
+    def _layers(self, model: Mapping[str, Any]) -> int:
+        return int((model_document(model["preset"]) if "preset" in model else model)["layers"])
 
     def _operators(self) -> dict[str, Any]:
         """Every second product again, which is modelled for plain layers."""

@@ -129,7 +129,7 @@ def _words(words: list[str], state: State) -> bool | None:
 def _unary(sign: str, operand: str, state: State) -> bool | None:
     if sign in _OF_FILES:
         state.leaned += 1
-        return state.taken_as_unset(operand) != "" if operand else False
+        return bool(operand)
     if sign == "-v":
         return state.get(operand) is not None
     text = state.taken_as_unset(operand)
