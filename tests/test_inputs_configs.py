@@ -52,6 +52,10 @@ def test_options_in_yaml_with_what_they_share() -> None:
         ("MODEL_ARGS:\n  --num-layers: 2\n  --num-tokens-to-generate: 3\n", "runs a model that is trained"),
         ("MODEL_ARGS:\n  --num-layers: 2\n  --grpo-group-size: 3\n", "is reinforcement learning"),
         ("MODEL_ARGS:\n  trainer.devices: 2\n", "its options are NeMo's"),
+        ("MODEL_ARGS:\n  --hybrid-attention-ratio: 0.08\n  --spec: a b\n", "are not all attention and MLP"),
+        ("MODEL_ARGS:\n  --encoder-num-layers: 2\n  --decoder-num-layers: 2\n", "a model with an encoder"),
+        ("MODEL_ARGS:\n  --vocab-file: ${D}/bert_shard00/vocab.txt\n", "is of a model with an encoder"),
+        ("MODEL_ARGS:\n  --img-h: 336\n  --num-layers: 2\n", "a model of images"),
         ("MODEL_ARGS: 7\n", "MODEL_ARGS holds no options"),
     ],
 )

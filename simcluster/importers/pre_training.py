@@ -17,6 +17,13 @@ _PROGRAMS = {
     r"pretrain_(mamba|hybrid)": "trains a model with layers that are not all attention and MLP: not modelled",
 }
 _OPTIONS = {
+    "has layers that are not all attention and MLP, which alone are modelled": ("hybrid-", "mamba-", "is-hybrid-model"),
+    "is of a model with an encoder, and decoders alone are modelled": (
+        "decoder-seq-length", "decoder-num-layers", "bert-", "retro-"
+    ),
+    "is of a model of images, and decoders of text alone are modelled": (
+        "img-h", "img-w", "patch-dim", "vision-", "language-model-type", "num-image-tokens"
+    ),
     "is reinforcement learning, whose step is more than one of pre-training": (
         "perform-rl-step", "grpo-", "langrl-", "rl-"
     ),
@@ -25,6 +32,10 @@ _OPTIONS = {
         "prompts", "top-p", "top-k",
     ),
 }  # fmt: skip
+
+
+_OFF = ("0", "0.0", "false", "none")
+_OF_ENCODERS = re.compile(r"(^|[/_-])(bert|t5)([/_-]|wordpiece)", re.IGNORECASE)
 
 
 def require_pre_training(arguments: Arguments, source: str) -> None:
@@ -36,12 +47,19 @@ def require_pre_training(arguments: Arguments, source: str) -> None:
             raise InputError(f"{source}: {name} {what}")
     if any(option.startswith(("trainer.", "model.config.")) for option in arguments.options):
         raise InputError(f"{source}: its options are NeMo's, not Megatron-LM's; write simcluster import nemo")
+    for name in ("tokenizer-type", "vocab-file", "data-path"):
+        words = " ".join(arguments.options.get(name, ()))
+        if _OF_ENCODERS.search(words):
+            raise InputError(
+                f"{source}: --{name} {words[:60]} is of a model with an encoder, and decoders are modelled"
+            )
     mode = arguments.options.get("mode")
     if mode:
         kinds = {"rl": "reinforcement learning", "inference": "inference"}
         raise InputError(f"{source}: MODE {mode[0][:20]} is {kinds.get(mode[0], 'no pre-training')}, not pre-training")
     trains = any(option in arguments.options for option in ("train-iters", "train-samples", "train-tokens"))
     for what, names in _OPTIONS.items():
-        found = next((option for option in arguments.options if option.startswith(names)), None)
+        given = (name for name, words in arguments.options.items() if " ".join(words).lower() not in _OFF)
+        found = next((option for option in given if option.startswith(names)), None)
         if found and not (trains and what.startswith("runs")):
             raise InputError(f"{source}: --{found} {what}")
