@@ -64,13 +64,14 @@ def test_titles_say_which_faults_are_played(
     captured = capsys.readouterr()
     assert f"\nfaults: {slow}; {jitter}" in captured.out
     assert f"\nfaults: {slow}; {jitter}" in titles[0]
-    assert captured.err == ""
+    assert captured.err == f"wrote {options[-1]}\n"
     assert main(["run", scenario, "--set", f"faults=[{JITTER}]", *options]) == 0
     captured = capsys.readouterr()
     assert f"\nfaults: {jitter}" in captured.out
     assert f"\nfaults: {jitter}" in titles[1]
     assert captured.err == (
         f"note: faults=... takes the place of the scenario's own faults ({slow}); faults+=... adds to them\n"
+        f"wrote {options[-1]}\n"
     )
     assert main(["run", scenario, "--set", "faults=[]", "-q"]) == 0
     assert "faults:" not in capsys.readouterr().out
