@@ -114,6 +114,7 @@ def test_kinds_of_kernels_sum_to_what_is_computed(tiny: Result, same: Path) -> N
 def test_causes_sum_to_the_difference(slow: TraceDifference) -> None:
     assert sum(slow.causes.values()) == pytest.approx(slow.seconds, abs=1e-12)
     assert list(slow.causes) == [cause for cause in CAUSES if cause in slow.causes]
+    assert slow.table.sum().tolist() == pytest.approx([slow.played.seconds, slow.recorded.seconds, slow.seconds])
 
 
 def test_a_slow_gpu_is_named_with_what_it_takes_longer(tiny: Result, slow: TraceDifference) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
@@ -21,6 +21,9 @@ from simcluster.studies.own_trace.recorded import of_stretches, partial, recorde
 from simcluster.studies.own_trace.side import KernelTime
 from simcluster.studies.own_trace.states import account
 from simcluster.studies.own_trace.words import in_words
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _NOTHING = KernelTime(0.0, 0.0)
 _OF_REPLAYS = ("pauses of streams", "which streams waited", "some kernels have no launch", "profiles of CPUs")
@@ -38,6 +41,19 @@ class TraceDifference(Shown, StepPair):
     def in_words(self) -> str:
         """A short paragraph: how much, by what, and on whom."""
         return " ".join(self.sentences())
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Seconds a step by cause, simulated and recorded, with the difference; they sum to the steps."""
+        import pandas as pd
+
+        sides = {
+            name: [side.states.get(cause, 0.0) for cause in self.causes]
+            for name, side in (("simulated", self.played), ("recorded", self.recorded))
+        }
+        return pd.DataFrame(
+            {**sides, "difference": list(self.causes.values())}, index=pd.Index(self.causes, name="cause")
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: seconds per step."""
