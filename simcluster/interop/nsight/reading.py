@@ -83,7 +83,8 @@ def read_export(path: Path, first_rank: int, notes: list[str]) -> list[RankProfi
     found = []
     for place, unit in enumerate(units):
         process = unit[0]
-        profile = RankProfile(path.name, first + place, host, origin, Groups(), on_device=True)
+        file = path.name if len(units) == 1 else f"{path.name}, rank {first + place}"  # files tell ranks apart
+        profile = RankProfile(file, first + place, host, origin, Groups(), on_device=True)
         _fill(profile, works[unit], calls.get(process, {}), ranges.get(process, ()), names)
         found.append(profile)
     return found
