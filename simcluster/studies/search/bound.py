@@ -20,18 +20,22 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
-from simcluster.model import shards
-from simcluster.planning.parallel import Plan
-from simcluster.planning.works import Collective, Transfer
+from simcluster.planning.works import Transfer
 from simcluster.scenario.job import methods_of
-from simcluster.scenario.memory_plan import ELEMENT_BYTES
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, play
 from simcluster.schedules.actions import Kind
 from simcluster.studies.search.free_links import Call, Least, Way
 from simcluster.studies.search.pass_times import (
+    LayerShape,
     LeastPassTimes,
+    PassParts,
+    grid_of,
+    is_spread,
+    least_over_tp,
+    parts_of,
+    plan_of_layout,
     shape_of_layout,
     slice_times,
     times_of,
@@ -39,14 +43,16 @@ from simcluster.studies.search.pass_times import (
 )
 from simcluster.studies.search.pipelines import PipelineRoute, Stage, pipeline_of
 from simcluster.studies.search.space import Layout
+from simcluster.studies.search.stage_calls import StageCalls
 
 ROUNDING = 1e-6
 Known = TypeVar("Known")
 
 
-def grid_of(layout: Layout) -> object:
-    """What decides which ranks talk to which."""
-    return layout.gpus, layout.tp, layout.pp, layout.order
+def _near(layout: Layout) -> object:
+    """What decides the tp groups of a layout, and who shares its layers."""
+    order = () if tp_is_fastest(layout) else (layout.pp, layout.order)
+    return layout.gpus, layout.tp, order, layout[11:]
 
 
 class Bounds:
@@ -55,9 +61,11 @@ class Bounds:
     def __init__(self, base: Scenario, layouts: Sequence[Layout]) -> None:
         """``layouts`` are all that will be asked for."""
         self.base = base
-        self._shapes = list(dict.fromkeys(map(shape_of_layout, layouts)))
         self._methods = methods_of(base)
         self._known: dict[object, Any] = {}
+        self._alike: dict[object, dict[LayerShape, Layout]] = {}  # layouts of all shapes that share tp groups
+        for layout in layouts:
+            self._alike.setdefault(_near(layout), {}).setdefault(shape_of_layout(layout), layout)
 
     def _once(self, name: object, make: Callable[[], Known]) -> Known:
         """What is known under this name, worked out when it is first asked for."""
@@ -70,7 +78,8 @@ class Bounds:
 
     def outline(self, layout: Layout) -> float:
         """Passes, fill and drain, norm and optimizer."""
-        times, stages = self.times(layout), self._outlined(layout)
+        times = self._near_times(layout)
+        stages = self._outlined(layout, times)
         if stages is None:
             return (1 - ROUNDING) * self._mean(layout, times)
         slowest: dict[tuple[int, bool, bool], Stage] = {}  # of stages that hold as much
@@ -79,11 +88,12 @@ class Bounds:
             if held not in slowest or stage.seconds > slowest[held].seconds:
                 slowest[held] = stage
         few = list(slowest.values())
-        return self._with_optimizer(layout, times, few, [stage.seconds for stage in few], [(0.0, 0.0)] * len(few))
+        return self._with_optimizer(layout, few, [stage.seconds for stage in few], [(0.0, 0.0)] * len(few))
 
     def with_ends(self, layout: Layout) -> float:
         """With what blocks at the ends, and sends."""
-        times, stages = self.times(layout), self._outlined(layout)
+        times = self.times(layout)
+        stages = self._outlined(layout, times)
         if stages is None:
             return self.outline(layout)
         least = self._least(layout)
@@ -91,26 +101,47 @@ class Bounds:
         sent = self._sent(layout, least) if self._sends_block else [0.0] * layout.pp
         known = zip(stages, sent, beside, strict=True)
         ends = [stage.seconds + many * sending + held_up for stage, sending, (held_up, _) in known]
-        found = self._with_optimizer(layout, times, stages, ends, self._tails(layout, stages, least))
+        found = self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least))
         return max(found, (1 - ROUNDING) * max(lane for _, lane in beside))
 
     def with_schedule(self, layout: Layout) -> float:
         """With the schedule played; InputError if it cannot be."""
-        times, stages = self.times(layout), self._outlined(layout)
+        times = self.times(layout)
+        stages = self._outlined(layout, times)
         if stages is None or SCHEDULES[layout.schedule].made_for_times:
             return self.with_ends(layout)
         least = self._least(layout)
         ends = self._schedule_ends(layout, times, least)
-        found = self._with_optimizer(layout, times, stages, ends, self._tails(layout, stages, least))
+        found = self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least))
         return max(found, self.with_ends(layout))
 
     # --- what it is made of -------------------------------------------------------------------------------------------
 
     def times(self, layout: Layout) -> LeastPassTimes:
-        """Least times of the layout's passes."""
-        name = "times", layout.gpus, layout.tp, () if tp_is_fastest(layout) else (layout.pp, layout.order)
-        shapes = (shape for shape in self._shapes if layout.tp > 1 or not shape.sequence_parallel)
-        return self._once(name, lambda: times_of(self.base, layout, list(shapes)))[shape_of_layout(layout)]
+        """Least times of the layout's passes, with all that they talk over tp, cp and ep."""
+        if not is_spread(layout):
+            return self._near_times(layout)
+        return self._once(("times", grid_of(layout), shape_of_layout(layout)), lambda: self._times_of(layout))
+
+    def _near_times(self, layout: Layout) -> LeastPassTimes:
+        """The same without what they talk over cp and ep, which many layouts share."""
+        found = self._once(("times", _near(layout)), lambda: self._near_of(layout))
+        return found[shape_of_layout(layout)]
+
+    def _near_of(self, layout: Layout) -> dict[LayerShape, LeastPassTimes]:
+        """Of all shapes at once: how long calls take is asked of groups, for many calls together."""
+        parts = {shape: self._parts(each) for shape, each in self._alike[_near(layout)].items()}
+        calls = [call for each in parts.values() for call in each.calls]
+        least = {call: 0.0 for call in calls} | dict(least_over_tp(self.base, layout, calls))
+        return {shape: times_of(self.base, each, least) for shape, each in parts.items()}
+
+    def _times_of(self, layout: Layout) -> LeastPassTimes:
+        parts, of_stages = self._parts(layout), self._least(layout)
+        return times_of(self.base, parts, {call: min(least[call] for least in of_stages) for call in parts.calls})
+
+    def _parts(self, layout: Layout) -> PassParts:
+        name = "parts", layout.gpus, layout.tp, shape_of_layout(layout)
+        return self._once(name, lambda: parts_of(self.base, layout))
 
     def pipeline(self, layout: Layout) -> PipelineRoute | None:
         """How the model lies on the stages, where the schedule's name tells."""
@@ -125,16 +156,16 @@ class Bounds:
     def _sends_block(self) -> bool:
         return not self.base.overlap.pipeline and self.base.pipeline.p2p == "async"
 
-    def _outlined(self, layout: Layout) -> list[Stage] | None:
+    def _outlined(self, layout: Layout, times: LeastPassTimes) -> list[Stage] | None:
         """The stages, None where the cut or the way through them is not known by the name of the schedule."""
-        fastest = () if tp_is_fastest(layout) else layout.order
-        return self._once(("stages", *layout[:9], fastest), lambda: self._stages_of(layout))
+        name = "stages", id(times), layout.pp, layout.dp, layout.schedule, layout.chunks
+        return self._once(name, lambda: self._stages_of(layout, times))
 
-    def _stages_of(self, layout: Layout) -> list[Stage] | None:
+    def _stages_of(self, layout: Layout, times: LeastPassTimes) -> list[Stage] | None:
         pipeline = self.pipeline(layout)
         if pipeline is None:
             return None
-        times, many = self.times(layout), self.microbatches(layout)
+        many = self.microbatches(layout)
         split = SCHEDULES[layout.schedule].splits_backward
         slices = slice_times(pipeline, times)
         forward = [each["F"] for each in slices]
@@ -145,7 +176,7 @@ class Bounds:
             first = held.slices[0]
             work = many * sum(forward[number] + backward[number] for number in held.slices)
             drain = 0.0 if split else backwards[first]
-            found.append(Stage(forwards[first], work, drain, held.layers, held.first, held.last))
+            found.append(Stage(forwards[first], work, drain, *held[1:]))
         return found
 
     def _mean(self, layout: Layout, times: LeastPassTimes) -> float:
@@ -154,99 +185,47 @@ class Bounds:
         each = whole["F"] + min(whole["B"], whole["I"] + whole["W"])
         return self.microbatches(layout) * each / layout.pp
 
-    def _parameters(self, layout: Layout, stage: Stage) -> int:
-        return shards.stage_parameters_per_tp_rank(
-            self.base.model, layout.tp, layers=stage.layers, first=stage.first, last=stage.last
-        )
+    def calls(self, layout: Layout) -> StageCalls:
+        """What its stages' ranks hold, reduce and gather."""
+        return self._once(("calls", grid_of(layout), layout.zero), lambda: StageCalls(self.base, layout))
 
     def _with_optimizer(
-        self, layout: Layout, times: LeastPassTimes, stages: Sequence[Stage], ends: Sequence[float],
-        tails: Sequence[tuple[float, float]],
+        self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], tails: Sequence[tuple[float, float]]
     ) -> float:  # fmt: skip
         """The step whose stages have done their passes at ``ends``, with what blocks behind them (``_tails``)."""
-        shared = self._replicas(layout) if layout.zero else 1
+        calls = self.calls(layout)
         done = before = 0.0
         for stage, end, (blocked, behind) in zip(stages, ends, tails, strict=True):
-            norm, update = self._update(times, self._parameters(layout, stage) / shared)
+            norm, update = self._update(calls, stage)
             done = max(done, update + behind)
             before = max(before, end + blocked + norm)
         return (1 - ROUNDING) * (before + done)
 
-    def _update(self, times: LeastPassTimes, parameters: float) -> tuple[float, float]:
-        """Seconds of gradient norm and optimizer on so many parameters."""
+    def _update(self, calls: StageCalls, stage: Stage) -> tuple[float, float]:
+        """Seconds of gradient norm and optimizer of a stage's ranks."""
 
         def seconds() -> tuple[float, float]:
-            on_gpu = self.base.memory.offload.optimizer == "none"
-            return times.data.norm_seconds(parameters), times.data.optimizer_seconds(parameters) if on_gpu else 0.0
+            parameters, on_gpu = calls.updated(calls.of(stage)), self.base.memory.offload.optimizer == "none"
+            return calls.data.norm_seconds(parameters), calls.data.optimizer_seconds(parameters) if on_gpu else 0.0
 
-        return self._once(("update", parameters), seconds)
-
-    def _replicas(self, layout: Layout) -> int:
-        return self.base.fsdp.shard_group or layout.dp if layout.zero == 3 else layout.dp
+        return self._once(("update", id(calls), stage[3:]), seconds)
 
     def _tails(
         self, layout: Layout, stages: Sequence[Stage], least: Sequence[Mapping[Call, float]]
     ) -> list[tuple[float, float]]:
         """Seconds over dp that block each stage behind its passes, and behind the optimizer."""
+        calls = self.calls(layout)
 
         def tail(stage: Stage, seconds: Mapping[Call, float]) -> tuple[float, float]:
-            calls = (*self._dp_calls(layout, stage), self._tied_call(layout, stage))
-            reduced, gathered, tied = (seconds[call] if call else 0.0 for call in calls)
-            return reduced + tied, gathered
+            reduced, gathered = calls.behind(calls.of(stage))
+            return sum(seconds[call] for call in (*reduced, *calls.tied(stage))), sum(seconds[call] for call in gathered)
 
-        name = "tails", grid_of(layout), layout.schedule, layout.chunks, layout.zero
+        name = "tails", id(calls), layout.schedule, layout.chunks
         return self._once(name, lambda: list(map(tail, stages, least)))
-
-    def _dp_calls(self, layout: Layout, stage: Stage) -> tuple[Collective | None, Collective | None]:
-        """The reduction and the gather over dp that block, if they do."""
-        overlap, data = self.base.overlap, self.times(layout).data
-        parameters = self._parameters(layout, stage)
-        reduce_ = gather = None
-        if layout.dp > 1 and layout.zero < 2 and not overlap.grad_reduce:
-            kind = "reduce_scatter" if layout.zero else "all_reduce"
-            reduce_ = Collective(kind, "dp", parameters * data.gradient_bytes)
-        if layout.dp > 1 and layout.zero in (1, 2) and not overlap.param_gather:
-            gather = Collective("all_gather", "dp", parameters * data.parameter_bytes)
-        return reduce_, gather
-
-    def _tied_call(self, layout: Layout, stage: Stage) -> Collective | None:
-        """The sum of the gradients of tied embeddings that are on two stages, for one of these."""
-        if not self.base.model.tied_embeddings or stage.first == stage.last:
-            return None
-        share = self._replicas(layout) if layout.zero == 3 else 1
-        size = (
-            shards.lm_head_parameters_per_tp_rank(self.base.model, layout.tp) * self.times(layout).data.gradient_bytes
-        )
-        return Collective("all_reduce", "embedding", size / share)
-
-    def _each_calls(self, layout: Layout, number: int) -> tuple[Collective, ...]:
-        """What goes over dp again and again: under ZeRO 2 a slice's gradients, if they block, by its number on the
-        stage; under ZeRO 3 the gather and the reduction of a full unit of layers."""
-        pipeline, data = self.pipeline(layout), self.times(layout).data
-        if layout.dp == 1 or layout.zero < 2 or self.base.fsdp.shard_group or pipeline is None:
-            return ()
-        if layout.zero == 2:
-            if self.base.overlap.grad_reduce:
-                return ()
-            sizes = [self._slice_parameters(layout, pipeline, each) for each in pipeline.held[number].slices]
-            return tuple(Collective("reduce_scatter", "dp", size * data.gradient_bytes) for size in sizes if size)
-        size = self.base.fsdp.unit_layers * shards.layer_parameters_per_tp_rank(self.base.model, layout.tp)
-        gathered = size * ELEMENT_BYTES[self.base.training.precision]
-        return Collective("all_gather", "dp", gathered), Collective("reduce_scatter", "dp", size * data.gradient_bytes)
-
-    def _slice_parameters(self, layout: Layout, pipeline: PipelineRoute, number: int) -> float:
-        """Parameters of a slice on a rank of tp, as they are reduced."""
-        first, last = number == 0, number == len(pipeline.counts) - 1
-        layers, model = pipeline.counts[number], self.base.model
-        both = pipeline.route[0][0] == pipeline.route[-1][0]
-        found = shards.stage_parameters_per_tp_rank(model, layout.tp, layers=layers, first=first, last=last)
-        if last and not first and both and model.tied_embeddings:  # one copy serves both ends
-            found -= shards.lm_head_parameters_per_tp_rank(model, layout.tp)
-        return found
 
     def _over_dp(self, layout: Layout, least: Sequence[Mapping[Call, float]]) -> list[tuple[float, float]]:
         """Of every stage."""
-        name = "over dp", grid_of(layout), layout.schedule, layout.chunks, layout.zero, layout.micro_batch
+        name = "over dp", id(self.calls(layout)), layout.schedule, layout.chunks, layout.micro_batch
         return self._once(name, lambda: [self._over_dp_of(layout, number, each) for number, each in enumerate(least)])
 
     def _over_dp_of(self, layout: Layout, number: int, least: Mapping[Call, float]) -> tuple[float, float]:
@@ -256,19 +235,17 @@ class Bounds:
         last reduction; so they all come one after the other.  Units that may stay from forward to backward (as many as
         are there at once) are not counted, nor units that are not full.
         """
-        calls = self._each_calls(layout, number)
-        if not calls:
-            return 0.0, 0.0
-        seconds, many, fsdp = [least[call] for call in calls], self.microbatches(layout), self.base.fsdp
+        calls, pipeline = self.calls(layout), self.pipeline(layout)
+        many, fsdp, overlap = self.microbatches(layout), self.base.fsdp, self.base.overlap
         times = many if fsdp.sync_every_microbatch else 1
-        if layout.zero == 2:
-            return times * sum(seconds), 0.0
-        pipeline, overlap = self.pipeline(layout), self.base.overlap
         assert pipeline is not None
+        if layout.zero < 3:
+            return times * sum(least[call] for call in calls.each_slice(pipeline, number)), 0.0
+        gather, reduction = (sum(least[call] for call in each) for each in calls.each_unit())
         stays = (fsdp.prefetch if overlap.param_gather else 0) + 1
         units = [pipeline.counts[each] // fsdp.unit_layers for each in pipeline.held[number].slices]
         again = sum(count + max(0, count - stays) for count in units) if fsdp.reshard_after_forward else 0
-        gathers, reductions = many * again * seconds[0], times * sum(units) * seconds[1]
+        gathers, reductions = many * again * gather, times * sum(units) * reduction
         together = max if fsdp.lanes == "two" else sum
         blocking = [
             time for time, beside in ((gathers, overlap.param_gather), (reductions, overlap.grad_reduce)) if not beside
@@ -277,7 +254,7 @@ class Bounds:
 
     def _sent(self, layout: Layout, least: Sequence[Mapping[Call, float]]) -> list[float]:
         """Seconds of the sends of every stage, of one microbatch."""
-        pipeline, size = self.pipeline(layout), self.times(layout).send_bytes
+        pipeline, size = self.pipeline(layout), self.times(layout).made_of.send_bytes
         assert pipeline is not None
 
         def sums() -> list[float]:
@@ -294,8 +271,7 @@ class Bounds:
         """Least seconds of calls over dp and between stages, of all layouts on the same grid of ranks."""
 
         def stages() -> list[Least]:
-            plan = Plan(tp=layout.tp, pp=layout.pp, dp=layout.dp, order=layout.order)
-            way = Way(plan, self.base.cluster.built, self._methods)
+            way = Way(plan_of_layout(layout), self.base.cluster.built, self._methods)
             return [Least(way, stage) for stage in range(layout.pp)]
 
         return self._once(("least", grid_of(layout)), stages)
@@ -309,7 +285,7 @@ class Bounds:
             schedule, pipeline = schedule_of(layout.on(self.base)), self.pipeline(layout)
             assert pipeline is not None
             sends = [
-                least[stage][Transfer(other, times.send_bytes)]
+                least[stage][Transfer(other, times.made_of.send_bytes)]
                 for (here, _), (there, _) in pairwise(pipeline.route)
                 for stage, other in ((here, there), (there, here))
                 if here != there
@@ -318,7 +294,8 @@ class Bounds:
             timing = play(schedule, self._costs(layout, times, schedule, pipeline, least), latency)
             return [max(row, default=0.0) for row in timing.ends]
 
-        return self._once(("ends", *layout[:9], layout.order), ends)
+        name = "ends", id(times), grid_of(layout), layout.schedule, layout.chunks, layout.dp
+        return self._once(name, ends)
 
     def _costs(
         self, layout: Layout, times: LeastPassTimes, schedule: Schedule, pipeline: PipelineRoute,
@@ -335,10 +312,10 @@ class Bounds:
             after = number + 1 if kind == "F" else number - 1
             if kind == "W":
                 return found
-            if times.gathered and 0 <= before < len(route) and route[before][0] != stage:
+            if times.made_of.gathered and 0 <= before < len(route) and route[before][0] != stage:
                 found += times.boundary[kind]
             if self._sends_block and 0 <= after < len(route) and route[after][0] != stage:
-                found += least[stage][Transfer(route[after][0], times.send_bytes)]
+                found += least[stage][Transfer(route[after][0], times.made_of.send_bytes)]
             return found
 
         return seconds

@@ -75,7 +75,9 @@ class BoundCache:
 
         All other rules have been asked (``space``); what is left depends on the schedule as it is made.
         """
-        name = layout.gpus, layout.pp, layout.dp, layout.micro_batch, layout.schedule, layout.chunks, layout.zero
+        spread = layout.cp, layout.ep, layout.etp
+        schedule = layout.micro_batch, layout.schedule, layout.chunks
+        name = layout.gpus, layout.pp, layout.dp, *schedule, layout.zero, *spread
         if name not in self._wrong:
             key = self.judge(layout).broken(layout)
             self._wrong[name] = REASONS.get(key, key)

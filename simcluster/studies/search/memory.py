@@ -7,18 +7,19 @@ slices keep of it, beside the model state; more where the schedule is known to d
 from __future__ import annotations
 
 from simcluster.model.recipes import state_bytes
-from simcluster.model.shards import stage_parameters_per_tp_rank
 from simcluster.planning.residency import LAYER, residencies
 from simcluster.scenario.fits import held
 from simcluster.scenario.memory_plan import recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
-from simcluster.studies.search.pass_times import LayerShape
+from simcluster.studies.search.pass_times import grid_of, shape_of_layout
 from simcluster.studies.search.pipelines import PipelineRoute, pipeline_of
 from simcluster.studies.search.space import Layout
+from simcluster.studies.search.stage_calls import StageCalls
 
-Kind = tuple[int, tuple[int, ...], int, bool, bool]
-"""The first stage of those that hold as much: layers of its slices, all of them, has it the model's ends."""
+Kind = tuple[int, tuple[int, ...], int, int, bool, bool]
+"""The first stage of those that hold as much: layers of its slices, all of them, those with experts, has it the
+model's ends."""
 
 
 class LayoutMemory:
@@ -30,6 +31,7 @@ class LayoutMemory:
         self._kept: dict[object, float] = {}
         self._pipelines: dict[object, list[Kind] | None] = {}
         self._states: dict[object, float] = {}
+        self._calls: dict[object, StageCalls] = {}
         self._most: dict[Layout, float] = {}
 
     def floor(self, layout: Layout) -> float:
@@ -39,9 +41,9 @@ class LayoutMemory:
             return 0.0
         kept, many = self._kept_of_layer(layout), self._base.training.global_batch // (layout.dp * layout.micro_batch)
         return max(
-            self._state(layout, layers, first, last)
+            self._state(layout, layers, mixtures, first, last)
             + kept * max(sum(slices), _alive(layout, stage, many) * min(slices))
-            for stage, slices, layers, first, last in stages
+            for stage, slices, layers, mixtures, first, last in stages
         )
 
     def most(self, layout: Layout) -> float:
@@ -60,14 +62,13 @@ class LayoutMemory:
             self._pipelines[name] = None if found is None else _kinds(found)
         return self._pipelines[name]
 
-    def _state(self, layout: Layout, layers: int, first: bool, last: bool) -> float:
-        name = layout.tp, layers, first, last, layout.zero, layout.dp
+    def _state(self, layout: Layout, layers: int, mixtures: int, first: bool, last: bool) -> float:
+        name = grid_of(layout), layout.zero, layers, mixtures, first, last
         if name not in self._states:
-            parameters = stage_parameters_per_tp_rank(
-                self._base.model, layout.tp, layers=layers, first=first, last=last
-            )
-            shards = (layout.zero == 3 and self._base.fsdp.shard_group) or layout.dp
-            state = state_bytes(parameters, self._recipe, zero=layout.zero, dp=shards)
+            calls = self._calls.setdefault(name[:2], StageCalls(self._base, layout))
+            held = calls.held(layers, mixtures, first=first, last=last)
+            state = state_bytes(held.common, self._recipe, zero=layout.zero, dp=calls.shards)
+            state += state_bytes(held.experts, self._recipe, zero=layout.zero, dp=calls.plan.expert_replicas)
             optimizer = state.optimizer if self._base.memory.offload.optimizer == "none" else 0.0
             self._states[name] = state.parameters + state.gradients + optimizer
         return self._states[name]
@@ -76,7 +77,7 @@ class LayoutMemory:
         """What the forward of a layer keeps of a microbatch, at the least."""
         if self._base.memory.offload.activations:
             return 0.0
-        name = layout.tp, LayerShape(layout.micro_batch, layout.sequence_parallel, layout.recompute)
+        name = layout.tp, shape_of_layout(layout)
         if name not in self._kept:
             blocks = residencies(self._base.model, shape_of(layout.on(self._base)))
             layers = range(self._base.model.layers)
@@ -91,7 +92,7 @@ def _alive(layout: Layout, stage: int, many: int) -> int:
 
 
 def _kinds(pipeline: PipelineRoute) -> list[Kind]:
-    found: dict[tuple[tuple[int, ...], int, bool, bool], int] = {}
-    for stage, (slices, layers, first, last) in enumerate(pipeline.held):
-        found.setdefault((tuple(pipeline.counts[number] for number in slices), layers, first, last), stage)
+    found: dict[tuple[tuple[int, ...], int, int, bool, bool], int] = {}
+    for stage, (slices, *rest) in enumerate(pipeline.held):
+        found.setdefault((tuple(pipeline.counts[number] for number in slices), *rest), stage)
     return [(stage, *kept) for kept, stage in found.items()]

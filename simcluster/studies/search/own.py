@@ -55,7 +55,8 @@ def ladder(base: Scenario) -> tuple[Rung, ...]:
     return tuple(_held(base, words, {**_ALONE, **changes}) for words, changes in _rungs(base))
 
 
-_ALONE = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.ep": 1, "parallel.zero": 0,
+_ALONE = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.cp_comm": "ring", "parallel.ep": 1,
+          "parallel.etp": None, "parallel.zero": 0,
           "parallel.sequence_parallel": False, "parallel.order": ["tp", "cp", "dp", "pp"], "pipeline.schedule": "1f1b",
           "pipeline.chunks": 1, "pipeline.layers_per_stage": None, "training.micro_batch": 1}  # fmt: skip
 

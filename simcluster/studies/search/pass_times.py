@@ -1,4 +1,4 @@
-"""What passes of a microbatch take at least: planned compute and own communication over tp, alone on free links.
+"""What passes of a microbatch take at least: planned compute and own communication over tp, cp and ep, alone on free links.
 
 A pass is cut into the parts it goes through: its layers, embedding, LM head.  A part's ops are a stretch of the pass's:
 whatever goes beside the main lane in it is joined before its last op, so the pass takes at least the sum of what the
@@ -8,14 +8,17 @@ packed with some.  What the host needs to issue kernels is beside all that and l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.faults.ranks import mean_attention
 from simcluster.model.layers import RankShape
-from simcluster.planning.job import DataParallel, Job
+from simcluster.model.transformer import Model
+from simcluster.planning.job import Job
 from simcluster.planning.ops import Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
@@ -38,80 +41,97 @@ class LayerShape(NamedTuple):
     micro_batch: int
     sequence_parallel: bool
     recompute: str
+    cp: int
+    cp_comm: str
+    ep: int
+    etp: int | None
+
+
+class Part(NamedTuple):
+    """A part of a pass: a layer that recomputes or does not, with or without experts; or one of the other parts."""
+
+    name: str
+    again: bool = False
+    mixture: bool = False
+
+
+EMBEDDING, LM_HEAD, BOUNDARY = Part("embedding"), Part("lm_head"), Part("boundary")
+
+
+@dataclass(frozen=True)
+class PassParts:
+    """Segments of the parts of a pass, by part and kind.  ``send_bytes`` cross a stage boundary by each rank;
+    ``gathered``: split over tp, so that a pass begins with gathering them."""
+
+    model: Model
+    shape: RankShape
+    segments: Mapping[tuple[Part, Kind], Segment]
+    send_bytes: float
+    gathered: bool
+
+    @cached_property
+    def calls(self) -> list[Collective]:
+        """All collectives, each once."""
+        ops = (op.work for segment in self.segments.values() for op in segment.ops)
+        return list(dict.fromkeys(work for work in ops if isinstance(work, Collective)))
 
 
 @dataclass(frozen=True)
 class LeastPassTimes:
-    """Least seconds of the parts of a pass, by kind.  ``send_bytes`` cross a stage boundary by each rank; ``gathered``:
-    split over tp, so that a pass begins with gathering them (``boundary``)."""
+    """Least seconds of the ``parts`` of a pass, by part and kind."""
 
-    shape: RankShape
-    plain: Sums
-    again: Sums
-    embedding: Sums
-    lm_head: Sums
-    boundary: Sums
-    send_bytes: float
-    gathered: bool
-    data: DataParallel
+    made_of: PassParts
+    parts: Mapping[Part, Sums]
     _known: dict[object, Sums] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def boundary(self) -> Sums:
+        """Seconds of gathering what arrives split over tp."""
+        return self.parts[BOUNDARY]
 
     def of(self, layers: range, *, embedding: bool, lm_head: bool) -> Sums:
         """Of a slice with these layers."""
-        again = sum(map(self.shape.recomputes, layers))
-        name = len(layers), again, embedding, lm_head
+        name = layers.start, layers.stop, embedding, lm_head
         if name not in self._known:
-            parts = [(self.plain, len(layers) - again), (self.again, again)]
-            parts += [(self.embedding, int(embedding)), (self.lm_head, int(lm_head))]
+            shape, model = self.made_of.shape, self.made_of.model
+            counts = Counter(Part("layer", shape.recomputes(layer), model.has_experts(layer)) for layer in layers)
+            parts = [(self.parts[part], count) for part, count in sorted(counts.items())]
+            parts += [(self.parts[EMBEDDING], int(embedding)), (self.parts[LM_HEAD], int(lm_head))]
             self._known[name] = {kind: sum(sums[kind] * count for sums, count in parts if count) for kind in KINDS}
         return self._known[name]
 
 
 def shape_of_layout(layout: Layout) -> LayerShape:
     """What decides its passes."""
-    return LayerShape(layout.micro_batch, layout.sequence_parallel, layout.recompute)
+    return LayerShape(layout.micro_batch, layout.sequence_parallel, layout.recompute, *layout[11:])
 
 
 def slice_times(pipeline: PipelineRoute, times: LeastPassTimes) -> list[Sums]:
     """Least seconds of the passes of every slice."""
     last = len(pipeline.counts) - 1
-    return [
-        times.of(pipeline.layers(number), embedding=number == 0, lm_head=number == last) for number in range(last + 1)
-    ]
+    return [times.of(layers, embedding=not number, lm_head=number == last) for number, layers in pipeline.numbered]
 
 
-def times_of(base: Scenario, layout: Layout, shapes: Sequence[LayerShape]) -> dict[LayerShape, LeastPassTimes]:
-    """The times of several shapes on the tp groups that a layout has."""
-    jobs = {shape: _job(base, layout, shape) for shape in shapes}
-    made = {shape: (_segments(job, shape_of(probe)), job, probe) for shape, (job, probe) in jobs.items()}
-    calls = [
-        op.work
-        for segments, *_ in made.values()
-        for segment in segments.values()
-        for op in segment.ops
-        if isinstance(op.work, Collective)
-    ]
-    least = _least(base, layout, calls)
+def parts_of(base: Scenario, layout: Layout) -> PassParts:
+    """The parts of a layout's passes: those of any other one on as many GPUs and tp ranks with such layers."""
+    job, probe = _job(base, layout)
+    split = layout.tp > 1 and (layout.sequence_parallel or base.pipeline.scatter_gather)
+    shape = shape_of(probe)
+    gathered = split and not layout.sequence_parallel
+    return PassParts(base.model, shape, _segments(job, shape), job.send_bytes, gathered)
+
+
+def times_of(base: Scenario, parts: PassParts, least: Mapping[Collective, float]) -> LeastPassTimes:
+    """The times of passes whose collectives take at ``least`` so many seconds."""
     attention = mean_attention(base.faults, base.seed, batch_of(base), base.dp)
-    found = {}
-    for shape, (segments, job, probe) in made.items():
-        seconds = {name: longest(segment, least, attention) for name, segment in segments.items()}
-        sums = {
-            part: {kind: seconds.get((part, kind), 0.0) for kind in KINDS}
-            for part in ("plain", "again", "embedding", "lm_head", "boundary")
-        }
-        split = layout.tp > 1 and (shape.sequence_parallel or base.pipeline.scatter_gather)
-        found[shape] = LeastPassTimes(
-            shape_of(probe), sums["plain"], sums["again"], sums["embedding"], sums["lm_head"], sums["boundary"],
-            send_bytes=job.send_bytes,
-            gathered=split and not shape.sequence_parallel, data=job.data_parallel,
-        )  # fmt: skip
-    return found
+    seconds = {name: longest(segment, least, attention) for name, segment in parts.segments.items()}
+    names = dict.fromkeys((*(part for part, _ in seconds), BOUNDARY))
+    return LeastPassTimes(parts, {part: {kind: seconds.get((part, kind), 0.0) for kind in KINDS} for part in names})
 
 
-def _least(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> Mapping[Collective, float]:
+def least_over_tp(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> Mapping[Collective, float]:
     """The least seconds of calls over tp, in any of the job's tp groups."""
-    wanted = list(dict.fromkeys(calls))
+    wanted = [call for call in dict.fromkeys(calls) if call.axis == "tp"]
     if not wanted:
         return {}
     plan = tp_groups(layout)
@@ -119,49 +139,64 @@ def _least(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> Mappi
     return {call: min(least[call] for least in of_stages) for call in wanted}
 
 
+def grid_of(layout: Layout) -> tuple[object, ...]:
+    """What decides which ranks talk to which."""
+    return layout.gpus, layout.tp, layout.pp, layout.order, layout.cp, layout.ep, layout.etp
+
+
+def plan_of_layout(layout: Layout) -> Plan:
+    """Its rank grid."""
+    sizes = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "cp": layout.cp, "ep": layout.ep}
+    return Plan(**sizes, order=layout.order, etp=layout.etp or 0)
+
+
+def is_spread(layout: Layout) -> bool:
+    """Do its passes talk over other axes than tp?"""
+    return layout.cp > 1 or layout.ep > 1
+
+
 def tp_groups(layout: Layout) -> Plan:
     """A plan with the tp groups of a layout: where tp is the fastest axis they do not depend on the others."""
     if tp_is_fastest(layout):
         return Plan(tp=layout.tp, dp=layout.gpus // layout.tp)
-    return Plan(tp=layout.tp, pp=layout.pp, dp=layout.dp, order=layout.order)
+    return plan_of_layout(layout)
 
 
 def tp_is_fastest(layout: Layout) -> bool:
     """Are the ranks of a tp group neighbours?"""
-    return layout.order.index("tp") < min(layout.order.index("dp"), layout.order.index("pp"))
+    slower = [layout.order.index(axis) for axis in ("cp", "dp", "pp") if axis != "cp" or layout.cp > 1]
+    return layout.order.index("tp") < min(slower)
 
 
-def _job(base: Scenario, layout: Layout, shape: LayerShape) -> tuple[Job, Scenario]:
+def _job(base: Scenario, layout: Layout) -> tuple[Job, Scenario]:
     """A job of one stage and one microbatch with these passes, and its scenario; its host takes no time to issue."""
-    replicas = layout.gpus // layout.tp
-    probe = layout._replace(pp=1, dp=replicas, schedule="1f1b", chunks=1, **shape._asdict()).on(base)
-    training = probe.training.model_copy(update={"global_batch": replicas * shape.micro_batch})
+    replicas = layout.gpus // (layout.tp * layout.cp)
+    probe = layout._replace(pp=1, dp=replicas, schedule="1f1b", chunks=1).on(base)
+    training = probe.training.model_copy(update={"global_batch": replicas * layout.micro_batch})
     pipeline = probe.pipeline.model_copy(update={"layers_per_stage": "even"})
     software = base.software and base.software.model_copy(update={"kernel": 0.0, "collective": 0.0, "microbatch": 0.0})
     probe = probe.model_copy(update={"training": training, "pipeline": pipeline, "software": software})
     return job_of(probe, base.cluster.device), probe
 
 
-def _segments(job: Job, shape: RankShape) -> dict[tuple[str, Kind], Segment]:
+def _segments(job: Job, shape: RankShape) -> dict[tuple[Part, Kind], Segment]:
     """The parts of a pass, each by itself, by part and kind."""
-    layers = range(job.model.layers)
-    parts = {"embedding": Pass((), embedding=True, begins=False), "lm_head": Pass((), lm_head=True, begins=False)}
-    for name, again in (("plain", False), ("again", True)):
-        layer = next((layer for layer in layers if shape.recomputes(layer) == again), None)
-        if layer is not None:
-            parts[name] = Pass((layer,), begins=False)
+    parts = {EMBEDDING: Pass((), embedding=True, begins=False), LM_HEAD: Pass((), lm_head=True, begins=False)}
+    for layer in range(job.model.layers):
+        part = Part("layer", shape.recomputes(layer), job.model.has_experts(layer))
+        parts.setdefault(part, Pass((layer,), begins=False))
     if shape.tp > 1:
-        parts["boundary"] = Pass((), boundary=True, begins=False)
+        parts[BOUNDARY] = Pass((), boundary=True, begins=False)
     passes = job.passes
     makers: dict[Kind, Callable[[Pass], Segment]] = {
         "F": passes.forward, "B": passes.backward, "I": passes.input_grad, "W": passes.weight_grad
     }  # fmt: skip
-    found: dict[tuple[str, Kind], Segment] = {}
+    found: dict[tuple[Part, Kind], Segment] = {}
     for name, part in parts.items():
         for kind, make in makers.items():
-            if name == "boundary" and kind == "W":
+            if name == BOUNDARY and kind == "W":
                 continue
-            if name == "embedding" and kind == "I" and not (shape.sequence_parallel and shape.tp > 1):
+            if name == EMBEDDING and kind == "I" and not (shape.sequence_parallel and shape.tp > 1):
                 continue  # nothing is before it
             found[name, kind] = make(part)
     return found

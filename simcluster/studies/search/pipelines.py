@@ -13,22 +13,25 @@ from simcluster.schedules.actions import Route
 
 
 class StageHoldings(NamedTuple):
-    """What a stage holds of the model: the numbers of its slices, its layers, and whether it has the model's ends."""
+    """What a stage holds of the model: the numbers of its slices, its layers, how many of these have experts, and
+    whether it has the model's ends."""
 
     slices: tuple[int, ...]
     layers: int
+    mixtures: int
     first: bool
     last: bool
 
 
 class Stage(NamedTuple):
     """What a stage does in a step, as the outline has it: seconds before and during its passes and behind, its layers,
-    and whether it holds the ends of the model."""
+    how many of these have experts, and whether it holds the ends of the model."""
 
     fill: float
     work: float
     drain: float
     layers: int
+    mixtures: int
     first: bool
     last: bool
 
@@ -39,15 +42,25 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class PipelineRoute:
-    """A route through the stages and the layers of each slice."""
+    """A route through the stages and the layers of each slice, and which layers have experts (none: no layer has)."""
 
     route: Route
     counts: tuple[int, ...]
+    mixtures: tuple[bool, ...] = ()
 
     def layers(self, number: int) -> range:
         """Numbers of the layers of one slice."""
         first = sum(self.counts[:number])
         return range(first, first + self.counts[number])
+
+    @cached_property
+    def numbered(self) -> list[tuple[int, range]]:
+        """Slices by their numbers, with their layers."""
+        return [(number, self.layers(number)) for number in range(len(self.counts))]
+
+    def mixtures_of(self, number: int) -> int:
+        """How many layers of one slice have experts."""
+        return sum(self.mixtures[layer] for layer in self.layers(number)) if self.mixtures else 0
 
     @cached_property
     def held(self) -> list[StageHoldings]:
@@ -56,7 +69,13 @@ class PipelineRoute:
         for number, (stage, _) in enumerate(self.route):
             own[stage].append(number)
         last = len(self.route) - 1
-        return [StageHoldings(tuple(each), sum(self.counts[n] for n in each), 0 in each, last in each) for each in own]
+        return [
+            StageHoldings(
+                tuple(each), sum(self.counts[n] for n in each), sum(map(self.mixtures_of, each)), 0 in each,
+                last in each,
+            )
+            for each in own
+        ]  # fmt: skip
 
 
 def route_of(schedule: str, pp: int, chunks: int) -> Route | None:
@@ -68,13 +87,14 @@ def route_of(schedule: str, pp: int, chunks: int) -> Route | None:
 def pipeline_of(base: Scenario, schedule: str, pp: int, chunks: int) -> PipelineRoute | None:
     """Route and cut; None where the name does not tell the way, the times of a run cut the model, or no cut goes."""
     route, wanted, layers = route_of(schedule, pp, chunks), base.pipeline.layers_per_stage, base.model.layers
+    mixtures = tuple(map(base.model.has_experts, range(layers))) if base.model.moe else ()
     if route is None or wanted == "auto":
         return None
     if wanted == "even":
-        return None if layers % len(route) else PipelineRoute(route, Slices.even(layers, len(route)).counts)
+        return None if layers % len(route) else PipelineRoute(route, Slices.even(layers, len(route)).counts, mixtures)
     if len(wanted) == len(route):
-        return PipelineRoute(route, wanted)
+        return PipelineRoute(route, wanted, mixtures)
     if len(wanted) != pp:
         return None
     stub = Schedule(schedule, ((),) * pp, 1, len(route) // pp, (route,), (0,))
-    return PipelineRoute(route, Slices.of_stages(wanted, stub).counts)
+    return PipelineRoute(route, Slices.of_stages(wanted, stub).counts, mixtures)

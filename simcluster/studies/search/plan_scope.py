@@ -15,7 +15,9 @@ PLAN = Scope(
     | paths(
         """
         engine
-        parallel: zero
+        model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
+        model.moe: first_dense_layers every offset router_bias
+        parallel: cp zero
         pipeline: schedule layers_per_stage p2p
         memory.offload: activations ahead optimizer bucket buffers host_update source
         overlap: grad_reduce param_gather
@@ -24,12 +26,6 @@ PLAN = Scope(
     limited={
         "checkpoint": Limited("checkpoint: layouts are searched without one; leave it out", (None,)),
         "data.loader": Limited("data.loader: layouts are searched with batches that are there; leave it out", (None,)),
-        "model.moe": Limited(
-            "model.moe: layouts are searched for dense models; for experts compare some, as in "
-            "simcluster compare SCENARIO --vary parallel.ep=1,8",
-            (None,),
-        ),
-        "parallel.cp": Limited("parallel.cp: layouts are searched without context parallelism; set 1", (1,)),
         "overlap.pairs": Limited(
             "overlap.pairs: layouts are searched with the halves of pairs one after the other; set false", (False,)
         ),

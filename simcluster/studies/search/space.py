@@ -1,8 +1,7 @@
 """The space of a plan: every way to lay a job out, what of it is legal, and why the rest is not.
 
-Rules are the scenario's own, asked about a few values at a time, since most depend on few: tp on the model's widths,
-the schedule on stages and chunks.  A layout that passes them all is checked as a whole before it is played.  Planning:
-nothing is timed.
+Rules are the scenario's own, asked about a few values at a time (``legal``).  A layout that passes them all is checked
+as a whole before it is played.  Planning: nothing is timed.
 """
 
 from __future__ import annotations
@@ -10,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple, get_args
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.suggestions import divisors
-from simcluster.scenario.pipeline_rules import schedule_rules, stage_rules
-from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.sections import Recompute
+from simcluster.scenario.sections import Parallel, Recompute
 from simcluster.schedules import SCHEDULES, schedules_with
-from simcluster.studies.search.pipelines import route_of
+from simcluster.studies.search.legal import REASONS, SAME, LayoutRules, broken_keys
 
 RECOMPUTE_TRIED = ("none", "selective", "full")
 ORDERS_TRIED = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
@@ -28,10 +26,17 @@ ORDERS_TRIED = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
 MOST_SEQUENCES = 16
 """The largest micro batch that is tried unless others are named."""
 ONE_CHUNK = (1,)
+COMMS: tuple[str, ...] = get_args(Parallel.model_fields["cp_comm"].annotation)
+LONG_SEQUENCE = 32_768
+"""Tokens from which on sequences are tried split over cp, unless sizes are named or the scenario has one."""
 
 AXES = (
     "parallel.tp",
     "parallel.pp",
+    "parallel.cp",
+    "parallel.cp_comm",
+    "parallel.ep",
+    "parallel.etp",
     "parallel.sequence_parallel",
     "training.micro_batch",
     "training.recompute",
@@ -40,25 +45,7 @@ AXES = (
     "parallel.zero",
     "parallel.order",
 )
-"""What a layout decides; dp is what tp and pp leave over."""
-
-SAME = "the same program as another layout"
-REASONS: Mapping[str, str] = {
-    "parallel": "tp x pp does not divide the GPUs",
-    "parallel.tp": "tp does not divide the heads or a width of the model",
-    "parallel.sequence_parallel": "sequence parallelism without tensor parallelism",
-    "parallel.pp": "pp does not divide the layers",
-    "pipeline.chunks": "pp x chunks does not divide the layers",
-    "pipeline.schedule": "the schedule cannot be made of these stages and microbatches",
-    "training.global_batch": "dp x micro batch does not divide the batch",
-    "training.recompute": "this recomputation needs another attention",
-    "fused core": "selective recompute of a fused core: slower than none, and frees but the statistics of its softmax",
-    "parallel.zero": "this ZeRO stage does not go with the rest of the scenario",
-    "groups": "the microbatches are no multiple of pp, as interleaving needs",
-    "one stage": "a schedule of several stages, and pp is 1",
-}
-"""Why a layout is none, by the key that breaks the rule."""
-
+"""What a layout decides; dp is what tp, pp and cp leave over."""
 
 class Layout(NamedTuple):
     """One way to lay the job out."""
@@ -74,6 +61,10 @@ class Layout(NamedTuple):
     chunks: int
     zero: int
     order: tuple[str, ...]
+    cp: int = 1
+    cp_comm: str = "ring"
+    ep: int = 1
+    etp: int | None = None
 
     def values(self) -> dict[str, Any]:
         """As changes of the scenario at dotted paths."""
@@ -82,6 +73,10 @@ class Layout(NamedTuple):
             "parallel.tp": self.tp,
             "parallel.pp": self.pp,
             "parallel.dp": self.dp,
+            "parallel.cp": self.cp,
+            "parallel.cp_comm": self.cp_comm,
+            "parallel.ep": self.ep,
+            "parallel.etp": self.etp,
             "parallel.sequence_parallel": self.sequence_parallel,
             "parallel.zero": self.zero,
             "parallel.order": list(self.order),
@@ -97,6 +92,7 @@ class Layout(NamedTuple):
             update={
                 "tp": self.tp, "pp": self.pp, "dp": self.dp, "zero": self.zero, "order": self.order,
                 "sequence_parallel": self.sequence_parallel,
+                "cp": self.cp, "cp_comm": self.cp_comm, "ep": self.ep, "etp": self.etp,
             }
         )  # fmt: skip
         pipeline = base.pipeline.model_copy(update={"schedule": self.schedule, "chunks": self.chunks})
@@ -136,138 +132,83 @@ class Space:
             for count in ([each for each in chunks if each > 1] if SCHEDULES[name].takes_chunks else ONE_CHUNK)
         ]
 
+    @cached_property
+    def spreads(self) -> list[tuple[int, str, int, int | None]]:
+        """Sizes of cp with the ways in which its ranks exchange, and of ep with the ranks that an expert is split over;
+        whose ranks are one has one way."""
+        contexts = [
+            (cp, comm)
+            for cp in self.tried["parallel.cp"]
+            for comm in (self.tried["parallel.cp_comm"] if cp > 1 else ("ring",))
+        ]
+        experts = [(ep, etp) for ep in self.tried["parallel.ep"] for etp in self.tried["parallel.etp"]]
+        return [(*context, *expert) for context in contexts for expert in experts]
+
     def _combinations(self) -> Iterator[tuple[Layout | None, str, int]]:
         """Every combination once: a layout, or why there are so many that are none."""
-        tried, rules = self.tried, _Rules(self.base, self.gpus)
+        tried, rules = self.tried, LayoutRules(self.base, self.gpus)
         inner = len(tried["training.recompute"]) * len(self.pairs) * len(tried["parallel.zero"])
         inner *= len(tried["parallel.order"])
         rest = len(tried["parallel.sequence_parallel"]) * len(tried["training.micro_batch"]) * inner
-        for tp in tried["parallel.tp"]:
-            for pp in tried["parallel.pp"]:
-                if self.gpus % (tp * pp):
-                    yield None, REASONS["parallel"], rest
-                    continue
-                dp = self.gpus // (tp * pp)
-                for sequence in tried["parallel.sequence_parallel"]:
-                    wrong = rules.tensor(tp, sequence)
-                    for micro in tried["training.micro_batch"]:
-                        reason = wrong or rules.batch(dp, micro)
-                        if reason:
-                            yield None, reason, inner
-                        else:
-                            yield from self._inner(rules, (tp, pp, dp, sequence, micro))
+        for tp, pp, spread in product(tried["parallel.tp"], tried["parallel.pp"], self.spreads):
+            cp, _, _, etp = spread
+            if self.gpus % (tp * pp * cp):
+                yield None, REASONS["parallel"], rest
+                continue
+            if etp == tp and None in tried["parallel.etp"]:
+                yield None, SAME, rest
+                continue
+            dp = self.gpus // (tp * pp * cp)
+            for sequence in tried["parallel.sequence_parallel"]:
+                wrong = rules.tensor(tp, sequence) or rules.spread(tp, sequence, *spread, dp)
+                for micro in tried["training.micro_batch"]:
+                    reason = wrong or rules.batch(dp, micro)
+                    if reason:
+                        yield None, reason, inner
+                    else:
+                        layout = Layout(self.gpus, tp, pp, dp, sequence, micro, "none", "1f1b", 1, 0, (), *spread)
+                        yield from self._inner(rules, layout)
 
-    def _inner(self, rules: _Rules, outer: tuple[int, int, int, bool, int]) -> Iterator[tuple[Layout | None, str, int]]:
-        tried = self.tried
-        tp, pp, dp, sequence, micro = outer
-        microbatches = self.base.training.global_batch // (dp * micro)
-        sharded = [(zero, rules.zero(dp, zero)) for zero in tried["parallel.zero"]]
-        orders = tried["parallel.order"]
-        last = len(sharded) * len(orders)
-        alone = next((zero for zero, wrong in sharded if not wrong), None)
-        for recompute in tried["training.recompute"]:
-            unlike = rules.recompute(recompute)
-            if (
-                recompute == "selective"
-                and self.base.training.attention == "fused"
-                and "none" in tried["training.recompute"]
-            ):
-                software = self.base.software
-                unlike = SAME if software and software.selective == "unfused-core" else REASONS["fused core"]
+    def _inner(self, rules: LayoutRules, outer: Layout) -> Iterator[tuple[Layout | None, str, int]]:
+        """Of sizes that are settled all ways to recompute, schedules, ZeRO stages and orders."""
+        orders, sharded = self.tried["parallel.order"], self._sharded(rules, outer)
+        sizes = {"tp": outer.tp, "cp": outer.cp, "dp": outer.dp, "pp": outer.pp}
+        grids: dict[tuple[str, ...], tuple[str, ...]] = {}  # orders of the axes that there are
+        for order in orders:
+            grids.setdefault(tuple(axis for axis in order if sizes[axis] > 1), order)
+        microbatches = self.base.training.global_batch // (outer.dp * outer.micro_batch)
+        before, behind = outer[:6], outer[11:]
+        for recompute in self.tried["training.recompute"]:
+            unlike = self._recomputes(rules, recompute)
             for schedule, chunks in self.pairs:
-                reason = unlike or rules.schedule(pp, schedule, chunks, microbatches)
+                reason = unlike or rules.schedule(outer.pp, schedule, chunks, microbatches)
                 if reason:
-                    yield None, reason, last
+                    yield None, reason, len(sharded) * len(orders)
                     continue
                 for zero, wrong in sharded:
-                    if not wrong and dp == 1 and zero != alone:
-                        wrong = SAME
                     if wrong:
                         yield None, wrong, len(orders)
                         continue
-                    seen: dict[tuple[str, ...], None] = {}
-                    for order in orders:
-                        sizes = {"tp": tp, "dp": dp, "pp": pp}
-                        grid = tuple(axis for axis in order if sizes.get(axis, 1) > 1)
-                        if grid in seen:
-                            yield None, SAME, 1
-                            continue
-                        seen[grid] = None
-                        yield (
-                            Layout(self.gpus, tp, pp, dp, sequence, micro, recompute, schedule, chunks, zero, order),
-                            "",
-                            0,
-                        )
+                    for order in grids.values():
+                        yield Layout(*before, recompute, schedule, chunks, zero, order, *behind), "", 0
+                    if len(grids) < len(orders):
+                        yield None, SAME, len(orders) - len(grids)
 
+    def _sharded(self, rules: LayoutRules, layout: Layout) -> list[tuple[int, str]]:
+        """The stages of ZeRO, each with what is wrong with it ("" for nothing)."""
+        replicas = layout.dp * layout.cp
+        found = [(zero, rules.zero(replicas, zero)) for zero in self.tried["parallel.zero"]]
+        if replicas > 1 or layout.etp is not None:
+            return found
+        alone = next((zero for zero, wrong in found if not wrong), None)
+        return [(zero, wrong or (SAME if zero != alone else "")) for zero, wrong in found]
 
-class _Rules:
-    """Answers to small questions about what is legal, each asked once."""
-
-    def __init__(self, base: Scenario, gpus: int) -> None:
-        self._base, self._gpus = base, gpus
-        self._known: dict[tuple[Any, ...], str] = {}
-
-    def tensor(self, tp: int, sequence: bool) -> str:
-        """What is wrong with a tp, "" for nothing."""
-        where = ("parallel.tp", "parallel.sequence_parallel")
-        return self._ask(("tensor", tp, sequence), where, tp=tp, sequence_parallel=sequence)
-
-    def zero(self, dp: int, zero: int) -> str:
-        """What is wrong with a ZeRO stage among so many replicas."""
-        where = ("parallel.zero", "overlap.param_gather", "fsdp")
-        found = self._ask(("zero", dp, zero), where, tp=self._gpus // dp, zero=zero)
-        return REASONS["parallel.zero"] if found else ""
-
-    def recompute(self, recompute: str) -> str:
+    def _recomputes(self, rules: LayoutRules, recompute: str) -> str:
         """What is wrong with a way to recompute."""
-        return self._ask(("recompute", recompute), ("training.recompute",), recompute=recompute)
-
-    def batch(self, dp: int, micro: int) -> str:
-        """What is wrong with a micro batch on so many replicas."""
-        return REASONS["training.global_batch"] if self._base.training.global_batch % (dp * micro) else ""
-
-    def schedule(self, pp: int, schedule: str, chunks: int, microbatches: int) -> str:
-        """What is wrong with a schedule, as far as stages, chunks and counts say it."""
-        if pp == 1 and schedule != "1f1b":
-            return REASONS["one stage"]
-        if SCHEDULES[schedule].in_groups and microbatches % pp:
-            return REASONS["groups"]
-        name = ("schedule", pp, schedule, chunks)
-        if name not in self._known:
-            pipeline = self._base.pipeline.model_copy(update={"schedule": schedule, "chunks": chunks})
-            parallel = self._base.parallel.model_copy(update={"tp": 1, "pp": pp})
-            probe = self._base.model_copy(update={"parallel": parallel, "pipeline": pipeline})
-            found = next(iter((*schedule_rules(probe), *stage_rules(probe))), None)
-            self._known[name] = REASONS[".".join(map(str, found[0]))] if found else ""
-            route, layers = route_of(schedule, pp, chunks), self._base.model.layers
-            if not found and route and pipeline.layers_per_stage == "even" and layers % len(route):
-                self._known[name] = REASONS["pipeline.chunks"]
-        return self._known[name]
-
-    def _ask(self, name: tuple[Any, ...], where: tuple[str, ...], *, recompute: str = "", **parallel: Any) -> str:
-        """The first complaint about one of these keys, of a scenario with one stage and nothing else unusual."""
-        if name not in self._known:
-            base = self._base
-            values = {"tp": 1, "sequence_parallel": False, "zero": 0, **parallel}
-            values |= {"pp": 1, "dp": self._gpus // values["tp"]}
-            training = base.training.model_copy(update={"recompute": recompute} if recompute else {})
-            probe = base.model_copy(
-                update={
-                    "gpus": self._gpus,
-                    "parallel": base.parallel.model_copy(update=values),
-                    "pipeline": base.pipeline.model_copy(update={"schedule": "1f1b", "chunks": 1}),
-                    "training": training,
-                }
-            )
-            self._known[name] = next(
-                (REASONS.get(key, key) for key in broken_keys(probe) if key.startswith(where)), ""
-            )  # fmt: skip
-        return self._known[name]
-
-
-def broken_keys(scenario: Scenario) -> list[str]:
-    """Keys of a scenario that break a rule."""
-    return [".".join(map(str, path)) for path, _ in broken_rules(scenario)]
+        tried, software = self.tried["training.recompute"], self.base.software
+        if recompute == "selective" and self.base.training.attention == "fused" and "none" in tried:
+            return SAME if software and software.selective == "unfused-core" else REASONS["fused core"]
+        return rules.recompute(recompute)
 
 
 def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Space:
@@ -294,6 +235,7 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
     tried: dict[str, Sequence[Any]] = {
         "parallel.tp": sizes,
         "parallel.pp": [size for size in sizes if size <= layers],
+        **_spread_tried(base, sizes),
         "parallel.sequence_parallel": (False, True),
         "training.micro_batch": [size for size in divisors(batch) if size <= MOST_SEQUENCES],
         "training.recompute": RECOMPUTE_TRIED,
@@ -307,12 +249,26 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
     return Space(base, gpus, tried)
 
 
+def _spread_tried(base: Scenario, sizes: Sequence[int]) -> dict[str, Sequence[Any]]:
+    """Sizes of cp where sequences are long, and of ep and etp where there are experts."""
+    long = base.parallel.cp > 1 or base.model.sequence_length >= LONG_SEQUENCE
+    moe = base.model.moe
+    return {
+        "parallel.cp": sizes if long else (1,),
+        "parallel.cp_comm": COMMS if long else ("ring",),
+        "parallel.ep": divisors(moe.experts) if moe else (1,),
+        "parallel.etp": (None, 1) if moe else (None,),
+    }
+
+
 def _require(path: str, value: object, base: Scenario) -> None:
     """InputError for a value that no scenario can have there."""
     whole = value if isinstance(value, int) and not isinstance(value, bool) else 0
     order = base.parallel.order
     wanted, fits = {
         "parallel.sequence_parallel": ("true or false", isinstance(value, bool)),
+        "parallel.cp_comm": (" or ".join(COMMS), value in COMMS),
+        "parallel.etp": ("1, or null for as many ranks as tp", value is None or value == 1),
         "training.recompute": (" or ".join(get_args(Recompute)), value in get_args(Recompute)),
         "pipeline.schedule": ("the name of a schedule", isinstance(value, str)),
         "parallel.zero": ("0, 1, 2 or 3", not isinstance(value, bool) and value in (0, 1, 2, 3)),
@@ -323,3 +279,6 @@ def _require(path: str, value: object, base: Scenario) -> None:
     }.get(path, ("a whole number from 1", whole > 0))
     if not fits:
         raise InputError(f"{path}: {shown(value)} cannot be tried; give {wanted}")
+
+
+__all__ = ["AXES", "REASONS", "Layout", "Space", "broken_keys", "space_of"]

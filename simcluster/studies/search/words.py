@@ -14,6 +14,9 @@ def name_of(ranked: Ranked) -> str:
     """A layout in a few words: tp 8, pp 8, dp 16, micro batch 1, interleaved x 3, ..."""
     layout = ranked.layout
     parts = [f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, micro batch {layout.micro_batch}"]
+    parts += [f"cp {layout.cp} ({layout.cp_comm.replace('_', ' ')})"] if layout.cp > 1 else []
+    parts += [f"ep {layout.ep}"] if layout.ep > 1 else []
+    parts += [f"etp {layout.etp}"] if layout.etp else []
     if layout.pp > 1:
         parts.append(layout.schedule + (f" x {layout.chunks}" if layout.chunks > 1 else ""))
     parts.append(f"recompute {layout.recompute}")
