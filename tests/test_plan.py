@@ -298,7 +298,7 @@ PLAIN = ["--vary", "pipeline.schedule=1f1b", "--vary", "training.recompute=none"
         (["--top", "0"], "top 0 must be at least 1"),
         (["--vary", "model.layers=4"], "model.layers is nothing that a plan decides"),
         (["--vary", "pipeline.schedule=1f1bb"], "did you mean '1f1b'"),
-        (["--vary", "parallel.tp=3"], "no layout on 8 GPUs is legal: tp x pp does not divide the GPUs"),
+        (["--vary", "parallel.tp=3"], "no layout on 8 GPUs is legal: tp x pp x cp does not divide the GPUs"),
         (["--vary", "parallel.tp=0"], "parallel.tp: 0 cannot be tried; give a whole number from 1"),
         (["--vary", "parallel.tp=[[1]]"], "parallel.tp: a list of 1 item cannot be tried"),
         (["--vary", "parallel.pp=true"], "parallel.pp: true cannot be tried"),

@@ -6,7 +6,7 @@ Every finished one is stored at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -26,6 +26,8 @@ from simcluster.simulate import replay
 from simcluster.studies.search.frontier import Candidate, Frontier
 from simcluster.studies.search.ranking import Ranking
 from simcluster.studies.search.space import Layout
+from simcluster.studies.sweep.alike import NotQuickError
+from simcluster.studies.sweep.quick import quick_numbers, quick_step
 from simcluster.symmetry.optimistic import OptimisticFold
 
 Row = dict[str, Any]
@@ -34,18 +36,30 @@ Progress = Callable[[int, float, float], object]
 
 
 def measured(text: str, layout: Layout, worth: float) -> Row:
-    """The numbers of a layout's step, played; with the account of where it went if it takes at most ``worth`` seconds.
+    """The numbers of a layout's step, played; with the account of where it went if it takes at most ``worth`` seconds,
+    or by the short way (``sweep.quick``), to the bit as long, without one.
 
     ``text`` is the base scenario's document, as JSON: a process reads it once.
     """
     try:
-        result = replay_on_trust(layout.on(_base(text)))
+        scenario = layout.on(_base(text))
+        try:
+            return {"status": "ok", "error": "", **quick_numbers(scenario, quick_step(scenario))}
+        except NotQuickError:
+            pass
+        result = replay_on_trust(scenario)
         row: Row = {"status": "ok", "error": "", **timed_numbers(result)}
         if result.step_time <= worth:
             row |= details(result)
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}
     return row
+
+
+def accounted(text: str, layout: Layout) -> Row:
+    """The numbers of a layout's step with the account of where it went."""
+    result = replay_on_trust(layout.on(_base(text)))
+    return {"status": "ok", "error": "", **timed_numbers(result), **details(result)}
 
 
 def details(result: Result) -> Row:
@@ -115,6 +129,7 @@ class LayoutPlayer:
                 if len(under_way) < self.workers:
                     continue
             if not under_way:
+                self.detail([number for _, number in ranking.best], frontier.layouts)
                 return ranking.best
             for future in [each for each in under_way if each in wait(under_way, return_when=FIRST_COMPLETED).done]:
                 done = under_way.pop(future)
@@ -127,13 +142,19 @@ class LayoutPlayer:
 
     def detailed(self, number: int, layout: Layout) -> Row:
         """The row of a layout that was played, with its account."""
-        row = self.rows[number]
-        if "account" not in row:
-            row = self._result(self._begin(layout, float("inf")))
-            self.store.forget([self._key(layout)])
-            self.store.add([(self._key(layout), row)])
+        self.detail([number], {number: layout})
+        return self.rows[number]
+
+    def detail(self, numbers: Iterable[int], layouts: Sequence[Layout] | Mapping[int, Layout]) -> None:
+        """Rows of layouts that were played get their accounts, as many at once as there are workers."""
+        lacking = {number: layouts[number] for number in numbers if "account" not in self.rows[number]}
+        begun = [(number, self._submit(accounted, layout)) for number, layout in lacking.items()]
+        for number, future in begun:
+            row, key = self._result(future), self._key(layouts[number])
+            assert row["step_time_s"] == self.rows[number]["step_time_s"], (layouts[number], row)
+            self.store.forget([key])
+            self.store.add([(key, row)])
             self.rows[number] = row
-        return row
 
     def _there(self, candidate: Candidate) -> Row | None:
         if candidate.number in self.rows:
@@ -156,10 +177,14 @@ class LayoutPlayer:
         ranking.add(score(candidate.layout, row["step_time_s"]), candidate.number)
 
     def _begin(self, layout: Layout, worth: float) -> Future[Row]:
+        return self._submit(measured, layout, worth)
+
+    def _submit(self, play: Callable[..., Row], layout: Layout, *values: float) -> Future[Row]:
+        """A layout played on the executor, or here."""
         if self.executor is not None:
-            return self.executor.submit(measured, self._text, layout, worth)
+            return self.executor.submit(play, self._text, layout, *values)
         future: Future[Row] = Future()
-        future.set_result(measured(self._text, layout, worth))
+        future.set_result(play(self._text, layout, *values))
         return future
 
     def _result(self, future: Future[Row]) -> Row:
