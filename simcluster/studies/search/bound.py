@@ -21,12 +21,13 @@ from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 from simcluster.planning.works import Transfer
-from simcluster.scenario.job import methods_of
+from simcluster.scenario.job import job_of, methods_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, play
 from simcluster.schedules.actions import Kind
 from simcluster.studies.search.free_links import Call, Least, Way
+from simcluster.studies.search.over_dp import in_buckets, over_dp, pressed
 from simcluster.studies.search.pass_times import (
     LayerShape,
     LeastPassTimes,
@@ -34,16 +35,19 @@ from simcluster.studies.search.pass_times import (
     grid_of,
     is_spread,
     least_over_tp,
+    least_pressures,
     parts_of,
     plan_of_layout,
     shape_of_layout,
     slice_times,
     times_of,
+    tp_groups,
     tp_is_fastest,
 )
-from simcluster.studies.search.pipelines import PipelineRoute, Stage, pipeline_of
+from simcluster.studies.search.pipelines import PipelineRoute, Stage, Turns, pipeline_of, turns_of
 from simcluster.studies.search.space import Layout
 from simcluster.studies.search.stage_calls import StageCalls
+from simcluster.studies.search.stretches import Occupied, together
 
 ROUNDING = 1e-6
 Known = TypeVar("Known")
@@ -101,8 +105,8 @@ class Bounds:
         sent = self._sent(layout, least) if self._sends_block else [0.0] * layout.pp
         known = zip(stages, sent, beside, strict=True)
         ends = [stage.seconds + many * sending + held_up for stage, sending, (held_up, _) in known]
-        found = self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least))
-        return max(found, (1 - ROUNDING) * max(lane for _, lane in beside))
+        ends = self._beside_dp(layout, times, stages, ends, beside)
+        return self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least))
 
     def with_schedule(self, layout: Layout) -> float:
         """With the schedule played; InputError if it cannot be."""
@@ -110,8 +114,11 @@ class Bounds:
         stages = self._outlined(layout, times)
         if stages is None or SCHEDULES[layout.schedule].made_for_times:
             return self.with_ends(layout)
-        least = self._least(layout)
-        ends = self._schedule_ends(layout, times, least)
+        least, schedule = self._least(layout), schedule_of(layout.on(self.base))
+        ends = self._schedule_ends(layout, times, least, schedule)
+        beside = self._lanes(layout, least, turns_of(schedule)) if layout.zero == 3 else self._buckets(layout, least)
+        alone = [stage.seconds for stage in stages]
+        ends = list(map(max, ends, self._beside_dp(layout, times, stages, alone, beside)))
         found = self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least))
         return max(found, self.with_ends(layout))
 
@@ -133,11 +140,19 @@ class Bounds:
         parts = {shape: self._parts(each) for shape, each in self._alike[_near(layout)].items()}
         calls = [call for each in parts.values() for call in each.calls]
         least = {call: 0.0 for call in calls} | dict(least_over_tp(self.base, layout, calls))
-        return {shape: times_of(self.base, each, least) for shape, each in parts.items()}
+        pressure = least_pressures(self.base, tp_groups(layout)) | dict.fromkeys(("cp", "ep"), 0.0)
+        return {shape: times_of(self.base, each, least, pressure) for shape, each in parts.items()}
 
     def _times_of(self, layout: Layout) -> LeastPassTimes:
         parts, of_stages = self._parts(layout), self._least(layout)
-        return times_of(self.base, parts, {call: min(least[call] for least in of_stages) for call in parts.calls})
+        least = {call: min(least[call] for least in of_stages) for call in parts.calls}
+        return times_of(self.base, parts, least, self._pressures(layout))
+
+    def _pressures(self, layout: Layout) -> dict[str, float]:
+        """How much communication presses at the least, by axis."""
+        return self._once(
+            ("pressures", grid_of(layout)), lambda: least_pressures(self.base, self.calls(layout).plan)
+        )  # fmt: skip
 
     def _parts(self, layout: Layout) -> PassParts:
         name = "parts", layout.gpus, layout.tp, shape_of_layout(layout)
@@ -226,31 +241,57 @@ class Bounds:
     def _over_dp(self, layout: Layout, least: Sequence[Mapping[Call, float]]) -> list[tuple[float, float]]:
         """Of every stage."""
         name = "over dp", id(self.calls(layout)), layout.schedule, layout.chunks, layout.micro_batch
-        return self._once(name, lambda: [self._over_dp_of(layout, number, each) for number, each in enumerate(least)])
+        return self._once(name, lambda: self._lanes(layout, least))
 
-    def _over_dp_of(self, layout: Layout, number: int, least: Mapping[Call, float]) -> tuple[float, float]:
-        """Seconds that a stage's passes are held up by what goes over dp meanwhile, and seconds of its dp lanes.
-
-        Without overlap a use of a unit waits for its gather, which begins when the use before it is over, and for the
-        last reduction; so they all come one after the other.  Units that may stay from forward to backward (as many as
-        are there at once) are not counted, nor units that are not full.
-        """
-        calls, pipeline = self.calls(layout), self.pipeline(layout)
-        many, fsdp, overlap = self.microbatches(layout), self.base.fsdp, self.base.overlap
-        times = many if fsdp.sync_every_microbatch else 1
+    def _lanes(
+        self, layout: Layout, least: Sequence[Mapping[Call, float]], turns: Turns | None = None
+    ) -> list[tuple[float, float]]:
+        """Of every stage seconds that hold up its passes, and of its dp lane, by what is known of its schedule."""
+        calls, pipeline, many = self.calls(layout), self.pipeline(layout), self.microbatches(layout)
         assert pipeline is not None
-        if layout.zero < 3:
-            return times * sum(least[call] for call in calls.each_slice(pipeline, number)), 0.0
-        gather, reduction = (sum(least[call] for call in each) for each in calls.each_unit())
-        stays = (fsdp.prefetch if overlap.param_gather else 0) + 1
-        units = [pipeline.counts[each] // fsdp.unit_layers for each in pipeline.held[number].slices]
-        again = sum(count + max(0, count - stays) for count in units) if fsdp.reshard_after_forward else 0
-        gathers, reductions = many * again * gather, times * sum(units) * reduction
-        together = max if fsdp.lanes == "two" else sum
-        blocking = [
-            time for time, beside in ((gathers, overlap.param_gather), (reductions, overlap.grad_reduce)) if not beside
+        return [over_dp(calls, pipeline, number, many, each, turns) for number, each in enumerate(least)]
+
+    def _buckets(self, layout: Layout, least: Sequence[Mapping[Call, float]]) -> list[tuple[float, float]]:
+        """Of every stage the same of what goes over dp in buckets beside its passes."""
+        calls = self.calls(layout)
+        if calls.plan.replicas == 1 or not (self.base.overlap.grad_reduce or self.base.overlap.param_gather):
+            return [(0.0, 0.0)] * layout.pp
+
+        def lanes() -> list[tuple[float, float]]:
+            job, many = job_of(layout.on(self.base), self.base.cluster.device), self.microbatches(layout)
+            return [(0.0, in_buckets(calls, job, number, many, each)) for number, each in enumerate(least)]
+
+        return self._once(("buckets", id(calls), layout.schedule, layout.chunks, layout.micro_batch), lanes)
+
+    def _beside_dp(
+        self, layout: Layout, times: LeastPassTimes, stages: Sequence[Stage], ends: Sequence[float],
+        beside: Sequence[tuple[float, float]],
+    ) -> list[float]:  # fmt: skip
+        """When all of a stage's passes and of what goes over dp meanwhile is over, of each stage, from when its passes
+        are, and their ``beside``."""
+        found = [max(end, lane) for end, (_, lane) in zip(ends, beside, strict=True)]
+        if SCHEDULES[layout.schedule].splits_backward or not any(lane for _, lane in beside):
+            return found
+        many, pressure, passes = self.microbatches(layout), self._pressures(layout)["dp"], self._passes(layout, times)
+        return [
+            max(end, pressed(own, many, pressure, end - stage.work, lane))
+            for end, own, stage, (_, lane) in zip(found, passes, stages, beside, strict=True)
         ]
-        return together([*blocking, 0.0]), together([gathers, reductions])
+
+    def _passes(self, layout: Layout, times: LeastPassTimes) -> list[Occupied]:
+        """Forward and backward of a microbatch on every stage."""
+        pipeline = self.pipeline(layout)
+        assert pipeline is not None
+        last = len(pipeline.counts) - 1
+
+        def slices() -> list[Occupied]:
+            each = [
+                times.with_backward(layers, embedding=not number, lm_head=number == last)
+                for number, layers in pipeline.numbered
+            ]
+            return [together([each[number] for number in held.slices]) for held in pipeline.held]
+
+        return self._once(("passes", id(times), layout.schedule, layout.pp, layout.chunks), slices)
 
     def _sent(self, layout: Layout, least: Sequence[Mapping[Call, float]]) -> list[float]:
         """Seconds of the sends of every stage, of one microbatch."""
@@ -277,12 +318,12 @@ class Bounds:
         return self._once(("least", grid_of(layout)), stages)
 
     def _schedule_ends(
-        self, layout: Layout, times: LeastPassTimes, least: Sequence[Mapping[Call, float]]
+        self, layout: Layout, times: LeastPassTimes, least: Sequence[Mapping[Call, float]], schedule: Schedule
     ) -> list[float]:
         """When the last action of every stage is over, at the least."""
 
         def ends() -> list[float]:
-            schedule, pipeline = schedule_of(layout.on(self.base)), self.pipeline(layout)
+            pipeline = self.pipeline(layout)
             assert pipeline is not None
             sends = [
                 least[stage][Transfer(other, times.made_of.send_bytes)]

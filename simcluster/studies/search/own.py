@@ -52,11 +52,12 @@ def ladder(base: Scenario) -> tuple[Rung, ...]:
 
     Each tells what the fullest GPU holds; the first that fits is the simplest layout that does.
     """
-    return tuple(_held(base, words, {**_ALONE, **changes}) for words, changes in _rungs(base))
+    whole = {} if base.parallel.cp_comm == "ring" else {"parallel.cp_comm": "ring"}
+    whole |= {} if base.parallel.etp is None else {"parallel.etp": None}
+    return tuple(_held(base, words, {**_ALONE, **whole, **changes}) for words, changes in _rungs(base))
 
 
-_ALONE = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.cp_comm": "ring", "parallel.ep": 1,
-          "parallel.etp": None, "parallel.zero": 0,
+_ALONE = {"parallel.tp": 1, "parallel.pp": 1, "parallel.cp": 1, "parallel.ep": 1, "parallel.zero": 0,
           "parallel.sequence_parallel": False, "parallel.order": ["tp", "cp", "dp", "pp"], "pipeline.schedule": "1f1b",
           "pipeline.chunks": 1, "pipeline.layers_per_stage": None, "training.micro_batch": 1}  # fmt: skip
 

@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from simcluster.base.errors import InputError
+import numpy as np
+
+from simcluster.devices.interference import Beside
+from simcluster.devices.sensitivity import interference_on
 from simcluster.faults.ranks import mean_attention
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
@@ -22,7 +25,7 @@ from simcluster.planning.job import Job
 from simcluster.planning.ops import Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
-from simcluster.planning.works import Collective, Compute, Host
+from simcluster.planning.works import Collective
 from simcluster.scenario.job import batch_of, job_of, methods_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
@@ -30,8 +33,10 @@ from simcluster.schedules.actions import Kind
 from simcluster.studies.search.free_links import least_seconds
 from simcluster.studies.search.pipelines import PipelineRoute
 from simcluster.studies.search.space import Layout
+from simcluster.studies.search.stretches import Occupied, occupied, together
 
 KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
+BOTH: tuple[Kind, Kind] = ("F", "B")
 Sums = Mapping[Kind, float]
 
 
@@ -78,10 +83,11 @@ class PassParts:
 
 @dataclass(frozen=True)
 class LeastPassTimes:
-    """Least seconds of the ``parts`` of a pass, by part and kind."""
+    """Least seconds of the ``parts`` of a pass, by part and kind, and what they are ``occupied`` with."""
 
     made_of: PassParts
     parts: Mapping[Part, Sums]
+    occupied: Mapping[tuple[Part, Kind], Occupied]
     _known: dict[object, Sums] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -93,12 +99,23 @@ class LeastPassTimes:
         """Of a slice with these layers."""
         name = layers.start, layers.stop, embedding, lm_head
         if name not in self._known:
-            shape, model = self.made_of.shape, self.made_of.model
-            counts = Counter(Part("layer", shape.recomputes(layer), model.has_experts(layer)) for layer in layers)
-            parts = [(self.parts[part], count) for part, count in sorted(counts.items())]
-            parts += [(self.parts[EMBEDDING], int(embedding)), (self.parts[LM_HEAD], int(lm_head))]
+            parts = [
+                (self.parts[part], count)
+                for part, count in self._counts(layers, embedding=embedding, lm_head=lm_head).items()
+            ]
             self._known[name] = {kind: sum(sums[kind] * count for sums, count in parts if count) for kind in KINDS}
         return self._known[name]
+
+    def with_backward(self, layers: range, *, embedding: bool, lm_head: bool) -> Occupied:
+        """Forward and whole backward of a slice with these layers."""
+        parts = self._counts(layers, embedding=embedding, lm_head=lm_head)
+        return together([self.occupied[part, kind] for part, count in parts.items() for kind in BOTH * count])
+
+    def _counts(self, layers: range, *, embedding: bool, lm_head: bool) -> dict[Part, int]:
+        """How often a slice goes through each part."""
+        shape, model = self.made_of.shape, self.made_of.model
+        counts = Counter(Part("layer", shape.recomputes(layer), model.has_experts(layer)) for layer in layers)
+        return {**dict(sorted(counts.items())), EMBEDDING: int(embedding), LM_HEAD: int(lm_head)}
 
 
 def shape_of_layout(layout: Layout) -> LayerShape:
@@ -121,12 +138,32 @@ def parts_of(base: Scenario, layout: Layout) -> PassParts:
     return PassParts(base.model, shape, _segments(job, shape), job.send_bytes, gathered)
 
 
-def times_of(base: Scenario, parts: PassParts, least: Mapping[Collective, float]) -> LeastPassTimes:
-    """The times of passes whose collectives take at ``least`` so many seconds."""
+def times_of(
+    base: Scenario, parts: PassParts, least: Mapping[Collective, float], pressure: Mapping[str, float]
+) -> LeastPassTimes:
+    """The times of passes whose collectives take at ``least`` so many seconds, and press at least so much by axis."""
     attention = mean_attention(base.faults, base.seed, batch_of(base), base.dp)
-    seconds = {name: longest(segment, least, attention) for name, segment in parts.segments.items()}
-    names = dict.fromkeys((*(part for part, _ in seconds), BOUNDARY))
-    return LeastPassTimes(parts, {part: {kind: seconds.get((part, kind), 0.0) for kind in KINDS} for part in names})
+    found = {name: occupied(segment, least, attention, pressure) for name, segment in parts.segments.items()}
+    names = dict.fromkeys((*(part for part, _ in found), BOUNDARY))
+    sums = {
+        part: {kind: found[part, kind].seconds if (part, kind) in found else 0.0 for kind in KINDS} for part in names
+    }
+    return LeastPassTimes(parts, sums, found)
+
+
+def least_pressures(base: Scenario, plan: Plan) -> dict[str, float]:
+    """How much collectives over tp, cp, ep and dp press computation beside them, by axis: at the least of any group's,
+    whatever they send."""
+    interference = interference_on(base.cluster.device, base.overlap.interference)
+    if interference is None:
+        return dict.fromkeys(("tp", "cp", "ep", "dp"), 0.0)
+    hosts = np.array(base.cluster.built.host_of)
+    found = {}
+    for axis in ("tp", "cp", "ep", "dp"):
+        where = hosts[plan.groups(axis)]
+        far = (where != where[:, :1]).any(axis=1)
+        found[axis] = min(interference.pressure(Beside(bool(each), 0.0)) for each in np.unique(far))
+    return found
 
 
 def least_over_tp(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> Mapping[Collective, float]:
@@ -200,26 +237,3 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[Part, Kind], Segment]:
                 continue  # nothing is before it
             found[name, kind] = make(part)
     return found
-
-
-def longest(segment: Segment, least: Mapping[Collective, float], attention: float) -> float:
-    """Seconds from its first op to its last, by its lanes and what ops wait for; without the host's lane.
-
-    ``attention``: the part of whole sequences' that packed documents leave, the mean of all microbatches, which a
-    search plays (``SequenceLengths.without``).
-    """
-    ends: list[float] = []
-    lanes: dict[str, float] = {}
-    for op in segment.ops:
-        begin = max([lanes.get(op.lane, 0.0), *(ends[other] for other in op.after)])
-        work = op.work
-        if type(work) not in (Compute, Collective, Host):
-            what = f"{type(work).__name__} ({op.name}); compare some, as in simcluster compare SCENARIO --vary tp=1,2"
-            raise InputError(f"plan: layouts are searched without {what}")
-        if isinstance(work, Collective):
-            seconds = least[work]
-        else:
-            seconds = 0.0 if op.lane == "host" else work.seconds - (1.0 - attention) * work.attention
-        ends.append(begin + seconds)
-        lanes[op.lane] = ends[-1]
-    return ends[-1]

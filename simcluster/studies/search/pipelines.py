@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from simcluster.planning.job import Slices
@@ -98,3 +100,18 @@ def pipeline_of(base: Scenario, schedule: str, pp: int, chunks: int) -> Pipeline
         return None
     stub = Schedule(schedule, ((),) * pp, 1, len(route) // pp, (route,), (0,))
     return PipelineRoute(route, Slices.of_stages(wanted, stub).counts, mixtures)
+
+
+Turns = Mapping[tuple[int, int], int]
+"""How often each stage goes from a forward on to a backward of the same chunk in a step, by stage and chunk."""
+
+
+def turns_of(schedule: Schedule) -> Turns:
+    """Of a schedule."""
+    found = {(stage, chunk): 0 for stage in range(len(schedule.rows)) for chunk in range(schedule.num_chunks)}
+    for stage, row in enumerate(schedule.rows):
+        passes = [action for action in row if action.kind != "W"]
+        for action, following in pairwise(passes):
+            if action.kind == "F" != following.kind and action.chunk == following.chunk:
+                found[stage, action.chunk] += 1
+    return found

@@ -23,7 +23,9 @@ from simcluster.results.numbers import columns_of, exposed_communication, timed_
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Base, Scenario, Variant, from_document
 from simcluster.simulate import replay
+from simcluster.step.planned import Planned, plan
 from simcluster.studies.search.frontier import Candidate, Frontier
+from simcluster.studies.search.programs_path import programs_path
 from simcluster.studies.search.ranking import Ranking
 from simcluster.studies.search.space import Layout
 from simcluster.studies.sweep.alike import NotQuickError
@@ -31,15 +33,19 @@ from simcluster.studies.sweep.quick import quick_numbers, quick_step
 from simcluster.symmetry.optimistic import OptimisticFold
 
 Row = dict[str, Any]
+BOUND = "bound_s"
+"""Of a row: the least seconds of a step by its whole programs."""
 Progress = Callable[[int, float, float], object]
 """Called with how many layouts are played, the k-th best score so far, and the bound of the next."""
 
 
-def measured(text: str, layout: Layout, worth: float) -> Row:
+def measured(text: str, layout: Layout, worth: float, soonest: float) -> Row:
     """The numbers of a layout's step, played; with the account of where it went if it takes at most ``worth`` seconds,
     or by the short way (``sweep.quick``), to the bit as long, without one.
 
-    ``text`` is the base scenario's document, as JSON: a process reads it once.
+    A step that by its whole programs takes more than ``soonest`` seconds is not played yet: the row has that bound.
+    With ``soonest`` infinite it is not asked for.  ``text`` is the base scenario's document, as JSON: a process reads
+    it once.
     """
     try:
         scenario = layout.on(_base(text))
@@ -47,8 +53,13 @@ def measured(text: str, layout: Layout, worth: float) -> Row:
             return {"status": "ok", "error": "", **quick_numbers(scenario, quick_step(scenario))}
         except NotQuickError:
             pass
-        result = replay_on_trust(scenario)
-        row: Row = {"status": "ok", "error": "", **timed_numbers(result)}
+        planned, row = plan(scenario), Row()
+        if soonest < float("inf"):
+            row = {BOUND: programs_path(scenario, planned.programs, planned.job.plan)}
+            if row[BOUND] > soonest:
+                return {"status": "later", "error": "", **row}
+        result = replay_on_trust(scenario, planned)
+        row = {"status": "ok", "error": "", **timed_numbers(result), **row}
         if result.step_time <= worth:
             row |= details(result)
     except InputError as problem:
@@ -72,14 +83,14 @@ def details(result: Result) -> Row:
     }
 
 
-def replay_on_trust(scenario: Scenario) -> Result:
+def replay_on_trust(scenario: Scenario, planned: Planned | None = None) -> Result:
     """``replay`` of a scenario without faults, with as few ranks as give the same times (``symmetry.optimistic``).
 
     Who was crowded is asked only where it can change anything: of 512 ranks that is as long as half a replay.
     """
-    trust = OptimisticFold()
+    trust, planned = OptimisticFold(), planned or plan(scenario)
     while True:
-        result = replay(scenario, trust=trust)
+        result = replay(scenario, trust=trust, planned=planned)
         if trust.settled or not trust.learn(crowded(result.lowered, result.record)):
             return result
 
@@ -122,8 +133,9 @@ class LayoutPlayer:
             if candidate is not None:
                 row = self._there(candidate)
                 if row is None:
-                    worth = limit / score(candidate.layout, 1.0)
-                    under_way[self._begin(candidate.layout, worth)] = candidate
+                    each = score(candidate.layout, 1.0)
+                    soonest = float("inf") if candidate.put_back else min(limit, frontier.soonest) / each
+                    under_way[self._begin(candidate.layout, limit / each, soonest)] = candidate
                 else:
                     self._note(candidate, row, frontier, score, ranking)
                 if len(under_way) < self.workers:
@@ -134,6 +146,10 @@ class LayoutPlayer:
             for future in [each for each in under_way if each in wait(under_way, return_when=FIRST_COMPLETED).done]:
                 done = under_way.pop(future)
                 row = self._result(future)
+                if row["status"] == "later":
+                    frontier.raise_bound(done, score(done.layout, row[BOUND]))
+                    frontier.put_back(done)
+                    continue
                 self.store.add([(self._key(done.layout), row)])
                 self.played += 1
                 self._note(done, row, frontier, score, ranking)
@@ -173,11 +189,13 @@ class LayoutPlayer:
         if row["status"] != "ok":
             frontier.refuse(candidate, "cannot be played: " + str(row["error"]).partition(";")[0])
             return
-        self.rows[candidate.number] = row
+        if BOUND in row:
+            frontier.raise_bound(candidate, score(candidate.layout, row[BOUND]))
+        self.rows[candidate.number] = {name: value for name, value in row.items() if name != BOUND}
         ranking.add(score(candidate.layout, row["step_time_s"]), candidate.number)
 
-    def _begin(self, layout: Layout, worth: float) -> Future[Row]:
-        return self._submit(measured, layout, worth)
+    def _begin(self, layout: Layout, worth: float, soonest: float) -> Future[Row]:
+        return self._submit(measured, layout, worth, soonest)
 
     def _submit(self, play: Callable[..., Row], layout: Layout, *values: float) -> Future[Row]:
         """A layout played on the executor, or here."""

@@ -60,9 +60,9 @@ class StageCalls:
         reduced = gathered = ()  # type: Calls
         if self.zero < 2 and not overlap.grad_reduce:
             kind = "reduce_scatter" if self.zero else "all_reduce"
-            reduced = self._over(kind, held, data.gradient_bytes)
+            reduced = self.over(kind, held, data.gradient_bytes)
         if self.zero in (1, 2) and not overlap.param_gather:
-            gathered = self._over("all_gather", held, data.parameter_bytes)
+            gathered = self.over("all_gather", held, data.parameter_bytes)
         return reduced, gathered
 
     def tied(self, stage: Stage) -> Calls:
@@ -81,7 +81,7 @@ class StageCalls:
         found: Calls = ()
         for each in pipeline.held[number].slices:
             held = self._of_slice(pipeline, each)
-            found += self._over("reduce_scatter", held, self.data.gradient_bytes)
+            found += self.over("reduce_scatter", held, self.data.gradient_bytes)
         return found
 
     def each_unit(self) -> tuple[Calls, Calls]:
@@ -94,7 +94,7 @@ class StageCalls:
             size * min(kind.experts for kind in self._kinds.values()),
         )
         data = self.data
-        return self._over("all_gather", held, data.parameter_bytes), self._over(
+        return self.over("all_gather", held, data.parameter_bytes), self.over(
             "reduce_scatter", held, data.gradient_bytes
         )
 
@@ -108,6 +108,6 @@ class StageCalls:
             return OwnedParameters(held.common - head, held.experts)
         return held
 
-    def _over(self, kind: str, held: OwnedParameters, each: float) -> Calls:
+    def over(self, kind: str, held: OwnedParameters, each: float) -> Calls:
         """Collectives over those who hold the same, one after the other."""
         return tuple(Collective(kind, axis, size) for axis, size in held.calls(self.plan, each))
