@@ -20,7 +20,7 @@ from simcluster.simulate import replay
 from simcluster.studies.search import playing
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.own import ladder
-from simcluster.studies.search.plan import Found, alone, plan
+from simcluster.studies.search.plan import Found, Ranked, alone, plan
 from simcluster.studies.search.space import Layout, broken_keys, space_of
 from simcluster.studies.search.words import name_of, why
 
@@ -144,9 +144,12 @@ def test_orders_that_are_one_program_are_one_row(found_few: Found, few: list[tup
 
 
 def test_zero_2_and_3_under_a_pipeline_have_a_note(found: Found) -> None:
-    said = {(each.layout.zero, each.layout.pp > 1): each.to_dict(found.base)["note"] for each in found.others}
-    assert "torchtitan launches it" in said[3, True]
-    assert {note for (zero, several), note in said.items() if zero < 2 or not several} == {""}
+    def note(zero: int, pp: int) -> str:
+        layout = Layout(8, 2, pp, 4 // pp, True, 1, "none", "1f1b", 1, zero, ("tp", "cp", "dp", "pp"))
+        return Ranked(0.0, layout, 0.0, {}).note(found.base)
+
+    assert "torchtitan launches it" in note(3, 2)
+    assert [note(3, 1), note(1, 2), note(0, 2)] == [""] * 3
 
 
 def test_every_combination_is_counted_once(found: Found) -> None:

@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.base.errors import InputError
+from simcluster.planning.ops import Op, Segment
+from simcluster.planning.works import Collective, Compute
 from simcluster.scenario.fits import held
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.simulate import replay
+from simcluster.step.planned import plan as planned_step
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.plan import alone
+from simcluster.studies.search.programs_path import programs_path
 from simcluster.studies.search.space import Layout, broken_keys, space_of
+from simcluster.studies.search.stretches import hidden, occupied, stretches
 
 ENDS = 1e-12
 
@@ -70,18 +75,81 @@ def test_no_bound_is_above_what_is_played(flags: dict[str, Any], data: st.DataOb
     if not layouts:
         return
     layout = data.draw(st.sampled_from(layouts))
-    bounds = Bounds(scenario, layouts)
     if broken_keys(layout.on(scenario)):
         return
     try:
         step = step_of(scenario, layout)
     except InputError:  # a schedule that does not work in blocking pairs
         return
-    ways = (bounds.outline, bounds.with_ends, bounds.with_schedule)
-    steps = [way(layout) for way in ways]
+    assert_bounds(scenario, layout, layouts, step)
+
+
+def assert_bounds(scenario: Scenario, layout: Layout, layouts: list[Layout], step: float) -> None:
+    """Each at most the step, and from cheap to tight."""
+    bounds = Bounds(scenario, layouts)
+    steps = [way(layout) for way in (bounds.outline, bounds.with_ends, bounds.with_schedule)]
     assert 0 < steps[0] <= steps[1] * (1 + ENDS)
     assert steps[1] <= steps[2] * (1 + ENDS)
     assert steps[2] <= step
+    laid_out = layout.on(scenario)
+    planned = planned_step(laid_out)
+    assert programs_path(laid_out, planned.programs, planned.job.plan) <= step
+
+
+SPREAD = st.fixed_dictionaries(
+    {
+        "model.moe": st.sampled_from(
+            [
+                None,
+                {"experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512, "shared_experts": 1, "first_dense_layers": 1},
+            ]
+        ),
+        "overlap.experts": st.booleans(),
+        "overlap.tensor": st.booleans(),
+        "overlap.grad_reduce": st.booleans(),
+        "overlap.param_gather": st.booleans(),
+        "model.tied_embeddings": st.booleans(),
+        "cluster.topology": st.sampled_from(["dgx_h100", "dgx_a100"]),
+        "cluster.gpus_per_node": st.sampled_from([2, 4, 8]),
+    }
+)
+
+
+@given(flags=SPREAD, zero=st.integers(1, 3), data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_no_bound_is_above_what_is_played_with_cp_and_experts(
+    flags: dict[str, Any], zero: int, data: st.DataObject
+) -> None:
+    experts = flags["model.moe"] is not None
+    flags = {**flags, "cluster.nodes": 8 // flags["cluster.gpus_per_node"], "parallel.zero": 1, "parallel.dp": 2}
+    flags = {path: value for path, value in flags.items() if value is not None}
+    scenario = base(**{path.replace(".", "__"): value for path, value in flags.items()})
+    vary: dict[str, Any] = {"parallel.cp": (1, 2) if experts else (2, 4), "parallel.zero": (zero,),
+                            "parallel.cp_comm": ("ring", "all_gather", "all_to_all"),
+                            "pipeline.schedule": ("1f1b", "interleaved", "zb-v")}  # fmt: skip
+    layouts = space_of(scenario, 8, vary).found[0]
+    layout = data.draw(st.sampled_from(layouts))
+    if not broken_keys(layout.on(scenario)):
+        assert_bounds(scenario, layout, [layout], step_of(scenario, layout))
+
+
+def test_what_is_hidden_costs_least_beside_what_feels_least() -> None:
+    """Beside 1 s that feels nothing, then 2 s in full, then nothing: a pressure of a quarter."""
+    computed = {1.0: 2.0, 0.0: 1.0}
+    assert hidden(computed, 1.0, 0.25) == 0.0
+    assert hidden(computed, 2.25, 0.25) == pytest.approx(0.25)
+    assert hidden(computed, 4.0, 0.25) == pytest.approx(0.5 + 0.5)
+
+
+def test_a_stretch_ends_where_all_is_joined() -> None:
+    work, call = Compute(1.0), Collective("all_reduce", "tp", 8.0)
+    ops = [Op(work, "compute", "forward", "first"), Op(call, "tp", "all_reduce", "beside", lane="tp", after=(0,)),
+           Op(work, "compute", "forward", "second"), Op(work, "compute", "forward", "third", after=(1,))]  # fmt: skip
+    assert stretches(ops) == [[0], [1, 2], [3]]
+    found = occupied(Segment(tuple(ops)), {call: 0.5}, 1.0, {"tp": 0.25})
+    assert found.seconds == pytest.approx(3.0 + 0.5 * (1 - 1 / 1.25))
+    assert (found.idle, dict(found.computed)) == (0.0, {1.0: 3.0})
+    assert occupied(Segment(tuple(ops)), {call: 4.0}, 1.0, {"tp": 0.25}).seconds == pytest.approx(6.0)
 
 
 def test_a_stage_sends_its_gradient_on_before_it_reduces_its_own_under_zero_2() -> None:

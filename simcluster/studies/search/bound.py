@@ -1,16 +1,22 @@
 """A lower bound of a layout's step time, in three steps from cheap to tight; none is ever above what the engine plays.
 
 Why.  The engine plays each lane of a rank in order, an op begins when those it waits for are over, and takes at least
-its planned time: compute is only slowed down (interference, drag), communication takes at least what it takes alone on
-free links in the fastest group (``free_links``).  So by induction over the ops in the order of their ends, everything
-in a run ends no earlier than in the longest path through a part of the same ops and waits, each at its least time.
+its planned time: compute is only slowed down (interference, drag; by how much at the least: ``stretches``),
+communication takes at least what it takes alone on free links in the fastest group (``free_links``).  So by induction
+over the ops in the order of their ends, everything in a run ends no earlier than in the longest path through a part of
+the same ops and waits, each at its least time.
 
 * ``outline``: on a stage, the first forward comes after one microbatch's forwards of the slices before its first (the
   fill); then it does all its passes; then those slices' backwards are to come (the drain; not where a schedule splits
-  the backward).  Gradient norm and optimizer follow; the slowest stage counts: the norm waits for all.
+  the backward).  What passes say over cp and ep is left out.  Gradient norm and optimizer follow; the slowest stage
+  counts: the norm waits for all.
 * ``with_ends``: adds what holds up a stage's main lane besides: sends, the reduction behind the pipeline and the gather
-  behind the optimizer, where the scenario does not overlap them; under ZeRO 2 and 3 what each microbatch sends over dp.
-* ``with_schedule``: the schedule played with these times (``schedules.timing``), instead of fill and drain.
+  behind the optimizer, where the scenario does not overlap them; under ZeRO 2 and 3 what each microbatch sends over dp;
+  what of it is beside passes and does not fit in time in which nothing is computed slows down computation.
+* ``with_schedule``: the schedule played with these times (``schedules.timing``), instead of fill and drain; what goes
+  over dp by its turns and buckets.
+
+Who plays a layout asks for a fourth one, of its whole programs (``programs_path``).
 
 Float sums in another order and the engine's grid, differ by less than ``ROUNDING`` takes off."""
 
@@ -25,7 +31,7 @@ from simcluster.scenario.job import job_of, methods_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, play
-from simcluster.schedules.actions import Kind
+from simcluster.studies.search.action_costs import action_costs
 from simcluster.studies.search.free_links import Call, Least, Way
 from simcluster.studies.search.over_dp import in_buckets, over_dp, pressed
 from simcluster.studies.search.pass_times import (
@@ -40,6 +46,7 @@ from simcluster.studies.search.pass_times import (
     plan_of_layout,
     shape_of_layout,
     slice_times,
+    stage_passes,
     times_of,
     tp_groups,
     tp_is_fastest,
@@ -47,7 +54,7 @@ from simcluster.studies.search.pass_times import (
 from simcluster.studies.search.pipelines import PipelineRoute, Stage, Turns, pipeline_of, turns_of
 from simcluster.studies.search.space import Layout
 from simcluster.studies.search.stage_calls import StageCalls
-from simcluster.studies.search.stretches import Occupied, together
+from simcluster.studies.search.stretches import Occupied
 
 ROUNDING = 1e-6
 Known = TypeVar("Known")
@@ -86,7 +93,7 @@ class Bounds:
         stages = self._outlined(layout, times)
         if stages is None:
             return (1 - ROUNDING) * self._mean(layout, times)
-        slowest: dict[tuple[int, bool, bool], Stage] = {}  # of stages that hold as much
+        slowest: dict[tuple[object, ...], Stage] = {}  # of stages that hold as much
         for stage in stages:
             held = stage[3:]
             if held not in slowest or stage.seconds > slowest[held].seconds:
@@ -139,7 +146,7 @@ class Bounds:
         """Of all shapes at once: how long calls take is asked of groups, for many calls together."""
         parts = {shape: self._parts(each) for shape, each in self._alike[_near(layout)].items()}
         calls = [call for each in parts.values() for call in each.calls]
-        least = {call: 0.0 for call in calls} | dict(least_over_tp(self.base, layout, calls))
+        least = dict.fromkeys(calls, 0.0) | dict(least_over_tp(self.base, layout, calls))
         pressure = least_pressures(self.base, tp_groups(layout)) | dict.fromkeys(("cp", "ep"), 0.0)
         return {shape: times_of(self.base, each, least, pressure) for shape, each in parts.items()}
 
@@ -233,7 +240,9 @@ class Bounds:
 
         def tail(stage: Stage, seconds: Mapping[Call, float]) -> tuple[float, float]:
             reduced, gathered = calls.behind(calls.of(stage))
-            return sum(seconds[call] for call in (*reduced, *calls.tied(stage))), sum(seconds[call] for call in gathered)
+            return sum(seconds[call] for call in (*reduced, *calls.tied(stage))), sum(
+                seconds[call] for call in gathered
+            )
 
         name = "tails", id(calls), layout.schedule, layout.chunks
         return self._once(name, lambda: list(map(tail, stages, least)))
@@ -282,16 +291,9 @@ class Bounds:
         """Forward and backward of a microbatch on every stage."""
         pipeline = self.pipeline(layout)
         assert pipeline is not None
-        last = len(pipeline.counts) - 1
-
-        def slices() -> list[Occupied]:
-            each = [
-                times.with_backward(layers, embedding=not number, lm_head=number == last)
-                for number, layers in pipeline.numbered
-            ]
-            return [together([each[number] for number in held.slices]) for held in pipeline.held]
-
-        return self._once(("passes", id(times), layout.schedule, layout.pp, layout.chunks), slices)
+        return self._once(
+            ("passes", id(times), layout.schedule, layout.pp, layout.chunks), lambda: stage_passes(pipeline, times)
+        )  # fmt: skip
 
     def _sent(self, layout: Layout, least: Sequence[Mapping[Call, float]]) -> list[float]:
         """Seconds of the sends of every stage, of one microbatch."""
@@ -332,31 +334,8 @@ class Bounds:
                 if here != there
             ]
             latency = 0.0 if self._sends_block else min(sends, default=0.0)
-            timing = play(schedule, self._costs(layout, times, schedule, pipeline, least), latency)
+            timing = play(schedule, action_costs(pipeline, times, least, sends_block=self._sends_block), latency)
             return [max(row, default=0.0) for row in timing.ends]
 
         name = "ends", id(times), grid_of(layout), layout.schedule, layout.chunks, layout.dp
         return self._once(name, ends)
-
-    def _costs(
-        self, layout: Layout, times: LeastPassTimes, schedule: Schedule, pipeline: PipelineRoute,
-        least: Sequence[Mapping[Call, float]],
-    ) -> Callable[[Kind, int, int], float]:  # fmt: skip
-        """Seconds of an action on its stage's main lane: the pass, the gather before it, a send that blocks."""
-        slices = slice_times(pipeline, times)
-        route = pipeline.route
-
-        def seconds(kind: Kind, stage: int, chunk: int) -> float:
-            number = route.index((stage, chunk))
-            found = slices[number][kind]
-            before = number - 1 if kind == "F" else number + 1
-            after = number + 1 if kind == "F" else number - 1
-            if kind == "W":
-                return found
-            if times.made_of.gathered and 0 <= before < len(route) and route[before][0] != stage:
-                found += times.boundary[kind]
-            if self._sends_block and 0 <= after < len(route) and route[after][0] != stage:
-                found += least[stage][Transfer(route[after][0], times.made_of.send_bytes)]
-            return found
-
-        return seconds

@@ -61,7 +61,15 @@ class LayoutRules:
         if self._base.fsdp.shard_group and (ep > 1 or (etp or tp) != tp):
             return REASONS["parallel.zero"]
         where = ("parallel.cp", "parallel.ep", "parallel.etp", "training.attention", "memory.offload.optimizer")
-        values = {"tp": tp, "sequence_parallel": sequence, "cp": cp, "cp_comm": comm, "ep": ep, "etp": etp, "dp": dp}
+        values: dict[str, Any] = {
+            "tp": tp,
+            "sequence_parallel": sequence,
+            "cp": cp,
+            "cp_comm": comm,
+            "ep": ep,
+            "etp": etp,
+            "dp": dp,
+        }
         return self._ask(("spread", *values.values()), where, **values)
 
     def zero(self, dp: int, zero: int) -> str:
@@ -120,5 +128,3 @@ class LayoutRules:
 def broken_keys(scenario: Scenario) -> list[str]:
     """Keys of a scenario that break a rule."""
     return [".".join(map(str, path)) for path, _ in broken_rules(scenario)]
-
-

@@ -65,7 +65,7 @@ class LayoutMemory:
     def _state(self, layout: Layout, layers: int, mixtures: int, first: bool, last: bool) -> float:
         name = grid_of(layout), layout.zero, layers, mixtures, first, last
         if name not in self._states:
-            calls = self._calls.setdefault(name[:2], StageCalls(self._base, layout))
+            calls = self._calls.setdefault((name[0], layout.zero), StageCalls(self._base, layout))
             held = calls.held(layers, mixtures, first=first, last=last)
             state = state_bytes(held.common, self._recipe, zero=layout.zero, dp=calls.shards)
             state += state_bytes(held.experts, self._recipe, zero=layout.zero, dp=calls.plan.expert_replicas)

@@ -52,7 +52,7 @@ def ladder(base: Scenario) -> tuple[Rung, ...]:
 
     Each tells what the fullest GPU holds; the first that fits is the simplest layout that does.
     """
-    whole = {} if base.parallel.cp_comm == "ring" else {"parallel.cp_comm": "ring"}
+    whole: dict[str, Any] = {} if base.parallel.cp_comm == "ring" else {"parallel.cp_comm": "ring"}
     whole |= {} if base.parallel.etp is None else {"parallel.etp": None}
     return tuple(_held(base, words, {**_ALONE, **whole, **changes}) for words, changes in _rungs(base))
 

@@ -1,4 +1,4 @@
-"""What passes of a microbatch take at least: planned compute and own communication over tp, cp and ep, alone on free links.
+"""What passes of a microbatch take at least: planned compute and own communication, alone on free links.
 
 A pass is cut into the parts it goes through: its layers, embedding, LM head.  A part's ops are a stretch of the pass's:
 whatever goes beside the main lane in it is joined before its last op, so the pass takes at least the sum of what the
@@ -52,7 +52,7 @@ class LayerShape(NamedTuple):
     etp: int | None
 
 
-class Part(NamedTuple):
+class PassPart(NamedTuple):
     """A part of a pass: a layer that recomputes or does not, with or without experts; or one of the other parts."""
 
     name: str
@@ -60,7 +60,7 @@ class Part(NamedTuple):
     mixture: bool = False
 
 
-EMBEDDING, LM_HEAD, BOUNDARY = Part("embedding"), Part("lm_head"), Part("boundary")
+EMBEDDING, LM_HEAD, BOUNDARY = PassPart("embedding"), PassPart("lm_head"), PassPart("boundary")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class PassParts:
 
     model: Model
     shape: RankShape
-    segments: Mapping[tuple[Part, Kind], Segment]
+    segments: Mapping[tuple[PassPart, Kind], Segment]
     send_bytes: float
     gathered: bool
 
@@ -86,8 +86,8 @@ class LeastPassTimes:
     """Least seconds of the ``parts`` of a pass, by part and kind, and what they are ``occupied`` with."""
 
     made_of: PassParts
-    parts: Mapping[Part, Sums]
-    occupied: Mapping[tuple[Part, Kind], Occupied]
+    parts: Mapping[PassPart, Sums]
+    occupied: Mapping[tuple[PassPart, Kind], Occupied]
     _known: dict[object, Sums] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -111,10 +111,10 @@ class LeastPassTimes:
         parts = self._counts(layers, embedding=embedding, lm_head=lm_head)
         return together([self.occupied[part, kind] for part, count in parts.items() for kind in BOTH * count])
 
-    def _counts(self, layers: range, *, embedding: bool, lm_head: bool) -> dict[Part, int]:
+    def _counts(self, layers: range, *, embedding: bool, lm_head: bool) -> dict[PassPart, int]:
         """How often a slice goes through each part."""
         shape, model = self.made_of.shape, self.made_of.model
-        counts = Counter(Part("layer", shape.recomputes(layer), model.has_experts(layer)) for layer in layers)
+        counts = Counter(PassPart("layer", shape.recomputes(layer), model.has_experts(layer)) for layer in layers)
         return {**dict(sorted(counts.items())), EMBEDDING: int(embedding), LM_HEAD: int(lm_head)}
 
 
@@ -127,6 +127,16 @@ def slice_times(pipeline: PipelineRoute, times: LeastPassTimes) -> list[Sums]:
     """Least seconds of the passes of every slice."""
     last = len(pipeline.counts) - 1
     return [times.of(layers, embedding=not number, lm_head=number == last) for number, layers in pipeline.numbered]
+
+
+def stage_passes(pipeline: PipelineRoute, times: LeastPassTimes) -> list[Occupied]:
+    """Forward and backward of a microbatch on every stage."""
+    last = len(pipeline.counts) - 1
+    each = [
+        times.with_backward(layers, embedding=not number, lm_head=number == last)
+        for number, layers in pipeline.numbered
+    ]  # fmt: skip
+    return [together([each[number] for number in held.slices]) for held in pipeline.held]
 
 
 def parts_of(base: Scenario, layout: Layout) -> PassParts:
@@ -183,8 +193,9 @@ def grid_of(layout: Layout) -> tuple[object, ...]:
 
 def plan_of_layout(layout: Layout) -> Plan:
     """Its rank grid."""
-    sizes = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "cp": layout.cp, "ep": layout.ep}
-    return Plan(**sizes, order=layout.order, etp=layout.etp or 0)
+    return Plan(
+        tp=layout.tp, pp=layout.pp, dp=layout.dp, cp=layout.cp, ep=layout.ep, etp=layout.etp or 0, order=layout.order
+    )  # fmt: skip
 
 
 def is_spread(layout: Layout) -> bool:
@@ -216,19 +227,19 @@ def _job(base: Scenario, layout: Layout) -> tuple[Job, Scenario]:
     return job_of(probe, base.cluster.device), probe
 
 
-def _segments(job: Job, shape: RankShape) -> dict[tuple[Part, Kind], Segment]:
+def _segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment]:
     """The parts of a pass, each by itself, by part and kind."""
     parts = {EMBEDDING: Pass((), embedding=True, begins=False), LM_HEAD: Pass((), lm_head=True, begins=False)}
     for layer in range(job.model.layers):
-        part = Part("layer", shape.recomputes(layer), job.model.has_experts(layer))
-        parts.setdefault(part, Pass((layer,), begins=False))
+        kind_of = PassPart("layer", shape.recomputes(layer), job.model.has_experts(layer))
+        parts.setdefault(kind_of, Pass((layer,), begins=False))
     if shape.tp > 1:
         parts[BOUNDARY] = Pass((), boundary=True, begins=False)
     passes = job.passes
     makers: dict[Kind, Callable[[Pass], Segment]] = {
         "F": passes.forward, "B": passes.backward, "I": passes.input_grad, "W": passes.weight_grad
     }  # fmt: skip
-    found: dict[tuple[Part, Kind], Segment] = {}
+    found: dict[tuple[PassPart, Kind], Segment] = {}
     for name, part in parts.items():
         for kind, make in makers.items():
             if name == BOUNDARY and kind == "W":

@@ -39,12 +39,12 @@ Progress = Callable[[int, float, float], object]
 """Called with how many layouts are played, the k-th best score so far, and the bound of the next."""
 
 
-def measured(text: str, layout: Layout, worth: float, soonest: float) -> Row:
+def measured(text: str, layout: Layout, worth: float, soonest: float | None) -> Row:
     """The numbers of a layout's step, played; with the account of where it went if it takes at most ``worth`` seconds,
     or by the short way (``sweep.quick``), to the bit as long, without one.
 
     A step that by its whole programs takes more than ``soonest`` seconds is not played yet: the row has that bound.
-    With ``soonest`` infinite it is not asked for.  ``text`` is the base scenario's document, as JSON: a process reads
+    With ``soonest`` None it is not asked for.  ``text`` is the base scenario's document, as JSON: a process reads
     it once.
     """
     try:
@@ -54,7 +54,7 @@ def measured(text: str, layout: Layout, worth: float, soonest: float) -> Row:
         except NotQuickError:
             pass
         planned, row = plan(scenario), Row()
-        if soonest < float("inf"):
+        if soonest is not None:
             row = {BOUND: programs_path(scenario, planned.programs, planned.job.plan)}
             if row[BOUND] > soonest:
                 return {"status": "later", "error": "", **row}
@@ -110,6 +110,7 @@ class LayoutPlayer:
     workers: int = 1
     rows: dict[int, Row] = field(default_factory=dict)  # by the layout's number
     played: int = 0
+    _bounds: dict[int, float] = field(default_factory=dict)  # seconds by whole programs
 
     def __post_init__(self) -> None:
         self._document = self.base.document()
@@ -134,10 +135,10 @@ class LayoutPlayer:
                 row = self._there(candidate)
                 if row is None:
                     each = score(candidate.layout, 1.0)
-                    soonest = float("inf") if candidate.put_back else min(limit, frontier.soonest) / each
+                    soonest = None if candidate.put_back else min(limit, frontier.soonest) / each
                     under_way[self._begin(candidate.layout, limit / each, soonest)] = candidate
                 else:
-                    self._note(candidate, row, frontier, score, ranking)
+                    self._take(candidate, row, frontier, score, ranking)
                 if len(under_way) < self.workers:
                     continue
             if not under_way:
@@ -146,13 +147,14 @@ class LayoutPlayer:
             for future in [each for each in under_way if each in wait(under_way, return_when=FIRST_COMPLETED).done]:
                 done = under_way.pop(future)
                 row = self._result(future)
-                if row["status"] == "later":
-                    frontier.raise_bound(done, score(done.layout, row[BOUND]))
-                    frontier.put_back(done)
-                    continue
+                if done.put_back:  # what is known of it is its bound
+                    self.store.forget([self._key(done.layout)])
+                    row[BOUND] = self._bounds[done.number]
                 self.store.add([(self._key(done.layout), row)])
+                self._take(done, row, frontier, score, ranking)
+                if row["status"] == "later":
+                    continue
                 self.played += 1
-                self._note(done, row, frontier, score, ranking)
                 best = ranking.best
                 progress(self.played, best[-1][0] if best else 0.0, done.bound)
 
@@ -168,17 +170,19 @@ class LayoutPlayer:
         for number, future in begun:
             row, key = self._result(future), self._key(layouts[number])
             assert row["step_time_s"] == self.rows[number]["step_time_s"], (layouts[number], row)
+            known = {BOUND: self._bounds[number]} if number in self._bounds else {}
             self.store.forget([key])
-            self.store.add([(key, row)])
+            self.store.add([(key, {**row, **known})])
             self.rows[number] = row
 
     def _there(self, candidate: Candidate) -> Row | None:
         if candidate.number in self.rows:
             return self.rows[candidate.number]
         key = self._key(candidate.layout)
-        return next(self.store.rows([key])) if self.store.done([key]) else None
+        row = next(self.store.rows([key])) if self.store.done([key]) else None
+        return None if row and row["status"] == "later" and candidate.put_back else row
 
-    def _note(
+    def _take(
         self,
         candidate: Candidate,
         row: Row,
@@ -186,18 +190,23 @@ class LayoutPlayer:
         score: Callable[[Layout, float], float],
         ranking: Ranking,
     ) -> None:
+        """What was found out of a candidate: how long it takes, or at the least, or that it cannot be played."""
+        if BOUND in row:
+            self._bounds[candidate.number] = row[BOUND]
+            frontier.raise_bound(candidate, score(candidate.layout, row[BOUND]))
+        if row["status"] == "later":
+            frontier.put_back(candidate)
+            return
         if row["status"] != "ok":
             frontier.refuse(candidate, "cannot be played: " + str(row["error"]).partition(";")[0])
             return
-        if BOUND in row:
-            frontier.raise_bound(candidate, score(candidate.layout, row[BOUND]))
         self.rows[candidate.number] = {name: value for name, value in row.items() if name != BOUND}
         ranking.add(score(candidate.layout, row["step_time_s"]), candidate.number)
 
-    def _begin(self, layout: Layout, worth: float, soonest: float) -> Future[Row]:
+    def _begin(self, layout: Layout, worth: float, soonest: float | None) -> Future[Row]:
         return self._submit(measured, layout, worth, soonest)
 
-    def _submit(self, play: Callable[..., Row], layout: Layout, *values: float) -> Future[Row]:
+    def _submit(self, play: Callable[..., Row], layout: Layout, *values: float | None) -> Future[Row]:
         """A layout played on the executor, or here."""
         if self.executor is not None:
             return self.executor.submit(play, self._text, layout, *values)

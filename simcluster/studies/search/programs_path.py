@@ -121,4 +121,3 @@ class _Walk:
     def _together(self, axis: str) -> int:
         """How many stages do it together."""
         return {"model": self._stages, "world": self._stages, "embedding": min(2, self._stages)}.get(axis, 0)
-

@@ -47,6 +47,7 @@ AXES = (
 )
 """What a layout decides; dp is what tp, pp and cp leave over."""
 
+
 class Layout(NamedTuple):
     """One way to lay the job out."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from simcluster.model.shards import lm_head_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.planning.job import DataParallel
 from simcluster.planning.owned_parameters import OwnedParameters, of_layers
-from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Collective
 from simcluster.scenario.job import data_parallel_of
 from simcluster.scenario.memory_plan import recipe_of

@@ -12,7 +12,7 @@ Neither asks when things happen, so both hold however ranks wait for each other.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -42,34 +42,35 @@ def occupied(
     of ops that the search does not know.
     """
     seconds = idle = 0.0
-    computed: Counter[float] = Counter()
+    computed: dict[float, float] = defaultdict(float)
     for stretch in stretches(segment.ops):
         ends: dict[int, float] = {}
         lanes: dict[str, float] = {}
-        beside: Counter[str] = Counter()
-        waits, own = 0.0, Counter[float]()
+        beside: dict[str, float] = defaultdict(float)
+        waits, own = 0.0, dict[float, float]()
         for number in stretch:
             op = segment.ops[number]
             took = seconds_of(op, least, attention)
             begin = max([lanes.get(op.lane, 0.0), *(ends.get(other, 0.0) for other in op.after)])
             ends[number] = lanes[op.lane] = begin + took
             if isinstance(op.work, Compute) and op.lane == MAIN:
-                own[op.work.sensitivity] += took
+                own[op.work.sensitivity] = own.get(op.work.sensitivity, 0.0) + took
             elif op.lane == MAIN:
                 waits += took
             elif isinstance(op.work, Collective):
                 beside[op.lane] += took
         added = max((hidden(own, time - waits, pressure[lane]) for lane, time in beside.items()), default=0.0)
-        whole = max(max(lanes.values()), waits + own.total() + added)
+        whole = max(max(lanes.values()), waits + sum(own.values()) + added)
         seconds += whole
         idle += waits if own else whole
-        computed += own
+        for sensitivity, time in own.items():
+            computed[sensitivity] += time
     return Occupied(seconds, idle, computed)
 
 
 def together(parts: Sequence[Occupied]) -> Occupied:
     """One after the other."""
-    computed: Counter[float] = Counter()
+    computed: dict[float, float] = defaultdict(float)
     for part in parts:
         for sensitivity, seconds in part.computed.items():
             computed[sensitivity] += seconds
