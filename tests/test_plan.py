@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.standing import standing
 from simcluster.simulate import replay
-from simcluster.studies.search import playing
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.own import ladder
 from simcluster.studies.search.plan import Found, Ranked, alone, plan
@@ -168,46 +167,11 @@ def test_processes_threads_and_this_process_find_the_same(found: Found, found_fe
     with ThreadPoolExecutor(3) as pool:
         threads = plan(tiny(), 8, top=7, vary=FEW, executor=pool)
     assert threads.to_dict() == found_few.to_dict()
+    assert threads.table.equals(found_few.table)
+    assert why(threads) == why(found_few)
     assert not found.tight
     assert found_tight.tight
     assert plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE, executor=2).to_dict() == found_tight.to_dict()
-
-
-class Dies(Executor):
-    """Plays so many layouts and is then killed."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def submit(self, call: Any, /, *args: Any, **named: Any) -> Future[Any]:
-        if not self.left:
-            raise KeyboardInterrupt
-        self.left -= 1
-        future: Future[Any] = Future()
-        future.set_result(call(*args, **named))
-        return future
-
-
-class Counts(Dies):
-    """Counts what is played."""
-
-
-def test_a_search_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, vary = tmp_path / "rows", {**FEW, "training.recompute": ("none",)}
-    first = Dies(6)
-    with pytest.raises(KeyboardInterrupt):
-        plan(tiny(), 8, top=7, vary=vary, store=store, executor=first)
-    rest, whole = Counts(10_000), Counts(10_000)
-    again = plan(tiny(), 8, top=7, vary=vary, store=store, executor=rest)
-    assert again.to_dict() == plan(tiny(), 8, top=7, vary=vary, executor=whole).to_dict()
-    done = 10_000 - rest.left
-    assert done <= 10_000 - whole.left - 4  # two may have been under way
-    none = Counts(10_000)
-    plan(tiny(), 8, top=7, vary=vary, store=store, executor=none)
-    assert none.left == 10_000
-    monkeypatch.setattr(playing, "sources_digest", lambda: "another simulator")
-    plan(tiny(), 8, top=7, vary=vary, store=store, executor=none)
-    assert none.left == whole.left
 
 
 def test_cost_weighs_several_numbers_of_gpus() -> None:

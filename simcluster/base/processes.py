@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -93,11 +94,12 @@ class Crew(Generic[Task, Answer]):
         with suppress(OSError):
             self._members[member][1].send(task)
 
-    def finished(self, members: list[int]) -> list[tuple[int, Answer | None]]:
+    def finished(self, members: list[int], seconds: float | None = None) -> list[tuple[int, Answer | None]]:
         """Of these, those that are the first to finish, and their answers; None for one that has died, in whose place
-        there is another one then.  Raises what the function has raised."""
+        there is another one then.  Raises what the function has raised.  Waits so many ``seconds`` at most, if any are
+        given."""
         pipes = {self._members[member][1]: member for member in members}
-        there = wait(list(pipes))
+        there = wait(list(pipes), seconds)
         return [(pipes[pipe], self._answer(pipes[pipe])) for pipe in pipes if pipe in there]
 
     def _answer(self, member: int) -> Answer | None:
@@ -125,6 +127,7 @@ class Crew(Generic[Task, Answer]):
 
 def _work(call: Callable[[Task], Answer], pipe: Connection, other: Connection) -> None:
     """What a member does, until the ``other`` end of its pipe is closed everywhere."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a copy has what the one that began it does about it
     other.close()
     try:
         while True:

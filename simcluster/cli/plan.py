@@ -3,51 +3,61 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table, write_text
+from simcluster.cli.search_told import SearchTold
+from simcluster.cli.signals import exit_status, stopping_signals
 from simcluster.cli.sweep import ROWS, write_at_once
-from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.headroom import mark
-from simcluster.scenario.scenario import load
+from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
-from simcluster.show.cells import cells, headings
+from simcluster.show.cells import UNKNOWN, cells, headings
 from simcluster.show.report.yaml_text import yaml_text
-from simcluster.show.standing import standing
+from simcluster.show.standing import not_proven, standing
 from simcluster.studies.search.changes import overrides, written
 from simcluster.studies.search.plan import Found, Ranked, plan
 from simcluster.studies.search.words import name_of, why
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def run(args: argparse.Namespace) -> None:
-    """Search, print the best and why."""
+    """Search, print the best and why; where a signal stops it, what is found so far, with the signal's exit status."""
     scenario = load(args.scenario, common.overrides_of(args))
-    found = plan(
-        scenario,
-        _gpus(args.gpus),
-        objective=args.objective,
-        max_memory=args.max_memory,
-        headroom=args.headroom,
-        price=args.price,
-        top=args.top,
-        vary=dict(expand_vary(text) for text in args.vary),
-        front=args.pareto is not None,
-        executor=_executor(args.executor),
-        store=args.output.with_name(args.output.name + ROWS) if args.output else None,
-        progress=_shown,
-    )
-    progress()
+    with stopping_signals() as signals, SearchTold() as told:
+        try:
+            found = plan(
+                scenario,
+                _gpus(args.gpus),
+                objective=args.objective,
+                max_memory=args.max_memory,
+                headroom=args.headroom,
+                price=args.price,
+                top=args.top,
+                vary=dict(expand_vary(text) for text in args.vary),
+                front=args.pareto is not None,
+                time_limit=args.time_limit,
+                executor=_executor(args.executor),
+                store=args.output.with_name(args.output.name + ROWS) if args.output else None,
+                progress=told.now,
+            )
+        except KeyboardInterrupt:
+            told.close()
+            print("stopped before any layout was played", file=sys.stderr)
+            raise SystemExit(exit_status(signals)) from None
+    _answer(args, scenario, found)
+    if found.stopped == "interrupt":
+        raise SystemExit(exit_status(signals))
+
+
+def _answer(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
     if args.output:
-        write_at_once(args.output, frame(found))
+        write_at_once(args.output, found.table)
     left_out = sorted({fault.kind for fault in scenario.faults} - {"sequence_lengths"})
     faults = f"not in times and memory: the scenario's faults ({', '.join(left_out)}); run the winner with them"
     common.answer(
@@ -58,12 +68,6 @@ def run(args: argparse.Namespace) -> None:
     common.draw((args.pareto, lambda: plots.pareto(found, f"{scenario.name}: {found.played:,} layouts played")))
     if args.write:
         write_text(args.write, yaml_text(found.scenario.document()))
-
-
-def _shown(played: int, limit: float, bound: float) -> None:
-    """How far the search is, on a terminal."""
-    left = max(0.0, 1 - bound / limit) if limit else 1.0
-    progress(f"{played:,} played, the bound of the next is {left:.2%} below the last of the best")
 
 
 def _gpus(text: str | None) -> list[int] | None:
@@ -81,22 +85,6 @@ def _executor(text: str | None) -> int:
     if not text.isdecimal() or not int(text):
         raise InputError(f"--executor {text!r} must be a number of processes, from 1")
     return int(text)
-
-
-def frame(found: Found) -> pd.DataFrame:
-    """A row for each layout that was played, best first: its values, score and numbers, and whether it leaves the
-    headroom free."""
-    import pandas as pd
-
-    rows = []
-    for each in sorted((*found.best, *found.others, *found.tight), key=lambda one: one.score):
-        values = {
-            path: ",".join(value) if isinstance(value, list) else value for path, value in each.layout.values().items()
-        }
-        numbers = {name: value for name, value in each.row.items() if isinstance(value, int | float)}
-        room = {"planned_memory_bytes": each.memory, "leaves_headroom": each.memory <= found.capacity}
-        rows.append({**values, "score": each.score, **room, **numbers})
-    return pd.DataFrame.from_records(rows)
 
 
 def text_of(found: Found) -> str:
@@ -117,10 +105,11 @@ def text_of(found: Found) -> str:
             format_table(_header(found), [*tight, *best]),
             *_remarks(found),
             "",
+            *not_proven(found),
             *standing(found),
             *why(found),
             "",
-            f"the winner: {options}",
+            f"{'the winner' if found.gap == 0 else 'the best so far'}: {options}",
         ]
     )
 
@@ -149,8 +138,9 @@ def _row(found: Found, place: str, each: Ranked) -> list[str]:
     row = each.row
     score = [f"{each.score:,.4g}"] if found.objective == "cost" else []
     name = name_of(each) + ("*" if each.note(found.base) else "")
+    exposed = f"{row['exposed_communication_s'] / each.step_time:.1%}" if "exposed_communication_s" in row else UNKNOWN
     memory = f"{each.memory / 1e9:.1f} GB" + mark(each.memory, found.limit.whole, found.limit.headroom)
     return [
         place, name, f"{each.layout.gpus:,}", format_seconds(each.step_time), *score,
-        *cells("plan", row), f"{row['exposed_communication_s'] / each.step_time:.1%}", memory,
+        *cells("plan", row), exposed, memory,
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.results.account import Account
 from simcluster.show.layout import layout
 from simcluster.studies.search.own import OwnLayout, Rung
@@ -16,8 +17,33 @@ def standing(found: Found) -> list[str]:
     return [*_own(found), _rungs(found)]
 
 
+def not_proven(found: Found) -> list[str]:
+    """Of a search that was stopped: what is proven of it all the same."""
+    if not found.stopped:
+        return []
+    after = f"stopped {_BY[found.stopped]} after {format_seconds_round(found.seconds)}"
+    if found.proven:
+        return [f"Proven, but {after}: where the time of the best goes is not known of all."]
+    if found.gap is None:
+        return [f"Not proven ({after}): no bound is known yet of what was not played."]
+    if found.gap:
+        left = f"; {found.left:,} have not had their turn" if found.left else ""
+        return [f"Not proven: gap {found.gap:.1%} ({after}): none can be more than that better than the first{left}."]
+    if found.left:
+        return [f"Only the first is proven ({after}): {found.left:,} others may still be among the best."]
+    return [
+        f"The best are proven, but ({after}) those in less memory, or that leave less free, were not all looked at."
+    ]
+
+
+_BY = {"time limit": "by the time limit", "interrupt": "by an interrupt"}
+
+
 def _own(found: Found) -> Iterator[str]:
     own, winner = found.own, found.best[0]
+    if own is None and not found.proven and any(each.layout.gpus == found.base.gpus for each in found.best):
+        yield "Yours was not played before the search was stopped."
+        return
     if own is None:
         yield f"Yours is on {found.base.gpus:,} GPUs, which were not asked for."
         return
@@ -30,6 +56,10 @@ def _own(found: Found) -> Iterator[str]:
 
 
 def _longer(winner: Ranked, own: OwnLayout) -> str:
+    if "account" not in winner.row or "account" not in own.row:
+        longer = own.step_time - winner.step_time
+        more = f"{format_seconds(longer)} ({longer / winner.step_time:.1%}) longer"
+        return f"it takes {format_seconds(own.step_time)} a step, {more} than the first."
     first, second = Account.from_result(winner.row), Account.from_result(own.row)
     return Difference(("the winner", "it"), first, second, ()).in_words()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import parse_bytes
+from simcluster.base.units import parse_bytes, parse_seconds
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.scenario.fits import remedies
 from simcluster.scenario.headroom import HEADROOM, check_headroom, headroom_of, usable
@@ -83,6 +83,16 @@ def memory_limit(base: Scenario, wanted: str | float | None, headroom: float | s
             f"max memory {size / 1e9:.1f} GB: a {device.name} has {device.memory / 1e9:.1f} GB; use at most that"
         )
     return MemoryLimit(size, part)
+
+
+def seconds_of(limit: str | float | None) -> float | None:
+    """Seconds of a time limit; InputError for what is none."""
+    if limit is None:
+        return None
+    seconds = parse_seconds(limit) if isinstance(limit, str) else limit
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+        raise InputError(f"time limit {limit!r} must be a time above 0, as in 60 (seconds) or '5 min'")
+    return float(seconds)
 
 
 def require_some(base: Scenario, spaces: Sequence[Space], layouts: Sequence[Layout]) -> None:

@@ -108,8 +108,9 @@ class Frontier:
         """All that are known, by their numbers."""
         return self._known.layouts
 
-    def next(self, limit: float) -> Candidate | None:
-        """The next to be played; None if all that are left are bound to be ``limit`` or more."""
+    def next(self, limit: float, between: Callable[[], object] = lambda: None) -> Candidate | None:
+        """The next to be played; None if all that are left are bound to be ``limit`` or more.  ``between`` is called
+        whenever one was made tighter: that can take seconds."""
         known = self._known
         while self._heap and self._heap[0][0] < limit:
             bound, level, number = heapq.heappop(self._heap)
@@ -121,12 +122,8 @@ class Frontier:
             if level >= _TIGHTEST:
                 return Candidate(number, known.layouts[number], bound, level > _TIGHTEST)
             heapq.heappush(self._heap, (*known.tighter(number), number))
+            between()
         return None
-
-    @property
-    def soonest(self) -> float:
-        """The least score of any that may come next; infinite if there are none."""
-        return self._heap[0][0] if self._heap else float("inf")
 
     def put_back(self, candidate: Candidate) -> None:
         """A candidate that was not played, since its bound turned out to be tighter than another's."""
@@ -140,6 +137,11 @@ class Frontier:
     def refuse(self, candidate: Candidate, reason: str) -> None:
         """A candidate that cannot be played."""
         self.refused.append((candidate.bound, reason))
+
+    @property
+    def lowest(self) -> float:
+        """The least score of all that have not been asked for; inf if there is none."""
+        return self._heap[0][0] if self._heap else float("inf")
 
     @property
     def left(self) -> list[tuple[float, int]]:

@@ -6,6 +6,8 @@ slices keep of it, beside the model state; more where the schedule is known to d
 
 from __future__ import annotations
 
+from typing import Any
+
 from simcluster.model.recipes import state_bytes
 from simcluster.planning.residency import LAYER, residencies
 from simcluster.scenario.fits import held
@@ -92,7 +94,8 @@ def _alive(layout: Layout, stage: int, many: int) -> int:
 
 
 def _kinds(pipeline: PipelineRoute) -> list[Kind]:
-    found: dict[tuple[tuple[int, ...], int, int, bool, bool], int] = {}
+    found: dict[tuple[Any, ...], int] = {}
     for stage, (slices, *rest) in enumerate(pipeline.held):
-        found.setdefault((tuple(pipeline.counts[number] for number in slices), *rest), stage)
+        layers = tuple(pipeline.counts[number] for number in slices)
+        found.setdefault((layers, *rest), stage)
     return [(stage, *kept) for kept, stage in found.items()]

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.results.numbers import timed_numbers
 from simcluster.scenario.fits import held
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.studies.search.playing import Row, details, replay_on_trust
+from simcluster.studies.search.playing import Row
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,12 @@ class OwnLayout:
         return float(self.row["step_time_s"])
 
 
-def own_layout(base: Scenario, score: Callable[[int, float], float]) -> OwnLayout:
-    """The scenario's own layout, played; ``score`` is what a step of so many GPUs and seconds is worth."""
-    result = replay_on_trust(base)
-    row = {**timed_numbers(result), **details(result)}
-    return OwnLayout(score(base.gpus, result.step_time), held(base), row)
+def own_layout(base: Scenario, row: Row, score: Callable[[int, float], float]) -> OwnLayout:
+    """The scenario's own layout, of which ``row`` is what playing it gave; ``score`` is what a step of so many GPUs and
+    seconds is worth.  Raises the InputError that playing it gave."""
+    if row["status"] != "ok":
+        raise InputError(str(row["error"]))
+    return OwnLayout(score(base.gpus, row["step_time_s"]), held(base), row)
 
 
 @dataclass(frozen=True, slots=True)

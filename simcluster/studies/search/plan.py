@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown, line_of
 from simcluster.base.store import Store
-from simcluster.base.tables import frame_of
+from simcluster.base.time_limit import TimeUp, within
+from simcluster.base.units import format_seconds
 from simcluster.results.result import VERSION
 from simcluster.scenario.advice import launch_words
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
+from simcluster.studies.search.anytime import AnytimeSearch
 from simcluster.studies.search.asked import (
     MemoryLimit,
     Objective,
@@ -23,22 +26,26 @@ from simcluster.studies.search.asked import (
     memory_limit,
     nothing_found,
     require_some,
+    seconds_of,
 )
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.changes import overrides
-from simcluster.studies.search.frontier import NO_ROOM, BoundCache, Evaluator, Frontier
+from simcluster.studies.search.frontier import BoundCache, Evaluator
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.own import OwnLayout, Rung, ladder, own_layout
-from simcluster.studies.search.playing import LayoutPlayer, Progress, Row, workers_of
-from simcluster.studies.search.ranking import program
+from simcluster.studies.search.playing import LayoutPlayer, Row
+from simcluster.studies.search.progress import Progress, say_nothing
 from simcluster.studies.search.space import Layout, Space, space_of
+from simcluster.studies.search.tally import Tally
+from simcluster.studies.search.workers import workers_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PRUNED = "slower: the bound alone is at or above the last of the best"
-_MOST_TIGHT = 3
-_NARROWER = 0.95  # of the memory of a point of the front: the next one's
+TIME_LIMIT, INTERRUPT = "time limit", "interrupt"
+"""What stops a search."""
+_RESERVE, _MOST_RESERVE = 0.05, 5.0
+"""Of a time limit, and seconds: for the accounts of the best so far."""
 
 
 class Ranked(NamedTuple):
@@ -68,16 +75,27 @@ class Ranked(NamedTuple):
         return launch_words(layout.zero, layout.pp, layout.dp, reshards=base.fsdp.reshard_after_forward)
 
     def to_dict(self, base: Scenario) -> dict[str, Any]:
-        """As JSON."""
-        numbers = {name: value for name, value in self.row.items() if isinstance(value, int | float)}
+        """As JSON; null is what a search was stopped before."""
         return {
             "set": overrides(base, self.layout),
             "same_as": [overrides(base, layout) for layout in self.same],
             "note": self.note(base),
             "score": self.score,
             "planned_memory_bytes": self.memory,
-            **numbers,
+            **_with_nulls(self.row),
         }
+
+
+_ACCOUNTED = ("bubble_fraction", "exposed_communication_s")
+"""Numbers that a layout has with its account only."""
+
+
+def _numbers(row: Row) -> dict[str, float]:
+    return {name: value for name, value in row.items() if isinstance(value, int | float)}
+
+
+def _with_nulls(row: Row) -> dict[str, float | None]:
+    return {**_numbers(row), **{name: None for name in _ACCOUNTED if name not in row}}
 
 
 @dataclass(frozen=True)
@@ -89,7 +107,11 @@ class Found(Shown):
     pp, by axis and size, the least score that a layout with it can have (none of them was played).  ``front`` are the
     fastest layouts that hold at most so much, if it was asked for.  ``tight`` are the best of those that beat the
     winner and leave less than the headroom free: no recommendation.  ``own`` is the scenario's own layout, where it is
-    on one of the numbers of GPUs, and ``ladder`` what layouts from one GPU up hold.
+    on one of the numbers of GPUs and was played, and ``ladder`` what layouts from one GPU up hold.
+
+    ``proven`` says that it is the best of all there is.  Where it is not, since the search was ``stopped`` ("time
+    limit" or "interrupt"), another layout may be better than the first by the part ``gap`` at most (None: no bound is
+    known yet), and so many may still be among the best (``left``).  ``seconds`` are those that the search took.
     """
 
     base: Scenario
@@ -105,6 +127,11 @@ class Found(Shown):
     tight: tuple[Ranked, ...]
     own: OwnLayout | None
     ladder: tuple[Rung, ...]
+    proven: bool = True
+    gap: float | None = 0.0
+    left: int | None = 0
+    stopped: str = ""
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def capacity(self) -> float:
@@ -119,13 +146,31 @@ class Found(Shown):
 
     @property
     def table(self) -> pd.DataFrame:
-        """The best, a row a layout: what it sets, its score, the bytes that are planned, its numbers."""
-        rows = [each.to_dict(self.base) for each in self.best]
-        return frame_of({**row.pop("set"), **row, "same_as": len(row["same_as"])} for row in rows)
+        """A row for each layout that was played, best first: its values, score and numbers, and whether it leaves the
+        headroom free."""
+        import pandas as pd
+
+        rows = []
+        shown = {id(each) for each in (*self.best, *self.tight, *self.front)}
+        for each in sorted((*self.best, *self.others, *self.tight), key=lambda one: (one.score, one.layout)):
+            values = {
+                path: ",".join(value) if isinstance(value, list) else value
+                for path, value in each.layout.values().items()
+            }
+            room = {"planned_memory_bytes": each.memory, "leaves_headroom": each.memory <= self.capacity}
+            numbers = _numbers(each.row)
+            if id(each) not in shown:
+                numbers = {name: value for name, value in numbers.items() if name not in _ACCOUNTED}
+            rows.append({**values, "score": each.score, **room, **numbers})
+        return pd.DataFrame.from_records(rows)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return {
+            "proven": self.proven,
+            "gap": self.gap,
+            "left": self.left,
+            "stopped": self.stopped,
             "objective": self.objective,
             "memory_limit_bytes": self.capacity,
             "headroom": self.limit.headroom,
@@ -138,7 +183,7 @@ class Found(Shown):
             "own": self.own and {
                 "score": self.own.score, "over_winner": self.own.score / self.best[0].score - 1,
                 "planned_memory_bytes": self.own.memory,
-                **{name: value for name, value in self.own.row.items() if isinstance(value, int | float)},
+                **_with_nulls(self.own.row),
             },
             "ladder": [
                 {"words": rung.words, "set": dict(rung.changes), "planned_memory_bytes": rung.memory, "why": rung.why}
@@ -158,9 +203,10 @@ def plan(
     top: int = 10,
     vary: Mapping[str, Sequence[Any]] | None = None,
     front: bool = False,
+    time_limit: str | float | None = None,
     executor: Executor | int | None = None,
     store: str | Path | None = None,
-    progress: Progress = lambda played, limit, bound: None,
+    progress: Progress = say_nothing,
 ) -> Found:
     """The ``top`` best layouts of a scenario's job on so many GPUs (of one number, or of several).
 
@@ -173,40 +219,48 @@ def plan(
     are faster than all that leave it are found, too, and marked (``Found.tight``).  ``max_memory`` (at most what the
     device has) is the limit itself: no headroom goes off it unless one is given, too.  ``price`` is dollars per GPU and
     hour, for the objective cost.  With ``front`` the search goes on for the fastest layouts in less and less memory.
-    ``executor`` is a number of processes or any concurrent.futures.Executor.  With a ``store`` (a file) a search that
-    was killed goes on.
 
-    Raises InputError for what the cluster cannot give, an unknown objective or axis, a price that is missing, and
-    where no layout is legal or fits, with the closest.
+    After ``time_limit`` (s, or text such as "5 min"), or on KeyboardInterrupt, it returns the best so far with what is
+    proven of them (``Found.proven``, ``Found.gap``).  ``executor`` is a number of processes or any
+    concurrent.futures.Executor.  With a ``store`` (a file) a search that was stopped or killed goes on.  ``progress``
+    is called about twice a second (``SearchState``).
+
+    Raises InputError for what the cluster cannot give, an unknown objective or axis, a price that is missing, where
+    no layout is legal or fits, with the closest, and if no layout could be played in time.
     """
     base = alone(scenario_of(scenario, "plan"))
     counts = [gpus] if isinstance(gpus, int) else list(gpus or [base.gpus])
     check_asked(base, counts, objective, price, top)
-    limit = memory_limit(base, max_memory, headroom)
-    spaces = [space_of(base, count, vary or {}) for count in dict.fromkeys(counts)]
-    layouts = [layout for space in spaces for layout in space.found[0]]
-    require_some(base, spaces, layouts)
-    worth = _score(objective, price)
+    limit, seconds, worth = memory_limit(base, max_memory, headroom), seconds_of(time_limit), _score(objective, price)
+    search, stopped = None, ""
+    reserve = min(_RESERVE * (seconds or 0.0), _MOST_RESERVE)
+    with workers_of(executor) as workers, Store(Path(store) if store else Path(":memory:"), VERSION) as kept:
+        try:
+            with within(seconds and seconds - reserve) as deadline:
+                spaces = [space_of(base, count, vary or {}) for count in dict.fromkeys(counts)]
+                known = _judged(base, spaces, lambda layout, seconds: worth(layout.gpus, seconds))
+                search = AnytimeSearch(known, limit, top, LayoutPlayer(base, kept), workers, deadline, progress)
+                search.run(own=base.gpus in counts, front=front)
+        except (TimeUp, KeyboardInterrupt) as stop:
+            stopped = _why_stopped(stop, search, seconds)
+            if stopped == TIME_LIMIT and search:
+                with suppress(TimeUp), within(reserve) as search.deadline:
+                    search.account()
+    assert search is not None
+    if not search.best:
+        assert search.frontier is not None
+        raise InputError(nothing_found(base, search.known, search.frontier, limit))
+    return _found(base, objective, spaces, search, worth, stopped)
 
-    def score(layout: Layout, seconds: float) -> float:
-        return worth(layout.gpus, seconds)
 
-    known = _judged(base, layouts, counts, score)
-    with Store(Path(store) if store else Path(":memory:"), VERSION) as kept, workers_of(executor) as (pool, workers):
-        player = LayoutPlayer(base, kept, pool, workers)
-        frontier = Frontier(known, limit.usable)
-        best = player.best(frontier, top, score, progress)
-        if not best:
-            raise InputError(nothing_found(base, known, frontier, limit))
-        for _, number in best:
-            player.detailed(number, layouts[number])
-        _detail_rivals(player, layouts, best)
-        points = _front(player, known, best[0], score, progress) if front else []
-        done = dict.fromkeys(player.rows)
-        tight = _tight(player, known, limit, best[0], score, progress)
-    found = _found(base, objective, limit, spaces, known, frontier, player, best, points, tight, done, top)
-    own = own_layout(base, worth) if base.gpus in counts else None
-    return replace(found, own=own, ladder=ladder(base))
+def _why_stopped(stop: BaseException, search: AnytimeSearch | None, seconds: float | None) -> str:
+    """What stopped a search; raises where nothing was found."""
+    timed = isinstance(stop, TimeUp)
+    if search is not None and search.best:
+        return TIME_LIMIT if timed else INTERRUPT
+    if timed:
+        raise InputError(f"no layout was played in {format_seconds(seconds or 0.0)}; give it more time") from None
+    raise stop
 
 
 def _score(objective: Objective, price: float | None) -> Callable[[int, float], float]:
@@ -215,14 +269,11 @@ def _score(objective: Objective, price: float | None) -> Callable[[int, float], 
     return (lambda gpus, seconds: seconds * gpus * worth) if worth else (lambda gpus, seconds: seconds)
 
 
-def _judged(
-    base: Scenario, layouts: Sequence[Layout], counts: Sequence[int], score: Callable[[Layout, float], float]
-) -> BoundCache:
-    """The layouts with those who judge them: one for each number of GPUs."""
-    judges = {
-        count: Evaluator(Bounds(base, [each for each in layouts if each.gpus == count]), LayoutMemory(base))
-        for count in counts
-    }
+def _judged(base: Scenario, spaces: Sequence[Space], score: Callable[[Layout, float], float]) -> BoundCache:
+    """The layouts with those who judge them, one for each number of GPUs; InputError where there is none."""
+    layouts = [layout for space in spaces for layout in space.found[0]]
+    require_some(base, spaces, layouts)
+    judges = {space.gpus: Evaluator(Bounds(base, space.found[0]), LayoutMemory(base)) for space in spaces}
     return BoundCache(layouts, lambda layout: judges[layout.gpus], score)
 
 
@@ -234,97 +285,23 @@ def alone(scenario: Scenario) -> Scenario:
 
 
 def _found(
-    base: Scenario, objective: Objective, limit: MemoryLimit, spaces: Sequence[Space], known: BoundCache,
-    frontier: Frontier, player: LayoutPlayer, best: Sequence[tuple[float, int]], points: Sequence[int],
-    tight: Sequence[int], done: Collection[int], top: int,
+    base: Scenario, objective: Objective, spaces: Sequence[Space], search: AnytimeSearch,
+    worth: Callable[[int, float], float], stopped: str,
 ) -> Found:  # fmt: skip
-    """Everything counted, whatever an executor played besides what had to be; ``done`` are those that leave the
-    headroom."""
-    worst = best[-1][0] if len(best) == top else float("inf")
-    counts: dict[str, int] = {}
-    for space in spaces:
-        for reason, number in space.found[1].items():
-            counts[reason] = counts.get(reason, 0) + number
-    if frontier.without_room:
-        counts[NO_ROOM] = frontier.without_room
-    for bound, reason in frontier.refused:
-        if bound < worst:
-            counts[reason] = counts.get(reason, 0) + 1
-    total = len(known.layouts) + sum(number for space in spaces for number in space.found[1].values())
-    asked = [number for number in done if known.bounds[number][0] < worst]
-    played = len(asked)
-    pruned = total - played - sum(counts.values())
-    if pruned > 0:
-        counts[PRUNED] = pruned
-
-    def score(number: int) -> float:
-        return known.score(known.layouts[number], player.rows[number]["step_time_s"])
-
-    ahead = score(tight[-1]) if len(tight) == _MOST_TIGHT else best[0][0]
-    beyond = [number for number in player.rows if number not in done and known.bounds[number][0] < ahead]
-    programs: dict[object, list[int]] = {}
-    for number in sorted((*asked, *beyond)):
-        programs.setdefault(program(known.layouts[number], score(number)), []).append(number)
+    """Everything counted, whatever was played besides what had to be."""
+    known, rows, tally = search.known, search.player.rows, Tally(search)
 
     def ranked(number: int) -> Ranked:
-        layout, row = known.layouts[number], player.rows[number]
-        alike = programs.get(program(layout, score(number)), [])
-        same = tuple(known.layouts[other] for other in alike if other != number)
-        return Ranked(score(number), layout, known.most(number), row, same)
+        layout = known.layouts[number]
+        same = tuple(known.layouts[other] for other in tally.same(number))
+        return Ranked(search.score(number), layout, known.most(number), rows[number], same)
 
-    chosen = [number for _, number in best]
-    others = sorted((ranked(number) for number in done if number not in chosen), key=lambda each: each.score)
-    played_sizes = [known.layouts[number] for number in done]
-    elsewhere: dict[tuple[str, int], float] = {}
-    for bound, number in frontier.left:
-        for axis in ("tp", "pp"):
-            size = getattr(known.layouts[number], axis)
-            if all(getattr(each, axis) != size for each in played_sizes):
-                elsewhere[axis, size] = min(bound, elsewhere.get((axis, size), float("inf")))
+    best = tuple(ranked(number) for _, number in search.best)
+    counts = tally.counts(spaces)
+    own = None if search.own is None else own_layout(base, search.own, worth)
     return Found(
-        base, objective, limit, total, counts, played, tuple(map(ranked, chosen)), tuple(others), elsewhere,
-        tuple(map(ranked, points)), tuple(map(ranked, tight)), None, (),
+        base, objective, search.limit, sum(counts.values()) + len(tally.asked), counts, len(tally.asked), best,
+        tuple(map(ranked, tally.others)), tally.elsewhere(), tuple(map(ranked, search.points)),
+        tuple(map(ranked, search.tight)), own, ladder(base), search.proven, search.gap, search.left(), stopped,
+        search.seconds,
     )  # fmt: skip
-
-
-def _detail_rivals(player: LayoutPlayer, layouts: Sequence[Layout], best: Sequence[tuple[float, int]]) -> None:
-    """The account of the best layout with another tp and of that with another pp than the winner's, of those played."""
-    winner = layouts[best[0][1]]
-    for axis in ("tp", "pp"):
-        rivals = [
-            (row["step_time_s"], number)
-            for number, row in player.rows.items()
-            if getattr(layouts[number], axis) != getattr(winner, axis)
-        ]
-        if rivals:
-            player.detailed(min(rivals)[1], layouts[min(rivals)[1]])
-
-
-def _tight(
-    player: LayoutPlayer,
-    known: BoundCache,
-    limit: MemoryLimit,
-    winner: tuple[float, int],
-    score: Any,
-    progress: Progress,
-) -> list[int]:
-    """The best layouts that beat the winner, fit, and do not leave the headroom."""
-    if not limit.headroom:
-        return []
-    frontier = Frontier(known, limit.whole, above=limit.usable)
-    best = player.best(frontier, _MOST_TIGHT, score, progress, below=winner[0])
-    for _, number in best:
-        player.detailed(number, known.layouts[number])
-    return [number for _, number in best]
-
-
-def _front(
-    player: LayoutPlayer, known: BoundCache, first: tuple[float, int], score: Any, progress: Progress
-) -> list[int]:
-    """The best layouts in less and less memory, each in at most 95 % of what the one before it holds."""
-    points = [first[1]]
-    while True:
-        best = player.best(Frontier(known, _NARROWER * known.most(points[-1])), 1, score, progress)
-        if not best:
-            return points
-        points.append(best[0][1])

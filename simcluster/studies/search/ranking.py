@@ -23,8 +23,8 @@ class Ranking:
         self._scores: list[tuple[float, int]] = []
 
     def add(self, score: float, number: int) -> None:
-        """One that was played."""
-        if score < self._below:
+        """One that was played; if it is there, it stays as it is."""
+        if score < self._below and (score, number) not in self._scores:
             insort(self._scores, (score, number))
 
     @property

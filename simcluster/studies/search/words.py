@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from simcluster.base.units import format_seconds
 from simcluster.results.account import Account
 from simcluster.studies.search.plan import Found, Ranked
+from simcluster.studies.search.space import Layout
 from simcluster.studies.whatif.difference import Difference
 
 
 def name_of(ranked: Ranked) -> str:
     """A layout in a few words: tp 8, pp 8, dp 16, micro batch 1, interleaved x 3, ..."""
-    layout = ranked.layout
+    return name_of_layout(ranked.layout, ranked.same)
+
+
+def name_of_layout(layout: Layout, same: Sequence[Layout] = ()) -> str:
+    """The same of a layout, whose program those are that are the ``same`` but for the order of ranks."""
     parts = [f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, micro batch {layout.micro_batch}"]
     parts += [f"cp {layout.cp} ({layout.cp_comm.replace('_', ' ')})"] if layout.cp > 1 else []
     parts += [f"ep {layout.ep}"] if layout.ep > 1 else []
@@ -22,13 +27,13 @@ def name_of(ranked: Ranked) -> str:
     parts.append(f"recompute {layout.recompute}")
     parts += ["sp"] if layout.sequence_parallel else []
     parts += [f"ZeRO {layout.zero}"] if layout.zero else []
-    parts += _order(ranked) if layout.pp > 1 and layout.dp > 1 else []
+    parts += _order((layout, *same)) if layout.pp > 1 and layout.dp > 1 else []
     return ", ".join(parts)
 
 
-def _order(ranked: Ranked) -> list[str]:
+def _order(layouts: Sequence[Layout]) -> list[str]:
     """Which of dp and pp has the nearer ranks, where it says anything; that of equal programs, too."""
-    slow = {tuple(axis for axis in each.order if axis in ("dp", "pp")) for each in (ranked.layout, *ranked.same)}
+    slow = {tuple(axis for axis in each.order if axis in ("dp", "pp")) for each in layouts}
     if len(slow) > 1:
         return ["dp and pp in either order"]
     return ["pp before dp"] if slow == {("pp", "dp")} else []
@@ -68,4 +73,4 @@ def _elsewhere(found: Found) -> Iterator[str]:
     ]
     if parts:
         whose = ", of those that leave the headroom" if found.tight else ""
-        yield f"Not played, since their bounds say enough{whose}: {', '.join(parts)}."
+        yield f"By their bounds alone{whose}: {', '.join(parts)}."

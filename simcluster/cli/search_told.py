@@ -1,0 +1,98 @@
+"""How far a search is, on stderr: one line that is rewritten on a terminal, elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from simcluster.base.units import format_seconds
+from simcluster.cli.terminal import progress
+from simcluster.studies.search.progress import SearchState
+from simcluster.studies.search.words import name_of_layout
+
+EVERY = 10.0
+"""Seconds between lines where stderr is no terminal."""
+_LOOK = 0.25
+_DOING = {
+    "bounds": "bounding layouts",
+    "layouts": "playing layouts",
+    "less memory free": "playing what leaves less memory free",
+    "less memory": "playing what holds less",
+    "accounts": "accounting for the best",
+}
+_AT_ONCE = 1.0  # seconds: a better layout is told no sooner after a line
+
+
+class SearchTold:
+    """Tells how far a search is: by a thread beside it, which also speaks while the search cannot."""
+
+    def __init__(self) -> None:
+        self._state: SearchState | None = None
+        self._began = self._line = time.monotonic()
+        self._best: object = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def now(self, state: SearchState) -> None:
+        """How far it is."""
+        self._state = state
+        if self._thread is None and not self._over.is_set():  # not before processes are begun as copies of this one
+            self._thread = threading.Thread(target=self._tell, daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """The line on a terminal is wiped."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        progress()
+
+    def _tell(self) -> None:
+        while not self._over.wait(_LOOK):
+            self.look()
+
+    def look(self) -> None:
+        """Say it if it is time."""
+        state, now = self._state, time.monotonic()
+        if state is None:
+            return
+        if sys.stderr.isatty():
+            wide = shutil.get_terminal_size().columns - 1  # a line that goes on below is not wiped
+            progress(words_of(state, now - self._began)[:wide])
+        elif now - self._line >= (_AT_ONCE if state.layout != self._best else EVERY):
+            self._line, self._best = now, state.layout
+            print(words_of(state, now - self._began), file=sys.stderr, flush=True)
+
+
+def words_of(state: SearchState, seconds: float) -> str:
+    """A line: 12 s: best so far 16.39 s (tp 4, ...), gap 3.2 %, 12 played, at most 40 left, about 25 s left."""
+    parts = [_DOING[state.phase]]
+    if state.layout is not None:
+        parts.append(f"best so far {format_seconds(state.step_time)} ({name_of_layout(state.layout)})")
+    if state.gap is not None:
+        parts.append(f"proven gap {state.gap:.1%}" if state.gap else "proven to be the best")
+    parts.append(f"{state.played:,} played")
+    if state.left:
+        parts.append(f"at most {state.left:,} left")
+    if state.seconds_left is not None:
+        parts.append(f"about {_round(state.seconds_left)} left")
+    return f"{_round(seconds)}: " + ", ".join(parts)
+
+
+def _round(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

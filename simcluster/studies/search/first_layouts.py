@@ -1,0 +1,85 @@
+"""Layouts to begin with: what practice would try first, the best of it by bounds.
+
+As Megatron-LM's papers have it (arXiv:2104.04473, section 3.5: tp within a machine, then pp, small microbatches;
+arXiv:2205.05198: sequence parallelism with tp): a distributed optimizer, 1F1B or interleaved with two chunks, which
+take least to play; or, as FSDP has it (arXiv:2304.11277), sharded parameters instead of stages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from simcluster.base.errors import InputError
+from simcluster.scenario.scenario import Scenario
+from simcluster.studies.search.frontier import BoundCache
+
+_TIGHTENED = 6
+"""Of how many that fit, by their outlines, the tighter bounds are worked out."""
+_LARGEST_MICRO_BATCH = 2
+
+
+def first_layouts(known: BoundCache, capacity: float) -> list[int]:
+    """Numbers of one or two layouts that fit: by their bounds the best with a distributed optimizer, and the best that
+    shards the parameters instead of stages, if it has the lower bound."""
+    numbers = [number for number in _usual(known) if known.floors[number] <= capacity]
+    numbers.sort(key=lambda number: (known.first(number)[0], number))
+    sharded = [number for number in numbers if known.layouts[number].zero == 3]
+    found = [_best(known, capacity, each) for each in ([n for n in numbers if n not in sharded], sharded)]
+    first, other = found
+    if first is not None and other is not None and known.bounds[other][0] >= known.bounds[first][0]:
+        found = [first]
+    return [number for number in found if number is not None]
+
+
+def _usual(known: BoundCache) -> Iterator[int]:
+    """Numbers of layouts that practice would think of: of each program the first."""
+    machines: dict[int, int] = {}
+    seen: set[object] = set()
+    for number, layout in enumerate(known.layouts):
+        if layout.micro_batch > _LARGEST_MICRO_BATCH or layout.sequence_parallel != (layout.tp > 1):
+            continue
+        if layout.dp > 1 and layout.zero != (3 if layout.pp == 1 else 1) and (layout.pp, layout.zero) != (1, 1):
+            continue
+        if (layout.schedule, layout.chunks) not in (("1f1b", 1), ("interleaved", 2)):
+            continue
+        if layout.gpus not in machines:
+            hosts = known.judge(layout).bounds.base.cluster.built.host_of
+            machines[layout.gpus] = min(Counter(hosts[: layout.gpus]).values())
+        name = layout._replace(order=())
+        if layout.tp <= machines[layout.gpus] and name not in seen:
+            seen.add(name)
+            yield number
+
+
+def _best(known: BoundCache, capacity: float, numbers: list[int]) -> int | None:
+    """Of the few with the lowest outlines that fit, the one with the lowest bound."""
+    few: list[tuple[float, int]] = []
+    for number in numbers:
+        if fits(known, number, capacity):
+            while known.bounds[number][1] < 2:
+                known.tighter(number)
+            few.append((known.bounds[number][0], number))
+        if len(few) == _TIGHTENED:
+            break
+    return min(few)[1] if few else None
+
+
+def fits(known: BoundCache, number: int, capacity: float) -> bool:
+    """It is legal, and holds at most so many bytes."""
+    layout = known.layouts[number]
+    try:
+        return known.floors[number] <= capacity and not known.reason(layout) and known.most(number) <= capacity
+    except InputError:
+        return False
+
+
+def own_number(base: Scenario, known: BoundCache, capacity: float) -> int | None:
+    """The number of the scenario's own layout, if it is one of the space, and fits."""
+    parallel, pipeline = base.parallel, base.pipeline
+    own = base.gpus, parallel.tp, parallel.pp, parallel.zero, pipeline.schedule, pipeline.chunks
+    for number, layout in enumerate(known.layouts):
+        sizes = layout.gpus, layout.tp, layout.pp, layout.zero, layout.schedule, layout.chunks
+        if sizes == own and layout.on(base) == base:
+            return number if fits(known, number, capacity) else None
+    return None

@@ -1,0 +1,30 @@
+"""What a search tells while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from simcluster.studies.search.space import Layout
+
+
+class SearchState(NamedTuple):
+    """How far a search is: what it is at, the best ``layout`` so far and its step (s), by what part another layout may
+    be better than it at most, how many are played and how many may still have to be, seconds gone and left (None: not
+    known yet)."""
+
+    phase: str
+    layout: Layout | None
+    step_time: float
+    gap: float | None
+    played: int
+    left: int | None
+    seconds: float
+    seconds_left: float | None
+
+
+Progress = Callable[[SearchState], object]
+
+
+def say_nothing(state: SearchState) -> None:
+    """For those who do not want to know how far it is."""

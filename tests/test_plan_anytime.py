@@ -1,0 +1,217 @@
+"""A search that is stopped says what is best so far and what of it is proven, and goes on to the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simcluster
+from simcluster import cli
+from simcluster.base.errors import InputError
+from simcluster.base.time_limit import Deadline, TimeUp, within
+from simcluster.cli import search_told
+from simcluster.scenario.scenario import Scenario
+from simcluster.show.standing import not_proven, standing
+from simcluster.studies.search import playing
+from simcluster.studies.search.plan import Found, plan
+from simcluster.studies.search.playing import LayoutPlayer
+from simcluster.studies.search.progress import SearchState
+from simcluster.studies.search.space import Layout
+from simcluster.studies.search.words import why
+
+FEW = {
+    "training.micro_batch": (1,),
+    "parallel.sequence_parallel": (False,),
+    "training.recompute": ("none",),
+    "parallel.zero": (0, 1, 3),
+    "pipeline.schedule": ("1f1b",),
+}
+
+
+def tiny() -> Scenario:
+    return simcluster.load("tiny_3d", {"model.sequence_length": 256})
+
+
+class Stops(Executor):
+    """Plays so many layouts, one at a time, and then raises."""
+
+    _max_workers = 1
+
+    def __init__(self, after: int = 10_000, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.left, self.error, self.played = after, error, 0
+
+    def submit(self, call: Any, /, *args: Any, **named: Any) -> Future[Any]:
+        if not self.left:
+            raise self.error
+        self.left -= 1
+        self.played += 1
+        future: Future[Any] = Future()
+        future.set_result(call(*args, **named))
+        return future
+
+
+def stopped(after: int, error: type[BaseException] = TimeUp, **asked: Any) -> Found:
+    return plan(tiny(), 8, top=5, vary=FEW, executor=Stops(after, error), **asked)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Found:
+    return plan(tiny(), 8, top=5, vary=FEW)
+
+
+def test_a_stopped_search_proves_a_gap_that_holds_and_only_shrinks(whole: Found) -> None:
+    before = 1.0
+    for after in (1, 2, 3, 4):
+        found = stopped(after)
+        assert not found.proven
+        assert found.stopped == "time limit"
+        gap = 1.0 if found.gap is None else found.gap  # stopped before all bounds were known
+        assert gap <= before
+        assert gap < 1 or after < 3
+        assert found.best[0].score * (1 - gap) <= whole.best[0].score <= found.best[0].score
+        assert found.left != 0
+        assert found.total == whole.total == sum(found.counts.values()) + found.played
+        assert found.counts["not reached: the search was stopped"] > 0
+        before = gap
+    assert (whole.proven, whole.gap, whole.left, whole.stopped) == (True, 0.0, 0, "")
+
+
+def test_what_was_stopped_says_so_everywhere(whole: Found) -> None:
+    found = stopped(2, KeyboardInterrupt)
+    (said,) = not_proven(found)
+    assert said.startswith(f"Not proven: gap {found.gap:.1%} (stopped by an interrupt after ")
+    document = json.loads(json.dumps(found.to_dict()))
+    assert (document["proven"], document["gap"], document["stopped"]) == (False, found.gap, "interrupt")
+    assert set(document) == set(whole.to_dict())
+    assert set(document["best"][0]) == set(whole.to_dict()["best"][0])
+    assert found.own is not None, "one's own layout is among the first"
+    assert standing(found)[0].startswith("Yours (tp 2")
+    assert not_proven(whole) == []
+
+
+def test_without_any_layout_time_is_short_and_an_interrupt_goes_through() -> None:
+    with pytest.raises(InputError, match=r"no layout was played in 1\.000 us; give it more time"):
+        plan(tiny(), 8, vary=FEW, time_limit="1 us")
+    with pytest.raises(KeyboardInterrupt):
+        stopped(0, KeyboardInterrupt)
+    for wrong in (0, -1, True, float("inf"), float("nan"), "soon", "60"):
+        with pytest.raises(InputError, match=r"as in 60|13\.75 s"):
+            plan(tiny(), 8, vary=FEW, time_limit=wrong)
+
+
+def test_a_search_that_was_stopped_goes_on_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Found
+) -> None:
+    store, times = tmp_path / "rows", 0
+    for error in (KeyboardInterrupt, TimeUp):
+        first = Stops(2, error)
+        assert not plan(tiny(), 8, top=5, vary=FEW, store=store, executor=first).proven
+        times += first.played
+    rest, at_once = Stops(), Stops()
+    again = plan(tiny(), 8, top=5, vary=FEW, store=store, executor=rest)
+    for found in (again, plan(tiny(), 8, top=5, vary=FEW, executor=at_once)):
+        assert json.dumps(found.to_dict()) == json.dumps(whole.to_dict())
+        assert found.table.to_csv() == whole.table.to_csv()
+        assert (why(found), standing(found)) == (why(whole), standing(whole))
+    assert rest.played == at_once.played - times
+    none = Stops()
+    plan(tiny(), 8, top=5, vary=FEW, store=store, executor=none)
+    assert none.played == 0
+    monkeypatch.setattr(playing, "sources_digest", lambda: "another simulator")
+    plan(tiny(), 8, top=5, vary=FEW, store=store, executor=none)
+    assert none.played == at_once.played
+
+
+def test_rows_of_a_table_are_those_that_had_to_be_played(whole: Found) -> None:
+    assert len(whole.table) >= whole.played
+    assert list(whole.table["score"]) == sorted(whole.table["score"])
+
+
+def test_an_alarm_stops_what_never_looks_and_is_gone_afterwards() -> None:
+    def busy() -> None:
+        with within(0.02):
+            while True:
+                pass
+
+    with pytest.raises(TimeUp):
+        busy()
+    with within(60.0) as deadline:
+        assert 0 < deadline.left <= 60
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    with within(None) as none:
+        assert none.left == float("inf")
+    with pytest.raises(TimeUp):
+        Deadline(0.0).check()
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+PLAN = ["plan", "tiny_3d", "--model.sequence_length", "256", "--executor", "1",
+        *(f"--vary={path}={','.join(map(str, values)).lower()}" for path, values in FEW.items())]  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_print_the_best_so_far(
+    number: int, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    keep, kept = LayoutPlayer.keep, []
+
+    def and_signal(player: LayoutPlayer, layout: Layout | None, row: dict[str, Any]) -> None:
+        keep(player, layout, row)
+        kept.append(layout)
+        if len(kept) == 4:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(LayoutPlayer, "keep", and_signal)
+    before = signal.getsignal(number)
+    assert cli.main([*PLAN, "--json", str(tmp_path / "found.json"), "-o", str(tmp_path / "rows.csv")]) == status
+    assert signal.getsignal(number) is before
+    text = capsys.readouterr().out
+    assert "Not proven: gap" in text
+    assert "the best so far: --parallel.tp" in text
+    assert json.loads((tmp_path / "found.json").read_text())["proven"] is False
+    assert len(kept) == 4
+    assert (tmp_path / "rows.csv").exists()
+
+
+def test_a_time_limit_of_the_command_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep = LayoutPlayer.keep
+
+    def until(player: LayoutPlayer, layout: Layout | None, row: dict[str, Any]) -> None:
+        keep(player, layout, row)
+        if len(player.rows) == 2:
+            raise TimeUp
+
+    monkeypatch.setattr(LayoutPlayer, "keep", until)
+    assert cli.main([*PLAN, "--time-limit", "60s", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["proven"], found["stopped"]) == (False, "time limit")
+
+
+def test_without_a_terminal_it_is_told_now_and_then(
+    whole: Found, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(search_told.time, "monotonic", lambda: clock[0])
+    told = search_told.SearchTold()
+    told.look()
+    told._state = SearchState("layouts", whole.best[1].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
+    said = []
+    for clock[0], layout in ((100.5, 1), (101.5, 1), (105.0, 1), (111.6, 1), (112.0, 0), (112.7, 0), (122.8, 0)):
+        told._state = told._state._replace(layout=whole.best[layout].layout)
+        told.look()
+        said.append(capsys.readouterr().err.count("\n"))
+    assert said == [0, 1, 0, 1, 0, 1, 1]
+    assert search_told.words_of(told._state, 12.0).startswith("12 s: playing layouts, best so far 1.500 s (tp ")
+    assert search_told.words_of(told._state, 12.0).endswith(
+        "), proven gap 3.2%, 3 played, at most 40 left, about 2 min left"
+    )
