@@ -6,8 +6,6 @@ slices keep of it, beside the model state; more where the schedule is known to d
 
 from __future__ import annotations
 
-from typing import Any
-
 from simcluster.model.recipes import state_bytes
 from simcluster.planning.residency import LAYER, residencies
 from simcluster.scenario.fits import held
@@ -94,8 +92,8 @@ def _alive(layout: Layout, stage: int, many: int) -> int:
 
 
 def _kinds(pipeline: PipelineRoute) -> list[Kind]:
-    found: dict[tuple[Any, ...], int] = {}
-    for stage, (slices, *rest) in enumerate(pipeline.held):
-        layers = tuple(pipeline.counts[number] for number in slices)
-        found.setdefault((layers, *rest), stage)
+    found: dict[tuple[tuple[int, ...], int, int, bool, bool], int] = {}
+    for stage, (slices, layers, mixtures, first, last) in enumerate(pipeline.held):
+        counts = tuple(pipeline.counts[number] for number in slices)
+        found.setdefault((counts, layers, mixtures, first, last), stage)
     return [(stage, *kept) for kept, stage in found.items()]
