@@ -163,6 +163,7 @@ def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
             GPT_345M + " --recompute-granularity selective --recompute-modules mtp",
             "'mtp' is not known; known: core_attn",
         ),
+        (GPT_345M + " --recompute-granularity selective --recompute-modules []", "'' is not known"),
         (GPT_345M + " --encoder-seq-length 2048", "--encoder-seq-length: is another name of seq-length"),
         (
             GPT_345M + " --pipeline-model-parallel-size 5 --decoder-first-pipeline-num-layers 3",

@@ -35,7 +35,7 @@ def _parts(run: Options) -> dict[str, Any]:
     words = (run.get("recompute-modules") or "core_attn").replace(",", " ").split()
     modules = [word.strip("[]\"'") for word in words]
     strange = next((module for module in modules if module not in _PARTS), None)
-    if strange:
+    if strange is not None:
         raise run.error("recompute-modules", f"{strange[:40]!r} is not known; known: {', '.join(_PARTS)}")
     if run.get("num-experts") is None:
         modules = [module for module in modules if module not in _OF_EXPERTS] or ["none"]
