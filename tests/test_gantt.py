@@ -20,6 +20,7 @@ from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.show import gantt_panel, palette
 from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, joined
+from simcluster.show.report.colours import paints
 
 COLUMNS = ["step", "rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "group", "bytes"]
 COLUMNS += ["ready", "start", "end"]
@@ -551,6 +552,32 @@ def test_colours_that_share_a_lane_or_a_legend_stay_apart_for_every_reader(visio
             lab(colours[one], _MISSING_CONE[vision]) - lab(colours[other], _MISSING_CONE[vision])
         )
         assert difference > 15, (one, other, difference)
+
+
+_KINDS_OF_A_STREAM = {
+    "tp": ("all_reduce", "reduce_scatter", "all_gather"),
+    "cp": ("reduce_scatter", "all_gather"),
+    "pp": ("all_reduce", "send", "recv"),
+    "dp": ("all_reduce", "reduce_scatter", "all_gather", "broadcast"),
+}
+
+
+@pytest.mark.parametrize("vision", list(_MISSING_CONE))
+@pytest.mark.parametrize("stream", list(_KINDS_OF_A_STREAM))
+def test_collectives_of_one_stream_stay_apart_on_both_grounds(vision, stream):
+    kinds = _KINDS_OF_A_STREAM[stream]
+    shown = paints([(stream, kind, 0) for kind in kinds])
+    for ground in ("light", "dark"):
+        seen = [lab(palette.rgb(code), _MISSING_CONE[vision]) for code in shown[ground]]
+        for one, other in itertools.combinations(range(len(kinds)), 2):
+            assert np.linalg.norm(seen[one] - seen[other]) > 8, (kinds[one], kinds[other], ground)
+
+
+def test_a_bubble_a_straggler_and_the_optimizer_are_three_greys():
+    lightness = [lab(palette.rgb(grey), np.eye(3))[0] for grey in (palette.WAITING, palette.STRAGGLING)]
+    lightness.append(lab(palette.colour_of("compute", "optimizer"), np.eye(3))[0])
+    assert lightness[0] - lightness[1] > 15
+    assert lightness[1] - lightness[2] > 15
 
 
 def test_text_is_readable_on_every_fill():

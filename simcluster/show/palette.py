@@ -42,6 +42,8 @@ MEMORY: Mapping[str, str] = {
 """Fill of each part of a rank's memory: greys stay, colours come and go."""
 
 WAITING = "#D9D9D9"
+STRAGGLING = "#969696"
+"""What time is in which a rank waits for a slower one; WAITING is that of a pipeline's bubble, and of waits in general."""
 WAITING_HATCH = "#8C8C8C"
 IDLE = "#FFFFFF"
 LANE_SURROUND = "#ECEEF0"
@@ -50,8 +52,8 @@ QUIET_TEXT = "#5A5A5A"
 
 # A chunk is lighter than the one before it, as in Narayanan et al. (arXiv:2104.04473) figure 4; a fifth starts again.
 _CHUNK_TINTS = (0.0, 0.32, 0.55, 0.72)
-# Kinds that alternate on one stream: what gathers, or receives, is the lighter one.
-_KIND_TINTS = {"all_gather": 0.45, "recv": 0.45, "broadcast": 0.6, "reduce_scatter": 0.0, "several": 0.2}
+# Kinds of one stream: what gathers, or receives, is lighter than what scatters, or sends; below 0 it is darker.
+_KIND_TINTS = {"all_reduce": -0.5, "several": 0.18, "all_gather": 0.45, "recv": 0.45, "broadcast": 0.7}
 # A snapshot, the lighter write behind it, and what else training stands for.
 _CHECKPOINT_TINTS = {"storage": 0.4, "host": 0.7}
 # What comes back is the lighter one.
@@ -90,8 +92,8 @@ def luminance(colour: Colour) -> float:
 
 
 def tinted(colour: Colour, tint: float) -> Colour:
-    """`colour` mixed with white: 0 leaves it, 1 is white."""
-    red, green, blue = (part + (1.0 - part) * tint for part in colour)
+    """`colour` mixed with white: 0 leaves it, 1 is white; or with black, where `tint` is below 0: -1 is black."""
+    red, green, blue = (part + (1.0 - part) * tint if tint > 0 else part * (1.0 + tint) for part in colour)
     return red, green, blue
 
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from simcluster.show.palette import (
     COMPUTE_KINDS,
     MEMORY,
+    STRAGGLING,
     STREAMS,
     WAITING,
     Colour,
@@ -28,7 +29,7 @@ CONTRAST = 3.0
 
 _TINT_STEPS = 50
 _LEAST_TINT = {"dp": 0.6, "optimizer": 0.75}  # so that they stay apart from ep and from W for every reader
-_DARK_WAITING = "#4A4F55"
+_DARK_WAITING = {"bubble": "#4A4F55", "straggler_wait": "#8A9096"}
 _DARK_GREYS = {"parameters": "#8A9096", "gradients": "#6E747B", "optimizer": "#565C63", "buffers": "#434950"}
 _HEAT = ((0.0, LIGHT_GROUND, DARK_GROUND), (0.3, "#F3C9A5", "#5C3316"), (0.65, "#D55E00", "#C4570A"),
          (1.0, "#8F3800", "#FFB37A"))  # fmt: skip
@@ -41,7 +42,7 @@ BREAKDOWN_COLOURS = {
     "recompute": COMPUTE_KINDS["recompute"],
     **{f"exposed_{axis}": colour for axis, colour in STREAMS.items()},
     "bubble": WAITING,
-    "straggler_wait": WAITING,
+    "straggler_wait": STRAGGLING,
     "optimizer": COMPUTE_KINDS["optimizer"],
     **{name: COMPUTE_KINDS[name] for name in ("checkpoint", "data", "validation", "offload", "other")},
 }
@@ -92,7 +93,7 @@ def variables() -> tuple[str, str]:
     light = {f"--k-{name}": colour for name, colour in BREAKDOWN_COLOURS.items()}
     light |= {f"--m-{name}": colour for name, colour in MEMORY.items()}
     dark = {name: code(on_dark(rgb(colour), re.split("[-_]", name)[-1])) for name, colour in light.items()}
-    dark |= dict.fromkeys(("--k-bubble", "--k-straggler_wait"), _DARK_WAITING)
+    dark |= {f"--k-{name}": grey for name, grey in _DARK_WAITING.items()}
     dark |= {f"--m-{name}": grey for name, grey in _DARK_GREYS.items()}
     for level in range(HEAT_LEVELS):
         on_light, dark_one = _heat(level / (HEAT_LEVELS - 1))
