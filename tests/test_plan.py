@@ -56,6 +56,7 @@ def found_few() -> Found:
         ({}, 80.0),
         ({"overlap__grad_reduce": True, "overlap__pipeline": False, "cluster__topology": "dgx_a100"}, 80.0),
         ({"model__hidden_size": 2048}, 1.2),
+        ({"model__moe": {"experts": 2, "top_k": 1, "expert_ffn_hidden_size": 2048}}, 80.0),
     ],
 )
 def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabytes: float) -> None:
@@ -65,6 +66,8 @@ def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabyt
         vary["training.micro_batch"] = (1,)
     else:
         vary |= {"pipeline.schedule": ("1f1b", "interleaved", "zb-v"), "parallel.zero": (0, 1)}
+    if "model__moe" in changes:
+        vary |= {"parallel.cp": (1, 2), "parallel.tp": (1,), "parallel.etp": (None,), "parallel.zero": (0, 1)}
     if gigabytes < 80:
         vary["training.recompute"] = ("none", "full")
     memory, steps, tight = LayoutMemory(base), [], 0
