@@ -173,12 +173,19 @@ def test_a_row_per_rank_named_with_its_stage(small):
 
 def test_a_row_per_stage_says_which_rank_stands_for_it(small):
     figure = plots.gantt(small, rows="stage")
-    assert row_labels(figure) == ["stage 0 · rank 0", "stage 1 · rank 2", "stage 2 · rank 4", "stage 3 · rank 6"]
+    assert row_labels(figure) == ["rank 0 · stage 0", "rank 2 · stage 1", "rank 4 · stage 2", "rank 6 · stage 3"]
     assert "4 of 8 ranks shown: the lowest rank of each of 4 stages." in words(figure)
 
 
 def test_ranks_are_drawn_in_the_order_asked_for(small):
     assert row_labels(plots.gantt(small, ranks=[6, 1, 6])) == ["rank 6 · stage 3", "rank 1 · stage 0"]
+
+
+def test_ranks_that_are_named_are_all_drawn():
+    timeline = Made(2, 2, tp=16).timeline()
+    figure = plots.gantt(timeline, ranks=range(31))
+    assert row_labels(figure) == [f"rank {rank} · stage {rank // 16}" for rank in range(31)]
+    assert "ranks shown" not in words(figure)
 
 
 def test_a_rank_with_chunks_names_its_stages():
@@ -246,8 +253,16 @@ def test_a_zoom_shows_every_span_by_its_name(small):
     assert {"reduce-scatter 50 MB", "all-gather 50 MB"} <= set(shown)
 
 
+def test_numbers_stand_in_all_passes_or_in_none_and_the_caption_knows(small):
+    roomy, narrow = plots.gantt(small, rows="stage"), plots.gantt(Made(4, 24).timeline(), width=6.0, breaks=False)
+    assert len(numbers(roomy)) == 4 * 2 * 8
+    assert "Numbers are microbatches." in words(roomy)
+    assert numbers(narrow) == []
+    assert "microbatches" not in words(narrow)
+
+
 def test_texts_stay_inside_their_boxes_and_apart():
-    figure = plots.gantt(Made(4, 12, chunks=3).timeline())
+    figure = plots.gantt(Made(4, 12, chunks=3).timeline(), width=40.0)
     axes = figure.axes[0]
     places = [(round(text.get_position()[1], 3), text.get_window_extent()) for text in axes.texts]
     assert len(places) > 100
@@ -401,8 +416,58 @@ def test_a_window_in_which_nothing_happens_is_drawn_empty():
     figure = plots.gantt(timeline, window=(2.0, 4.0))
     assert legend_labels(figure) == ["idle"]
     assert row_labels(plots.compare_gantts([("a", timeline), ("b", timeline)], window=(2.0, 4.0))) == [
-        "stage 0 · rank 0", "stage 0 · rank 0",
+        "rank 0 · stage 0", "rank 0 · stage 0",
     ]  # fmt: skip
+
+
+# --- a break in the time axis -----------------------------------------------------------------------------------------
+
+
+def begun(timeline: pd.DataFrame) -> np.ndarray:
+    """When rank 0 begins each forward pass."""
+    here = timeline[(timeline["rank"] == 0) & (timeline["kind"] == "forward") & (timeline["name"] == "attention 0")]
+    return here["start"].to_numpy()
+
+
+def test_a_long_steady_phase_is_left_out_in_whole_periods_and_counted():
+    timeline = Made(4, 128).timeline()
+    figure = plots.gantt(timeline)
+    before, behind = figure.axes
+    (said,) = (text.get_text() for text in figure.texts if text.get_text().endswith(" ×"))
+    left_out = int(said.removesuffix(" ×"))
+    assert left_out > 100
+    assert f"The break stands for {left_out} microbatches that go as those beside it." in words(figure)
+    starts = begun(timeline)
+    period = starts[65] - starts[64]
+    first, last = before.get_xlim()[1], behind.get_xlim()[0]
+    assert last - first == pytest.approx(left_out * period)
+    assert ((starts >= first - 1e-9) & (starts < last - 1e-9)).sum() == left_out
+    scales = [(axes.get_xlim()[1] - axes.get_xlim()[0]) / axes.get_position().width for axes in figure.axes]
+    assert scales[0] == pytest.approx(scales[1])
+
+
+def test_nothing_is_broken_where_that_is_not_asked_for_or_would_hide_something():
+    timeline = Made(4, 128).timeline()
+    assert len(plots.gantt(timeline, window=(0.1, 1.4)).axes) == 1
+    assert len(plots.gantt(timeline, breaks=False).axes) == 1
+    late = timeline[timeline["start"] > 0.8].index
+    times = ["ready", "start", "end"]
+    stalled = timeline.copy()
+    stalled.loc[late, times] += 0.5  # in the middle of the steady phase: it is still there in the picture
+    windows = [axes.get_xlim() for axes in plots.gantt(stalled).axes]
+    assert any(first < 0.82 and last > 1.29 for first, last in windows)
+
+
+def test_compared_timelines_leave_out_the_same_time():
+    both = [Made(4, 128).timeline(), Made(4, 128, forward=4.4e-3).timeline()]
+    figure = plots.compare_gantts([("short", both[0]), ("long", both[1])])
+    windows = [axes.get_xlim() for axes in figure.axes]
+    assert len(windows) == 4
+    assert windows[:2] == windows[2:]
+    (_, first), (last, _) = windows[:2]
+    counts = [int(((begun(one) >= first - 1e-9) & (begun(one) < last - 1e-9)).sum()) for one in both]
+    assert [text.get_text() for text in figure.texts if text.get_text().endswith(" ×")] == [f"{n} ×" for n in counts]
+    assert counts[0] > counts[1] > 90
 
 
 # --- comparison -------------------------------------------------------------------------------------------------------

@@ -15,30 +15,18 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
-from matplotlib.transforms import ScaledTranslation
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.show import palette
-from simcluster.show.gantt_legend import draw_footer
-from simcluster.show.gantt_panel import LaneHeights, Panel, draw_panel, streams_of
-from simcluster.show.gantt_rows import RowChoice, Rows, choose_rows
-from simcluster.show.ruler import DPI, text_width
+from simcluster.show.gantt_breaks import Window, cut_of, steady_of
+from simcluster.show.gantt_figure import Axis, Drawn, GanttSize, gantt_figure
+from simcluster.show.gantt_rows import MOST_ROWS, RowChoice, Rows, choose_rows
 
 FORMATS = ("png", "svg", "pdf")
-Window = tuple[float, float]
 
 _COLUMNS = ("rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "bytes", "ready", "start", "end")
-_MOST_ROWS = 1000
-_WIDTHS = (5.0, 60.0)  # inches: below, labels and legend take it all
-_UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
-_TITLE, _LINE, _HEADER, _AXIS = 24.0, 15.0, 17.0, 36.0  # points of height; _LINE: of each further one of the title
-_STEP_TIME = 74.0  # points of width, right of compared panels
-_SIDE = 12.0  # points
+_SIZES = {"width": (5.0, 60.0), "height": (2.0, 60.0)}  # inches: below, labels and legend take it all
 
 
 class HasTimeline(Protocol):
@@ -56,15 +44,19 @@ def gantt(
     title: str | None = None,
     labels: bool = True,
     width: float = 14.0,
+    height: float | None = None,
     max_rows: int = 24,
     rows: Rows = "rank",
     num_ranks: int | None = None,
+    breaks: bool = True,
 ) -> Figure:
     """A timeline, or a result's timeline, as a picture: a row per rank (or per stage), time to the right.
 
-    `ranks` selects rows and `window` = (from, to) in seconds a part of the time.  With more than `max_rows` ranks
-    representatives are drawn and a caption says which; `num_ranks` is the size of the job where the timeline holds one
-    rank for many equal ones.  `labels` writes microbatch numbers where they fit.  `width` is in inches.
+    `ranks` selects rows and `window` = (from, to) in seconds a part of the time.  With more than `max_rows` ranks, and
+    none selected, representatives are drawn and a caption says which; `num_ranks` is the size of the job where the
+    timeline holds one rank for many equal ones.  `labels` writes microbatch numbers, if all of them fit, and names in a
+    zoom.  `width` and `height` are in inches; a height follows from the rows if none is given.  With `breaks` most of a
+    long steady phase is left out, if no window is given, and how many microbatches that is stands in its place.
     Spans closer than the picture resolves are joined per action; more than 200,000 boxes become a raster; both are said
     in the caption.  Raises InputError for an empty timeline, missing columns, and a selection that it does not have.
     """
@@ -72,13 +64,14 @@ def gantt(
     if num_ranks is None and weights is not None:
         num_ranks = sum(weights.values())
     timeline = _timeline_of(timeline)
-    _check(timeline, width=width, max_rows=max_rows, rows=rows)
+    _check(timeline, size=(width, height), max_rows=max_rows, rows=rows)
     whole = _extent(timeline)
     shown = _checked_window(window, whole)
     choice = choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=num_ranks)
     total = max(num_ranks or 0, timeline["rank"].nunique())
-    heading = title if title is not None else _title(timeline, whole, shown, total)
-    return _figure([(timeline, choice, 0.0)], shown, heading, headers=None, labels=labels, width=width)
+    heading = _part(title if title is not None else _title(timeline, whole, total), whole, shown)
+    axis, drawn = _with_break([(timeline, choice, 0.0)], shown, breaks=breaks and window is None)
+    return gantt_figure(drawn, axis, heading, headers=None, labels=labels, size=GanttSize(width, height))
 
 
 def compare_gantts(
@@ -89,9 +82,11 @@ def compare_gantts(
     title: str | None = None,
     labels: bool = True,
     width: float = 14.0,
+    height: float | None = None,
     max_rows: int = 8,
     rows: Rows = "stage",
     said: Sequence[tuple[str, str]] | None = None,
+    breaks: bool = True,
 ) -> Figure:
     """Timelines under each other on one time axis, each from its own beginning, with its length at the right.
 
@@ -103,7 +98,7 @@ def compare_gantts(
     timelines = [_timeline_of(timeline) for _, timeline in named_timelines]
     for (name, _), timeline in zip(named_timelines, timelines, strict=True):
         try:
-            _check(timeline, width=width, max_rows=max_rows, rows=rows)
+            _check(timeline, size=(width, height), max_rows=max_rows, rows=rows)
         except InputError as error:
             raise InputError(f"{name}: {error}") from None
     extents = [_extent(timeline) for timeline in timelines]
@@ -116,7 +111,9 @@ def compare_gantts(
     changes = ["", *(f"{(length / lengths[0] - 1) * 100:+.1f} %".replace("-", "−") for length in lengths[1:])]
     texts = said or list(zip(map(format_seconds, lengths), changes, strict=True))
     headers = [(name, *both) for (name, _), both in zip(named_timelines, texts, strict=True)]
-    return _figure(panels, shown, title or "", headers=headers, labels=labels, width=width)
+    heading = _part(f"{len(panels)} timelines on one time axis" if title is None else title, (0.0, max(lengths)), shown)
+    axis, drawn = _with_break(panels, shown, breaks=breaks and window is None)
+    return gantt_figure(drawn, axis, heading, headers=headers, labels=labels, size=GanttSize(width, height))
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
@@ -140,69 +137,17 @@ def _timeline_of(timeline: pd.DataFrame | HasTimeline) -> pd.DataFrame:
     return timeline if isinstance(timeline, pd.DataFrame) else timeline.timeline
 
 
-def _figure(
-    shown: Sequence[tuple[pd.DataFrame, RowChoice, float]], window: Window, title: str,
-    *, headers: Sequence[tuple[str, str, str]] | None, labels: bool, width: float,
-) -> Figure:  # fmt: skip
-    """Timelines with their rows and origins: panels, one time axis, one legend, the caption, in points from the top."""
-    left = max(text_width(label, 8.0) for _, choice, _ in shown for label in choice.labels) + _SIDE + 6.0
-    right = width * 72 - (_STEP_TIME if headers else _SIDE + 6.0)
-    columns = max(100, round((right - left) / 72 * DPI))
-    name, unit = _unit(window)
-    num_rows = sum(len(choice.ranks) for _, choice, _ in shown)
-    panels = []
-    for timeline, choice, origin in shown:
-        lanes = LaneHeights.fitting(streams_of(timeline, choice.ranks), num_rows)
-        panels.append(Panel(timeline, choice, lanes, (window[0] + origin, window[1] + origin), unit, origin, columns))
-    top = _TITLE + _LINE * title.count("\n") if title else 6.0
-    header = _HEADER if headers else 0.0
-    body = sum(panel.height + header for panel in panels)
-    figure = Figure(dpi=DPI)
-    FigureCanvasAgg(figure)
-    if title:
-        corner = figure.transFigure + ScaledTranslation(left / 72, -8.0 / 72, figure.dpi_scale_trans)
-        figure.text(0, 1, title, transform=corner, fontsize=11, va="top", color=palette.TEXT)
-    foot = draw_footer(figure, panels, left=_SIDE, width=right - _SIDE, labels=labels)
-    height = top + body + _AXIS + foot
-    figure.set_size_inches(width, height / 72)
-    at = height - top
-    for number, panel in enumerate(panels):
-        at -= header + panel.height
-        axes = figure.add_axes((left / (width * 72), at / height, (right - left) / (width * 72), panel.height / height))
-        draw_panel(axes, panel, labels=labels)
-        _draw_time(axes, name, named=number == len(panels) - 1)
-        if headers:
-            _draw_header(axes, panel, *headers[number])
-    return figure
+def _with_break(
+    panels: Sequence[tuple[pd.DataFrame, RowChoice, float]], shown: Window, *, breaks: bool
+) -> tuple[Axis, list[Drawn]]:
+    """The time axis, broken where all timelines are steady for long, and what is drawn on it."""
+    steady = [steady_of(timeline, choice.ranks, origin) for timeline, choice, origin in panels] if breaks else []
+    cut = cut_of(steady, shown)
+    counts = [each.microbatches(cut) if cut and each else 0 for each in steady] or [0] * len(panels)
+    return Axis(shown, cut), [Drawn(*panel, left_out) for panel, left_out in zip(panels, counts, strict=True)]
 
 
-def _draw_time(axes: Axes, unit: str, *, named: bool) -> None:
-    """Ticks in a unit; written under the last panel only."""
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=14, steps=[1, 2, 2.5, 5, 10]))
-    formatter = ScalarFormatter(useOffset=False)
-    formatter.set_scientific(False)
-    axes.xaxis.set_major_formatter(formatter)
-    axes.tick_params(axis="x", labelsize=8, length=3.5 if named else 0, labelbottom=named)
-    axes.grid(visible=True, axis="x", color="#C8CCD0", linewidth=0.4, zorder=-1)
-    if named:
-        axes.set_xlabel(f"time ({unit})", fontsize=9, labelpad=2)
-
-
-def _draw_header(axes: Axes, panel: Panel, name: str, length: str, change: str) -> None:
-    """The name above a compared panel, its length at the right, a line where it ends."""
-    axes.annotate(
-        name, (0, 1), xytext=(0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=9, weight="bold"
-    )
-    for words, offset, weight in ((length, 6 if change else 0, "bold"), (change, -6, "normal")):
-        axes.annotate(
-            words, (1, 0.5), xytext=(8, offset), xycoords="axes fraction", textcoords="offset points",
-            va="center", fontsize=9, weight=weight,
-        )  # fmt: skip
-    end = (_extent(panel.timeline)[1] - panel.origin) / panel.unit
-    axes.axvline(end, color=palette.TEXT, linewidth=1.0)
-
-
-def _check(timeline: pd.DataFrame, *, width: float, max_rows: int, rows: str) -> None:
+def _check(timeline: pd.DataFrame, *, size: tuple[float, float | None], max_rows: int, rows: str) -> None:
     """Refuses what cannot be drawn."""
     missing = [name for name in _COLUMNS if name not in timeline.columns]
     if missing:
@@ -218,10 +163,11 @@ def _check(timeline: pd.DataFrame, *, width: float, max_rows: int, rows: str) ->
         raise InputError("the timeline has no length: every span starts and ends at the same time")
     if rows not in ("rank", "stage"):
         raise InputError(f'rows={rows!r} is not known; rows is "rank" or "stage"')
-    if not 1 <= max_rows <= _MOST_ROWS:
-        raise InputError(f"max_rows={max_rows} cannot be drawn; it is between 1 and {_MOST_ROWS}")
-    if not _WIDTHS[0] <= width <= _WIDTHS[1]:
-        raise InputError(f"width={width} cannot be drawn; it is between {_WIDTHS[0]:g} and {_WIDTHS[1]:g} inches")
+    if not 1 <= max_rows <= MOST_ROWS:
+        raise InputError(f"max_rows={max_rows} cannot be drawn; it is between 1 and {MOST_ROWS}")
+    for (name, (least, most)), inches in zip(_SIZES.items(), size, strict=True):
+        if inches is not None and not least <= inches <= most:
+            raise InputError(f"{name}={inches} cannot be drawn; it is between {least:g} and {most:g} inches")
 
 
 def _checked_window(window: Window | None, whole: Window) -> Window:
@@ -243,15 +189,16 @@ def _extent(timeline: pd.DataFrame) -> Window:
     return begin, float(timeline["end"].max())
 
 
-def _unit(window: Window) -> tuple[str, float]:
-    """The largest unit of which the window holds at least one."""
-    length = window[1] - window[0]
-    return next((unit for unit in _UNITS if length >= unit[1]), _UNITS[-1])
-
-
-def _title(timeline: pd.DataFrame, whole: Window, shown: Window, num_ranks: int) -> str:
+def _title(timeline: pd.DataFrame, whole: Window, num_ranks: int) -> str:
     steps = int(timeline["step"].nunique()) if "step" in timeline.columns else 1
     what = "One training step" if steps == 1 else f"{steps} training steps"
     ranks = f"{num_ranks:,} rank{'s' if num_ranks != 1 else ''}"
-    part = "" if shown == whole else f" · from {format_seconds(shown[0])} to {format_seconds(shown[1])}"
-    return f"{what} · {ranks} · {format_seconds(whole[1] - whole[0])}{part}"
+    return f"{what} · {ranks} · {format_seconds(whole[1] - whole[0])}"
+
+
+def _part(title: str, whole: Window, shown: Window) -> str:
+    """A title that says in its first line which part of the time is drawn, where that is not all of it."""
+    if not title or shown == whole:
+        return title
+    first, *others = title.split("\n")
+    return "\n".join([f"{first} · from {format_seconds(shown[0])} to {format_seconds(shown[1])}", *others])

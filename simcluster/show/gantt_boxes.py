@@ -158,7 +158,7 @@ def _splits(boxes: Boxes, seconds_per_pixel: float) -> npt.NDArray[np.bool_]:
     gap = (boxes.start - _previous_end(boxes.row, boxes.lane, boxes.end))[1:] / seconds_per_pixel  # inf in a new lane
     width = (boxes.end - boxes.start) / seconds_per_pixel
     wider = np.maximum(width[1:], width[:-1])
-    key = np.array([_direction(paint) for paint in boxes.paints])[boxes.paint]
+    key = np.array([direction(paint) for paint in boxes.paints])[boxes.paint]
     one_microbatch = ~_differ(boxes.microbatch)
     limit = np.where(_differ(boxes.paint), NARROW_KIND, NARROW_COMPUTE)
     near = gap < np.clip(wider / 2, NARROW, JOIN_GAP)
@@ -181,7 +181,7 @@ def _main_paints(boxes: Boxes, group: Ints, seconds: Floats) -> tuple[Ints, tupl
     return np.where(several, num_paints + stream, main), boxes.paints + added
 
 
-def _direction(paint: Paint) -> str:
+def direction(paint: Paint) -> str:
     """What alternates inside one action has one name."""
     stream, kind, chunk = paint
     return f"{stream} {'backward' if kind in _BACKWARD else kind} {chunk}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,36 +41,54 @@ _SPACE = 16.0  # points between two entries, with the gap between handle and tex
 Entry = tuple[str, tuple[Patch, ...]]
 
 
-def draw_footer(figure: Figure, panels: Sequence[Panel], *, left: float, width: float, labels: bool) -> float:
-    """Legend and caption at the figure's foot, an entry for every paint of the panels; all sizes in points.
+@dataclass(frozen=True)
+class Footer:
+    """Legend and caption, ready to be drawn; `height` is in points."""
 
-    Returns how high they are, from which the figure's own height follows.
-    """
+    entries: tuple[Entry, ...]
+    columns: int
+    caption: tuple[str, ...]
+
+    @property
+    def foot(self) -> float:
+        """Points of the caption."""
+        return _CAPTION_LINE * len(self.caption) + 4.0
+
+    @property
+    def height(self) -> float:
+        return _LINE * -(-len(self.entries) // self.columns) + 6.0 + self.foot
+
+
+def footer_of(panels: Sequence[Panel], *, width: float, numbered: bool, left_out: str) -> Footer:
+    """An entry for every paint of the panels, in as few lines as fit into `width` points; `numbered`: there are
+    microbatch numbers; `left_out` is what is said of a break."""
     entries = _entries(panels)
     widths = [text_width(name, _FONT) + _HANDLE + _SPACE for name, _ in entries]
     fits = (count for count in range(len(entries), 1, -1) if _width_in_columns(widths, count) <= width)
     num_lines = -(-len(entries) // next(fits, 1))
-    num_columns = -(-len(entries) // num_lines)
-    caption = textwrap.wrap(_caption(panels, labels=labels), int(width / (_CAPTION_FONT * 0.56)))
-    foot = _CAPTION_LINE * len(caption) + 4.0
-    height = _LINE * -(-len(entries) // num_columns) + 6.0 + foot
+    said = " ".join(filter(None, [left_out, _caption(panels, numbered=numbered)]))
+    caption = textwrap.wrap(said, int(width / (_CAPTION_FONT * 0.56)))
+    return Footer(entries, -(-len(entries) // num_lines), tuple(caption))
+
+
+def draw_footer(figure: Figure, footer: Footer, *, left: float) -> None:
+    """Legend and caption at the figure's foot, `left` points from its side."""
     points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
-    handles: list[Any] = [patches for _, patches in entries]  # tuples of patches, which HandlerTuple draws
+    handles: list[Any] = [patches for _, patches in footer.entries]  # tuples of patches, which HandlerTuple draws
     figure.legend(
-        handles, [name for name, _ in entries],
-        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)}, ncols=num_columns, loc="upper left",
-        bbox_to_anchor=(left, height), bbox_transform=points, borderaxespad=0.0, borderpad=0.0, frameon=False,
+        handles, [name for name, _ in footer.entries],
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)}, ncols=footer.columns, loc="upper left",
+        bbox_to_anchor=(left, footer.height), bbox_transform=points, borderaxespad=0.0, borderpad=0.0, frameon=False,
         fontsize=_FONT, handlelength=_HANDLE / _FONT, columnspacing=1.2, labelspacing=0.45, handletextpad=0.6,
     )  # fmt: skip
-    if caption:
+    if footer.caption:
         figure.text(
-            left, foot, "\n".join(caption), transform=points,
+            left, footer.foot, "\n".join(footer.caption), transform=points,
             fontsize=_CAPTION_FONT, color=palette.QUIET_TEXT, va="top", linespacing=1.25,
         )  # fmt: skip
-    return height
 
 
-def _caption(panels: Sequence[Panel], *, labels: bool) -> str:
+def _caption(panels: Sequence[Panel], *, numbered: bool) -> str:
     """What the reader must know to trust the picture."""
     sentences = [panel.choice.caption for panel in panels]
     sentences += [
@@ -84,7 +103,7 @@ def _caption(panels: Sequence[Panel], *, labels: bool) -> str:
         )
     if any(bool((panel.boxes.recompute > 0).any()) for panel in panels):
         sentences.append("The strip along a backward is recompute's part of its time.")
-    if labels and not all(panel.raster for panel in panels):
+    if numbered:
         sentences.append("Numbers are microbatches.")
     return " ".join(dict.fromkeys(sentence for sentence in sentences if sentence))
 

@@ -1,4 +1,4 @@
-"""One timeline drawn into one matplotlib Axes: lanes, boxes, numbers inside them.
+"""One timeline drawn into one matplotlib Axes: lanes and boxes.
 
 Time runs to the right in a unit chosen by the caller; the vertical axis counts typographic points from the top, so that
 a lane's height is known before anything is drawn.
@@ -6,30 +6,24 @@ a lane's height is known before anything is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
-from simcluster.base.arrays import Floats, Ints
-from simcluster.base.units import format_bytes
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.show import palette
 from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, joined
 from simcluster.show.gantt_rows import RowChoice
-from simcluster.show.ruler import DPI, text_width
+from simcluster.show.ruler import DPI
 
 RASTER_ABOVE = 200_000  # boxes: drawing 1e6 polygons takes 7 s, a raster of them 0.3 s
 VECTOR_UP_TO = 20_000  # boxes: above, an SVG or PDF holds a picture of them (an SVG of 1e5 boxes is 17 MB)
 HATCH_UP_TO = 3_000  # boxes of waiting: a hatch is drawn box by box
-_NUMBER_SIZES = (8.0, 6.5, 5.5)  # points; a microbatch number is written in the first that fits
-_NAME_SIZE = 6.0
-_PADDING = 0.8  # points between a text and the side of its box
 _LOWEST_BAR = 0.2  # of a lane: less is not seen
 _HATCHED = 8.0  # pixels: a hatch in a narrower box is only noise
 _EDGE = 8.0  # pixels: boxes wider than this get a dark first pixel, so that equal neighbours stay apart
@@ -52,6 +46,11 @@ class LaneHeights:
                 return cls(streams, *sizes)
         return cls(streams, 8.0, 2.5, 3.0)
 
+    def scaled(self, factor: float) -> LaneHeights:
+        """All heights by a factor."""
+        sizes = (self.compute, self.slim, self.gap)
+        return self if factor == 1.0 else LaneHeights(self.streams, *(factor * size for size in sizes))
+
     @property
     def pitch(self) -> float:
         return self.gap + self.compute + self.slim * (len(self.streams) - 1)
@@ -60,7 +59,7 @@ class LaneHeights:
         """Top and bottom of lanes from the top of the picture, without the hairline that parts a lane from the next."""
         below = np.where(lane == 0, 0.0, self.compute + self.slim * (lane - 1))
         top: Floats = row * self.pitch + (self.gap / 2 + below)
-        return top, top + np.where(lane == 0, self.compute, self.slim - 0.8)
+        return top, top + np.where(lane == 0, self.compute, max(self.slim - 0.8, 0.5 * self.slim))
 
 
 @dataclass(frozen=True)
@@ -116,18 +115,16 @@ def streams_of(timeline: pd.DataFrame, ranks: tuple[int, ...]) -> tuple[str, ...
     return ("compute", *known, *sorted(used - {"compute", *known}))
 
 
-def draw_panel(axes: Axes, panel: Panel, *, labels: bool) -> None:
-    """Draw `panel` on `axes`, with microbatch numbers and names where they fit if `labels`."""
-    _draw_rows(axes, panel)
+def draw_panel(axes: Axes, panel: Panel, *, named: bool = True) -> None:
+    """Draw `panel` on `axes`, its rows named or not, without the texts in its boxes."""
+    _draw_rows(axes, panel, named=named)
     if panel.raster:
         _draw_raster(axes, panel)
-        return
-    _draw_boxes(axes, panel)
-    if labels:
-        _draw_texts(axes, panel)
+    else:
+        _draw_boxes(axes, panel)
 
 
-def _draw_rows(axes: Axes, panel: Panel) -> None:
+def _draw_rows(axes: Axes, panel: Panel, *, named: bool) -> None:
     """White lanes on a tinted ground: what stays white is idle."""
     start, end = panel.shown(np.array(panel.window)).tolist()
     lane = np.tile(np.arange(len(panel.lanes.streams)), len(panel.choice.ranks))
@@ -142,7 +139,8 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
     axes.set_xlim(start, end)
     axes.set_ylim(panel.height, 0.0)
     middle = np.arange(len(panel.choice.ranks)) * panel.lanes.pitch + panel.lanes.gap / 2 + panel.lanes.compute / 2
-    axes.set_yticks(middle.tolist(), list(panel.choice.labels), fontsize=8 if panel.lanes.pitch > 14 else 6)
+    labels = list(panel.choice.labels) if named else []
+    axes.set_yticks(middle.tolist()[: len(labels)], labels, fontsize=8 if panel.lanes.pitch > 11 else 6)
     axes.tick_params(axis="y", length=0)
     for side in axes.spines.values():
         side.set_visible(False)
@@ -160,6 +158,7 @@ def _draw_boxes(axes: Axes, panel: Panel) -> None:
     top = bottom - (bottom - top) * fills
     pixel = panel.seconds_per_pixel / panel.unit
     hatched = waiting & (end - start > _HATCHED * pixel)
+    end = _seen(boxes, waiting, start, end, pixel)
     for which in (waiting & ~hatched, hatched, ~waiting):
         collection = _collection(start[which], end[which], top[which], bottom[which], colours[which])
         if which is hatched and int(which.sum()) <= HATCH_UP_TO:
@@ -177,6 +176,16 @@ def _draw_boxes(axes: Axes, panel: Panel) -> None:
     axes.add_collection(edges, autolim=False)
 
 
+def _seen(boxes: Boxes, waiting: Bools, start: Floats, end: Floats, pixel: float) -> Floats:
+    """Where boxes end in the picture: communication and gaps that are shorter than a pixel would be seen or not as they
+    happen to fall on one, so the former is a pixel long and the latter are closed."""
+    end = np.where((boxes.lane > 0) & ~waiting, np.maximum(end, start + pixel), end)
+    next_start = np.concatenate([start[1:], [np.inf]])
+    same = np.concatenate([(boxes.row[1:] == boxes.row[:-1]) & (boxes.lane[1:] == boxes.lane[:-1]), [False]])
+    close = same & (boxes.lane == 0) & (next_start > end) & (next_start - end < pixel)
+    return np.where(close, next_start, end)
+
+
 def _draw_raster(axes: Axes, panel: Panel) -> None:
     """Every pixel column of a lane in its mean colour: white is the part of the column without work."""
     lanes, num_rows = panel.lanes, len(panel.choice.ranks)
@@ -192,57 +201,6 @@ def _draw_raster(axes: Axes, panel: Panel) -> None:
             image[at : at + height] = (colours[row, lane] * 255).astype(np.uint8)
     extent = (start, end, panel.height, 0.0)
     axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest", origin="upper", zorder=1)
-
-
-def _draw_texts(axes: Axes, panel: Panel) -> None:
-    """Texts that fit inside their boxes: microbatch numbers, and names where a box is one span of one layer."""
-    boxes = panel.boxes
-    width = (boxes.end - boxes.start) / panel.seconds_per_pixel * 72 / DPI - 2 * _PADDING
-    colours = _colours(boxes)
-    top, bottom = panel.lanes.edges(boxes.row, boxes.lane)
-    waiting = np.array([kind == "waiting" for _, kind, _ in boxes.paints], dtype=np.bool_)[boxes.paint]
-    roomy = (width >= text_width("0", _NUMBER_SIZES[-1])) & ~_overlapped(boxes) & ~waiting
-    for at in np.flatnonzero(roomy).tolist():
-        fits = (
-            (words, size)
-            for words, size in _words(panel, boxes, at)
-            if size * 1.05 <= bottom[at] - top[at] and text_width(words, size) <= width[at]
-        )
-        words, size = next(fits, ("", 0.0))
-        if words:
-            red, green, blue = colours[boxes.paint[at]].tolist()
-            middle = float(top[at] + bottom[at]) / 2
-            x = ((boxes.start[at] + boxes.end[at]) / 2 - panel.origin) / panel.unit
-            axes.text(
-                float(x), middle, words, fontsize=size, color=palette.text_on((red, green, blue)),
-                ha="center", va="center_baseline", parse_math=False, clip_on=True,
-            )  # fmt: skip
-
-
-def _words(panel: Panel, boxes: Boxes, at: int) -> Iterator[tuple[str, float]]:
-    """What could be written in a box, and how large, the most telling first."""
-    stream, kind, _ = boxes.paints[boxes.paint[at]]
-    microbatch, source = int(boxes.microbatch[at]), int(boxes.source[at])
-    if source >= 0 and stream != "compute":
-        size = float(panel.timeline["bytes"].to_numpy()[source])
-        name = kind.replace("_", "-")
-        yield from ([(f"{name} {format_bytes(size)}", _NAME_SIZE)] if size > 0 else [])
-        yield name, _NAME_SIZE
-    elif source >= 0 and (int(panel.timeline["layer"].to_numpy()[source]) >= 0 or microbatch < 0):
-        name = str(panel.timeline["name"].to_numpy()[source]) or kind
-        yield f"{microbatch} · {name}" if microbatch >= 0 else name, _NAME_SIZE
-    if stream == "compute" and microbatch >= 0:
-        yield from ((str(microbatch), size) for size in _NUMBER_SIZES)
-
-
-def _overlapped(boxes: Boxes) -> npt.NDArray[np.bool_]:
-    """Boxes that lie over a neighbour in their lane (a send and a receive at once): a text there would be crossed."""
-    same = (boxes.row[1:] == boxes.row[:-1]) & (boxes.lane[1:] == boxes.lane[:-1])
-    over = same & (boxes.start[1:] < boxes.end[:-1] - 1e-9 * (boxes.end[:-1] - boxes.start[:-1]))
-    result = np.zeros(len(boxes), np.bool_)
-    result[1:] |= over
-    result[:-1] |= over
-    return result
 
 
 def _colours(boxes: Boxes) -> Floats:

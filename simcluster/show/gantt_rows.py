@@ -17,6 +17,9 @@ from simcluster.base.errors import InputError
 Rows = Literal["rank", "stage"]
 Stages = tuple[int, ...]
 
+MOST_ROWS = 1000
+"""Of a picture."""
+
 _NOTABLE = (
     1e-3  # of the timeline's length: less is not seen in the picture, and symmetric ranks differ by rounding only
 )
@@ -36,7 +39,7 @@ def choose_rows(
 ) -> RowChoice:
     """Rows for `timeline`: every rank, or one rank per stage, or representatives where that is more than `max_rows`.
 
-    Representatives are the lowest rank of every stage (of evenly spaced stages if there are more of them than rows),
+    Ranks that are asked for are all drawn.  Representatives are the lowest rank of every stage (of evenly spaced stages if there are more of them than rows),
     the rank that computes longest compared with the median of its stage, and the rank that waits longest likewise.
     `num_ranks` is the size of the job where the timeline holds only representatives of equal ranks.
     Raises InputError for ranks that the timeline does not have.
@@ -48,11 +51,13 @@ def choose_rows(
     for rank in sorted(wanted):
         groups.setdefault(stages_of[rank], []).append(rank)
     lowest = [members[0] for _, members in sorted(groups.items())]
-    if rows == "stage":
+    if ranks is not None:
+        chosen, reason = wanted, ""
+    elif rows == "stage":
         chosen = evenly(lowest, max_rows)
         reason = "" if len(chosen) == len(wanted) == total else _lowest_of(len(chosen), len(lowest))
     elif len(wanted) <= max_rows:
-        chosen, reason = wanted, "" if ranks is not None or total == len(wanted) else "the others equal one of these"
+        chosen, reason = wanted, "" if total == len(wanted) else "the others equal one of these"
     else:
         notable = _notable(timeline, groups)
         chosen = evenly(lowest, max(1, max_rows - len(notable)))
@@ -63,7 +68,7 @@ def choose_rows(
                 reason += f", rank {rank} ({why})"
         chosen.sort(key=lambda rank: (stages_of[rank], rank))
     caption = f"{len(chosen):,} of {total:,} ranks shown: {reason}." if reason else ""
-    return RowChoice(tuple(chosen), tuple(_label(rank, stages_of[rank], rows) for rank in chosen), caption)
+    return RowChoice(tuple(chosen), tuple(_label(rank, stages_of[rank]) for rank in chosen), caption)
 
 
 def _stages_of_ranks(timeline: pd.DataFrame) -> dict[int, Stages]:
@@ -83,6 +88,8 @@ def _wanted(ranks: Sequence[int] | None, stages_of: dict[int, Stages]) -> list[i
         have = ", ".join(map(str, list(stages_of)[:8])) + (", ..." if len(stages_of) > 8 else "")
         what = f"ranks {missing[:8]} are not in the timeline" if missing else "ranks=[] selects nothing"
         raise InputError(f"{what}; it has {len(stages_of):,} ranks: {have}")
+    if len(set(ranks)) > MOST_ROWS:
+        raise InputError(f"{len(set(ranks)):,} ranks cannot be drawn in one picture; name at most {MOST_ROWS:,}")
     return list(dict.fromkeys(int(rank) for rank in ranks))
 
 
@@ -117,10 +124,8 @@ def _lowest_of(count: int, num_groups: int) -> str:
     return f"the lowest rank of {count} of the {num_groups} stages"
 
 
-def _label(rank: int, stages: Stages, rows: Rows) -> str:
-    """ "rank 8 · stage 1", or "stage 1 · rank 8" where a row stands for a stage."""
+def _label(rank: int, stages: Stages) -> str:
+    """ "rank 8 · stage 1", in every picture in this order."""
     shown = [str(stage) for stage in (stages if len(stages) <= 3 else stages[:2])]
     text = ", ".join(shown) + (f" … {stages[-1]}" if len(stages) > 3 else "")
-    stage = f"stage{'s' if len(stages) > 1 else ''} {text}" if stages else ""
-    parts = [stage, f"rank {rank}"] if rows == "stage" else [f"rank {rank}", stage]
-    return " · ".join(part for part in parts if part)
+    return f"rank {rank}" + (f" · stage{'s' if len(stages) > 1 else ''} {text}" if stages else "")

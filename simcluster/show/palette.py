@@ -53,7 +53,7 @@ QUIET_TEXT = "#5A5A5A"
 # A chunk is lighter than the one before it, as in Narayanan et al. (arXiv:2104.04473) figure 4; a fifth starts again.
 _CHUNK_TINTS = (0.0, 0.32, 0.55, 0.72)
 # Kinds of one stream: what gathers, or receives, is lighter than what scatters, or sends; below 0 it is darker.
-_KIND_TINTS = {"all_reduce": -0.5, "several": 0.18, "all_gather": 0.45, "recv": 0.45, "broadcast": 0.7}
+_KIND_TINTS = {"all_reduce": -0.42, "several": 0.18, "all_gather": 0.45, "recv": 0.45, "broadcast": 0.7}
 # A snapshot, the lighter write behind it, and what else training stands for.
 _CHECKPOINT_TINTS = {"storage": 0.4, "host": 0.7}
 # What comes back is the lighter one.
