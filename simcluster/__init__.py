@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from simcluster.bench.given_times import simulate_costs as simulate_costs
     from simcluster.budget.states import state_ladder as state_ladder
     from simcluster.budget.walls import walls as walls
+    from simcluster.interop.export.export import write_trace as write_trace
     from simcluster.registry.kinds import names as names
     from simcluster.results.distribution import compare_replicas as compare_replicas
     from simcluster.results.result import Result as Result
@@ -105,6 +106,7 @@ _HOME = {
     "train": "simcluster.studies.long_run.train",
     "train_stages": "simcluster.studies.long_run.train_stages",
     "walls": "simcluster.budget.walls",
+    "write_trace": "simcluster.interop.export.export",
     "what_if_free": "simcluster.studies.whatif.free",
     "what_pays": "simcluster.studies.whatif.mitigations",
 }

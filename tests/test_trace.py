@@ -445,7 +445,7 @@ def test_a_folder_can_be_written_again(tiny: Result, tmp_path: Path) -> None:
 
 def test_which_ranks_are_written_is_said(tiny: Result, tmp_path: Path) -> None:
     written = write_trace(tiny, tmp_path / "trace.json")
-    assert written.describe() == f"trace: 2 of 8 ranks in {tmp_path / 'trace.json'} (one for each class of equal ranks)"
+    assert written.summary() == f"trace: 2 of 8 ranks in {tmp_path / 'trace.json'} (one for each class of equal ranks)"
     assert write_trace(tiny, tmp_path / "trace.json", ranks=[5, 0, 5]).ranks == (0, 5)
     apart = simulate(load(TINY), folded=False)
     assert write_trace(apart, tmp_path / "trace.json").why == "all"

@@ -82,6 +82,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "train_stages": simcluster.train_stages,
     "what_if_free": lambda one: simcluster.what_if_free(one, ["dp"]).table,
     "what_pays": lambda one: simcluster.what_pays(one).table,
+    "write_trace": lambda one: simcluster.write_trace(one, f"{tempfile.mkdtemp()}/trace.json").ranks,
 }
 """Every public function that takes a scenario (by its name), and a quick call of it."""
 FORMS: dict[str, Callable[[str, Path, Mapping[str, Any]], Any]] = {

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         common.write_table(args.timeline, result.timeline)
     if trace:
         progress(f"writing {args.trace}")
-        print(trace(result).describe(), file=sys.stderr if args.json == "-" else sys.stdout)
+        print(trace(result).summary(), file=sys.stderr if args.json == "-" else sys.stdout)
         sys.stderr.write(f"wrote {args.trace}\n")
     common.draw(
         (args.links, lambda: plots.links(result), lambda: link_table(result)),

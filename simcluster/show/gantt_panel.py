@@ -19,7 +19,6 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.show import palette
 from simcluster.show.gantt_boxes import Boxes, boxes_of, column_colours, joined
 from simcluster.show.gantt_rows import RowChoice
-from simcluster.show.ruler import DPI
 
 RASTER_ABOVE = 200_000  # boxes: drawing 1e6 polygons takes 7 s, a raster of them 0.3 s
 VECTOR_UP_TO = 20_000  # boxes: above, an SVG or PDF holds a picture of them (an SVG of 1e5 boxes is 17 MB)

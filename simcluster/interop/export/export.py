@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.interop.export.counters import link_counters, memory_counters
 from simcluster.interop.export.launches import kernel_shares
 from simcluster.interop.export.naming import Naming
@@ -36,14 +37,15 @@ from simcluster.interop.export.work import RunWork
 from simcluster.interop.kineto.chrome import ENDINGS, head_of, make_folder
 from simcluster.interop.kineto.chrome import write_trace as write_file
 from simcluster.results.result import VERSION, Result
+from simcluster.simulate import ResultLike, result_of
 
 MOST = 64
 """Ranks that are written unless more are asked for."""
 MERGED = Path("merged") / "all_ranks.json.gz"
 
 
-@dataclass(frozen=True)
-class Written:
+@dataclass(frozen=True, repr=False)
+class Written(Shown):
     """What was written: files (the last one has all ranks), which of the job's ``of`` ranks, and why these."""
 
     files: tuple[Path, ...]
@@ -51,27 +53,29 @@ class Written:
     of: int
     why: str
 
-    def describe(self) -> str:
+    def summary(self) -> str:
         """For people, in one line."""
         where = self.files[-1] if len(self.files) == 1 else self.files[0].parent
         return f"trace: {len(self.ranks)} of {self.of} ranks in {where} ({self.why})"
 
 
 def write_trace(
-    result: Result,
+    result: ResultLike,
     path: str | Path,
     *,
     ranks: Sequence[int] | None = None,
     begins: Begins = "arrival",
     kernels: bool = False,
 ) -> Written:
-    """A result as a Kineto trace; ``path`` is a file (.json or .json.gz) with all written ranks, or a folder.
+    """A result (or a scenario, played now) as a Kineto trace; ``path`` is a file (.json or .json.gz) with all written
+    ranks, or a folder.
 
     ``ranks`` left out are those that were simulated, one for each class of equal ranks, and at most 64.  Kernels of
     collectives begin as their rank arrives, which profilers record, or (``begins`` "wire") as bytes move.  With
     ``kernels`` every kernel is written by itself, as a profiler records them, where a span is a stretch of several.
     Raises InputError for a rank that is not there, and for a path that cannot be written.
     """
+    result = result_of(result, "write_trace")
     target = path = trace_path(path)
     chosen, why = _chosen(result, ranks)
     own: dict[int, Path] = {}

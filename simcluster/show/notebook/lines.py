@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from simcluster.bench.collective import CollectiveTime
     from simcluster.budget.states import StateLadder
     from simcluster.budget.walls import Walls
+    from simcluster.interop.export.export import Written
     from simcluster.results.critical_path import CriticalPath
     from simcluster.results.distribution import Distribution, MeanDifference
     from simcluster.results.played import Run
@@ -194,6 +195,11 @@ def _records(found: Sequence[object]) -> str:
     return f"Records({len(found):,} x {kinds}{first})"
 
 
+def _written(found: Written) -> str:
+    last = found.files[-1] if len(found.files) == 1 else found.files[0].parent
+    return _named(found, str(last), f"{len(found.ranks):,} of {found.of:,} ranks")
+
+
 # --- benches ----------------------------------------------------------------------------------------------------------
 
 
@@ -284,5 +290,6 @@ SHOWN: Mapping[str, Callable[[Any], str]] = {
     "TraceDifference": _trace_difference,
     "TrainingRun": _training,
     "Walls": _walls,
+    "Written": _written,
 }
 """By the name of the class."""
