@@ -304,7 +304,7 @@ def test_boxes_lie_where_spans_do() -> None:
     """A pipeline of 4 stages and 8 microbatches: each computes 24 of 33 seconds, the first from the begin on."""
     tree = ET.fromstring(drawn.timeline(made("simulate_costs").timeline, 4))
     for stage, drawing in enumerate(tree.iter("svg")):
-        assert drawing.get("aria-label") == f"stage {stage} · rank {stage}"
+        assert drawing.get("aria-label") == f"rank {stage} · stage {stage}"
         paths = [path for path in drawing.iter("path") if path.get("class") in ("k-forward", "k-backward")]
         boxes = [
             (float(left), float(width))

@@ -13,10 +13,10 @@ from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
-    from simcluster.interop.export.export import Written
+    from simcluster.interop.export.export import TraceFiles
 
 
-def trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Written] | None:
+def trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], TraceFiles] | None:
     """What writes the trace that a command line asks for; InputError before the work is done where it cannot be had."""
     if args.trace is None:
         if args.trace_ranks is not None:

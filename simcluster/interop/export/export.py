@@ -45,7 +45,7 @@ MERGED = Path("merged") / "all_ranks.json.gz"
 
 
 @dataclass(frozen=True, repr=False)
-class Written(Shown):
+class TraceFiles(Shown):
     """What was written: files (the last one has all ranks), which of the job's ``of`` ranks, and why these."""
 
     files: tuple[Path, ...]
@@ -66,7 +66,7 @@ def write_trace(
     ranks: Sequence[int] | None = None,
     begins: Begins = "arrival",
     kernels: bool = False,
-) -> Written:
+) -> TraceFiles:
     """A result (or a scenario, played now) as a Kineto trace; ``path`` is a file (.json or .json.gz) with all written
     ranks, or a folder.
 
@@ -88,7 +88,7 @@ def write_trace(
     about = {"trace_name": result.scenario.name, "simulated_by": f"simcluster {VERSION}"}
     head = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0, **about}
     write_file(target, head, _events(result, chosen, begins, own, about, kernels))
-    return Written((*own.values(), target), chosen, result.facts.ranks, why)
+    return TraceFiles((*own.values(), target), chosen, result.facts.ranks, why)
 
 
 def _events(

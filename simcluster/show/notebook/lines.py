@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simcluster.bench.collective import CollectiveTime
     from simcluster.budget.states import StateLadder
     from simcluster.budget.walls import Walls
-    from simcluster.interop.export.export import Written
+    from simcluster.interop.export.export import TraceFiles
     from simcluster.results.critical_path import CriticalPath
     from simcluster.results.distribution import Distribution, MeanDifference
     from simcluster.results.played import Run
@@ -195,7 +195,7 @@ def _records(found: Sequence[object]) -> str:
     return f"Records({len(found):,} x {kinds}{first})"
 
 
-def _written(found: Written) -> str:
+def _trace_files(found: TraceFiles) -> str:
     last = found.files[-1] if len(found.files) == 1 else found.files[0].parent
     return _named(found, str(last), f"{len(found.ranks):,} of {found.of:,} ranks")
 
@@ -288,8 +288,8 @@ SHOWN: Mapping[str, Callable[[Any], str]] = {
     "StateLadder": _ladder,
     "Stragglers": _stragglers,
     "TraceDifference": _trace_difference,
+    "TraceFiles": _trace_files,
     "TrainingRun": _training,
     "Walls": _walls,
-    "Written": _written,
 }
 """By the name of the class."""
