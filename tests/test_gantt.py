@@ -438,9 +438,9 @@ def test_a_long_steady_phase_is_left_out_in_whole_periods_and_counted():
     assert left_out > 100
     assert f"The break stands for {left_out} microbatches that go as those beside it." in words(figure)
     starts = begun(timeline)
-    period = starts[65] - starts[64]
     first, last = before.get_xlim()[1], behind.get_xlim()[0]
-    assert last - first == pytest.approx(left_out * period)
+    assert first in starts  # it goes on behind the break where it was before
+    assert last in starts
     assert ((starts >= first - 1e-9) & (starts < last - 1e-9)).sum() == left_out
     scales = [(axes.get_xlim()[1] - axes.get_xlim()[0]) / axes.get_position().width for axes in figure.axes]
     assert scales[0] == pytest.approx(scales[1])

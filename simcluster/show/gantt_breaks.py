@@ -43,6 +43,13 @@ class Steady:
         kept = self.period * max(1, -(-_KEPT // self.per_period))
         return self.start + kept, self.end - kept
 
+    def whole_periods(self) -> Window:
+        """The inner part from the beginning of a pass to that of one some periods later."""
+        start, end = self.inner
+        inside = self.begins[(self.begins >= start) & (self.begins <= end)]
+        last = (len(inside) - 1) // self.per_period * self.per_period
+        return (float(inside[0]), float(inside[last])) if len(inside) else (start, start)
+
     def microbatches(self, cut: Window) -> int:
         """How many begin in a part of it."""
         inside = (self.begins >= cut[0] - 1e-6 * self.period) & (self.begins < cut[1] - 1e-6 * self.period)
@@ -75,12 +82,12 @@ def cut_of(steady: Sequence[Steady | None], whole: Window) -> Window | None:
     found = [each for each in steady if each is not None]
     if not found or len(found) < len(steady):
         return None
-    start, end = max(each.inner[0] for each in found), min(each.inner[1] for each in found)
     if len(found) == 1:
-        end = start + np.floor((end - start) / found[0].period + 1e-6) * found[0].period
-    cut = float(start), float(end)
+        cut = found[0].whole_periods()
+    else:
+        cut = max(each.inner[0] for each in found), min(each.inner[1] for each in found)
     enough = all(each.microbatches(cut) >= _FEWEST for each in found)
-    return cut if enough and end - start >= _WORTH * (whole[1] - whole[0]) else None
+    return cut if enough and cut[1] - cut[0] >= _WORTH * (whole[1] - whole[0]) else None
 
 
 def _passes(timeline: pd.DataFrame, ranks: Sequence[int]) -> list[Floats]:
@@ -97,7 +104,7 @@ def _passes(timeline: pd.DataFrame, ranks: Sequence[int]) -> list[Floats]:
     begins = shown.groupby(["rank", "kind", "stage", "chunk", "microbatch"], sort=True)["start"].min()
     order = {rank: at for at, rank in enumerate(ranks)}
     series = [
-        (order[key[0]], np.sort(each.to_numpy(np.float64)))
+        ((order[key[0]], key[1] != "forward"), np.sort(each.to_numpy(np.float64)))
         for key, each in begins.groupby(["rank", "kind", "stage", "chunk"])
     ]
     return [each for _, each in sorted(series, key=lambda pair: pair[0])]

@@ -1,6 +1,7 @@
 """The layout of a Gantt picture: panels under each other on one time axis, which may have a break, legend and caption.
 
-All sizes are in typographic points from the top, so that a picture of more rows is higher and its texts are not smaller.
+All sizes are in typographic points from the top, so that a picture of more rows is higher and its
+texts are not smaller.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from simcluster.show.gantt_breaks import Window
 from simcluster.show.gantt_legend import draw_footer, footer_of
 from simcluster.show.gantt_panel import LaneHeights, Panel, draw_panel, streams_of
 from simcluster.show.gantt_rows import RowChoice
-from simcluster.show.gantt_texts import Written, texts_of, write
+from simcluster.show.gantt_texts import BoxText, texts_of, write
 from simcluster.show.ruler import DPI, text_width
 
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
@@ -138,7 +139,7 @@ class _Layout:
             yield Panel(drawn.timeline, drawn.choice, lanes, window, self.axis.unit[1], drawn.origin, columns)
 
     @cached_property
-    def texts(self) -> list[list[list[Written]]]:
+    def texts(self) -> list[list[list[BoxText]]]:
         return [texts_of(parts) if self.labels else [[] for _ in parts] for parts in self.panels]
 
     @property

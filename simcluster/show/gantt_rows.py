@@ -39,8 +39,9 @@ def choose_rows(
 ) -> RowChoice:
     """Rows for `timeline`: every rank, or one rank per stage, or representatives where that is more than `max_rows`.
 
-    Ranks that are asked for are all drawn.  Representatives are the lowest rank of every stage (of evenly spaced stages if there are more of them than rows),
-    the rank that computes longest compared with the median of its stage, and the rank that waits longest likewise.
+    Ranks that are asked for are all drawn.  Representatives are the lowest rank of every stage (of evenly spaced stages
+    if there are more of them than rows), the rank that computes longest compared with the median of its stage, and the
+    rank that waits longest likewise.
     `num_ranks` is the size of the job where the timeline holds only representatives of equal ranks.
     Raises InputError for ranks that the timeline does not have.
     """

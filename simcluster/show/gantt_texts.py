@@ -22,7 +22,7 @@ _PADDING = 0.5  # points between a text and the side of its box
 _LEAST_NAMED = 14.0  # points: no name is narrower
 
 
-class Written(NamedTuple):
+class BoxText(NamedTuple):
     """A text in the box at a place of a panel's boxes; is it a bare number, or does it begin with one?"""
 
     box: int
@@ -31,7 +31,7 @@ class Written(NamedTuple):
     numbered: bool
 
 
-def texts_of(panels: Sequence[Panel]) -> list[list[Written]]:
+def texts_of(panels: Sequence[Panel]) -> list[list[BoxText]]:
     """The texts of panels of one timeline.
 
     A number stands in every pass that is wholly in the picture, in one of its boxes, or in none; names of single spans
@@ -50,7 +50,7 @@ def texts_of(panels: Sequence[Panel]) -> list[list[Written]]:
     return [[*names.values()] for names in named]
 
 
-def write(axes: Axes, panel: Panel, texts: Sequence[Written]) -> None:
+def write(axes: Axes, panel: Panel, texts: Sequence[BoxText]) -> None:
     """Texts in the middle of their boxes, dark or light as the fill asks."""
     boxes = panel.boxes
     top, bottom = panel.lanes.edges(boxes.row, boxes.lane)
@@ -88,11 +88,11 @@ class _Room:
         """The passes that these boxes belong to."""
         return {self.keys[at] for at in places if at in self.keys}
 
-    def names(self) -> Iterator[tuple[int, Written]]:
+    def names(self) -> Iterator[tuple[int, BoxText]]:
         """Boxes of single spans with the most telling name that fits."""
         for at in np.flatnonzero((self.width >= _LEAST_NAMED) & self.free).tolist():
             fits = (
-                Written(at, words, size, numbered)
+                BoxText(at, words, size, numbered)
                 for words, numbered in _names(self.panel, at)
                 for size in _NAME_SIZES
                 if size * 1.05 <= self.height[at] and text_width(words, size) <= self.width[at]
@@ -101,13 +101,13 @@ class _Room:
             if first:
                 yield at, first
 
-    def numbers(self, size: float) -> dict[int, Written]:
+    def numbers(self, size: float) -> dict[int, BoxText]:
         """Boxes of compute that their microbatch's number fits in."""
         found = {}
         for at in self.keys:
             words = str(self.panel.boxes.microbatch[at])
             if self.free[at] and size * 1.05 <= self.height[at] and text_width(words, size) <= self.width[at]:
-                found[at] = Written(at, words, size, numbered=True)
+                found[at] = BoxText(at, words, size, numbered=True)
         return found
 
 

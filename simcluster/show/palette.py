@@ -43,7 +43,7 @@ MEMORY: Mapping[str, str] = {
 
 WAITING = "#D9D9D9"
 STRAGGLING = "#969696"
-"""What time is in which a rank waits for a slower one; WAITING is that of a pipeline's bubble, and of waits in general."""
+"""Time in which a rank waits for a slower one; WAITING is that of a pipeline's bubble, and of waits in general."""
 WAITING_HATCH = "#8C8C8C"
 IDLE = "#FFFFFF"
 LANE_SURROUND = "#ECEEF0"
