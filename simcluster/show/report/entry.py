@@ -17,6 +17,7 @@ from simcluster.results.loads import hottest, utilisation
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS, Spans
+from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule
 from simcluster.show.gantt_rows import evenly
@@ -69,6 +70,26 @@ class Entry:
     def document(self) -> dict[str, Any]:
         """Its scenario as resolved; of a saved result as it stands there."""
         return self.scenario.document() if self.scenario else dict(self.numbers["scenario"])
+
+    @cached_property
+    def capacity(self) -> float:
+        """Bytes of a GPU; 0 where the scenario of a saved result cannot be read."""
+        if self.result is not None:
+            return self.result.facts.memory
+        return self.scenario.cluster.device.memory if self.scenario else 0.0
+
+    @cached_property
+    def likely(self) -> Likely | None:
+        """Where a measured step time should be; None where its scenario cannot be read."""
+        return likely(self.scenario, self.model_flops, self.account.step_time) if self.scenario else None
+
+    @property
+    def model_flops(self) -> float:
+        """FLOP of a step by the MFU's convention; of a saved result to the digits of its numbers."""
+        if self.result is not None:
+            return self.result.facts.model_flops
+        numbers = self.numbers
+        return float(1e12 * numbers["model_tflops_per_gpu"] * numbers["gpus"] * numbers["step_time_s"])
 
     @cached_property
     def schedule(self) -> Schedule | None:

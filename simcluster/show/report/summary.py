@@ -16,6 +16,7 @@ from simcluster.show.layout import layout
 from simcluster.show.report import words
 from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, element, joined, table, void
+from simcluster.show.report.verdict import verdict
 from simcluster.studies.whatif.difference import Difference, phrase, settings_between
 
 _MOST_SETTINGS = 20
@@ -41,7 +42,7 @@ def what_was_run(entry: Entry) -> list[str]:
 
 
 def answer(entries: Sequence[Entry]) -> Markup:
-    """The numbers that people ask for, large for one run, side by side for several; and what to beware of."""
+    """The verdict; the numbers that people ask for, large for one run, side by side for several; and what to beware of."""
     shown = _figures(entries[0]) if len(entries) == 1 else _side_by_side(entries)
     said = [
         element("li", element("strong", f"{kind}: "), f"{entry.name}: {text}" if len(entries) > 1 else text)
@@ -54,14 +55,15 @@ def answer(entries: Sequence[Entry]) -> Markup:
         for entry in entries
         if entry.lacks
     ]
-    return joined(shown, element("ul", said, class_="notes") if said else "")
+    return joined(verdict(entries), shown, element("ul", said, class_="notes") if said else "")
 
 
 def _figures(entry: Entry) -> Markup:
     numbers = entry.numbers
     return element(
         "div",
-        _figure("step time", format_seconds(numbers["step_time_s"]), _against_measured(entry), class_="figure first"),
+        _figure("step time", format_seconds(numbers["step_time_s"]), f"{_against_measured(entry)}; {_expected(entry)}",
+                class_="figure first"),
         _figure("throughput", f"{numbers['tokens_per_s']:,.0f}",
                 f"tokens/s; {numbers['tokens_per_s_per_gpu']:,.1f} per GPU{_padding(numbers)}"),
         _figure("MFU", words.percent(numbers["mfu"]),
@@ -99,6 +101,10 @@ def _against_measured(entry: Entry) -> str:
     return f"{words.percent(abs(off))} {side} the measured {format_seconds(measured)}"
 
 
+def _expected(entry: Entry) -> str:
+    return f"likely {_likely(entry)}" if entry.likely and not entry.likely.far else "how near is not promised"
+
+
 def _bubble(entry: Entry) -> float:
     """Its share of the step, by the breakdown that is shown below it."""
     return entry.account.breakdown["bubble"] / entry.account.step_time
@@ -112,13 +118,13 @@ def _bubble_note(entry: Entry) -> str:
 
 def _memory_note(entry: Entry) -> str:
     fits = "fits" if entry.numbers.get("fits") else "does not fit"
-    if entry.result is None:
-        return f"on the fullest GPU; {fits}"
-    return f"of {words.gigabytes(entry.result.facts.memory)} on the fullest GPU; {fits}"
+    of = f"of {words.gigabytes(entry.capacity)} " if entry.capacity else ""
+    return f"{of}on the fullest GPU; {fits}"
 
 
 def _side_by_side(entries: Sequence[Entry]) -> Markup:
     first, columns = entries[0].numbers["step_time_s"], columns_of("report")
+    measured = any(entry.scenario and entry.scenario.measured_step_time for entry in entries)
     rows = []
     for at, entry in enumerate(entries):
         numbers = {**entry.numbers, "bubble_fraction": _bubble(entry)}  # an older version has saved another one
@@ -126,14 +132,39 @@ def _side_by_side(entries: Sequence[Entry]) -> Markup:
             entry.name,
             format_seconds(numbers["step_time_s"]),
             words.signed_percent(numbers["step_time_s"] / first - 1) if at else "",
-            *(words.number(metric.unit, numbers[name]) + _room(name, numbers) for name, metric in columns.items()),
+            *([_measured(entry)] if measured else []),
+            _likely(entry),
+            *(words.number(metric.unit, numbers[name]) + _room(name, entry) for name, metric in columns.items()),
         ])  # fmt: skip
-    header = ["run", "step time", "difference", *(metric.heading for metric in columns.values())]
+    told = ["measured"] if measured else []
+    header = ["run", "step time", "difference", *told, "likely", *(metric.heading for metric in columns.values())]
     return table(header, rows, caption="The runs side by side", class_="large")
 
 
-def _room(name: str, numbers: Mapping[str, Any]) -> str:
-    return " (does not fit)" if name == "peak_memory_bytes" and not numbers.get("fits") else ""
+def _measured(entry: Entry) -> str:
+    """The measured step, and by how much the simulated one differs from it."""
+    seconds = entry.scenario.measured_step_time if entry.scenario else None
+    if seconds is None:
+        return "not named"
+    return f"{format_seconds(seconds)} ({words.signed_percent(entry.numbers['step_time_s'] / seconds - 1)})"
+
+
+def _likely(entry: Entry) -> str:
+    """Where a measured step should be."""
+    found = entry.likely
+    if found is None:
+        return "not known"
+    if found.far:
+        return "no promise"
+    return f"{format_seconds(found.low)} to {format_seconds(found.high)}"
+
+
+def _room(name: str, entry: Entry) -> str:
+    """Behind a run's memory what the GPU has, and whether it is enough."""
+    if name != "peak_memory_bytes":
+        return ""
+    of = f" of {words.gigabytes(entry.capacity)}" if entry.capacity else ""
+    return of if entry.numbers.get("fits") else f"{of} (does not fit)"
 
 
 # --- where the time went ----------------------------------------------------------------------------------------------

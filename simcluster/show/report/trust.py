@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simcluster.base.units import format_seconds
-from simcluster.scenario.likely import ANY, Validated, likely, nearest
+from simcluster.scenario.likely import ANY, Validated, nearest
 from simcluster.show.report import words
 from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, element, joined, table
@@ -44,8 +44,8 @@ def _validated(entries: Sequence[Entry]) -> list[Markup]:
     for entry in entries:
         if entry.scenario is None:
             continue
-        flops = _model_flops(entry)
-        found = likely(entry.scenario, flops, entry.numbers["step_time_s"])
+        found = entry.likely
+        assert found is not None
         span = f"{format_seconds(found.low)} to {format_seconds(found.high)}"
         if found.far:
             text = f"No promise: far from all that was validated ({', '.join(found.far)}). All runs: {span}."
@@ -53,7 +53,7 @@ def _validated(entries: Sequence[Entry]) -> list[Markup]:
             like = "all validated runs" if found.like == ANY else f"{found.rows:,} validated runs ({found.like})"
             text = f"Likely {span}: where {100 * found.level:.0f} % of the measured times are, by {like}."
         told.append(element("p", f"{entry.name}: {text}" if len(entries) > 1 else text))
-        tables.setdefault(nearest(entry.scenario, flops), []).append(entry.name)
+        tables.setdefault(nearest(entry.scenario, entry.model_flops), []).append(entry.name)
     return told + [_studies(rows, names if len(tables) > 1 else []) for rows, names in tables.items()]
 
 
@@ -74,13 +74,6 @@ def _studies(rows: Sequence[Validated], names: Sequence[str]) -> Markup:
 def _span(ends: tuple[int, int]) -> str:
     low, high = ends
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _model_flops(entry: Entry) -> float:
-    if entry.result is not None:
-        return entry.result.facts.model_flops
-    numbers = entry.numbers
-    return float(1e12 * numbers["model_tflops_per_gpu"] * numbers["gpus"] * numbers["step_time_s"])
 
 
 def _basis(entries: Sequence[Entry]) -> list[str]:

@@ -1,0 +1,138 @@
+"""What to take away from the page, in a sentence or three: which run is faster and why, or what would make one faster.
+
+What it says would help was played; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from simcluster.base.units import format_seconds
+from simcluster.results.result import Result
+from simcluster.show.cells import PARTS
+from simcluster.show.report import words
+from simcluster.show.report.entry import MOST_WORKERS, Entry
+from simcluster.show.report.html import Markup, element
+from simcluster.studies.whatif.difference import Difference, phrase
+from simcluster.studies.whatif.preflight import CHECKS, Remedy
+from simcluster.studies.whatif.remedies import Trials
+
+_MODEL = ("forward", "backward", "recompute")
+_WORTH = 0.995  # a change that leaves more of the step than this is not worth a sentence
+_NAMED = 0.01  # of the step: what is less is no loss to speak of
+_MOST_PLAYED = 4  # changes that are tried for the sentence
+_MOST_TRIED = 2  # of one point
+_MOST_CAUSES = 3
+_MOST_LOSSES = 2
+
+
+def verdict(entries: Sequence[Entry]) -> Markup:
+    """The sentences, as the first paragraph of the page."""
+    told = _of_one(entries[0]) if len(entries) == 1 else _of_several(entries)
+    return element("p", " ".join(told), class_="verdict")
+
+
+# --- several runs -----------------------------------------------------------------------------------------------------
+
+
+def _of_several(entries: Sequence[Entry]) -> Iterator[str]:
+    """The fastest one that fits against the first, and what does not fit."""
+    first, *others = entries
+    able = [entry for entry in others if entry.numbers.get("fits")] or others
+    best = min(able, key=lambda entry: entry.account.step_time)
+    if len(entries) > 2:
+        fastest = min([first, best], key=lambda entry: entry.account.step_time)
+        fitting = " of those that fit" if any(not entry.numbers.get("fits") for entry in entries) else ""
+        yield f"Of {len(entries)} runs {fastest.name} is the fastest{fitting}: {_seconds(fastest)} a step."
+    yield _against(first, best)
+    for entry in entries:
+        if not entry.numbers.get("fits"):
+            yield f"{entry.name} does not fit: {_room(entry)}."
+
+
+def _against(first: Entry, other: Entry) -> str:
+    """ "interleaved is 5.8 % faster than 1f1b (13.71 s against 14.56 s a step): pipeline bubble −923.8 ms, ..."."""
+    change = other.account.step_time / first.account.step_time - 1
+    if abs(change) < 5e-4:
+        return f"{other.name} is as fast as {first.name}: {_seconds(other)} a step."
+    found = Difference((first.name, other.name), first.account, other.account, ())
+    largest = sorted(found.causes.items(), key=lambda cause: -abs(cause[1]))[:_MOST_CAUSES]
+    told = [f"{_short(name)} {words.signed_seconds(seconds)}" for name, seconds in largest
+            if abs(seconds) > 0.05 * abs(found.seconds)]  # fmt: skip
+    return (
+        f"{other.name} is {words.percent(abs(change))} {'slower' if change > 0 else 'faster'} than {first.name} "
+        f"({_seconds(other)} against {_seconds(first)} a step): {', '.join(told)}."
+    )
+
+
+def _short(cause: str) -> str:
+    return phrase(cause).partition(" (")[0]
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+def _of_one(entry: Entry) -> Iterator[str]:
+    """Where the time went, what would help, and whether it fits."""
+    whole, parts = entry.account.step_time, entry.account.breakdown
+    work = sum(parts[name] for name in _MODEL)
+    lost = sorted(((seconds, name) for name, seconds in parts.items() if name not in _MODEL), reverse=True)
+    losses = [f"{_loss(name)} ({words.percent(seconds / whole)})" for seconds, name in lost[:_MOST_LOSSES]
+              if seconds > _NAMED * whole]  # fmt: skip
+    most = f"; most of the rest is {' and '.join(losses)}" if losses else ""
+    yield f"A step takes {_seconds(entry)}, {words.percent(work / whole)} of it the model's own compute{most}."
+    if entry.result is not None:
+        yield from _faults(entry.result)
+        yield from _help(entry.result)
+    yield f"It {'fits' if entry.numbers.get('fits') else 'does not fit'}: {_room(entry)}."
+    if entry.result is not None and entry.result.remedies and entry.result.remedies.found:
+        yield f"It would fit with {_options(entry.result.remedies.found[0].overrides())}."
+
+
+def _loss(name: str) -> str:
+    """ "exposed tensor parallel communication", "bubble"."""
+    part, _, exposed = PARTS[name].partition(", exposed")
+    axis = name.startswith("exposed_") and name != "exposed_pp"
+    return f"exposed {part}{' communication' if axis else ''}" if PARTS[name] != part else part
+
+
+def _faults(result: Result) -> Iterator[str]:
+    if result.without_faults is not None and result.slowdown > 1 + _NAMED:
+        yield f"Without its faults it would take {format_seconds(result.without_faults)}."
+
+
+def _help(result: Result) -> Iterator[str]:
+    """The change of the scenario that makes the step shortest, of a few that the launch checklist would try."""
+    if result.scenario.dp * result.scenario.parallel.pp > MOST_WORKERS:
+        return
+    trials, found = Trials(result, None, _MOST_PLAYED), list[Remedy]()
+    slow = [point for point in (check(result) for check in CHECKS) if point.verdict != "pass" and point.for_time]
+    if not slow:
+        yield "No point of the launch checklist (simcluster check) finds it slow."
+    for point in slow:
+        for values in point.tries[:_MOST_TRIED]:
+            tried = trials.play(values)
+            if tried is not None:
+                whole, played = tried
+                found.append(Remedy(whole, played.step_time, result.step_time, played.memory.total))
+    best = min(found, key=lambda remedy: remedy.step_time, default=None)
+    if best is not None and best.step_time < _WORTH * result.step_time:
+        yield (
+            f"What would help: with {best.options()} it takes {format_seconds(best.step_time)} "
+            f"({words.signed_percent(best.change)}), as played; simcluster check tries more."
+        )
+
+
+def _options(overrides: Sequence[str]) -> str:
+    return " ".join(f"--set {text}" for text in overrides)
+
+
+def _seconds(entry: Entry) -> str:
+    return format_seconds(entry.account.step_time)
+
+
+def _room(entry: Entry) -> str:
+    """ "64.3 of 80.0 GB on the fullest GPU"; of a result whose GPU is not known what it holds."""
+    used, capacity = entry.numbers["peak_memory_bytes"], entry.capacity
+    of = f" of {words.gigabytes(capacity)}" if capacity else ""
+    return f"{words.gigabytes(used)}{of} on the fullest GPU"
