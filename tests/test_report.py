@@ -275,10 +275,15 @@ def test_ranks_that_were_not_simulated_are_shown_under_their_own_groups(entry: E
     folded = simulate(tiny_scenario(cluster={"topology": "flat", "gpus": 4}, parallel={"tp": 2, "dp": 2}))
     assert len(folded.weights) == 1
     asked = entry_of_result(folded, ranks=[3, 1])
-    assert asked.spans is not None
-    frame = asked.spans.frame()
-    assert sorted(frame["rank"].unique()) == [1, 3]
-    assert set(frame[frame["rank"] == 3]["group"]) == set(folded.timeline_of(3)["group"])
+    timeline = data_of(page([asked]))["runs"][0]["timeline"]
+    assert [(row["rank"], row["source"]) for row in timeline["rows"]] == [(1, 0), (3, 0)]
+    assert timeline["count"] == len(folded.spans), "no byte for a rank that is drawn from another"
+    assert "ranks are left out" not in page([asked])
+    words = timeline["words"]
+    own = [{words[int(code)]: words[name] for code, name in row["groups"].items()} for row in timeline["rows"]]
+    for row, groups in zip((1, 3), own, strict=True):
+        source = set(folded.timeline_of(0)["group"])
+        assert {groups.get(name, name) for name in source} == set(folded.timeline_of(row)["group"])
     with pytest.raises(InputError, match="no rank 4; this job has ranks 0 to 3"):
         entry_of_result(folded, ranks=[4])
 

@@ -21,6 +21,7 @@ from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule
 from simcluster.show.gantt_rows import evenly
+from simcluster.show.report.rows import Row, SpanFacts, rows_of, span_facts
 from simcluster.studies.whatif.straggling import Stragglers, stragglers
 
 _LINKS = 24
@@ -52,8 +53,9 @@ class Entry:
     """One run on the page.
 
     ``numbers`` is its result JSON, ``account`` where its time went, ``spans`` its timeline and ``weights`` how many
-    ranks each one of it stands for; ``result`` is None for a saved one, and ``lacks`` says in words what its file does
-    not hold.  ``origin`` is what was named on the command line.
+    ranks each one of it stands for; ``ranks`` are those to be shown, () for those of ``spans``.  ``result`` is None for
+    a saved one, and ``lacks`` says in words what its file does not hold.  ``origin`` is what was named on the
+    command line.
     """
 
     name: str
@@ -64,12 +66,25 @@ class Entry:
     account: Account
     spans: Spans | None = None
     weights: Mapping[int, int] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
     lacks: tuple[str, ...] = ()
 
     @cached_property
     def document(self) -> dict[str, Any]:
         """Its scenario as resolved; of a saved result as it stands there."""
         return self.scenario.document() if self.scenario else dict(self.numbers["scenario"])
+
+    @cached_property
+    def facts(self) -> SpanFacts | None:
+        """What is known of its spans; None of those from elsewhere."""
+        return span_facts(self.result) if self.result is not None and self.spans is self.result.spans else None
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """A row for each of the ranks to be shown; () where each rank of ``spans`` is one and no more is known."""
+        if self.result is None or self.facts is None:
+            return ()
+        return rows_of(self.result, self.facts, self.ranks or sorted(self.result.weights))
 
     @cached_property
     def capacity(self) -> float:
@@ -144,13 +159,13 @@ def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: 
 
     InputError for a rank that the job does not have.
     """
-    spans, weights = result.spans, dict(result.weights)
+    weights = dict(result.weights)
     if ranks is not None:
         wrong = [rank for rank in ranks if not 0 <= rank < result.facts.ranks]
         if wrong or not ranks:
             what = f"no rank {wrong[0]}" if wrong else "no rank named"
             raise InputError(f"ranks: {what}; this job has ranks 0 to {result.facts.ranks - 1}")
-        spans, weights = spans_of_ranks(result, sorted(set(ranks))), dict.fromkeys(ranks, 1)
+        weights = dict.fromkeys(ranks, 1)
     return Entry(
         name=name or result.scenario.name,
         numbers=result.to_dict(),
@@ -158,8 +173,9 @@ def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: 
         scenario=result.scenario,
         result=result,
         account=result.account,
-        spans=spans,
+        spans=result.spans,
         weights=weights,
+        ranks=() if ranks is None else tuple(sorted(set(ranks))),
     )
 
 

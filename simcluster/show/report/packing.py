@@ -6,17 +6,18 @@ still do.  Starts are differences from the span before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from simcluster.base.arrays import Ints
+from simcluster.base.arrays import Bools, Ints
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.show.palette import STREAMS
 from simcluster.show.report.blob import Blob
+from simcluster.show.report.rows import Row, SpanFacts
 
 TICKS = 2**32 - 1
 STREAM_ORDER = ("compute", *STREAMS, "h2d", "d2h", "storage", "host")
@@ -26,20 +27,28 @@ _WHAT = ("stream", "kind", "name", "layer", "chunk", "bytes")
 _OWN = ("microbatch", "stage", "step", "group")
 
 
-def packed(spans: Spans, blob: Blob, *, weights: Mapping[int, int]) -> dict[str, Any]:
+def packed(
+    spans: Spans, blob: Blob, *, weights: Mapping[int, int], facts: SpanFacts | None = None, rows: Sequence[Row] = ()
+) -> dict[str, Any]:
     """The columns of a timeline go into the blob; what is left says where they are and how to read them.
 
     ``lanes`` are [rank, stream (a code of words), first span]; ``what`` holds each different (stream, kind, name,
-    layer, chunk, bytes) once, and the column of the same name its place for every span.
+    layer, chunk, bytes) once, and the column of the same name its place for every span.  With ``facts`` it holds the
+    way of a call and its bus factor, too, and there are columns of who is late, of mates, and of the critical path.
+    ``rows`` are what is shown, each drawn from the lanes of its source; left out, every rank of the lanes.
     """
     duration = float(spans.end.max(initial=0.0)) or 1.0
     order = np.lexsort((spans.end, spans.start, _place_of_stream(spans), spans.rank))
     rank, stream = spans.rank[order], spans.stream[order]
     first = np.flatnonzero(np.concatenate([[True], (rank[1:] != rank[:-1]) | (stream[1:] != stream[:-1])]))
     ready, start, end = (_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
-    alike = pd.DataFrame({name: getattr(spans, name)[order] for name in _WHAT})
-    what = np.asarray(alike.groupby(list(_WHAT)).ngroup(), np.int64)
-    examples = alike.drop_duplicates().sort_values(list(_WHAT))
+    words, alike = list(spans.words), pd.DataFrame({name: getattr(spans, name)[order] for name in _WHAT})
+    if facts is not None:
+        alike["way"] = np.array([_code(words, text) for text in facts.ways])[facts.way[order]]
+        alike["bus"] = facts.bus[order]
+    names = list(alike)
+    what = np.asarray(alike.groupby(names).ngroup(), np.int64)
+    examples = alike.drop_duplicates().sort_values(names)
     columns: dict[str, Any] = {
         "start": blob.integers(np.diff(start, prepend=0) % (TICKS + 1)),
         "length": blob.integers(end - start),
@@ -47,16 +56,49 @@ def packed(spans: Spans, blob: Blob, *, weights: Mapping[int, int]) -> dict[str,
         "what": blob.integers(what),
     }
     columns |= {name: blob.integers(getattr(spans, name)[order]) for name in _OWN}
+    if facts is not None:
+        columns |= _told(facts, order, duration, blob)
     lanes = np.stack([rank[first], stream[first], first], axis=1) if len(rank) else np.empty((0, 3))
+    shown = [row.rank for row in rows] or np.unique(rank).tolist()
     return {
         "duration": duration,
         "count": len(spans),
-        "words": list(spans.words),
+        "rows": [_row(row, words) for row in rows],
+        "words": words,
         "lanes": lanes.astype(int).tolist(),
         "what": examples.to_dict("list"),
         "columns": columns,
-        "weights": {str(number): weights.get(number, 1) for number in np.unique(rank).tolist()},
+        "weights": {str(number): weights.get(number, 1) for number in shown},
     }
+
+
+def _told(facts: SpanFacts, order: Ints, duration: float, blob: Blob) -> dict[str, Any]:
+    """Who is late, the other end of messages, and the critical path, of which the spans are numbered as in the page."""
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    mate, (spans, start, end) = facts.mate[order], facts.path
+    begin = _ticks(start, duration)
+    return {
+        "late": blob.integers(facts.late[order]),
+        "mate": blob.integers(np.where(mate >= 0, place[mate], -1)),
+        "path": blob.integers(place[spans]),
+        "path_start": blob.integers(begin),
+        "path_length": blob.integers(_ticks(end, duration) - begin),
+    }
+
+
+def _row(row: Row, words: list[str]) -> dict[str, Any]:
+    """A row with its groups as codes of words."""
+    own = {str(_code(words, source)): _code(words, name) for source, name in row.groups.items() if source != name}
+    told = {"groups": own, "peers": dict(row.peers), "late": dict(row.late), "slow": row.slow}
+    return {"rank": row.rank, "source": row.source, **{name: value for name, value in told.items() if value}}
+
+
+def _code(words: list[str], text: str) -> int:
+    """The place of a text, which is added where there is none."""
+    if text not in words:
+        words.append(text)
+    return words.index(text)
 
 
 def _ticks(seconds: npt.NDArray[np.float64], duration: float) -> Ints:
@@ -83,5 +125,9 @@ def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
             break
         keep -= 1
     chosen = np.isin(spans.rank, ranks[places])
-    kept = Spans(spans.words, *(getattr(spans, name)[chosen] for name in ("op", *COLUMNS)))
-    return kept, np.delete(ranks, places).tolist()
+    return spans_where(spans, chosen), np.delete(ranks, places).tolist()
+
+
+def spans_where(spans: Spans, kept: Bools) -> Spans:
+    """Some of the spans."""
+    return Spans(spans.words, *(getattr(spans, name)[kept] for name in ("op", *COLUMNS)))

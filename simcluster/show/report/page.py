@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.errors import InputError
+from simcluster.show.gantt_rows import evenly
 from simcluster.show.report import colours, details, summary, trust
 from simcluster.show.report.blob import Blob
 from simcluster.show.report.entry import Entry, MemoryCurve
 from simcluster.show.report.html import Markup, asset, element, filled, joined, json_block
 from simcluster.show.report.ideal import MOST_ACTIONS, ideal_spans
 from simcluster.show.report.own_trace import own_trace
-from simcluster.show.report.packing import TICKS, packed, some_ranks
+from simcluster.show.report.packing import TICKS, packed, some_ranks, spans_where
+from simcluster.show.report.rows import MOST_ROWS
 from simcluster.studies.own_trace.difference import TraceDifference
 from simcluster.studies.own_trace.timelines import recorded_step
 
@@ -163,9 +165,9 @@ def _data(entries: Sequence[Entry], against: TraceDifference | None) -> tuple[di
     for entry in entries:
         timeline = grid = None
         if entry.spans is not None:
-            spans, left_out = some_ranks(entry.spans, _MOST_SPANS // len(entries))
-            timeline = with_paints(packed(spans, blob, weights=entry.weights), paints)
-            notes += _notes(entry, len(left_out), several=len(entries) > 1)
+            timeline, left_out = _timeline_of(entry, _MOST_SPANS // len(entries), blob)
+            timeline = with_paints(timeline, paints)
+            notes += _notes(entry, left_out, several=len(entries) > 1)
         if entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
             grid = with_paints(packed(ideal_spans(entry.schedule), blob, weights={}), paints)
         full = None if entry.links is None else np.rint(255 * np.clip(entry.links[1], 0.0, 1.0)).astype(np.int64)
@@ -190,11 +192,30 @@ def _data(entries: Sequence[Entry], against: TraceDifference | None) -> tuple[di
     return {"runs": runs, "paints": painted}, blob.text(), notes
 
 
+def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], int]:
+    """Its rows from the spans of the ranks that were simulated for them; and how many ranks are left out."""
+    assert entry.spans is not None
+    if entry.facts is None:
+        spans, missing = some_ranks(entry.spans, most)
+        return packed(spans, blob, weights=entry.weights), len(missing)
+    sources = sorted({row.source for row in entry.rows})
+    own = np.isin(entry.spans.rank, sources)
+    spans, missing = some_ranks(spans_where(entry.spans, own), most)
+    facts = entry.facts.only(own & ~np.isin(entry.spans.rank, missing))
+    rows = [row for row in entry.rows if row.source not in missing]
+    if len(rows) > MOST_ROWS:
+        rows = [rows[place] for place in evenly(list(range(len(rows))), MOST_ROWS)]
+    return packed(spans, blob, weights=entry.weights, facts=facts, rows=rows), len(entry.rows) - len(rows)
+
+
 def _notes(entry: Entry, left_out: int, *, several: bool) -> list[str]:
     assert entry.spans is not None
     of = f"{entry.name}: " if several else ""
     found = []
-    shown, stand_for = len(np.unique(entry.spans.rank)), sum(entry.weights.values())
+    drawn = len({row.source for row in entry.rows})
+    shown, stand_for = len(entry.rows) or len(np.unique(entry.spans.rank)), sum(entry.weights.values())
+    if drawn < len(entry.rows):
+        found.append(f"{of}{shown:,} ranks, drawn from the {drawn:,} that were played: the others do exactly the same.")
     if stand_for > shown:
         stand = "rank stands" if shown == 1 else "ranks stand"
         found.append(f"{of}{shown} {stand} for {stand_for:,}; × says for how many, which do exactly the same.")

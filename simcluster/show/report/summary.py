@@ -42,7 +42,7 @@ def what_was_run(entry: Entry) -> list[str]:
 
 
 def answer(entries: Sequence[Entry]) -> Markup:
-    """The verdict; the numbers that people ask for, large for one run, side by side for several; and what to beware of."""
+    """The verdict; the numbers that people ask for, large for one run, side by side for several; what to beware of."""
     shown = _figures(entries[0]) if len(entries) == 1 else _side_by_side(entries)
     said = [
         element("li", element("strong", f"{kind}: "), f"{entry.name}: {text}" if len(entries) > 1 else text)

@@ -91,7 +91,7 @@ def _of_one(entry: Entry) -> Iterator[str]:
 
 def _loss(name: str) -> str:
     """ "exposed tensor parallel communication", "bubble"."""
-    part, _, exposed = PARTS[name].partition(", exposed")
+    part = PARTS[name].removesuffix(", exposed")
     axis = name.startswith("exposed_") and name != "exposed_pp"
     return f"exposed {part}{' communication' if axis else ''}" if PARTS[name] != part else part
 

@@ -87,6 +87,7 @@ class MemoryChart {
         below = level;
       });
     }
+    context.fillStyle = colours.text;
     context.strokeStyle = colours.text;
     context.setLineDash([5, 4]);
     context.beginPath();
@@ -94,7 +95,21 @@ class MemoryChart {
     context.lineTo(this.gutter + this.plot, y(this.capacity));
     context.stroke();
     context.setLineDash([]);
+    this.limit(context, colours, y(this.capacity));
     this.out.textContent = this.peak();
+  }
+
+  // What the GPU has, in a number above its line.
+  limit(context, colours, y) {
+    if (!this.capacity) return;
+    const text = `capacity ${Number((this.capacity / 1e9).toPrecision(4))} GB`;
+    context.font = FONT;
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    context.fillStyle = colours.ground;
+    context.fillRect(this.gutter + 2, y - 15, context.measureText(text).width + 8, 13);
+    context.fillStyle = colours.text;
+    context.fillText(text, this.gutter + 6, y - 8);
   }
 
   total(i) { return this.curve.levels[(MEMORY_PARTS.length - 1) * this.curve.count + i]; }
@@ -112,8 +127,6 @@ class MemoryChart {
       context.fillStyle = colours.quiet;
       context.fillText(`${Number((size / 1e9).toPrecision(3))} GB`, this.gutter - 8, Math.max(8, y(size)));
     }
-    context.fillText("capacity", this.gutter - 8, y(this.capacity) < y(step * Math.floor(this.top / step)) - 9
-      ? Math.max(8, y(this.capacity)) : Math.max(20, y(this.capacity) + 12));
   }
 
   peak() { return `Most on rank ${this.curve.rank}: ${formatBytes(this.curve.most)}${this.curve.peak ? `, at ${this.curve.peak}` : ""}.`; }
@@ -129,7 +142,7 @@ class MemoryChart {
       if (level - below > 1e5) parts.push(`${part} ${formatBytes(level - below)}`);
       below = level;
     });
-    this.out.textContent = `At ${formatSeconds(seconds)}: ${formatBytes(below)} (${parts.join(", ")}).`;
+    this.out.textContent = `At ${formatInstant(seconds, (this.view[1] - this.view[0]) / 500, this.curve.duration)}: ${formatBytes(below)} (${parts.join(", ")}).`;
   }
 }
 

@@ -223,7 +223,6 @@ class Controls {
     const {runs, look} = this.gantt;
     const {timeline, name} = runs[run];
     const time = (ticks) => look.seconds(timeline.seconds(ticks));
-    const size = timeline.number("bytes", span);
     const length = timeline.seconds(timeline.length[span]);
     const title = `${timeline.word("kind", span)} ${timeline.word("name", span)}`.replaceAll("_", " ");
     const found = [["", title], [look.rowName, String(lane.rank)]];
@@ -233,15 +232,33 @@ class Controls {
       ["microbatch", timeline.microbatch[span]], ["step", runs[run].steps > 1 ? timeline.step[span] : -1]]) {
       if (value >= 0) found.push([word, String(value)]);
     }
-    const group = timeline.words[timeline.group[span]];
+    const start = this.gantt.instant(timeline.seconds(timeline.start[span]), length);
+    found.push(["start", start], ["duration", time(timeline.length[span])], ...this.communication(timeline, lane, span));
+    if (others > 0) found.push(["and", `${others.toLocaleString("en")} more here: zoom in`]);
+    return found;
+  }
+  // What is known of a call or a message: with whom, how much and how fast, how, and who was late.
+  communication(timeline, lane, span) {
+    const {look} = this.gantt;
+    const found = [];
+    const group = timeline.groupOf(lane, span);
+    const peer = timeline.peer(lane, span);
+    const late = timeline.waitedFor(lane, span);
+    const size = timeline.number("bytes", span);
+    const length = timeline.seconds(timeline.length[span]);
+    const bus = timeline.what.bus ? timeline.number("bus", span) : 0;
     if (group) found.push(["group", group]);
-    found.push(["start", time(timeline.start[span])], ["duration", time(timeline.length[span])]);
-    if (timeline.wait[span]) found.push(["waited before", time(timeline.wait[span])]);
+    if (peer >= 0) found.push([timeline.word("kind", span) === "send" ? "to" : "from", `rank ${peer}`]);
+    if (timeline.what.way && timeline.word("way", span)) found.push(["done as", timeline.word("way", span)]);
     if (size > 0) {
       found.push(["size", formatBytes(size)]);
-      if (length > 0) found.push(["size / time", `${formatBytes(size / length)}/s`]);
+      if (length > 0) found.push([bus ? "size / time" : "rate", `${formatBytes(size / length)}/s`]);
+      if (length > 0 && bus) found.push(["bus bandwidth", `${formatBytes(size / length * bus)}/s`]);
     }
-    if (others > 0) found.push(["and", `${others.toLocaleString("en")} more here: zoom in`]);
+    if (timeline.wait[span]) {
+      const whom = late >= 0 ? `, for rank ${late}` : "";
+      found.push(["waited before", look.seconds(timeline.seconds(timeline.wait[span])) + whom]);
+    }
     return found;
   }
 }

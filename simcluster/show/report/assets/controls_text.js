@@ -29,8 +29,9 @@ Object.assign(Controls.prototype, {
       const found = gantt.finds[run];
       if (!found) return;
       for (const lane of timeline.lanes) {
+        const own = found.get(lane);
         for (let i = lane.first; i < lane.last; i++) {
-          if (found[i]) { this.hits.push([run, lane, i]); seconds += timeline.seconds(timeline.length[i]); }
+          if (own[i - lane.first]) { this.hits.push([run, lane, i]); seconds += timeline.seconds(timeline.length[i]); }
         }
       }
     });
@@ -58,8 +59,8 @@ Object.assign(Controls.prototype, {
 
   said() {
     const {gantt} = this;
-    const [from, to] = gantt.view.map((seconds) => gantt.look.seconds(seconds));
-    this.part("view").textContent = `${from} to ${to}`;
+    const [from, to] = gantt.view;
+    this.part("view").textContent = `${gantt.instant(from)} + ${gantt.look.seconds(to - from)}`;
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.table(), 200);
     if (this.onview) this.onview(gantt.view);
@@ -94,7 +95,8 @@ Object.assign(Controls.prototype, {
       const layer = timeline.number("layer", i);
       const cells = [timeline.word("name", i), timeline.word("kind", i), lane.stream, layer < 0 ? "" : String(layer),
         timeline.microbatch[i] < 0 ? "" : String(timeline.microbatch[i]),
-        ...[timeline.start[i], timeline.length[i], timeline.wait[i]].map((ticks) => gantt.look.seconds(timeline.seconds(ticks)))];
+        gantt.instant(timeline.seconds(timeline.start[i]), timeline.seconds(timeline.length[i])),
+        ...[timeline.length[i], timeline.wait[i]].map((ticks) => gantt.look.seconds(timeline.seconds(ticks)))];
       cells.forEach((text, at) => {
         const cell = document.createElement(at ? "td" : "th");
         if (at > 2) cell.className = "number";

@@ -21,7 +21,8 @@ function column(bytes, [offset, count, type]) {
   return values;
 }
 
-// A timeline: lanes of spans in time, each span's start and end in ticks, and what it is.
+// A timeline: lanes of spans in time, each span's start and end in ticks, and what it is.  Ranks that do exactly the
+// same share their spans: each has a row and lanes of its own, and groups of its own.
 class Timeline {
   constructor(raw, bytes) {
     this.duration = raw.duration;
@@ -37,12 +38,44 @@ class Timeline {
     this.start = column(bytes, raw.columns.start);
     if (!(this.start instanceof Uint32Array)) this.start = Uint32Array.from(this.start);
     for (let i = 1; i < this.count; i++) this.start[i] += this.start[i - 1]; // differences, modulo 2^32
-    this.lanes = raw.lanes.map(([rank, stream, first], at) => {
+    this.played = raw.lanes.map(([rank, stream, first], at) => {
       const last = at + 1 < raw.lanes.length ? raw.lanes[at + 1][2] : this.count;
       return this.lane(rank, this.words[stream], first, last);
     });
-    this.ranks = [...new Set(this.lanes.map((lane) => lane.rank))];
+    const sources = new Set(this.played.map((lane) => lane.rank));
+    const shown = raw.rows && raw.rows.length ? raw.rows : [...sources].map((rank) => ({rank, source: rank}));
+    this.lanes = shown.flatMap((row) => this.played.filter((lane) => lane.rank === row.source)
+      .map((lane) => ({...lane, rank: row.rank, row})));
+    this.ranks = shown.map((row) => row.rank);
+    for (const name of ["late", "mate"]) this[name] = raw.columns[name] ? column(bytes, raw.columns[name]) : null;
+    this.path = raw.columns.path ? {span: column(bytes, raw.columns.path), start: column(bytes, raw.columns.path_start),
+      length: column(bytes, raw.columns.path_length)} : null;
   }
+
+  // The name of the group that a span of a lane is of; "" for none.
+  groupOf(lane, i) {
+    const own = this.group[i];
+    return this.words[lane.row.groups?.[own] ?? own];
+  }
+
+  // The rank at the other end of a message; -1 where it is none.
+  peer(lane, i) {
+    const mate = this.mate ? this.mate[i] : -1;
+    if (mate < 0) return -1;
+    const way = this.word("kind", i) === "send" ? "to" : "from";
+    return lane.row.peers?.[`${way} ${this.stage[mate]}`] ?? this.rankOf(mate);
+  }
+
+  // The rank that a span waited for; -1 for none.
+  waitedFor(lane, i) {
+    const late = this.late ? this.late[i] : -1;
+    if (late < 0) return -1;
+    const axis = this.words[this.group[i]].replace(/\d+$/, "");
+    return lane.row.late?.[`${axis} ${late}`] ?? late;
+  }
+
+  // The rank that was simulated whose span this is.
+  rankOf(i) { return this.played.find((lane) => i >= lane.first && i < lane.last).rank; }
 
   lane(rank, stream, first, last) {
     let longest = 0;
@@ -92,6 +125,13 @@ class Timeline {
   word(name, i) { return this.words[this.what[name][this.kindOf[i]]]; }
 
   number(name, i) { return this.what[name][this.kindOf[i]]; }
+}
+
+// An instant with as many digits as tell it from one `resolution` later, in the unit of `scale`.
+function formatInstant(seconds, resolution, scale = seconds) {
+  const [unit, size] = [["s", 1], ["ms", 1e-3], ["µs", 1e-6]].find(([, each]) => Math.abs(scale) >= each * 0.99995) || ["ns", 1e-9];
+  const digits = Math.ceil(-Math.log10(resolution / size) - 1e-9);
+  return `${(seconds / size).toFixed(Math.min(9, Math.max(0, digits)))} ${unit}`;
 }
 
 function formatSeconds(seconds) {

@@ -60,6 +60,12 @@ class Gantt {
     this.draw();
   }
 
+  // An instant with the digits that the zoom needs, and that tell the ends of something `length` long apart.
+  instant(seconds, length = Infinity) {
+    const finest = Math.max(Math.min((this.view[1] - this.view[0]) / 500, length / 50), this.duration * 2 ** -32);
+    return this.look.instant(seconds, finest, this.duration);
+  }
+
   get plot() { return Math.max(50, this.size.width - this.gutter - 8); }
 
   x(seconds) { return this.gutter + (seconds - this.view[0]) / (this.view[1] - this.view[0]) * this.plot; }
@@ -134,11 +140,17 @@ class Gantt {
     this.drawn = performance.now() - begun;
   }
 
+  // What a search found in the lane of a row: a byte a span; null without a search.
+  found(row) {
+    const find = this.finds[row.run];
+    return find && find.get(row.lane);
+  }
+
   // One lane: wide spans become boxes, narrow ones are mixed into their pixels, of which `pixels` are the colours.
   fill(row, pixels, mixed, boxes) {
     const {timeline} = this.runs[row.run];
     const {lane} = row;
-    const find = this.finds[row.run];
+    const find = this.found(row);
     const {ratio} = this.size;
     const {rgb, text, pale, paleText, ground} = this.colours.spans[row.run];
     const scale = this.plot * ratio / (this.view[1] - this.view[0]);
@@ -153,7 +165,7 @@ class Gantt {
       const waited = timeline.wait[i] ? Math.max(before, left - timeline.wait[i] * perTick) : left;
       if (Math.min(left, waited) > columns && left - lane.earliest * perTick > columns) break;
       const right = left + timeline.length[i] * perTick;
-      const paint = find && !find[i] ? -1 - timeline.kindOf[i] : timeline.kindOf[i];
+      const paint = find && !find[i - lane.first] ? -1 - timeline.kindOf[i] : timeline.kindOf[i];
       if (waited < left) spread(waited, left, find ? this.colours.waitingPale : this.colours.waiting);
       spread(left, right, paint < 0 ? pale[-1 - paint] : rgb[paint], paint < 0 ? paleText[-1 - paint] : text[paint]);
       if (right > before) before = right;

@@ -25,7 +25,7 @@ Object.assign(Gantt.prototype, {
           context.fillRect(Math.round(left), row.y - top, 1, row.height);
         }
         if (last > first && (right - left) / (last - first + 1) >= 20) this.spanLabels(row, first, last, top);
-        else if (!this.finds[row.run] || last === first) this.label(row, first, left, right, timeline.microbatch[first] < 0 ? [] : [String(timeline.microbatch[first])], top);
+        else if (!this.found(row) || last === first) this.label(row, first, left, right, timeline.microbatch[first] < 0 ? [] : [String(timeline.microbatch[first])], top);
       }
     }
   },
@@ -49,8 +49,8 @@ Object.assign(Gantt.prototype, {
     const to = Math.min(right, this.gutter + this.plot);
     const text = texts.find((each) => this.width(each) + 4 <= to - from);
     if (!text) return;
-    const find = this.finds[row.run];
-    if (find && !find[i]) return;
+    const find = this.found(row);
+    if (find && !find[i - row.lane.first]) return;
     this.context.fillStyle = this.colours.spans[row.run].on[this.runs[row.run].timeline.kindOf[i]];
     this.context.fillText(text, (from + to) / 2, row.y - top + row.height / 2 + 0.5);
   },
@@ -114,10 +114,11 @@ Object.assign(Gantt.prototype, {
     context.textAlign = "center";
     context.textBaseline = "middle";
     const length = this.view[1] - this.view[0];
-    const rough = length / Math.max(2, this.plot / 90);
+    const wide = this.width(this.instant(this.view[1])) + 26;
+    const rough = length / Math.max(2, this.plot / Math.max(90, wide));
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
-    const ticks = this.look.ticks(step, length);
+    const ticks = this.look.ticks(step, this.view[1]);
     for (let n = Math.ceil(this.view[0] / step - 1e-9); n * step <= this.view[1] * (1 + 1e-12); n++) {
       const x = Math.round(this.x(n * step));
       context.fillStyle = colours.rule;

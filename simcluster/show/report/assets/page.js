@@ -46,10 +46,9 @@ function colourist(runs, paints) {
   };
 }
 
-function timeTicks(step, length) {
-  const [unit, scale] = [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]].find(([, size]) => length >= size) || ["ns", 1e-9];
-  const digits = Math.max(0, -Math.floor(Math.log10(step / scale) + 1e-9));
-  return (seconds) => `${(seconds / scale).toFixed(Math.min(digits, 6))} ${unit}`;
+// The instants of a ruler: in the unit of the last one, with the digits of a step.
+function timeTicks(step, end) {
+  return (seconds) => formatInstant(seconds, step, end);
 }
 
 // Room for the names of rows; the same for the timeline and for memory below it.
@@ -68,6 +67,7 @@ const SECONDS = {
   gutter: (width, gantt) => { gutter = gutterOf(width, gantt); return gutter; },
   rowName: "rank",
   seconds: formatSeconds,
+  instant: formatInstant,
   ticks: timeTicks,
   length: (run, first) => {
     const part = run.timeline.duration / first.timeline.duration - 1;
@@ -85,6 +85,7 @@ const UNITS_OF_F = {
   rowName: "stage",
   height: 22,
   seconds: (value) => `${Number(value.toPrecision(6))} F`,
+  instant: (value) => `${Number(value.toPrecision(6))} F`,
   ticks: () => (value) => `${Number(value.toPrecision(6))} F`,
   length: () => "",
   row: (run, lane, narrow) => [narrow ? `s${lane.rank}` : `stage ${lane.rank}`, ""],

@@ -22,20 +22,21 @@ function parsedSearch(text) {
   return found;
 }
 
-// A byte for each span of a timeline, 1 where it is found; null for an empty text.
+// For each lane of a timeline a byte for each of its spans, 1 where it is found; null for an empty text.
 function searched(timeline, text) {
   if (!text.trim()) return null;
   const wanted = parsedSearch(text);
-  const found = new Uint8Array(timeline.count);
+  const all = new Map();
   const {what, words, secondsPerTick} = timeline;
   const said = what.kind.map((kind, at) => [what.stream[at], kind, what.name[at]].map((code) => words[code]).join(" ").toLowerCase());
-  const low = words.map((word) => word.toLowerCase());
   const ofWhat = wanted.numbers.filter(([name]) => name === "layer" || name === "chunk");
   const own = wanted.numbers.filter(([name]) => name === "microbatch" || name === "stage" || name === "step");
   const ranks = wanted.numbers.filter(([name]) => name === "rank");
   const inGroup = said.map((text) => wanted.words.filter((word) => !text.includes(word)));
   const possible = said.map((_, at) => ofWhat.every(([name, value]) => what[name][at] === value));
   for (const lane of timeline.lanes) {
+    const found = new Uint8Array(lane.last - lane.first);
+    all.set(lane, found);
     if (!ranks.every(([, value]) => lane.rank === value)) continue;
     for (let i = lane.first; i < lane.last; i++) {
       const kind = timeline.kindOf[i];
@@ -43,9 +44,9 @@ function searched(timeline, text) {
       const seconds = timeline.length[i] * secondsPerTick;
       if (seconds <= wanted.longer || seconds >= wanted.shorter) continue;
       if (!own.every(([name, value]) => timeline[name][i] === value)) continue;
-      if (inGroup[kind].length && !inGroup[kind].every((word) => low[timeline.group[i]].includes(word))) continue;
-      found[i] = 1;
+      if (inGroup[kind].length && !inGroup[kind].every((word) => timeline.groupOf(lane, i).toLowerCase().includes(word))) continue;
+      found[i - lane.first] = 1;
     }
   }
-  return found;
+  return all;
 }

@@ -1,0 +1,209 @@
+"""The rows of a timeline on the page, and what is known of its spans: how a call is done, who is waited for, which send
+a receive is one with, and the critical path.
+
+A rank that was not simulated is drawn from the spans of the one that was simulated for it: it has a row of its own, and
+no bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import numpy as np
+
+from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.nccl import COLLECTIVES, bus_factor
+from simcluster.results.calls import CallKey, calls_of
+from simcluster.results.result import Result
+
+MOST_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Row:
+    """A rank on the page, drawn from the spans of ``source``, the rank that was simulated for it.
+
+    ``groups`` has the name of each of its own groups by that of the source's; ``peers`` the rank at the other end of
+    its sends, by the stage there ("to 1", "from 0"); ``late`` the rank that it waits for, by the axis and the simulated
+    rank that the source waits for ("tp 5"; of a send " 5").  ``slow`` says what a fault makes of it, "" of most.
+    """
+
+    rank: int
+    source: int
+    groups: Mapping[str, str] = field(default_factory=dict)
+    peers: Mapping[str, int] = field(default_factory=dict)
+    late: Mapping[str, int] = field(default_factory=dict)
+    slow: str = ""
+
+
+@dataclass(frozen=True)
+class SpanFacts:
+    """What is known of every span of a timeline, in columns.
+
+    ``way`` is a place in ``ways``, how the call is done ("" of what is no collective), and ``bus`` its bus bandwidth
+    over its algorithm bandwidth, 0 where there is none; ``late`` the simulated rank that was waited for, and ``mate``
+    the number of the span at the other end of a message: -1 for none.  ``path`` is the critical path: numbers of spans,
+    and from when to when (s) each is what everything waits for.
+    """
+
+    ways: tuple[str, ...]
+    way: Ints
+    bus: Floats
+    late: Ints
+    mate: Ints
+    path: tuple[Ints, Floats, Floats]
+
+    def only(self, kept: Bools) -> SpanFacts:
+        """Those of some of the spans, which are numbered anew."""
+        number = np.where(kept, np.cumsum(kept) - 1, -1)
+        mate = np.where(self.mate >= 0, number[self.mate], -1)[kept]
+        spans, start, end = self.path
+        there = kept[spans]
+        path = number[spans[there]], start[there], end[there]
+        return replace(self, way=self.way[kept], bus=self.bus[kept], late=self.late[kept], mate=mate, path=path)
+
+
+def span_facts(result: Result) -> SpanFacts:
+    """What is known of the spans of a result."""
+    ways, way, bus = _ways(result)
+    path = result.critical_path
+    return SpanFacts(ways, way, bus, _late(result), _mates(result), (path.number, path.start, path.end))
+
+
+def _ways(result: Result) -> tuple[tuple[str, ...], Ints, Floats]:
+    """How calls are done: the different ways in words, that of every span, and its bus factor."""
+    call, keys = calls_of(result.lowered, result.spans, result.ranks.start)
+    said = [_way(result, key) for key in keys]
+    ways = tuple(dict.fromkeys(["", *(text for text, _ in said)]))
+    of_key = np.array([*(ways.index(text) for text, _ in said), 0])
+    factor = np.array([*(number for _, number in said), 0.0])
+    return ways, of_key[call], factor[call]
+
+
+def _way(result: Result, key: CallKey) -> tuple[str, float]:
+    if key.kind not in COLLECTIVES:
+        return "", 0.0
+    communicators = result.lowered.communicators
+    members = len(communicators.ranks(key.communicator))
+    try:
+        method = communicators.method(key.communicator, key.kind, key.size)
+    except KeyError:  # of uneven experts: no call of this size was planned
+        return f"among {members}", bus_factor(key.kind, members)  # type: ignore[arg-type]  # one of COLLECTIVES
+    text = f"{method.algorithm.replace('_', ' ')} {method.protocol}".strip()
+    return f"{text} among {members}", bus_factor(key.kind, members)  # type: ignore[arg-type]
+
+
+def _late(result: Result) -> Ints:
+    """The rank of the op that every span that waited was last to meet."""
+    spans, program = result.spans, result.lowered.program
+    last = result.record.last[spans.op]
+    rank_of = np.array(program.lane_rank, dtype=np.int64)[np.array(program.lane, dtype=np.int64)]
+    waited = (spans.ready < spans.start) & (last != spans.op) & (spans.kind != spans.code("recv"))
+    return np.where(waited, rank_of[last] - result.ranks.start, -1)
+
+
+def _mates(result: Result) -> Ints:
+    """Of every send its receive's span, and the other way round."""
+    spans, program, record = result.spans, result.lowered.program, result.record
+    found = np.full(len(spans), -1, dtype=np.int64)
+    received = np.flatnonzero(spans.kind == spans.code("recv"))
+    pairs = np.array(program.receives, dtype=np.int64).reshape(-1, 2)
+    if not len(pairs) or len(pairs) != len(received):
+        return found
+    received = received[np.lexsort((spans.end[received], spans.start[received], spans.op[received]))]
+    send, receiver = pairs.T
+    send = send[np.lexsort((record.end[send], record.start[send], receiver))]
+    sent = np.flatnonzero(spans.kind == spans.code("send"))
+    of_op = np.full(len(program.seconds), -1, dtype=np.int64)
+    of_op[spans.op[sent]] = sent
+    found[received] = of_op[send]
+    there = of_op[send] >= 0
+    found[of_op[send][there]] = received[there]
+    return found
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(result: Result, facts: SpanFacts, ranks: Sequence[int]) -> tuple[Row, ...]:
+    """A row for each of these ranks."""
+    return tuple(_Rows(result, facts).row(rank) for rank in ranks)
+
+
+class _Rows:
+    """What rows need of a result, found once for each rank that was simulated."""
+
+    def __init__(self, result: Result, facts: SpanFacts) -> None:
+        self._result, self._facts = result, facts
+        self._first = result.ranks.start
+        self._communicators = result.lowered.communicators
+        self._stages = result.job.plan.stages()
+        self._slow = slow_ranks(result)
+        self._known = cache(self._of_source)
+
+    def row(self, rank: int) -> Row:
+        source = self._result.simulated_for(rank)
+        groups, ends, late = self._known(source)
+        own = {name: self._communicators.group_name(axis, self._first + rank) for name, axis in groups.items()}
+        peers = {f"{way} {stage}": peer for way, stage in ends if (peer := self._peer(rank, way, stage)) is not None}
+        others = {f"{axis} {culprit}": self._culprit(rank, axis, culprit) for axis, culprit in late}
+        return Row(rank, source, own, peers, others, self._slow.get(rank, ""))
+
+    def _of_source(self, source: int) -> tuple[dict[str, str], list[tuple[str, int]], list[tuple[str, int]]]:
+        """The axis of each of its groups, the stages that it sends to and gets from, and whom it waits for."""
+        spans, facts = self._result.spans, self._facts
+        low, high = np.searchsorted(spans.rank, [source, source + 1])
+        names = [spans.words[code] for code in np.unique(spans.group[low:high])]
+        groups = {name: name.rstrip("0123456789") for name in names if name}
+        mates = np.flatnonzero(facts.mate[low:high] >= 0) + low
+        sent = spans.kind[mates] == spans.code("send")
+        stages = spans.stage[facts.mate[mates]]
+        pairs = sorted(set(zip(sent.tolist(), stages.tolist(), strict=True)))
+        ends = [("to" if to else "from", stage) for to, stage in pairs]
+        waited = np.flatnonzero(facts.late[low:high] >= 0) + low
+        whom = sorted(set(zip(spans.group[waited].tolist(), facts.late[waited].tolist(), strict=True)))
+        return groups, ends, [(spans.words[group].rstrip("0123456789"), culprit) for group, culprit in whom]
+
+    def _peer(self, rank: int, way: str, stage: int) -> int | None:
+        """The rank of a stage that it sends to, or gets from; None where it is not told by its place."""
+        own, there = int(self._stages[rank]), self._first + rank
+        ends = (own, stage) if way == "to" else (stage, own)
+        try:
+            pair = self._communicators.ranks(self._communicators.number(("send", *ends), there))
+        except KeyError:
+            return None
+        return pair[1 if way == "to" else 0] - self._first if there in pair else None
+
+    def _culprit(self, rank: int, axis: str, culprit: int) -> int:
+        """Whom a rank waits for where the one that was simulated for it waits for ``culprit``."""
+        simulated = self._result.simulated_for
+        if not axis:
+            stage = int(self._stages[culprit])
+            peers = (self._peer(rank, "to", stage), self._peer(rank, "from", stage))
+            return next((peer for peer in peers if peer is not None and simulated(peer) == culprit), culprit)
+        try:
+            members = self._communicators.ranks(self._communicators.number(axis, self._first + rank))
+        except KeyError:
+            return culprit
+        own = [member - self._first for member in members]
+        if culprit in own:
+            return culprit
+        return next((member for member in own if member != rank and simulated(member) == culprit), culprit)
+
+
+def slow_ranks(result: Result) -> dict[int, str]:
+    """Ranks that a fault of the scenario makes slower than others, and by how much: "slow × 1.2"."""
+    hosts = result.scenario.cluster.built.host_of[: result.facts.ranks]
+    found: dict[int, float] = {}
+    for rank, slowness in _slowed(result, hosts):
+        found[rank] = found.get(rank, 1.0) * slowness
+    return {rank: f"slow × {factor:.3g}" for rank, factor in found.items()}
+
+
+def _slowed(result: Result, hosts: Sequence[int]) -> Iterator[tuple[int, float]]:
+    for fault in result.scenario.faults:
+        if fault.slowness() > 1 and not fault.everywhere:
+            for rank in fault.chosen(hosts):
+                yield rank, fault.slowness()

@@ -1,0 +1,116 @@
+"""What the page knows of spans beyond their times: ways of calls, who is late, the ends of messages, equal ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import tiny_scenario
+from report_pages import small_entry
+
+from simcluster.nccl import bus_factor
+from simcluster.results.result import Result
+from simcluster.show.report import Entry
+from simcluster.show.report.blob import Blob
+from simcluster.show.report.packing import packed, spans_where
+from simcluster.show.report.rows import rows_of, slow_ranks, span_facts
+from simcluster.simulate import simulate
+
+
+@pytest.fixture(scope="module")
+def entry() -> Entry:
+    return small_entry()
+
+
+@pytest.fixture(scope="module")
+def folded() -> Result:
+    """Eight ranks of which two are played: tp 2, pp 2, dp 2."""
+    found = simulate(
+        tiny_scenario(
+            cluster={"topology": "flat", "gpus": 8}, parallel={"tp": 2, "pp": 2, "dp": 2}, training={"global_batch": 8}
+        )
+    )
+    assert len(found.weights) == 2
+    return found
+
+
+def test_the_ends_of_a_message_are_at_the_same_time(entry: Entry) -> None:
+    facts, spans = entry.facts, entry.spans
+    assert facts is not None
+    assert spans is not None
+    sent = np.flatnonzero(spans.kind == spans.code("send"))
+    received = facts.mate[sent]
+    assert len(sent) > 8
+    assert (spans.kind[received] == spans.code("recv")).all()
+    assert (facts.mate[received] == sent).all()
+    for name in ("start", "end", "microbatch", "bytes"):
+        assert (getattr(spans, name)[sent] == getattr(spans, name)[received]).all(), name
+    assert (abs(spans.stage[sent] - spans.stage[received]) == 1).all()
+
+
+def test_who_is_late_is_one_that_was_ready_last(entry: Entry) -> None:
+    facts, spans = entry.facts, entry.spans
+    assert facts is not None
+    assert spans is not None
+    waited = np.flatnonzero(facts.late >= 0)
+    assert len(waited)
+    for at in waited.tolist():
+        same = (spans.start == spans.start[at]) & (spans.rank == facts.late[at]) & (spans.stream == spans.stream[at])
+        assert (spans.ready[same] == spans.start[at]).any()
+        assert facts.late[at] != spans.rank[at]
+
+
+def test_a_collective_says_how_it_is_done(folded: Result) -> None:
+    facts, spans = span_facts(folded), folded.spans
+    words = np.array(spans.words)
+    for at in np.flatnonzero(spans.group != spans.code("")).tolist():
+        kind = str(words[spans.kind[at]])
+        members = int(facts.ways[facts.way[at]].rpartition(" ")[2])
+        method = next(
+            each for each in folded.collectives if each["kind"] == kind and each["size_bytes"] == spans.bytes[at]
+        )
+        assert facts.ways[facts.way[at]].startswith(method["algorithm"].replace("_", " "))
+        assert facts.bus[at] == bus_factor(kind, members)  # type: ignore[arg-type]
+
+
+def test_a_rank_that_was_not_played_has_its_own_peers_groups_and_late_ones(folded: Result) -> None:
+    facts = span_facts(folded)
+    rows = {row.rank: row for row in rows_of(folded, facts, range(8))}
+    plan = folded.job.plan
+    place = {rank: tuple(int(each[0]) for each in np.nonzero(plan.grid == rank)) for rank in range(8)}
+    for rank, row in rows.items():
+        assert row.source == folded.simulated_for(rank)
+        for group in folded.timeline_of(rank)["group"].unique():
+            assert group in ("", *row.groups.values())
+        for way, peer in row.peers.items():
+            assert plan.stages()[peer] == int(way.split()[1])
+            assert (
+                sum(one == other for one, other in zip(place[rank], place[peer], strict=True)) == len(place[rank]) - 1
+            )
+        for late in row.late.values():
+            assert late != rank
+    assert {row.peers["to 1"] for row in rows.values() if plan.stages()[row.rank] == 0} == set(
+        np.flatnonzero(plan.stages() == 1).tolist()
+    )
+
+
+def test_spans_that_are_left_out_take_their_facts_along(entry: Entry) -> None:
+    facts, spans = entry.facts, entry.spans
+    assert facts is not None
+    assert spans is not None
+    kept = spans.rank >= 2
+    some = facts.only(kept)
+    assert len(some.late) == kept.sum()
+    own = spans_where(spans, kept)
+    path, start, end = some.path
+    assert len(path) < len(facts.path[0])
+    assert (own.start[path] <= start + 1e-12).all()
+    assert (end <= own.end[path] + 1e-12).all()
+    raw = packed(own, Blob(), weights={}, facts=some)
+    assert raw["columns"]["path"][1] == len(path)
+
+
+def test_the_slow_rank_is_named(entry: Entry, folded: Result) -> None:
+    assert entry.result is not None
+    assert slow_ranks(entry.result) == {3: "slow × 1.5"}
+    assert [row.slow for row in entry.rows] == ["", "", "", "slow × 1.5"]
+    assert slow_ranks(folded) == {}
