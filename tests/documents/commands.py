@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("scenarios", "topologies")  # of the clone, as a command started there sees them
+FOLDERS = ("scenarios", "topologies", "examples")  # of the clone, as a command started there sees them
 
 
 @dataclass(frozen=True)
