@@ -173,8 +173,8 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "the longest waits",
         "what pays",
         "dp rank 0",
-        "M_W",
-        "M_S",
+        "slowdown explained by the slowest 3 % of workers",
+        "slowdown explained by the last stage",
     ):
         assert words in out
     assert all(path.stat().st_size > 10_000 for path in names.values())

@@ -29,7 +29,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.version import VERSION
 from simcluster.cli.arguments import Parser, did_you_mean
-from simcluster.cli.common import output_path, written_at
+from simcluster.cli.common import check_picture_size, output_path, written_at
 from simcluster.cli.encoding import never_fail
 from simcluster.cli.extras import refuse_missing
 from simcluster.cli.terminal import styled, working
@@ -37,6 +37,9 @@ from simcluster.cli.terminal import styled, working
 _SAID: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 COMMANDS = tuple(_SAID["commands"])
 """Every command, in the order of the help."""
+
+_PICTURES = {"figure", "links", "memory"}
+"""Kinds of file that are, or may be, pictures."""
 
 _BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ended
 
@@ -93,6 +96,10 @@ def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
         one.take(said["arguments"], _SAID["options"])
         for title, arguments in said.get("groups", {}).items():
             one.take(arguments, _SAID["options"], one.add_argument_group(title))
+        if _PICTURES & set(one.files.values()):
+            free = {" ".join(each for each in names.split() if each not in one.options): said
+                    for names, said in _SAID["pictures"].items()}  # fmt: skip
+            one.take(free, _SAID["options"])
         one.take(_SAID["always"], {})
     return parser, subparsers.choices
 
@@ -138,6 +145,8 @@ def _dispatch(argv: list[str]) -> None:
         if name and (dest, name) != ("json", "-"):
             setattr(args, dest, output_path(name, kind))
             files.append(getattr(args, dest))
+    if "picture_size" in args:
+        check_picture_size(args, files)
     refuse_missing(args)
     before = [written_at(path) for path in files]
     with _silence() if args.quiet else working(args.command):

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
         [f"note: {note}" for note in found.notes],
     ]
     common.answer(args, lambda: common.in_blocks(blocks), found.to_dict)
-    common.draw((args.plot, lambda: plots.advice(found)))
+    common.draw(args, (args.plot, lambda: plots.advice(found)))
 
 
 def _share(name: str, text: str) -> float:

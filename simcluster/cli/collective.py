@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     if args.links:
         last = rows[-1]
         title = f"{job.name}, {last.slowest.algorithm}, {job.cluster.name}"
-        output.write_links(args.links, job.cluster, last.loads, last.traffics, title)
+        output.write_links(args, args.links, job.cluster, last.loads, last.traffics, title)
 
 
 def _check_given(args: argparse.Namespace) -> None:

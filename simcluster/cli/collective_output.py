@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from simcluster.bench.collective_loads import (
     LinkLoad,
     utilisation_over_time,
 )
-from simcluster.cli.common import write_text
+from simcluster.cli.common import save, write_text
 from simcluster.collectives.all_to_all import busiest_port
 from simcluster.topology import Cluster
 from simcluster.topology.levels import label
@@ -210,7 +211,12 @@ def levels_document(loads: CollectiveLoads) -> dict[str, object]:
 
 
 def write_links(
-    path: Path, cluster: Cluster, loads: CollectiveLoads, traffics: Sequence[Sequence[Traffic]], title: str
+    args: argparse.Namespace,
+    path: Path,
+    cluster: Cluster,
+    loads: CollectiveLoads,
+    traffics: Sequence[Sequence[Traffic]],
+    title: str,
 ) -> None:
     """Every link that carries anything as a table, or the hottest ones over time as a picture, by the ending."""
     if path.suffix == ".csv":
@@ -227,7 +233,6 @@ def write_links(
     import numpy as np
     import pandas as pd
 
-    from simcluster.show.gantt import save_figure
     from simcluster.show.links_plot import plot_rows
 
     links = loads.links[:_MOST_DRAWN]
@@ -248,7 +253,7 @@ def write_links(
             "peak_utilisation": np.minimum(1.0, matrix[first].max(axis=1)),
         }
     )
-    save_figure(plot_rows(drawn, edges, matrix[first], title=f"{title}: hottest links"), path)
+    save(args, plot_rows(drawn, edges, matrix[first], title=f"{title}: hottest links"), path)
 
 
 def _hottest(loads: CollectiveLoads, uneven: Sequence[LevelLoad]) -> list[LinkLoad]:

@@ -207,20 +207,55 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 
 def draw(
+    args: argparse.Namespace,
     *wanted: tuple[Path | None, Callable[[], Figure]]
     | tuple[Path | None, Callable[[], Figure], Callable[[], pd.DataFrame]],
 ) -> None:
-    """Draw each picture that has a path, or write the table behind it, where there is one and the path ends so."""
+    """Draw each picture that has a path, as large as was asked for, or write the table behind it, where there is one
+    and the path ends so."""
     for path, picture, *table in wanted:
         if path:
             progress(f"{'writing' if path.suffix in _TABLES else 'drawing'} {path}")
         if path and table and path.suffix in _TABLES:
             write_table(path, table[0]())
         elif path:
-            from simcluster.show.plots import save_figure  # matplotlib, only if there is a picture
-
-            save_figure(picture(), path)
+            save(args, picture(), path)
     progress()
+
+
+def save(args: argparse.Namespace, picture: Figure, path: Path) -> None:
+    """Write a picture as large as was asked for."""
+    from simcluster.show.saving import save_figure, size_of  # matplotlib, only if there is a picture
+
+    save_figure(picture, path, size=size_of(args.picture_size) if args.picture_size else None, dpi=args.dpi)
+
+
+def inches(args: argparse.Namespace) -> dict[str, float | None]:
+    """Width and height for pictures that are laid out by them."""
+    from simcluster.show.saving import size_of
+
+    if not args.picture_size:
+        return {}
+    size = size_of(args.picture_size)
+    return {"width": size.width, "height": size.height}
+
+
+def is_picture(path: Path) -> bool:
+    """Is it one by its ending?"""
+    return path.suffix.lower() in _PICTURES
+
+
+def check_picture_size(args: argparse.Namespace, files: Sequence[Path]) -> None:
+    """InputError, before the work is done, for a size that no picture can have, or where there is no picture."""
+    if args.picture_size is None and args.dpi is None:
+        return
+    if not any(map(is_picture, files)):
+        raise InputError("--size and --dpi say how large a picture is; name the file of one, as in step.png")
+    from simcluster.show.saving import require_dpi, size_of
+
+    require_dpi(args.dpi)
+    if args.picture_size is not None:
+        size_of(args.picture_size)
 
 
 def peak_memory() -> str:

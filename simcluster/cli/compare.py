@@ -23,6 +23,8 @@ from simcluster.studies.variations import Outcomes, attribution, compare, differ
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simcluster.show.plots import Figure
+
 
 def run(args: argparse.Namespace) -> None:
     """Replay all variants that can be; print the table; draw."""
@@ -49,13 +51,28 @@ def run(args: argparse.Namespace) -> None:
         lambda: [{"variant": name, **_status(each), **rows.get(name, {})} for name, each in played.items()],
     )
     common.draw(
-        (args.gantt, lambda: plots.compare_gantts(list(results.items()))),
+        args,
+        (args.gantt, lambda: _gantt(args, results)),
         (args.waterfall, lambda: plots.waterfall(dict(table["step_time_s"]), causes)),
         (args.overlap, lambda: plots.overlap(list(results.items()))),
         (args.scaling, lambda: plots.scaling(table)),
     )
     if args.csv:
         common.write_table(args.csv, _with_refused(table, played).reset_index())
+
+
+def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
+    """All timelines under each other; what does not fit its GPU says so."""
+    named = [(f"{name}{_not_fitting(result)}", result) for name, result in results.items()]
+    scenarios = {result.scenario.name for result in results.values()}
+    what = f"{min(scenarios)}: {len(named)} variants" if len(scenarios) == 1 else f"{len(named)} scenarios"
+    return plots.compare_gantts(named, title=f"{what}, one step of each", **common.inches(args))
+
+
+def _not_fitting(result: Result) -> str:
+    """Behind a name."""
+    need, have = result.memory.total, result.facts.memory
+    return "" if need <= have else f"  (does not fit: {need / 1e9:.1f} of {have / 1e9:.1f} GB)"
 
 
 def _status(played: Result | InputError) -> dict[str, str]:

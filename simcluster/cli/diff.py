@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     sides = [file if is_saved(file) else load(file, change) for file, change in zip(files, changes, strict=True)]
     found = diff(*sides)
     common.answer(args, lambda: text_of(found), found.to_dict)
-    common.draw((args.waterfall, lambda: _waterfall(found)))
+    common.draw(args, (args.waterfall, lambda: _waterfall(found)))
 
 
 def _waterfall(found: Difference) -> Figure:

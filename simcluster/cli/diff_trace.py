@@ -34,7 +34,7 @@ def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
         raise InputError(f"--ranks {args.ranks}: picks rows of a picture; name its file with --gantt")
     found = diff_trace(scenario, args.other, kernels=args.kernels, steps=_steps(args.steps))
     common.answer(args, lambda: text_of(found), found.to_dict)
-    common.draw((args.gantt, lambda: _gantt(found, ranks)))
+    common.draw(args, (args.gantt, lambda: _gantt(args, found, ranks)))
 
 
 def _steps(text: str | None) -> list[int] | None:
@@ -46,7 +46,7 @@ def _steps(text: str | None) -> list[int] | None:
         raise InputError(f"--steps {text!r}: steps are whole numbers with commas between them, as in 16,17") from None
 
 
-def _gantt(found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
+def _gantt(args: argparse.Namespace, found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
     from simcluster.show import plots
     from simcluster.studies.own_trace.timelines import timelines
 
@@ -54,7 +54,9 @@ def _gantt(found: TraceDifference, ranks: Sequence[int] | None) -> Figure:
     said = [(format_seconds(found.played.seconds), ""), (format_seconds(found.recorded.seconds), change)]
     title = "One step as simulated, and as recorded"
     both = list(timelines(found, ranks).items())
-    return plots.compare_gantts(both, ranks=ranks, rows="rank", title=title, said=said, labels=False)
+    return plots.compare_gantts(
+        both, ranks=ranks, rows="rank", title=title, said=said, labels=False, **common.inches(args)
+    )
 
 
 def text_of(found: TraceDifference) -> str:

@@ -13,7 +13,6 @@ from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
 from simcluster.interop.kineto import is_profile
 from simcluster.interop.recorded import Recorded, Straggling, load_trace, measure
-from simcluster.interop.recorded.measure import StragglerCost
 from simcluster.interop.recorded.spans import spans
 from simcluster.interop.recorded.waiting import waited
 from simcluster.interop.recorded.whatif import ReplayAnswer, ask, own_schedule
@@ -93,13 +92,7 @@ def _who(found: Straggling) -> list[str]:
     lines += ["by stage, and the worst dp ranks", *format_table(("group", "S"), stages + replicas).splitlines(), ""]
     names = ", ".join(f"dp {dp} stage {stage} ({found.by_worker[dp, stage]:.3f})" for dp, stage in found.worst[:_WORST])
     more = f" and {len(found.worst) - _WORST} more" if len(found.worst) > _WORST else ""
-    lines.append(f"  M_W {_share(found.worst_workers)}   of the excess goes without the worst 3 %: {names}{more}")
-    lines.append(f"  M_S {_share(found.last_stage)}   of the excess goes without the last stage's")
-    return lines
-
-
-def _share(found: StragglerCost) -> str:
-    return f"{'none':>7}" if found.removed is None else f"{found.removed:>7.4f}"
+    return [*lines, f"  the slowest 3 % of workers: {names}{more}", *waits.explained(found)]
 
 
 def _answers(answers: list[ReplayAnswer]) -> list[str]:

@@ -69,9 +69,10 @@ def run(args: argparse.Namespace) -> None:
         print(trace(result).summary(), file=sys.stderr if args.json == "-" else sys.stdout)
         sys.stderr.write(f"wrote {args.trace}\n")
     common.draw(
+        args,
         (args.links, lambda: plots.links(result), lambda: link_table(result)),
         (args.memory, lambda: plots.memory(result, ranks=ranks, window=window), lambda: result.memory_table(ranks)),
-        (args.gantt, lambda: _gantt(result, window, ranks)),
+        (args.gantt, lambda: _gantt(args, result, window, ranks)),
         (args.critical, lambda: plots.critical(result, free)),
         (args.overlap, lambda: plots.overlap([(scenario.name, result)])),
         (args.levels, lambda: plots.link_levels(result)),
@@ -110,7 +111,9 @@ def _window(text: str | None) -> tuple[float, float] | None:
     return window
 
 
-def _gantt(result: Result, window: tuple[float, float] | None, ranks: list[int] | None) -> Figure:
+def _gantt(
+    args: argparse.Namespace, result: Result, window: tuple[float, float] | None, ranks: list[int] | None
+) -> Figure:
     """The Gantt chart of a result."""
     import pandas as pd
 
@@ -119,7 +122,7 @@ def _gantt(result: Result, window: tuple[float, float] | None, ranks: list[int] 
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
     title = f"{result.scenario.name}: {format_seconds(result.step_time)} a step"
     title += _faults(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)
-    return plots.gantt(timeline, title=title, window=window, ranks=ranks, num_ranks=total)
+    return plots.gantt(timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.inches(args))
 
 
 def _histogram(scenario: Scenario, distribution: Distribution | None) -> Figure:

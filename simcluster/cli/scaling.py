@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
         lambda: "\n\n".join([*head, found.summary()]),
         lambda: {**({} if fit is None else {"fit": _fitted(fit)}), **found.to_dict()},
     )
-    common.draw((args.plot, lambda: plots.isoflop(found)), (args.costs, lambda: plots.costs(found)))
+    common.draw(args, (args.plot, lambda: plots.isoflop(found)), (args.costs, lambda: plots.costs(found)))
 
 
 def _answer(args: argparse.Namespace, given: dict[str, Any], law: str | dict[str, Any] | LossLaw | None) -> Scaling:

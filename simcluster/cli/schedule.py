@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
     )  # fmt: skip
     if args.names:
         _answer(args, *played(args.names, meant))
-    common.draw((args.gallery, lambda: _gallery(args, meant)))
+    common.draw(args, (args.gallery, lambda: _gallery(args, meant)))
 
 
 def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list[tuple[str, str]]) -> None:
@@ -56,7 +56,7 @@ def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list
     )
     if args.csv:
         _write_csv(args.csv, shown[0].schedule)
-    common.draw((args.plot, lambda: plots.schedules(shown)))
+    common.draw(args, (args.plot, lambda: plots.schedules(shown, width=common.inches(args).get("width") or 14.0)))
 
 
 def _times(args: argparse.Namespace) -> StageTimes:
@@ -91,7 +91,7 @@ def _gallery(args: argparse.Namespace, meant: Meant) -> Figure:
     """A page of all schedules that take the counts, whatever else was named."""
     stages, microbatches = args.stages or _GALLERY[0], args.microbatches or _GALLERY[1]
     everything = replace(meant, stages=stages, microbatches=microbatches)
-    return plots.schedules(played(["all"], everything)[0], columns=2, width=16.0)
+    return plots.schedules(played(["all"], everything)[0], columns=2, width=common.inches(args).get("width") or 16.0)
 
 
 # --- what a NAME means: a shipped schedule, all of them, a CSV file, or one's own function ----------------------------

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
             },
         },
     )
-    common.draw((args.plot, lambda: plots.sensitivity(found, title=scenario.name)))
+    common.draw(args, (args.plot, lambda: plots.sensitivity(found, title=scenario.name)))
 
 
 def _percent(text: str) -> float:

@@ -50,10 +50,10 @@ def run(args: argparse.Namespace) -> None:
         for job, each in zip(placed, shared, strict=True)
     ]
     common.answer(args, text, lambda: document)
-    common.draw((args.gantt, lambda: _figure(names, shared)))
+    common.draw(args, (args.gantt, lambda: _figure(args, names, shared)))
 
 
-def _figure(names: Sequence[str], shared: Sequence[Shared]) -> Figure:
+def _figure(args: argparse.Namespace, names: Sequence[str], shared: Sequence[Shared]) -> Figure:
     """The jobs in one window of time, while all are there: two measured steps of the longest."""
     from simcluster.show.gantt import compare_gantts
 
@@ -66,4 +66,5 @@ def _figure(names: Sequence[str], shared: Sequence[Shared]) -> Figure:
         title=f"{len(shared)} jobs beside each other, {format_seconds(window[1] - window[0])} of their time\n"
         "at the right: a step of each, and how many times what it takes alone",
         said=[(format_seconds(each.step_time), f"{each.slowdown:.3f} x") for each in shared],
+        **common.inches(args),
     )

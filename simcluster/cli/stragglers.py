@@ -8,7 +8,7 @@ from typing import Any
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table
-from simcluster.interop.recorded import Straggling
+from simcluster.cli.waits import explained
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
@@ -31,7 +31,9 @@ def run(args: argparse.Namespace) -> None:
     if args.mitigate:
         blocks.append(_tried(result, tried))
     common.answer(args, lambda: common.in_blocks(blocks), lambda: _document(result, found, tried))
-    common.draw((args.heatmap, lambda: plots.stragglers(result, found)), (args.matrix, lambda: plots.waits(result)))
+    common.draw(
+        args, (args.heatmap, lambda: plots.stragglers(result, found)), (args.matrix, lambda: plots.waits(result))
+    )
 
 
 def text_of(found: Stragglers) -> str:
@@ -71,8 +73,8 @@ def _causes(found: Stragglers) -> list[str]:
 
     header = ["cause", "costs", "by trace", "points off", "step without", "alone"]
     table = format_table(header, [row(cause) for cause in found.causes])
-    return ["what the step would save without it (costs), and what it adds to a step without the others (alone)",
-            *table.splitlines()]  # fmt: skip
+    return ["what the step would save without it (costs), what a trace's estimator makes of that, by how many points",
+            "it is off, and what it adds to a step without the others (alone)", *table.splitlines()]  # fmt: skip
 
 
 def _where(found: Stragglers) -> list[str]:
@@ -85,18 +87,7 @@ def _where(found: Stragglers) -> list[str]:
     lines += format_table(["group", "S"], rows).splitlines()
     names = ", ".join(f"dp {dp} stage {stage} ({estimated.by_worker[dp, stage]:.3f})"
                       for dp, stage in estimated.worst[:_WORST])  # fmt: skip
-    return [*lines, f"worst workers: {names}", *_shares(estimated)]
-
-
-def _shares(estimated: Straggling) -> list[str]:
-    """M_W and M_S, where there is an excess to be shared out."""
-    worst, last = estimated.worst_workers.removed, estimated.last_stage.removed
-    if worst is None or last is None:
-        return []
-    return [
-        f"M_W {worst:.4f}: of the excess over the estimator's T_ideal goes without the worst 3 % of the workers",
-        f"M_S {last:.4f}: the same without the last stage's",
-    ]
+    return [*lines, f"  the slowest 3 % of workers: {names}", *explained(estimated)]
 
 
 def _waits(result: Result) -> list[str]:

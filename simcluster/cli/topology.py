@@ -17,4 +17,4 @@ def run(args: argparse.Namespace) -> None:
     report = describe(cluster)
     counts = {"nodes": dict(report.nodes), "oversubscription": dict(report.oversubscription)}
     common.answer(args, report.format, lambda: {**asdict(report), **counts})
-    common.draw((args.plot, lambda: plots.topology(cluster)))
+    common.draw(args, (args.plot, lambda: plots.topology(cluster)))

@@ -91,6 +91,7 @@ def _compare(args: argparse.Namespace, scenario: Scenario) -> None:
         )
     common.answer(args, lambda: text_of(found), found.to_dict)
     common.draw(
+        args,
         (args.fates, lambda: plots.fates(dict(_stages_of(found.runs)))),
         (args.plot, lambda: plots.policies(found)),
     )
@@ -110,6 +111,7 @@ def _stages_of(runs: Mapping[str, TrainingRun | StagedTraining]) -> Iterator[tup
 def _write(args: argparse.Namespace, training: TrainingRun, compared: dict[str, TrainingRun]) -> None:
     """Pictures and tables, and what was played."""
     common.draw(
+        args,
         (args.gantt, lambda: plots.weeks(training)),
         (args.fates, lambda: plots.fates(compared)),
         (args.plot, lambda: plots.goodput(training)),
@@ -126,6 +128,7 @@ def _write_stages(args: argparse.Namespace, training: StagedTraining) -> None:
     stages = {f"stage {number}": stage for number, stage in enumerate(training.stages, 1)}
     title = f"{training.scenario.name}: {training.goodput:.1%} of all GPU-hours were productive; by stage"
     common.draw(
+        args,
         (args.gantt, lambda: plots.weeks(training)),
         (args.fates, lambda: plots.fates(stages, title)),
         (args.plot, lambda: plots.goodput(training)),

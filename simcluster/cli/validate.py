@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
         ),
         lambda: {"studies": [report.to_dict() for report in reports], "overall": together.to_dict()},
     )
-    common.draw((args.plot, lambda: plots.errors(reports)))
+    common.draw(args, (args.plot, lambda: plots.errors(reports)))
     if args.residuals:
         _learn(reports, args.residuals)
 

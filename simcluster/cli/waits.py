@@ -75,6 +75,20 @@ def slowdown_line(found: Straggling) -> str:
     return f"  {'S':<14}{found.slowdown:>9.4f}   slowdown by stragglers (single steps {low:.3f} to {high:.3f})"
 
 
+def explained(found: Straggling) -> list[str]:
+    """How much of the slowdown two suspects explain; what is over 100 % is said."""
+    shares = {
+        "the slowest 3 % of workers": found.worst_workers.removed,
+        "the last stage": found.last_stage.removed,
+    }
+    known = {who: share for who, share in shares.items() if share is not None}
+    wide = max((len(who) for who in known), default=0)
+    lines = [f"  slowdown explained by {who:<{wide}} {share:>7.1%}" for who, share in known.items()]
+    if any(share > 1 for share in known.values()):
+        lines.append("  over 100 %: without them a step would be shorter than what is typical")
+    return lines
+
+
 def types_table(found: Straggling, most: int | None = None) -> list[str]:
     """The slowdown by each type of op, the largest first."""
     rows = [[name, f"{value:.4f}"] for name, value in list(found.by_type.items())[:most]]
@@ -142,11 +156,13 @@ def draw(
 
     def gantt() -> Figure:
         first = made()[made()["step"] == job.steps[0]]
-        return plots.gantt(first, title=f"{job.name}, step {job.steps[0]}, replayed", num_ranks=len(job.ranks))
+        return plots.gantt(
+            first, title=f"{job.name}, step {job.steps[0]}, replayed", num_ranks=len(job.ranks), **common.inches(args)
+        )
 
     def matrix() -> Figure:
         from simcluster.show.heatmaps import plot_waits
 
         return plot_waits(recorded_matrix(job), title=f"{job.name}, replayed: who waits for whom")
 
-    common.draw((args.gantt, gantt), (args.matrix, matrix), (args.heatmap, heatmap))
+    common.draw(args, (args.gantt, gantt), (args.matrix, matrix), (args.heatmap, heatmap))

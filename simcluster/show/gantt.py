@@ -9,12 +9,10 @@ Figures are matplotlib Figure objects without pyplot: nothing global is kept and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import pandas as pd
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
@@ -22,8 +20,6 @@ from simcluster.base.units import format_seconds
 from simcluster.show.gantt_breaks import Window, cut_of, steady_of
 from simcluster.show.gantt_figure import Axis, Drawn, GanttSize, gantt_figure
 from simcluster.show.gantt_rows import MOST_ROWS, RowChoice, Rows, choose_rows
-
-FORMATS = ("png", "svg", "pdf")
 
 _COLUMNS = ("rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "bytes", "ready", "start", "end")
 _SIZES = {"width": (5.0, 60.0), "height": (2.0, 60.0)}  # inches: below, labels and legend take it all
@@ -114,23 +110,6 @@ def compare_gantts(
     heading = _part(f"{len(panels)} timelines on one time axis" if title is None else title, (0.0, max(lengths)), shown)
     axis, drawn = _with_break(panels, shown, breaks=breaks and window is None)
     return gantt_figure(drawn, axis, heading, headers=headers, labels=labels, size=GanttSize(width, height))
-
-
-def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure as PNG, SVG or PDF, by the ending of `path`; the same figure gives the same bytes.
-
-    Raises InputError for another ending and for a folder that does not exist.
-    """
-    path = Path(path)
-    ending = path.suffix.lower().removeprefix(".")
-    if ending not in FORMATS:
-        endings = ", ".join(f".{each}" for each in FORMATS)
-        raise InputError(f"cannot draw {str(path)!r}: a figure's file ends in one of {endings}")
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {str(path)!r}: the folder {str(path.parent)!r} does not exist; make it first")
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    with rc_context({"svg.hashsalt": "simcluster"}):
-        figure.savefig(path, format=ending, metadata=undated[ending])
 
 
 def _timeline_of(timeline: pd.DataFrame | HasTimeline) -> pd.DataFrame:

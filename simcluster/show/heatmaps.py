@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import Colormap, LinearSegmentedColormap
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -16,13 +16,14 @@ from simcluster.base.arrays import Floats
 from simcluster.base.units import format_seconds_round
 from simcluster.results.result import Result
 from simcluster.results.waits import WaitMatrix
-from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, WAITING, rgb, text_on
+from simcluster.show.palette import HEAT, QUIET_TEXT, STREAMS, TEXT, WAITING, rgb, text_on
 from simcluster.studies.whatif.straggling import Stragglers
 
 _SLOWDOWN = LinearSegmentedColormap.from_list("slowdown", ["#FFFFFF", "#F3C9A5", STREAMS["tp"], "#8F3800"])
-_WAITING = LinearSegmentedColormap.from_list("waiting", ["#FFFFFF", "#F3C9A5", STREAMS["tp"], "#5A2400"])
+_WAITING = LinearSegmentedColormap.from_list("waiting", HEAT)
 _NUMBERS = 24  # columns up to which every cell has its number
 _LEAST = 0.05  # the scale reaches at least this excess, so that noise stays pale
+_SPREAD = 0.02  # and spans at least this
 _GRID = 40  # rows up to which cells of waiting have lines between them
 _NAMES = {
     "rank": "rank",
@@ -65,16 +66,16 @@ def straggler_heatmap(
     height = 2.6 + min(max(0.5 * stages, 0.9), 8.0)
     figure = Figure(figsize=(width, height), layout="constrained")
     top, main, side = _axes(figure, widths=[width - 2.9, 1.5], heights=[0.9, max(height - 2.6, 0.9)])
-    most = max(_LEAST, float(slowdown.max()) - 1)
-    heat = _cells(main, np.clip(slowdown.T - 1, 0, None), _SLOWDOWN, most, line=0.5)
+    norm = _scale(slowdown - 1)
+    heat = _cells(main, slowdown.T - 1, _SLOWDOWN, norm, line=0.5)
     if replicas <= _NUMBERS:
-        _write(main, slowdown, most)
+        _write(main, slowdown, norm)
     for dp, stage in worst:
         main.add_patch(Rectangle((dp - 0.5, stage - 0.5), 1, 1, fill=False, edgecolor=TEXT, linewidth=2.6))
     bars = [100 * (value - 1) for value in by_replica], [100 * (value - 1) for value in by_stage]
     _margins(top, side, bars, (0.7, 0.6), (f"longer by a whole {column} alone", f"by a whole {row} (%)"))
     top.set_ylabel("%", fontsize=8, color=QUIET_TEXT)
-    main.set_xlabel(column + ("; framed: the workers that M_W is about" if worst else ""), fontsize=9, color=TEXT)
+    main.set_xlabel(column + ("; framed: the slowest 3 % of workers" if worst else ""), fontsize=9, color=TEXT)
     main.set_ylabel("" if rows else row, fontsize=9, color=TEXT)
     step = math.ceil(replicas / 32)
     main.set_xticks(range(0, replicas, step))
@@ -84,8 +85,12 @@ def straggler_heatmap(
         main.set_yticks(range(0, stages, math.ceil(stages / 24)))
     main.tick_params(labelsize=8, length=0)
     bar = figure.colorbar(heat, ax=[main, side], location="right", aspect=14, pad=0.02, fraction=0.05)
-    ticks = np.linspace(0, most, 4)
-    bar.set_ticks(ticks.tolist(), labels=[f"+{100 * tick:.0f} %" for tick in ticks], fontsize=8)
+    low, most = float(norm.vmin or 0.0), float(norm.vmax or 1.0)
+    ticks = np.linspace(low, most, 4)
+    digits = 0 if most - low > 0.06 else 1
+    bar.set_ticks(ticks.tolist(), labels=[f"+{100 * tick:.{digits}f} %" for tick in ticks], fontsize=8)
+    begins = f"\n(scale from +{100 * low:.{digits}f} %)" if low else ""
+    bar.set_label(f"longer step{begins}", fontsize=8, color=TEXT)
     figure.suptitle(title, fontsize=11, color=TEXT)
     return figure
 
@@ -97,18 +102,24 @@ def _axes(figure: Figure, *, widths: list[float], heights: list[float]) -> tuple
     return figure.add_subplot(grid[0, 0], sharex=main), main, figure.add_subplot(grid[1, 1], sharey=main)
 
 
-def _cells(axes: Axes, values: Floats, fill: Colormap, most: float, *, line: float) -> QuadMesh:
+def _scale(excess: Floats) -> Normalize:
+    """From nothing to the most; where all cells have much, from the least of them."""
+    most, least = max(_LEAST, float(excess.max())), float(excess.min())
+    return Normalize(min(least, most - _SPREAD) if least > most / 3 else 0.0, most, clip=True)
+
+
+def _cells(axes: Axes, values: Floats, fill: Colormap, norm: Normalize, *, line: float) -> QuadMesh:
     """The first row on top; lines between cells, if they have a width."""
     across, down = (np.arange(count + 1) - 0.5 for count in (values.shape[1], values.shape[0]))
     axes.set_ylim(down[-1], -0.5)
     edges = WAITING if line else "face"
-    return axes.pcolormesh(across, down, values, cmap=fill, vmin=0.0, vmax=most, edgecolors=edges, linewidth=line)
+    return axes.pcolormesh(across, down, values, cmap=fill, norm=norm, edgecolors=edges, linewidth=line)
 
 
-def _write(axes: Axes, slowdown: Floats, most: float) -> None:
+def _write(axes: Axes, slowdown: Floats, norm: Normalize) -> None:
     """Every cell's excess in %."""
     for (dp, stage), value in np.ndenumerate(slowdown):
-        shade = _SLOWDOWN(min(max(value - 1, 0.0) / most, 1.0))
+        shade = _SLOWDOWN(float(norm(value - 1)))
         axes.text(dp, stage, f"{100 * (value - 1):+.1f}", ha="center", va="center", fontsize=8,
                   color=text_on((shade[0], shade[1], shade[2])))  # fmt: skip
 
@@ -139,15 +150,17 @@ def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:
     figure = Figure(figsize=(9.4, 9.0), layout="constrained")
     top, main, side = _axes(figure, widths=[6.0, 1.0], heights=[1.0, 6.0])
     most = float(matrix.seconds.max()) or 1e-9
-    heat = _cells(main, matrix.seconds, _WAITING, most, line=0.4 if count <= _GRID else 0.0)
+    norm = PowerNorm(0.5, 0.0, most)  # what is short beside the longest wait is seen, too
+    heat = _cells(main, matrix.seconds, _WAITING, norm, line=0.4 if count <= _GRID else 0.0)
     _label(main, matrix)
     size = 0.8 if count <= _GRID else 1.0
     above = "waited for, by the mean rank of every row together (s a step)"
     _margins(top, side, (matrix.awaited.tolist(), matrix.waited.tolist()), (size, size), (above, "waited (s)"))
     bar = figure.colorbar(heat, ax=[main, side], location="bottom", aspect=50, pad=0.01, fraction=0.03)
-    ticks = np.linspace(0.0, most, 5)
+    ticks = np.array([0.0, 0.05, 0.25, 0.5, 1.0]) * most
     labels = [format_seconds_round(tick) if tick else "0" for tick in ticks.tolist()]
     bar.set_ticks(ticks.tolist(), labels=labels, fontsize=8)
+    bar.set_label("waited in a step, in all", fontsize=8, color=TEXT)
     figure.suptitle(title, fontsize=11, color=TEXT)
     return figure
 

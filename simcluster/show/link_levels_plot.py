@@ -21,14 +21,13 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes_per_second
 from simcluster.results.loads import link_table
 from simcluster.results.result import Result
-from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
+from simcluster.show.palette import HEAT, LANE_SURROUND, QUIET_TEXT, TEXT, tinted
 from simcluster.show.topology_parts import NODES, Point, box
 from simcluster.topology.levels import label
 from simcluster.topology.links import compute_part
 
-_FILL = LinearSegmentedColormap.from_list(
-    "load", [LANE_SURROUND, "#56B4E9", COMPUTE_KINDS["backward"], STREAMS["tp"]]
-)  # quiet where nothing happens, warm where it is tight
+_FILL = LinearSegmentedColormap.from_list("load", HEAT[1:])
+_BOX_TINT = 0.72  # so pale are kinds of node that no colour of a load is one of them
 _NORM = PowerNorm(0.5, 0.0, 1.0)
 _APART = 2.9
 _TIER = 1.4
@@ -91,7 +90,7 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
         if back is None or places[level.ends[0]][1] < places[level.ends[1]][1] or back is level:
             _pair(axes, level, back, places, largest)
     for name, place in places.items():
-        box(axes, place, _BOX, NODES[kinds[name]].colour, f"{counts[name]:,} × {name}")
+        box(axes, place, _BOX, tinted(NODES[kinds[name]].colour, _BOX_TINT), f"{counts[name]:,} × {name}")
     axes.set_xlim(first, last)
     axes.set_ylim(-0.5 * _TIER, high - 0.5 * _TIER)
     axes.set_axis_off()

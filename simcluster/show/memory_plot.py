@@ -45,7 +45,10 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", fontsize=8, frameon=False)
     most = f"{result.memory.total / _GB:.1f} of {result.facts.memory / _GB:.1f} GB on rank {result.memory_peak.rank}"
-    figure.suptitle(f"{result.scenario.name}: {most}", x=0.01, ha="left", fontsize=11, color=TEXT)
+    part = f" · from {format_seconds(begin)} to {format_seconds(end)}" if window else ""
+    figure.suptitle(
+        f"{result.scenario.name}: memory over a step, at most {most}{part}", x=0.01, ha="left", fontsize=11, color=TEXT
+    )
     return figure
 
 

@@ -41,6 +41,9 @@ MEMORY: Mapping[str, str] = {
 }
 """Fill of each part of a rank's memory: greys stay, colours come and go."""
 
+HEAT = ("#FFFFFF", "#F3C9A5", "#D55E00", "#5A2400")
+"""From nothing to the most, where cells or arrows show how much."""
+
 WAITING = "#D9D9D9"
 STRAGGLING = "#969696"
 """Time in which a rank waits for a slower one; WAITING is that of a pipeline's bubble, and of waits in general."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ from simcluster.studies.search.words import name_of
 
 _MOST_NAMED = 9
 _MARGIN = 0.08
+_NEAR = 0.035  # of the axis: numbers of points so near would meet
 _FAR = 1.6  # times the most that any layout holds: where less may be used, the picture goes up to it
 
 
@@ -54,9 +56,9 @@ def pareto(found: Found, title: str = "") -> Figure:
     axes.set_ylabel("step time", fontsize=9.5, color=QUIET_TEXT)
     axes.yaxis.set_major_formatter(lambda value, place: format_seconds_round(value))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8.5, loc="upper right", bbox_to_anchor=(0.9, 0.94))
+    side.legend(*axes.get_legend_handles_labels(), frameon=False, fontsize=8.5, loc="lower left")
     if title:
-        axes.set_title(title, fontsize=10.5, color=TEXT, loc="left")
+        axes.set_title(f"{title}, step time against memory", fontsize=10.5, color=TEXT, loc="left")
     return figure
 
 
@@ -73,10 +75,15 @@ def _name(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequenc
     """Numbers beside some points of the front, evenly chosen, and what they are in a list; the winner is the last."""
     side.axis("off")
     every = max(1, -(-len(front) // _MOST_NAMED))
+    left, right = axes.get_xlim()
+    before, above = math.inf, False
     for line, place in enumerate(range(len(front) - 1, -1, -every)):
         at = places[0][place], places[1][place]
+        above = not above or before - at[0] > _NEAR * (right - left)  # of two that are near one is below
+        before = at[0]
         axes.annotate(
-            str(line + 1), at, xytext=(5, 5), textcoords="offset points", fontsize=8.5, color=TEXT, fontweight="bold"
+            str(line + 1), at, xytext=(5, 5 if above else -13), textcoords="offset points", fontsize=8.5, color=TEXT,
+            fontweight="bold",
         )  # fmt: skip
         parts = name_of(front[place]).split(", ")
         head = f"{line + 1}   {format_seconds(at[1])}, {at[0]:.{1 if at[0] >= 10 else 2}f} GB: {', '.join(parts[:4])}"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from simcluster.show.fates_plot import fates as fates
     from simcluster.show.gantt import compare_gantts as compare_gantts
     from simcluster.show.gantt import gantt as gantt
-    from simcluster.show.gantt import save_figure as save_figure
     from simcluster.show.goodput_plot import goodput as goodput
     from simcluster.show.heatmaps import stragglers as stragglers
     from simcluster.show.heatmaps import waits as waits
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from simcluster.show.power_plot import power as power
     from simcluster.show.replicas_plot import replicas as replicas
     from simcluster.show.roofline_plot import roofline as roofline
+    from simcluster.show.saving import save_figure as save_figure
     from simcluster.show.scaling_plot import scaling as scaling
     from simcluster.show.schedule_plot import schedules as schedules
     from simcluster.show.sensitivity_plot import sensitivity as sensitivity
@@ -47,7 +47,7 @@ _HOME = {
     "errors": "validation_plot",
     "gantt": "gantt",
     "gantt_html": "notebook.gantt_cell",
-    "save_figure": "gantt",
+    "save_figure": "saving",
     "schedules": "schedule_plot",
     "stragglers": "heatmaps",
     "waits": "heatmaps",

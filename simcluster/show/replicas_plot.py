@@ -29,7 +29,7 @@ def replicas(distribution: Distribution, *, title: str = "step time") -> Figure:
                      label=f"without chance {distribution.planned:.6g} s")  # fmt: skip
     else:
         axes.plot([], [], " ", label=f"without chance {distribution.planned:.6g} s (off the scale)")
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     axes.set_xlabel("seconds a step", fontsize=9, color=TEXT)
     axes.set_ylabel(f"replicas, of {len(times):,}", fontsize=9, color=TEXT)
     axes.tick_params(labelsize=8)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Annotation
 from matplotlib.ticker import NullFormatter
 
 from simcluster.base.units import format_bytes_per_second, format_seconds
 from simcluster.results.result import Result
-from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, colour_of
+from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, Colour, colour_of, rgb, tinted
 from simcluster.studies.kernels import PHASES
 from simcluster.studies.roofline import KernelPoint, Roofline
 from simcluster.studies.roofline import roofline as limits
@@ -36,7 +38,6 @@ def roofline(result: Result, *, title: str | None = None) -> Figure:
     left, right = figure.subplots(1, 2, width_ratios=[1.3, 1.0])
     slopes = [_kernels(left, found), _wires(right, found)]
     figure.suptitle(title or f"{result.scenario.name}: roofline of a step", fontsize=11, color=TEXT)
-    figure.draw_without_rendering()  # the slopes' angles are known when the layout is
     for axes, rates in zip((left, right), slopes, strict=True):
         _name_slopes(axes, rates, found.peak)
     return figure
@@ -57,8 +58,9 @@ def _kernels(axes: Axes, found: Roofline) -> dict[str, float]:
         x = [each.flops / each.bytes for each in mine] + [edge] * len(memory)
         y = [each.flops / each.seconds for each in mine] + [edge * each.bytes / each.seconds for each in memory]
         area = [20 + 2500 * each.step_seconds / whole for each in (*mine, *memory)]
-        axes.scatter(x, y, s=area, marker=_MARKERS[phase], color=COMPUTE_KINDS[phase], alpha=0.8, edgecolor="white",
-                     linewidth=0.7, zorder=3)  # fmt: skip
+        fill, edge_colour = _look(phase)
+        axes.scatter(x, y, s=area, marker=_MARKERS[phase], facecolor=fill, edgecolor=edge_colour, linewidth=1.3,
+                     zorder=3)  # fmt: skip
     _frame(axes, (low, high), (0.25 * low * found.memory, 2.2 * found.peak))
     _label_kernels(axes, products[:_LABELLED], whole)
     if others:
@@ -68,10 +70,16 @@ def _kernels(axes: Axes, found: Roofline) -> dict[str, float]:
     axes.set_ylabel("FLOP/s while it runs", fontsize=9, color=TEXT)
     axes.set_title("kernels; area: time in the step", fontsize=9.5, color=TEXT, loc="left")
     phases = [phase for phase in PHASES if any(each.phase == phase for each in found.kernels)]
-    handles = [Line2D([], [], marker=_MARKERS[phase], linestyle="", markersize=7, color=COMPUTE_KINDS[phase],
-                      label=_NAMES.get(phase, phase)) for phase in phases]  # fmt: skip
+    handles = [Line2D([], [], marker=_MARKERS[phase], linestyle="", markersize=7, markerfacecolor=_look(phase)[0],
+                      markeredgecolor=_look(phase)[1], label=_NAMES.get(phase, phase)) for phase in phases]  # fmt: skip
     axes.legend(handles=handles, fontsize=8, frameon=False, loc="lower right")
     return {"device memory": found.memory}
+
+
+def _look(phase: str) -> tuple[tuple[Colour, float], Colour]:
+    """Fill, through which the points below are seen, and edge: a pass forward often lies where one backward does."""
+    colour = rgb(COMPUTE_KINDS[phase])
+    return (colour, 0.35), tinted(colour, -0.3)
 
 
 def _label_kernels(axes: Axes, points: Sequence[KernelPoint], whole: float) -> None:
@@ -115,20 +123,20 @@ def _wires(axes: Axes, found: Roofline) -> dict[str, float]:
     low, high = min([*intensities, 1e4]) / 8, max([*intensities, 1e4]) * 30
     heights = [reached, found.peak, *(found.flops / each.seconds for each in shown)]
     for name, rate in rates.items():
-        style = ":" if name == _RING else "-"
-        axes.plot([low, high], [low * rate, high * rate], style, color=TEXT, linewidth=1.6)
+        ring = {"label": f"{name} {format_bytes_per_second(rate)}"} if name == _RING else {}  # too near for a name
+        axes.plot([low, high], [low * rate, high * rate], ":" if ring else "-", color=TEXT, linewidth=1.6, **ring)
     axes.axhline(found.peak, color=TEXT, linewidth=1.6)
     axes.axhline(reached, color=QUIET_TEXT, linewidth=1.0, linestyle="--")
-    for number, each in enumerate(shown):
-        place = found.flops / each.bytes, found.flops / each.seconds
-        axes.plot(*([value] for value in place), "o", markersize=8, color=colour_of(each.axis, each.kind),
-                  markeredgecolor=STREAMS.get(each.axis, TEXT), zorder=3)  # fmt: skip
+    for each in shown:
+        name = f"{each.axis} {each.kind.replace('_', '-')}"
         share = f"{each.seconds / found.step_seconds:.1%} of the step"
-        text = f"{each.axis} {each.kind.replace('_', '-')}: {format_seconds(each.seconds)}, {share}"
-        axes.annotate(
-            text, place, xytext=(10, -4 - 9 * (number % 2)), textcoords="offset points", fontsize=8, color=TEXT
-        )
-    _frame(axes, (low, high), (0.3 * min(heights), 6 * max(heights)))
+        axes.plot([found.flops / each.bytes], [found.flops / each.seconds], "o", markersize=8,
+                  color=colour_of(each.axis, each.kind), markeredgecolor=STREAMS.get(each.axis, TEXT), zorder=3,
+                  label=f"{name}: {format_seconds(each.seconds)}, {share}")  # fmt: skip
+    if shown or _RING in rates:  # above the slopes nothing lies
+        axes.legend(loc="upper left", fontsize=8, frameon=False, handletextpad=0.2, borderaxespad=0.2)
+    room = 6.0 * 1.7 ** (len(shown) + (_RING in rates))  # for a line of the legend each
+    _frame(axes, (low, high), (0.3 * min(heights), room * max(heights)))
     axes.annotate(f"the step as it is: {_flops(reached)}", (high / 1.2, reached), xytext=(0, -10), ha="right",
                   textcoords="offset points", fontsize=8, color=QUIET_TEXT)  # fmt: skip
     axes.set_xlabel("FLOP of the step for each byte on the wire", fontsize=9, color=TEXT)
@@ -136,23 +144,46 @@ def _wires(axes: Axes, found: Roofline) -> dict[str, float]:
     axes.set_title("communication: what comes down to the step's line limits it", fontsize=9.5, color=TEXT, loc="left")
     if not shown:
         axes.text(0.5, 0.4, "no communication to speak of", transform=axes.transAxes, ha="center", color=QUIET_TEXT)
-    return rates
+    return {name: rate for name, rate in rates.items() if name != _RING}
+
+
+class _SlopeName(Annotation):
+    """A name along a slope, at whatever size the picture is drawn."""
+
+    def get_rotation(self) -> float:
+        x, y = self.xy
+        transform = self.axes.transData if self.axes else None
+        if transform is None:
+            return 0.0
+        (x0, y0), (x1, y1) = transform.transform([(x, y), (10 * x, 10 * y)])
+        return math.degrees(math.atan2(y1 - y0, x1 - x0))
 
 
 def _name_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
-    """What the flat roof and the slopes are, along them; a slope's name is where it is inside the picture."""
+    """What the flat roof and the slopes are, along them; a slope's name is where it is far from points and names."""
     (low, high), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     axes.annotate(f"peak {_flops(peak)}", (high / 1.1, peak), xytext=(0, 4), textcoords="offset points", ha="right",
                   fontsize=8.5, color=TEXT)  # fmt: skip
+    points = [line for line in axes.lines if line.get_marker() == "o"]
+    taken = [(float(x), float(y)) for line in points for x, y in np.asarray(line.get_xydata())]
+    others = (np.asarray(line.get_ydata()) for line in axes.lines if line not in points)
+    flat = [float(heights[0]) for heights in others if np.ptp(heights) == 0]
     for name, rate in rates.items():
-        end = peak / rate if len(rates) == 1 and name == "device memory" else min(high, top / rate)
-        along = 0.3 if name == _RING else 0.55
-        x = max(low, bottom / rate) ** (1 - along) * end**along
-        (x0, y0), (x1, y1) = axes.transData.transform([(x, x * rate), (10 * x, 10 * x * rate)])
-        beside, over = ((4, -5), "top") if name == _RING else ((-4, 5), "baseline")
-        axes.annotate(f"{name} {format_bytes_per_second(rate)}", (x, x * rate), xytext=beside, ha="center", va=over,
-                      textcoords="offset points", fontsize=8.5, color=TEXT, rotation_mode="anchor",
-                      rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)))  # fmt: skip
+        ridge = len(rates) == 1 and name == "device memory"
+        first, end = max(low, bottom / rate), peak / rate if ridge else min(high, top / rate)
+        places = [first ** (1 - along) * end**along for along in (0.55, 0.45, 0.35, 0.25, 0.65)]
+        crossed = [(line / rate, line) for line in flat]
+        x = max(places, key=lambda x: min((_apart((x, x * rate), other) for other in (*taken, *crossed)), default=0.0))
+        taken.append((x, x * rate))
+        axes.add_artist(
+            _SlopeName(f"{name} {format_bytes_per_second(rate)}", (x, x * rate), xytext=(-4, 5), ha="center",
+                       va="baseline", textcoords="offset points", fontsize=8.5, color=TEXT, rotation_mode="anchor")
+        )  # fmt: skip
+
+
+def _apart(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """How far apart two points are on logarithmic axes; up to where a name has room, then it is far enough."""
+    return min(math.hypot(math.log10(one[0] / other[0]), math.log10(one[1] / other[1])), 1.6)
 
 
 def _frame(axes: Axes, across: tuple[float, float], upwards: tuple[float, float]) -> None:

@@ -60,5 +60,5 @@ def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
     axes.tick_params(axis="y", length=0)
     axes.legend(frameon=False, fontsize=8.5, loc="lower right")
     if title:
-        axes.set_title(title, fontsize=10.5, color=TEXT, loc="left")
+        figure.suptitle(f"{title}: what more of each resource would save", fontsize=10.5, color=TEXT, x=0.01, ha="left")
     return figure

@@ -6,16 +6,21 @@ Of a rack of trays one tray is drawn.  NICs of networks that collectives do not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from matplotlib.axes import Axes
 
 from simcluster.base.units import format_bytes_per_second
 from simcluster.show.palette import TEXT, rgb, tinted
+from simcluster.show.ruler import text_width
 from simcluster.show.topology_parts import NODES, Point, WidthScale, box, bundles, line, medium_of, note
 from simcluster.topology.links import COMPUTE, Graph
 
 _ROWS = ("nic", "host", "pcie", "gpu", "nvswitch")  # from the fabric down
 _MOST_IN_ROW = 16
+_PASSED = 0.11  # of the machine's width: a host bridge that NICs' links pass by
+_POINTS = 175.0  # of the machine's width in a picture
+_LARGEST, _SMALLEST = 7.0, 5.0  # points of a name in a box
 
 
 def machine_kinds(graph: Graph, machines: Iterable[Sequence[str]]) -> list[tuple[Sequence[str], int]]:
@@ -103,7 +108,9 @@ def _places(graph: Graph, rows: Mapping[str, Sequence[str]], height: Mapping[str
         own = inner[:_MOST_IN_ROW]
         beside = kind == "nic" and any(_apart(graph, node) for node in members) and "host" not in rows
         room = 0.8 if beside else 1.0
-        alone = kind in ("host", "nvswitch") or len({wish[node] for node in own}) == len(own) == len(members)
+        gaps = [wish[b] - wish[a] for a, b in pairwise(own)]
+        apart = all(gap >= (_PASSED if kind == "host" else 0.9 / len(own)) for gap in gaps)
+        alone = apart and (kind in ("host", "nvswitch") or len(own) == len(members))
         for i, node in enumerate(own):
             place[node] = (wish[node] if alone else (i + 0.5) / len(own) * room, height[kind])
     others = [node for node in rows.get("nic", ()) if _apart(graph, node)]
@@ -135,8 +142,21 @@ def _draw_node(ax: Axes, graph: Graph, node: str, at: Point, in_row: int) -> Non
         return
     nics = (other for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic" and not _apart(graph, other))
     passed = data["kind"] == "host" and not any(nics)
-    width = 0.11 if passed else min(0.9 / in_row, 0.34)  # narrow: the NICs' links pass by
-    box(ax, at, (width, 0.34), colour, node.rsplit(".", 1)[-1] if width > 0.08 else "", 6.0 if passed else 7.0)
+    width = min(0.9 / in_row, _PASSED if passed else 0.34)  # narrow: the NICs' links pass by
+    name, size = _fitting(node.rsplit(".", 1)[-1], width, initial=data["kind"] == "host")
+    box(ax, at, (width, 0.34), colour, name, size)
+
+
+def _fitting(name: str, width: float, *, initial: bool) -> tuple[str, float]:
+    """What of a node's name has room in a box, and how large: all of it, or only the number that it ends in, behind
+    the first letter where a row has nodes of several names."""
+    room = width * _POINTS - 2.0
+    number = name[len(name.rstrip("0123456789")) :]
+    for text in (name, f"{name[0] * initial}{number}"):
+        size = min(_LARGEST, _LARGEST * room / max(text_width(text, _LARGEST), 1.0))
+        if text and size >= _SMALLEST:
+            return text, size
+    return "", _LARGEST
 
 
 def _draw_links(

@@ -64,7 +64,8 @@ def _draw(axes: Axes, base: tuple[str, float], other: tuple[str, float], changes
     bar_rows(axes, [base[0], *(_name(name) for name, _ in changes), other[0]])
     axes.set_xlim(left, right + 0.1 * (right - left))
     difference = other[1] - base[1]
-    axes.set_title(f"{_signed(difference)} ({difference / base[1]:+.1%})", fontsize=10, color=TEXT, loc="left")
+    change = f"{_signed(difference)} ({difference / base[1]:+.1%}) a step"
+    axes.set_title(f"{change}: where it went", fontsize=10, color=TEXT, loc="left")
 
 
 def _signed(seconds: float) -> str:

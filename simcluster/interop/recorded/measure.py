@@ -20,7 +20,7 @@ from simcluster.interop.recorded.recorded import Recorded
 from simcluster.interop.recorded.trace import LAUNCH
 
 WORST = 0.03
-"""The part of the workers that M_W is about."""
+"""The part of the workers that are looked at as the slowest (M_W of arXiv:2505.05713)."""
 
 Worker = tuple[int, int]
 """(dp rank, stage)."""

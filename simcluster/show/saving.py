@@ -1,0 +1,100 @@
+"""Pictures as files, and how large they are there: on a slide, on paper, or so many inches."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from simcluster.base.errors import InputError
+
+FORMATS = ("png", "svg", "pdf")
+_SHRUNK = 0.66  # of the inches that a picture is made for: in fewer its texts would meet, so they are made smaller
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*[x×]\s*(\d+(?:\.\d+)?))?\s*(in|cm)?")
+_INCH = {"in": 1.0, "cm": 2.54}
+_INCHES = 5.0, 60.0
+_HEIGHTS = 2.0, 60.0
+_DPI = 30.0, 1200.0
+
+
+@dataclass(frozen=True, slots=True)
+class PictureSize:
+    """Inches across, and high where that does not follow from the picture; and pixels an inch, if not the picture's."""
+
+    width: float
+    height: float | None = None
+    dpi: float | None = None
+
+
+SIZES = {"slide": PictureSize(10.0, 5.625, 192.0), "paper": PictureSize(7.0, None, 300.0)}
+"""By name: a slide of 16 to 9, 1,920 x 1,080 pixels in which 9 points can be read from the last row; a page's width."""
+
+
+def size_of(text: str) -> PictureSize:
+    """A size by name, "16x9" or "12" in inches, or "24 x 12 cm"; InputError for what is none of these."""
+    if text in SIZES:
+        return SIZES[text]
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise InputError(
+            f"a size is {', '.join(SIZES)} or inches, as in 12x6 (12 leaves the height to the picture), or 24x12cm; "
+            f"got {text!r}"
+        )
+    inch = _INCH[found[3] or "in"]
+    width, height = float(found[1]) / inch, float(found[2]) / inch if found[2] else None
+    for name, inches, (least, most) in (("wide", width, _INCHES), ("high", height, _HEIGHTS)):
+        if inches is not None and not least <= inches <= most:
+            raise InputError(f"size {text!r}: a picture is {least:g} to {most:g} inches {name}")
+    return PictureSize(width, height)
+
+
+def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = None, dpi: float | None = None) -> None:
+    """Write a figure as PNG, SVG or PDF, by the ending of `path`; the same figure gives the same bytes.
+
+    With a `size` it is laid out anew for it, as far as its texts have room, and made smaller or larger beyond that;
+    `dpi` are pixels an inch.  Raises InputError for another ending, for a folder that does not exist, and for a dpi
+    that no printer has.
+    """
+    path = Path(path)
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in FORMATS:
+        endings = ", ".join(f".{each}" for each in FORMATS)
+        raise InputError(f"cannot draw {str(path)!r}: a figure's file ends in one of {endings}")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {str(path)!r}: the folder {str(path.parent)!r} does not exist; make it first")
+    require_dpi(dpi)
+    fitted = _fitted(figure, size, dpi or (size.dpi if size else None))
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    with rc_context({"svg.hashsalt": "simcluster"}):
+        figure.savefig(path, format=ending, metadata=undated[ending], **fitted)
+
+
+def require_dpi(dpi: float | None) -> None:
+    """InputError for pixels an inch that cannot be drawn."""
+    if dpi is not None and not _DPI[0] <= dpi <= _DPI[1]:
+        raise InputError(f"dpi {dpi:g}: pixels an inch are between {_DPI[0]:g} and {_DPI[1]:g}")
+
+
+def _fitted(figure: Figure, size: PictureSize | None, dpi: float | None) -> dict[str, Any]:
+    """The figure in its new size, and how it is to be saved."""
+    options = {} if dpi is None else {"dpi": dpi}
+    if size is None:
+        return options
+    width, height = figure.get_size_inches().tolist()
+    wanted = size.width, size.height or size.width * height / width
+    if figure.get_layout_engine() is not None:
+        smaller = max(1.0, _SHRUNK * width / wanted[0], _SHRUNK * height / wanted[1])
+        figure.set_size_inches(smaller * wanted[0], smaller * wanted[1])
+        width, height = smaller * wanted[0], smaller * wanted[1]
+    scale = min(wanted[0] / width, wanted[1] / height)
+    if abs(scale - 1) < 1e-9 and abs(wanted[1] - height) < 1e-9:
+        return options
+    page = wanted[0] / scale, wanted[1] / scale  # what is laid out in inches of its own stands in the middle of it
+    corner = (width - page[0]) / 2, (height - page[1]) / 2
+    box = Bbox.from_bounds(*corner, *page)
+    return {"dpi": (dpi or figure.dpi) * scale, "bbox_inches": box, "pad_inches": 0.0}
