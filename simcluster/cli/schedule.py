@@ -56,7 +56,7 @@ def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list
     )
     if args.csv:
         _write_csv(args.csv, shown[0].schedule)
-    common.draw(args, (args.plot, lambda: plots.schedules(shown, width=common.inches(args).get("width") or 14.0)))
+    common.draw(args, (args.plot, lambda: plots.schedules(shown, width=_width(args, 14.0))))
 
 
 def _times(args: argparse.Namespace) -> StageTimes:
@@ -87,11 +87,16 @@ def _write_csv(name: Path, schedule: Schedule) -> None:
         )
 
 
+def _width(args: argparse.Namespace, usual: float) -> float:
+    """Inches that schedules are laid out for: at least what their numbers need, from which a smaller picture is made."""
+    return max(common.inches(args).get("width") or usual, 0.85 * usual)
+
+
 def _gallery(args: argparse.Namespace, meant: Meant) -> Figure:
     """A page of all schedules that take the counts, whatever else was named."""
     stages, microbatches = args.stages or _GALLERY[0], args.microbatches or _GALLERY[1]
     everything = replace(meant, stages=stages, microbatches=microbatches)
-    return plots.schedules(played(["all"], everything)[0], columns=2, width=common.inches(args).get("width") or 16.0)
+    return plots.schedules(played(["all"], everything)[0], columns=2, width=_width(args, 16.0))
 
 
 # --- what a NAME means: a shipped schedule, all of them, a CSV file, or one's own function ----------------------------

@@ -14,7 +14,7 @@ from matplotlib.transforms import Bbox
 from simcluster.base.errors import InputError
 
 FORMATS = ("png", "svg", "pdf")
-_SHRUNK = 0.66  # of the inches that a picture is made for: in fewer its texts would meet, so they are made smaller
+_SHRUNK = 0.85  # of the inches that a picture is made for: in fewer its texts would meet, so they are made smaller
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*[x×]\s*(\d+(?:\.\d+)?))?\s*(in|cm)?")
 _INCH = {"in": 1.0, "cm": 2.54}
 _INCHES = 5.0, 60.0

@@ -6,6 +6,7 @@ the two halves of a row are a fused pair.  All panels of a picture share one tim
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ _MOST_BOXES = 40_000
 _MOST_STAGES = 64
 _HEIGHT = 0.86  # of a row
 _HATCH = "/////"
+_LETTER = 4.4  # points that a letter of the caption takes
 
 
 class _Box(NamedTuple):
@@ -194,6 +196,7 @@ def _legend(figure: Figure, shown: Sequence[PlayedSchedule], boxes: Sequence[_Bo
         "Numbers are microbatches.  bubble: idle part of the time; of span: of the longest time from first start to "
         f"last end of a stage.  in flight: most activations alive, in microbatches of a whole stage.{halves}"
     )
+    caption = textwrap.fill(caption, int(figure.get_figwidth() * 72 / _LETTER))
     figure.legend(
         handles=entries, loc="outside lower left", ncols=len(entries), fontsize=8, frameon=False, handlelength=1.6,
         columnspacing=1.4, title=caption, title_fontsize=8, alignment="left",
