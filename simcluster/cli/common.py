@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
@@ -230,12 +230,19 @@ def save(args: argparse.Namespace, picture: Figure, path: Path) -> None:
     save_figure(picture, path, size=size_of(args.picture_size) if args.picture_size else None, dpi=args.dpi)
 
 
-def inches(args: argparse.Namespace) -> dict[str, float | None]:
-    """Width and height for pictures that are laid out by them."""
-    from simcluster.show.saving import size_of
+class Inches(TypedDict, total=False):
+    """Options of pictures that are laid out by the size that they will have."""
 
+    width: float
+    height: float | None
+
+
+def inches(args: argparse.Namespace) -> Inches:
+    """Width and height that were asked for."""
     if not args.picture_size:
         return {}
+    from simcluster.show.saving import size_of
+
     size = size_of(args.picture_size)
     return {"width": size.width, "height": size.height}
 

@@ -88,8 +88,8 @@ def _write_csv(name: Path, schedule: Schedule) -> None:
 
 
 def _width(args: argparse.Namespace, usual: float) -> float:
-    """Inches that schedules are laid out for: at least what their numbers need, from which a smaller picture is made."""
-    return max(common.inches(args).get("width") or usual, 0.85 * usual)
+    """Inches that schedules are laid out for: at least what their numbers need, from which smaller ones are made."""
+    return max(common.inches(args).get("width", usual), 0.85 * usual)
 
 
 def _gallery(args: argparse.Namespace, meant: Meant) -> Figure:

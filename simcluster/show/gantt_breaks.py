@@ -102,10 +102,10 @@ def _passes(timeline: pd.DataFrame, ranks: Sequence[int]) -> list[Floats]:
     )
     shown = timeline.loc[here, ["rank", "kind", "stage", "chunk", "microbatch", "start"]].astype({"kind": str})
     begins = shown.groupby(["rank", "kind", "stage", "chunk", "microbatch"], sort=True)["start"].min()
-    order = {rank: at for at, rank in enumerate(ranks)}
+    order: dict[object, int] = {rank: at for at, rank in enumerate(ranks)}
     series = [
-        ((order[key[0]], key[1] != "forward"), np.sort(each.to_numpy(np.float64)))
-        for key, each in begins.groupby(["rank", "kind", "stage", "chunk"])
+        ((order[rank], kind != "forward"), np.sort(each.to_numpy(np.float64)))
+        for (rank, kind, *_), each in begins.groupby(["rank", "kind", "stage", "chunk"])
     ]
     return [each for _, each in sorted(series, key=lambda pair: pair[0])]
 

@@ -123,8 +123,9 @@ def _wires(axes: Axes, found: Roofline) -> dict[str, float]:
     low, high = min([*intensities, 1e4]) / 8, max([*intensities, 1e4]) * 30
     heights = [reached, found.peak, *(found.flops / each.seconds for each in shown)]
     for name, rate in rates.items():
-        ring = {"label": f"{name} {format_bytes_per_second(rate)}"} if name == _RING else {}  # too near for a name
-        axes.plot([low, high], [low * rate, high * rate], ":" if ring else "-", color=TEXT, linewidth=1.6, **ring)
+        ring = name == _RING  # so near to another that it has no room for a name
+        (line,) = axes.plot([low, high], [low * rate, high * rate], ":" if ring else "-", color=TEXT, linewidth=1.6)
+        line.set_label(f"{name} {format_bytes_per_second(rate)}" if ring else "_")
     axes.axhline(found.peak, color=TEXT, linewidth=1.6)
     axes.axhline(reached, color=QUIET_TEXT, linewidth=1.0, linestyle="--")
     for each in shown:
