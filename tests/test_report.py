@@ -231,6 +231,7 @@ def test_the_timeline_on_the_page_is_the_timeline(entry: Entry) -> None:
     text = page([entry])
     raw, packing = columns_of(text), data_of(text)["runs"][0]["timeline"]
     place = {name: column(raw, value) for name, value in packing["columns"].items()}
+    kinds = {name: column(raw, value) for name, value in packing["what"].items()}
     start = np.cumsum(place["start"].astype(np.uint64)) % 2**32
     tick = packing["duration"] / (2**32 - 1)
     edges = [lane[2] for lane in packing["lanes"]] + [packing["count"]]
@@ -239,10 +240,10 @@ def test_the_timeline_on_the_page_is_the_timeline(entry: Entry) -> None:
         assert (np.diff(start[first:last].astype(np.int64)) >= 0).all()
         for i in range(first, last):
             what = place["what"][i]
-            texts = (packing["words"][packing["what"][name][what]] for name in ("stream", "kind", "name"))
-            found.add((rank, *texts, packing["what"]["layer"][what], int(place["microbatch"][i]), int(start[i]),
+            texts = (packing["words"][kinds[name][what]] for name in ("stream", "kind", "name"))
+            found.add((rank, *texts, int(kinds["layer"][what]), int(place["microbatch"][i]), int(start[i]),
                        int(start[i]) + int(place["length"][i])))  # fmt: skip
-            assert packing["words"][stream] == packing["words"][packing["what"]["stream"][what]]
+            assert packing["words"][stream] == packing["words"][kinds["stream"][what]]
     assert entry.result is not None
     rows = entry.result.timeline.itertuples()
     wanted = {

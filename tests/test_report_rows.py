@@ -106,7 +106,7 @@ def test_spans_that_are_left_out_take_their_facts_along(entry: Entry) -> None:
     assert (own.start[path] <= start + 1e-12).all()
     assert (end <= own.end[path] + 1e-12).all()
     raw = packed(own, Blob(), weights={}, facts=some)
-    assert raw["columns"]["path"][1] == len(path)
+    assert raw["columns"]["path_lane"][1] == len(path)
 
 
 def test_the_slow_rank_is_named(entry: Entry, folded: Result) -> None:

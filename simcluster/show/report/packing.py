@@ -46,7 +46,7 @@ def packed(
     if facts is not None:
         alike["way"] = np.array([_code(words, text) for text in facts.ways])[facts.way[order]]
         alike["bus"] = facts.bus[order]
-    names = list(alike)
+    names = [str(name) for name in alike]
     what = np.asarray(alike.groupby(names).ngroup(), np.int64)
     examples = alike.drop_duplicates().sort_values(names)
     columns: dict[str, Any] = {
@@ -57,7 +57,7 @@ def packed(
     }
     columns |= {name: blob.integers(getattr(spans, name)[order]) for name in _OWN}
     if facts is not None:
-        columns |= _told(facts, order, duration, blob)
+        columns |= _told(facts, spans, order, first, blob, duration)
     lanes = np.stack([rank[first], stream[first], first], axis=1) if len(rank) else np.empty((0, 3))
     shown = [row.rank for row in rows] or np.unique(rank).tolist()
     return {
@@ -72,18 +72,31 @@ def packed(
     }
 
 
-def _told(facts: SpanFacts, order: Ints, duration: float, blob: Blob) -> dict[str, Any]:
-    """Who is late, the other end of messages, and the critical path, of which the spans are numbered as in the page."""
+def _told(facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, duration: float) -> dict[str, Any]:
+    """Who is late, the span at the other end of a message, and the critical path, piece by piece.
+
+    A piece of the path is named by its lane and by how many spans it is behind the piece before it on that lane; its
+    begin and length are told by what they differ from the span's own, which is mostly 0.
+    """
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    mate, (spans, start, end) = facts.mate[order], facts.path
-    begin = _ticks(start, duration)
+    mate, (number, start, end) = facts.mate[order], facts.path
+    begin, own = _ticks(start, duration), _ticks(spans.start[number], duration)
+    length, own_length = _ticks(end, duration) - begin, _ticks(spans.end[number], duration) - own
+    at = place[number]
+    lane = np.searchsorted(first, at, side="right") - 1
+    by_lane = np.argsort(lane, kind="stable")
+    step = np.empty(len(at), dtype=np.int64)
+    step[by_lane] = np.diff(at[by_lane], prepend=0)
+    opens = by_lane[np.flatnonzero(np.diff(lane[by_lane], prepend=-1))]
+    step[opens] = at[opens] - first[lane[opens]]
     return {
         "late": blob.integers(facts.late[order]),
         "mate": blob.integers(np.where(mate >= 0, place[mate], -1)),
-        "path": blob.integers(place[spans]),
-        "path_start": blob.integers(begin),
-        "path_length": blob.integers(_ticks(end, duration) - begin),
+        "path_lane": blob.integers(lane),
+        "path_step": blob.integers(step),
+        "path_start": blob.integers(begin - own),
+        "path_length": blob.integers(length - own_length),
     }
 
 

@@ -27,15 +27,21 @@ from simcluster.studies.own_trace.difference import TraceDifference
 from simcluster.studies.own_trace.timelines import recorded_step
 
 SCRIPTS = (
-    "data.js", "search.js", "gantt.js", "gantt_text.js", "controls.js", "controls_text.js", "charts.js", "page.js",
+    "data.js", "search.js", "gantt.js", "gantt_text.js", "gantt_marks.js", "controls.js", "controls_text.js",
+    "controls_view.js", "charts.js", "page.js",
 )  # fmt: skip
 _MOST_SPANS = 1_000_000
 _MOST_ENTRIES = 12
 _LONG_HEADING = 100
 _POOLS = ("activations", "parameters", "gradients", "other")
 _HELP = (
-    "Drag to pan, Ctrl and the wheel (or + and −) to zoom, arrow keys to move, 0 for all. Drag on the ruler or with "
-    "Shift to choose a part; a double click zooms to a span. . and , walk from span to span, [ and ] from lane to lane."
+    "Drag to pan; W and S, + and −, or Ctrl and the wheel zoom; A and D or arrow keys move; 0 for all. Drag on the "
+    "ruler or with Shift to choose a part; a double click zooms to a span. . and , walk from span to span, [ and ] "
+    "from lane to lane, / searches."
+)
+_TOUCH = (
+    "Pinch to zoom, drag sideways to move, up and down for other rows; tap a span to see what it is; drag on the ruler "
+    "to choose a part."
 )
 
 
@@ -150,9 +156,8 @@ def timeline_frame(runs: int = 1) -> Markup:
     """Where a timeline is drawn: the same with search, legend and the table."""
     chosen = Markup(' selected=""')
     search = filled("gantt_search.html", every=chosen if runs == 1 else "", one=chosen if runs > 1 else "")
-    return filled(
-        "gantt.html", name="Timeline", help=_HELP, search=search, table=filled("gantt_table.html", help=_HELP)
-    )
+    below = filled("gantt_table.html", help=_HELP, touch=_TOUCH)
+    return filled("gantt.html", name="Timeline", help=_HELP, search=search, table=below)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -166,10 +171,10 @@ def _data(entries: Sequence[Entry], against: TraceDifference | None) -> tuple[di
         timeline = grid = None
         if entry.spans is not None:
             timeline, left_out = _timeline_of(entry, _MOST_SPANS // len(entries), blob)
-            timeline = with_paints(timeline, paints)
+            timeline = with_paints(timeline, paints, blob)
             notes += _notes(entry, left_out, several=len(entries) > 1)
         if entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
-            grid = with_paints(packed(ideal_spans(entry.schedule), blob, weights={}), paints)
+            grid = with_paints(packed(ideal_spans(entry.schedule), blob, weights={}), paints, blob)
         full = None if entry.links is None else np.rint(255 * np.clip(entry.links[1], 0.0, 1.0)).astype(np.int64)
         runs.append(
             {
@@ -183,11 +188,11 @@ def _data(entries: Sequence[Entry], against: TraceDifference | None) -> tuple[di
             }
         )  # fmt: skip
     if against is not None:
-        spans, left_out = some_ranks(recorded_step(against), _MOST_SPANS)
-        timeline = with_paints(packed(spans, blob, weights={}), paints)
+        spans, missing = some_ranks(recorded_step(against), _MOST_SPANS)
+        timeline = with_paints(packed(spans, blob, weights={}), paints, blob)
         name = f"recorded: {against.names[1]}"
         runs.append({"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None})
-        notes += [f"{len(left_out)} more recorded ranks are left out to keep the page small."] if left_out else []
+        notes += [f"{len(missing)} more recorded ranks are left out to keep the page small."] if missing else []
     painted = {**colours.paints(list(paints)), "memory": colours.memory_paints()}
     return {"runs": runs, "paints": painted}, blob.text(), notes
 
@@ -239,13 +244,24 @@ def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
     }
 
 
-def with_paints(timeline: dict[str, Any], places: dict[tuple[str, str, int], int]) -> dict[str, Any]:
-    """The timeline, each of its kinds of span with the place of its colour among those of the page."""
+def with_paints(
+    timeline: dict[str, Any], places: dict[tuple[str, str, int], int], blob: Blob | None = None
+) -> dict[str, Any]:
+    """The timeline, each of its kinds of span with the place of its colour among those of the page.
+
+    With a ``blob`` what kinds of span there are goes into it.
+    """
     what, texts = timeline["what"], timeline["words"]
     what["paint"] = [
         places.setdefault((texts[stream], texts[kind], max(chunk, 0) if texts[stream] == "compute" else 0), len(places))
         for stream, kind, chunk in zip(what["stream"], what["kind"], what["chunk"], strict=True)
     ]
+    if blob is not None:
+        whole = {name: np.array(values) for name, values in what.items()}
+        timeline["what"] = {
+            name: blob.floats(values) if values.dtype.kind == "f" else blob.integers(values)
+            for name, values in whole.items()
+        }
     return timeline
 
 

@@ -90,9 +90,9 @@ def _way(result: Result, key: CallKey) -> tuple[str, float]:
     try:
         method = communicators.method(key.communicator, key.kind, key.size)
     except KeyError:  # of uneven experts: no call of this size was planned
-        return f"among {members}", bus_factor(key.kind, members)  # type: ignore[arg-type]  # one of COLLECTIVES
+        return f"among {members}", bus_factor(key.kind, members)
     text = f"{method.algorithm.replace('_', ' ')} {method.protocol}".strip()
-    return f"{text} among {members}", bus_factor(key.kind, members)  # type: ignore[arg-type]
+    return f"{text} among {members}", bus_factor(key.kind, members)
 
 
 def _late(result: Result) -> Ints:

@@ -7,7 +7,10 @@ class Controls {
     this.tip = this.part("tip");
     this.hits = [];
     this.place = -1;
+    this.pointer = null; // where on the canvas the mouse is
     this.buttons();
+    this.chooses();
+    this.touching();
     this.mouse();
     this.searching();
     gantt.canvas.addEventListener("keydown", (event) => this.key(event));
@@ -31,7 +34,7 @@ class Controls {
     if (rows) {
       gantt.mode = rows.value;
       gantt.layout();
-      rows.addEventListener("change", () => { gantt.mode = rows.value; gantt.layout(); gantt.resize(); });
+      rows.addEventListener("change", () => { gantt.mode = rows.value; this.rearrange(); });
     }
   }
 
@@ -55,6 +58,8 @@ class Controls {
       canvas.setPointerCapture(event.pointerId);
     });
     canvas.addEventListener("pointermove", (event) => {
+      this.pointer = event.offsetX;
+      if (this.pinched) { drag = null; return; }
       if (!drag) { this.hover(event); return; }
       const far = Math.abs(event.offsetX - drag.x) + Math.abs(event.clientY - drag.y);
       drag.moved = drag.moved || far > 3;
@@ -74,12 +79,17 @@ class Controls {
         gantt.show(Math.max(0, from), Math.min(gantt.duration, to));
       } else if (drag && !drag.moved) {
         this.select(gantt.hit(event.offsetX, event.offsetY));
+        if (event.pointerType === "touch") this.hover(event);
       }
       drag = null;
       canvas.classList.remove("dragging");
       this.band(0, 0);
     });
-    canvas.addEventListener("pointerleave", () => this.hide());
+    canvas.addEventListener("pointercancel", () => { drag = null; });
+    canvas.addEventListener("pointerleave", (event) => {
+      this.pointer = null;
+      if (event.pointerType !== "touch") this.hide();
+    });
     canvas.addEventListener("dblclick", (event) => this.into(gantt.hit(event.offsetX, event.offsetY)));
   }
 
@@ -92,11 +102,17 @@ class Controls {
 
   // --- keyboard -----------------------------------------------------------------------------------------------------
 
-  key(event) {
+  // `alone`: nothing on the page has the focus, so that the keys that scroll it are its own.
+  key(event, alone = false) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const {gantt} = this;
     const far = event.shiftKey ? 0.8 : 0.2;
+    const at = this.pointer === null ? undefined : gantt.time(this.pointer);
     const keys = {
+      w: () => gantt.zoom(1.5, at),
+      s: () => gantt.zoom(1 / 1.5, at),
+      a: () => gantt.pan(-far),
+      d: () => gantt.pan(far),
       ArrowLeft: () => gantt.pan(-far),
       ArrowRight: () => gantt.pan(far),
       ArrowUp: () => { gantt.scroller.scrollTop -= 60; },
@@ -117,9 +133,10 @@ class Controls {
       "/": () => this.part("search") && this.part("search").focus(),
       Escape: () => this.select(null),
     };
-    if (!Object.hasOwn(keys, event.key)) return;
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    if (!Object.hasOwn(keys, key) || (alone && ["ArrowUp", "ArrowDown", "Home"].includes(key))) return;
     event.preventDefault();
-    keys[event.key]();
+    keys[key]();
   }
 
   // The next span of the lane with the selected one, or the first in view.
@@ -255,6 +272,8 @@ class Controls {
       if (length > 0) found.push([bus ? "size / time" : "rate", `${formatBytes(size / length)}/s`]);
       if (length > 0 && bus) found.push(["bus bandwidth", `${formatBytes(size / length * bus)}/s`]);
     }
+    const onPath = this.gantt.onPath(timeline, span);
+    if (onPath) found.push(["critical path", `${look.seconds(onPath)} of it`]);
     if (timeline.wait[span]) {
       const whom = late >= 0 ? `, for rank ${late}` : "";
       found.push(["waited before", look.seconds(timeline.seconds(timeline.wait[span])) + whom]);

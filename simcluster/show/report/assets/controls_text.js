@@ -38,6 +38,7 @@ Object.assign(Controls.prototype, {
     const count = this.hits.length.toLocaleString("en");
     this.part("found").textContent = text.trim() ? `${count} found, ${formatSeconds(seconds)} together` : "";
     gantt.later();
+    this.changed();
   },
 
   // The next hit in a row that is shown.
@@ -64,6 +65,7 @@ Object.assign(Controls.prototype, {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.table(), 200);
     if (this.onview) this.onview(gantt.view);
+    this.changed();
   },
 
   // The spans of one row that are in view, as a table.

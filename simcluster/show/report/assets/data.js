@@ -28,7 +28,8 @@ class Timeline {
     this.duration = raw.duration;
     this.count = raw.count;
     this.words = raw.words;
-    this.what = raw.what;
+    this.what = Object.fromEntries(Object.entries(raw.what).map(([name, values]) =>
+      [name, typeof values[2] === "string" ? Array.from(column(bytes, values)) : values])); // of few kinds as they are
     this.weights = raw.weights;
     this.secondsPerTick = raw.duration / TICKS;
     for (const name of ["length", "wait", "microbatch", "stage", "step", "group"]) {
@@ -48,8 +49,29 @@ class Timeline {
       .map((lane) => ({...lane, rank: row.rank, row})));
     this.ranks = shown.map((row) => row.rank);
     for (const name of ["late", "mate"]) this[name] = raw.columns[name] ? column(bytes, raw.columns[name]) : null;
-    this.path = raw.columns.path ? {span: column(bytes, raw.columns.path), start: column(bytes, raw.columns.path_start),
-      length: column(bytes, raw.columns.path_length)} : null;
+    this.path = raw.columns.path_lane ? this.pathOf(raw, bytes) : null;
+  }
+
+  // The critical path: of every piece its span, that span's lane, and from when on it is how long.
+  pathOf(raw, bytes) {
+    const [lane, step, start, length] = ["lane", "step", "start", "length"].map((name) => column(bytes, raw.columns[`path_${name}`]));
+    const at = this.played.map((each) => each.first);
+    const path = {lane, span: new Uint32Array(lane.length), start: new Float64Array(lane.length), length: new Float64Array(lane.length)};
+    lane.forEach((number, piece) => {
+      const span = at[number] += step[piece];
+      path.span[piece] = span;
+      path.start[piece] = this.start[span] + start[piece];
+      path.length[piece] = this.length[span] + length[piece];
+    });
+    return path;
+  }
+
+  lanesOf(rank) {
+    if (!this.byRank) {
+      this.byRank = new Map(this.ranks.map((each) => [each, []]));
+      this.lanes.forEach((lane) => this.byRank.get(lane.rank).push(lane));
+    }
+    return this.byRank.get(rank);
   }
 
   // The name of the group that a span of a lane is of; "" for none.
@@ -129,6 +151,7 @@ class Timeline {
 
 // An instant with as many digits as tell it from one `resolution` later, in the unit of `scale`.
 function formatInstant(seconds, resolution, scale = seconds) {
+  if (Math.abs(seconds) < resolution / 2) return "0 s";
   const [unit, size] = [["s", 1], ["ms", 1e-3], ["µs", 1e-6]].find(([, each]) => Math.abs(scale) >= each * 0.99995) || ["ns", 1e-9];
   const digits = Math.ceil(-Math.log10(resolution / size) - 1e-9);
   return `${(seconds / size).toFixed(Math.min(9, Math.max(0, digits)))} ${unit}`;

@@ -13,6 +13,9 @@ class Gantt {
     this.finds = runs.map(() => null);
     this.selected = null;
     this.mode = "all";
+    this.order = "beside";
+    this.only = null;
+    this.shows = {path: false, sends: false};
     this.pending = false;
     this.onview = () => {};
     this.widths = new Map();
@@ -21,30 +24,55 @@ class Gantt {
 
   // --- rows ---------------------------------------------------------------------------------------------------------
 
+  // Rows from above: run below run, or of several runs rank beside rank ("beside"), or those of one run (its number).
   layout() {
     this.rows = [];
-    let y = LANE.ruler + 4;
-    this.runs.forEach((run, number) => {
-      if (this.runs.length > 1) {
-        this.rows.push({y, height: LANE.head, run: number, head: true});
-        y += LANE.head;
-      }
-      const seen = new Set();
-      for (const rank of run.timeline.ranks) {
-        const lanes = run.timeline.lanes.filter((lane) => lane.rank === rank);
-        if (this.mode === "stage" && seen.has(lanes[0].stage)) continue;
-        seen.add(lanes[0].stage);
-        lanes.forEach((lane, at) => {
-          const height = lane.stream === "compute" ? this.look.height || LANE.compute : LANE.other;
-          this.rows.push({y, height, run: number, lane, first: at === 0});
-          y += height + LANE.gap;
-        });
-        y += LANE.pad;
-      }
-      y += this.runs.length > 1 ? 8 : 0;
+    this.height = LANE.ruler + 4;
+    const shown = this.runs.map((run, number) => number).filter((number) => !/^\d+$/.test(this.order) || Number(this.order) === number);
+    const ranks = new Map(shown.map((number) => [number, this.ranksOf(this.runs[number].timeline)]));
+    const beside = this.order === "beside" && shown.length > 1;
+    const blocks = beside ? [...Array(Math.max(...shown.map((number) => ranks.get(number).length))).keys()]
+      .flatMap((place) => shown.map((number) => [number, ranks.get(number)[place]])).filter(([, rank]) => rank !== undefined)
+      : shown.flatMap((number) => [[number, null], ...ranks.get(number).map((rank) => [number, rank])]);
+    if (beside) shown.forEach((number) => this.addHead(number, this.letter(number)));
+    for (const [number, rank] of blocks) {
+      if (rank === null) this.addHead(number, ""); else this.addRank(number, rank, beside ? this.letter(number) : "");
+    }
+    this.height += this.runs.length > 1 ? 8 : 0;
+    this.sizer.style.height = `${this.height}px`;
+  }
+
+  letter(number) { return String.fromCharCode(65 + number); }
+
+  // Ranks that are shown: those that were chosen, or the first of each stage and what a fault makes slow, or all.
+  ranksOf(timeline) {
+    if (this.only) return timeline.ranks.filter((rank) => this.only(rank));
+    if (this.mode !== "stage") return timeline.ranks;
+    const seen = new Set();
+    return timeline.ranks.filter((rank) => {
+      const lane = timeline.lanesOf(rank)[0];
+      const first = !seen.has(lane.stage);
+      seen.add(lane.stage);
+      return first || lane.row.slow;
     });
-    this.height = y;
-    this.sizer.style.height = `${y}px`;
+  }
+
+  addHead(number, letter) {
+    if (this.runs.length < 2) return;
+    this.rows.push({y: this.height, height: LANE.head, run: number, head: true, letter});
+    this.height += LANE.head;
+  }
+
+  addRank(number, rank, letter) {
+    const begin = this.height;
+    const lanes = this.runs[number].timeline.lanesOf(rank);
+    lanes.forEach((lane, at) => {
+      const height = lane.stream === "compute" ? this.look.height || LANE.compute : LANE.other;
+      this.rows.push({y: this.height, height, run: number, lane, letter, first: at === 0, last: at === lanes.length - 1});
+      this.height += height + LANE.gap;
+    });
+    this.rows[this.rows.length - lanes.length].block = this.height - LANE.gap - begin;
+    this.height += LANE.pad;
   }
 
   resize() {
@@ -134,6 +162,7 @@ class Gantt {
       context.fillRect(this.gutter + box.x, box.row.y - top, box.width, box.row.height);
     }
     this.labels(lanes, top);
+    this.marks(top);
     this.mark(top);
     this.names(rows, top);
     this.ruler();

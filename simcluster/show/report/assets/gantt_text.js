@@ -75,6 +75,24 @@ Object.assign(Gantt.prototype, {
     this.context.strokeRect(from - 1, row.y - top - 2, width + 2, row.height + 4);
   },
 
+  // What a rank is called, and what is said of it.
+  rowNames(row, narrow) {
+    const [name, more] = this.look.row(this.runs[row.run], row.lane, narrow);
+    return [row.letter ? `${row.letter}  ${name}` : name, more];
+  },
+
+  // A bar beside all lanes of a rank that a fault makes slow, and how slow it is.
+  slowness(row, y) {
+    const {context, colours} = this;
+    const {slow} = row.lane.row;
+    if (!slow) return;
+    context.fillStyle = colours.text;
+    context.fillRect(this.gutter - 3, y, 3, row.block);
+    context.font = `700 10px system-ui, sans-serif`;
+    context.fillText(slow, 2, y + row.height + 7);
+    context.font = FONT;
+  },
+
   names(rows, top) {
     const {context, colours} = this;
     context.fillStyle = colours.ground;
@@ -87,15 +105,16 @@ Object.assign(Gantt.prototype, {
       if (row.head) {
         context.font = `600 ${FONT}`;
         context.fillStyle = colours.text;
-        context.fillText(`${run.name}   ${this.look.length(run, this.runs[0])}`, 2, y + row.height / 2 + 2);
+        context.fillText(`${row.letter ? `${row.letter}   ` : ""}${run.name}   ${this.look.length(run, this.runs[0])}`, 2, y + row.height / 2 + 2);
         context.font = FONT;
       } else if (row.first) {
         context.font = FONT;
-        const [name, more] = this.look.row(run, row.lane, this.gutter < 100);
+        const [name, more] = this.rowNames(row, this.gutter < 100);
         context.fillStyle = colours.text;
         context.fillText(name, 2, y + row.height / 2);
         context.fillStyle = colours.quiet;
         if (more) context.fillText(more, 2 + this.width(`${name} `) + 2, y + row.height / 2);
+        this.slowness(row, y);
       } else {
         context.font = "8.5px system-ui, sans-serif";
         context.fillStyle = colours.quiet;

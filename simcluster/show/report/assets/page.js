@@ -56,9 +56,9 @@ let gutter = 128;
 
 function gutterOf(width, gantt) {
   if (width < 620) return 64;
-  const {context, look} = gantt;
+  const {context} = gantt;
   context.font = FONT;
-  const widths = gantt.rows.filter((row) => row.first).map((row) => look.row(gantt.runs[row.run], row.lane, false))
+  const widths = gantt.rows.filter((row) => row.first).map((row) => gantt.rowNames(row, false))
     .map((names) => context.measureText(names.join("  ")).width);
   return Math.min(220, Math.max(110, Math.ceil(Math.max(...widths)) + 12));
 }
@@ -164,6 +164,7 @@ function copying() {
 }
 
 async function main() {
+  const controls = [];
   const data = JSON.parse($("#data").textContent);
   const charts = [];
   const redraw = (whole) => {
@@ -171,12 +172,13 @@ async function main() {
   };
   copying();
   const bytes = await inflated($("#columns").textContent);
-  const shown = data.runs.filter((run) => run.timeline).map((run) => ({...run, paint: run.timeline.what.paint, timeline: new Timeline(run.timeline, bytes)}));
+  const shown = data.runs.filter((run) => run.timeline).map((run) => ({...run, timeline: new Timeline(run.timeline, bytes)})).map((run) => ({...run, paint: run.timeline.what.paint}));
   let timeline = null;
   if (shown.length) {
     timeline = ganttIn($("#gantt"), shown, data.paints, SECONDS);
     const draw = () => legend($("#gantt [data-part=legend]"), shown, timeline.gantt.look);
     charts.push(timeline.gantt, {draw});
+    controls.push(timeline.controls);
     draw();
   }
   root.dataset.ready = performance.now().toFixed(1);
@@ -197,14 +199,19 @@ async function main() {
       charts.push({draw});
     }
     if (run.grid) {
-      const runs = [{name: run.name, steps: 1, paint: run.grid.what.paint, timeline: new Timeline(run.grid, bytes)}];
-      charts.push(ganttIn(part("grid"), runs, data.paints, UNITS_OF_F).gantt);
+      const grid = new Timeline(run.grid, bytes);
+      const runs = [{name: run.name, steps: 1, paint: grid.what.paint, timeline: grid}];
+      const drawn = ganttIn(part("grid"), runs, data.paints, UNITS_OF_F);
+      charts.push(drawn.gantt);
+      controls.push(drawn.controls);
     }
   });
   if (timeline && timeline.controls.onview) timeline.controls.onview(timeline.gantt.view);
   theming(redraw);
   picking(redraw);
   redraw();
+  keysEverywhere(controls);
+  if (timeline) timeline.controls.follow();
   root.dataset.complete = performance.now().toFixed(1);
   window.simcluster = {timeline, charts}; // for whoever looks into the page
 }
