@@ -105,8 +105,10 @@ class Parser(argparse.ArgumentParser):
     def _near(self, name: str) -> str:
         """What was meant by an option that there is not: a key of the scenario, another option."""
         if self.takes_overrides:
-            from simcluster.scenario.paths import homes  # heavy: only for a mistake
+            from simcluster.scenario.paths import homes, is_section  # heavy: only for a mistake
 
+            if self.reads_scenarios and is_section(name[2:]):
+                return f"; {name[2:]} is a section of the scenario: give {name}.KEY VALUE or {name[2:]}=VALUE"
             places = homes(name) if len(name) > 3 else []
             if not self.reads_scenarios:  # the document is a topology
                 places = [each.removeprefix("cluster.") for each in places if each.startswith("cluster.")]

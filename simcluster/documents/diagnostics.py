@@ -121,7 +121,7 @@ def _unknown_key(key: object, known: list[str], target: Any) -> str:
     near = did_you_mean(key, known, cutoff=0.8)
     other = "" if near or not isinstance(target, type) else getattr(target, "elsewhere", str)(str(key))
     keys = f"; known keys: {', '.join(known)}" if known else ""
-    return f"unknown key {key!r}{near or other or did_you_mean(key, known)}{keys}"
+    return f"unknown key {key!r}{near or other or did_you_mean(key, known, cutoff=0.6)}{keys}"
 
 
 def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -> str:

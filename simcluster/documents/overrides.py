@@ -71,10 +71,12 @@ def apply_overrides(document: Document, overrides: Overrides) -> Document:
         if name.endswith(ADDS):
             marks |= {path: Mark("override", path) for path in _add(data, name.removesuffix(ADDS), value)}
             continue
-        path = _set(data, name, value)
+        path, top = _set(data, name, value), name.partition(".")[0]
         for below in [known for known in marks if known[: len(path)] == path]:
             del marks[below]
         marks[path] = Mark("override", path)
+        if top not in document.data:  # a section that the override makes is its own, too
+            marks[top,] = Mark("override", (top,))
     return replace(document, data=data, marks=marks)
 
 

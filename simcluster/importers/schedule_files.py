@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.importers.files import decode, read_bytes
 from simcluster.schedules import Schedule, ScheduleFunction
 from simcluster.schedules.specs import Rows
@@ -47,7 +48,9 @@ def function_in(name: str) -> ScheduleFunction:
         raise InputError(f"cannot run {file}: {type(problem).__name__}: {problem}") from problem
     found = getattr(module, function, None)
     if not callable(found):
-        raise InputError(f"{file} has no function {function!r} to call with (stages, microbatches, chunks)")
+        own = [each for each, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        have = f"{did_you_mean(function, own)}; it has {listed(own)}" if own else ""
+        raise InputError(f"{file} has no function {function!r} to call with (stages, microbatches, chunks){have}")
 
     def called(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
         try:

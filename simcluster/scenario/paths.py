@@ -63,21 +63,22 @@ def homes(key: str) -> list[str]:
     """
     word, known = key.strip("-").replace("-", "_").lower(), _homes()
     near = [word] if word in known else difflib.get_close_matches(word, known, n=1, cutoff=0.8)
-    found = [path for path in known[near[0]] if not _is_section(path)] if near else []
+    found = [path for path in known[near[0]] if not is_section(path)] if near else []
     return [path for path in found if "." not in path] or list(found)
 
 
 def said_elsewhere(key: str) -> str:
     """'; it belongs to model, as model.sequence_length', or nothing."""
     found = homes(key)
-    if not found or len(found) > _MOST_HOMES:
+    exact = any(path.rpartition(".")[2] == key for path in found)
+    if not found or len(found) > (_MOST_HOMES if exact else 1):  # a key only like it has nothing to choose between
         return ""
     places = [f"{section}, as {path}" if section else f"the top, as {path}"
               for path in found for section in [path.rpartition(".")[0]]]  # fmt: skip
     return f"; it belongs to {' or to '.join(places)}"
 
 
-def _is_section(path: str) -> bool:
+def is_section(path: str) -> bool:
     """Is it a mapping of the scenario itself, which no key is misplaced for?"""
     field = ScenarioFields.model_fields.get(path)
     return field is not None and bool(models_in(field.annotation, field.metadata))
