@@ -7,7 +7,7 @@ import sys
 
 from simcluster.cli import common
 from simcluster.documents.reading import parse_document
-from simcluster.registry.shown import shown
+from simcluster.registry.shown import lists_of, shown
 
 
 def run(args: argparse.Namespace) -> None:
@@ -15,5 +15,9 @@ def run(args: argparse.Namespace) -> None:
     text = shown(args.shipped, args.kind, full=args.full, changes=common.overrides_of(args))
     if args.json != "-":
         sys.stdout.write(text)
+    others = [] if args.kind else lists_of(args.shipped)[1:]
+    if others and not args.quiet:
+        names = " or ".join(f"--kind {kind}" for kind in others)
+        print(f"note: this is the scenario; {args.shipped} is also one of the {', '.join(others)}: {names}", file=sys.stderr)
     if args.json:
         common.write_json(args.json, parse_document(text, source=args.shipped).data)

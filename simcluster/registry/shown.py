@@ -25,19 +25,24 @@ _WIDE = 100  # characters of a line
 
 
 def kind_of(name: str, kind: str | None = None) -> str:
-    """The list that a name is in; InputError for one in none, or in several without ``kind``."""
+    """The list that a name is in, scenarios before others; InputError for one in none, or in several without ``kind``."""
     if kind is not None:
         kind = plain(kind)
         entries_of(kind)
-    found = [each for each in ([kind] if kind else KINDS) if name in names(each)]
+    found = lists_of(name, kind)
     if not found:
         everything = dict.fromkeys(word for each in ([kind] if kind else KINDS) for word in names(each))
         raise InputError(
             f"nothing that ships is called {name!r}{did_you_mean(name, everything)}; simcluster list says what there is"
         )
-    if len(found) > 1:
+    if len(found) > 1 and found[0] != "scenarios":  # a scenario's name is printed to be run
         raise InputError(f"{name!r} is in {len(found)} lists; say which: --kind {' or --kind '.join(found)}")
     return found[0]
+
+
+def lists_of(name: str, kind: str | None = None) -> list[str]:
+    """The lists that a name is in, scenarios first."""
+    return [each for each in ([kind] if kind else KINDS) if name in names(each)]
 
 
 def shown(name: str, kind: str | None = None, *, full: bool = False, changes: Changes = ()) -> str:
