@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.devices.device import AttentionKernel, Device, load_device
-from simcluster.documents.reading import shipped_folder
+from simcluster.documents.shipped import shipped_folder
 from simcluster.evidence.calibration.cases import KernelCase, case_from, cases_for
 from simcluster.evidence.calibration.constants import changed, value_at
 from simcluster.evidence.calibration.fit import DeviceFit, base_of, fit_device

@@ -11,7 +11,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.documents.reading import shipped_folder
+from simcluster.documents.shipped import shipped_folder
 from simcluster.evidence.validation.fitting import load_fits, shipped_fits
 from simcluster.evidence.validation.fitting_run import Outcome, run_fits
 from simcluster.evidence.validation.study import load_study

@@ -70,7 +70,7 @@ def words_text() -> str:
     from simcluster.cli.import_ import KINDS as IMPORTS
     from simcluster.collectives import ALGORITHMS
     from simcluster.devices.software import software_names
-    from simcluster.documents.reading import shipped_names
+    from simcluster.documents.shipped import shipped_names
     from simcluster.nccl import platform_names
     from simcluster.registry.kinds import KINDS
     from simcluster.registry.kinds import names as names_of

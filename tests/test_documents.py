@@ -14,16 +14,8 @@ from pydantic import Field
 
 from simcluster.base.errors import InputError
 from simcluster.documents.overrides import apply_overrides, expand_vary, parse_override
-from simcluster.documents.reading import (
-    Document,
-    Mark,
-    parse_document,
-    read_document,
-    read_json,
-    shipped_names,
-    shipped_path,
-    validate,
-)
+from simcluster.documents.reading import Document, Mark, parse_document, read_document, read_json, validate
+from simcluster.documents.shipped import shipped_names, shipped_path
 from simcluster.documents.spec import Spec
 
 keys = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)

@@ -11,7 +11,7 @@ import pytest
 
 import simcluster
 from simcluster.cli import main
-from simcluster.documents.reading import shipped_names
+from simcluster.documents.shipped import shipped_names
 from simcluster.faults.words import all_in_words
 from simcluster.show.layout import layout
 from simcluster.show.report import entry_of_result

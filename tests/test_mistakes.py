@@ -13,11 +13,12 @@ from simcluster import cli
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
 from simcluster.documents import reading
+from simcluster.documents.shipped import shipped_path
 from simcluster.scenario.paths import homes
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.sweep.study import load_sweep
 
-TINY = reading.read_document(reading.shipped_path("scenarios", "tiny_dp")).data
+TINY = reading.read_document(shipped_path("scenarios", "tiny_dp")).data
 
 KEYS = {
     "training.sequence_length": "it belongs to model, as model.sequence_length",
@@ -103,7 +104,7 @@ def test_a_shipped_topology_behind_a_path(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_topology_of_an_override_lies_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = reading.shipped_path("topologies", "flat").read_text(encoding="utf-8")
+    shipped = shipped_path("topologies", "flat").read_text(encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(shipped, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert load("tiny_dp", {"cluster.topology": "./mine.yaml"}) == load("tiny_dp", {"cluster.topology": "flat"})
@@ -197,7 +198,7 @@ def standard_input(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_scenario_from_standard_input(standard_input: Any) -> None:
-    path = reading.shipped_path("scenarios", "tiny_dp")
+    path = shipped_path("scenarios", "tiny_dp")
     standard_input(path.read_bytes())
     assert load("-") == load(path) == load("-"), "a command asks twice"
     assert [each.scenario() for _, each in load_sweep("-", {"seed": [1]}).variants()] == [load(path, {"seed": 1})]

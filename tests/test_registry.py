@@ -13,7 +13,8 @@ from simcluster.catalogue import presets
 from simcluster.catalogue.models import model_document
 from simcluster.devices.device import load_device
 from simcluster.devices.software import Software, load_software
-from simcluster.documents.reading import parse_document, read_document, shipped_folder
+from simcluster.documents.reading import parse_document, read_document
+from simcluster.documents.shipped import shipped_folder
 from simcluster.faults import FAULTS
 from simcluster.model.transformer import Model, parameters
 from simcluster.registry.comments import first_sentence

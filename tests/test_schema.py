@@ -12,7 +12,8 @@ import pytest
 from jsonschema import Draft7Validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.reading import read_document, shipped_folder, shipped_names
+from simcluster.documents.reading import read_document
+from simcluster.documents.shipped import shipped_folder, shipped_names
 from simcluster.faults import FAULTS
 from simcluster.longrun.times import TIMES
 from simcluster.scenario.keys import _descriptions, scenario_keys

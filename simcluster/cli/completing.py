@@ -154,7 +154,7 @@ def _begun(word: str, known: Iterable[str]) -> list[str]:
 
 
 def _shipped(kind: str) -> list[str]:
-    """As ``documents.reading.shipped_names``, which costs pydantic to import."""
+    """As ``documents.shipped.shipped_names``, which costs pydantic to import."""
     package = Path(__file__).parent.parent
     inside = package / "shipped"
     folder = (inside if inside.is_dir() else package.parent) / kind

@@ -18,6 +18,9 @@ def run(args: argparse.Namespace) -> None:
     others = [] if args.kind else lists_of(args.shipped)[1:]
     if others and not args.quiet:
         names = " or ".join(f"--kind {kind}" for kind in others)
-        print(f"note: this is the scenario; {args.shipped} is also one of the {', '.join(others)}: {names}", file=sys.stderr)
+        print(
+            f"note: this is the scenario; {args.shipped} is also one of the {', '.join(others)}: {names}",
+            file=sys.stderr,
+        )
     if args.json:
         common.write_json(args.json, parse_document(text, source=args.shipped).data)

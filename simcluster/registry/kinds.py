@@ -22,7 +22,8 @@ from simcluster.catalogue.models import model_document
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.device import device_names, load_device
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.reading import read_document, shipped_folder, shipped_names
+from simcluster.documents.reading import read_document
+from simcluster.documents.shipped import shipped_folder, shipped_names
 from simcluster.faults import FAULTS
 from simcluster.longrun.catalogue import watched_failures
 from simcluster.model.recipes import RECIPES

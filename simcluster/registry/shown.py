@@ -12,7 +12,8 @@ from simcluster.catalogue import presets
 from simcluster.catalogue.devices import device_document
 from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.reading import STDIN, shipped_path
+from simcluster.documents.reading import STDIN
+from simcluster.documents.shipped import shipped_path
 from simcluster.faults import FAULTS
 from simcluster.importers.imported import to_yaml
 from simcluster.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain
@@ -25,7 +26,7 @@ _WIDE = 100  # characters of a line
 
 
 def kind_of(name: str, kind: str | None = None) -> str:
-    """The list that a name is in, scenarios before others; InputError for one in none, or in several without ``kind``."""
+    """The list that a name is in, scenarios first; InputError for one in none, or in several without ``kind``."""
     if kind is not None:
         kind = plain(kind)
         entries_of(kind)

@@ -20,17 +20,8 @@ from simcluster.devices.device import Device
 from simcluster.devices.files import described, names_device_file
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
 from simcluster.documents.overrides import apply_overrides
-from simcluster.documents.reading import (
-    STDIN,
-    Document,
-    Mark,
-    read_document,
-    read_json,
-    refuse_shipped,
-    shipped_names,
-    shipped_path,
-    validate,
-)
+from simcluster.documents.reading import STDIN, Document, Mark, read_document, read_json, validate
+from simcluster.documents.shipped import refuse_shipped, shipped_names, shipped_path
 from simcluster.faults.pace import PACES
 from simcluster.importers.csv_numbers import histogram_in
 from simcluster.importers.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted

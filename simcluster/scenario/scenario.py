@@ -19,17 +19,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.documents.diagnostics import RuleError, did_you_mean, refuse, shown
 from simcluster.documents.overrides import parse_override
-from simcluster.documents.reading import (
-    STDIN,
-    Document,
-    checking,
-    parse_document,
-    read_document,
-    refuse_shipped,
-    shipped_folder,
-    shipped_names,
-    validate,
-)
+from simcluster.documents.reading import STDIN, Document, checking, parse_document, read_document, validate
+from simcluster.documents.shipped import refuse_shipped, shipped_folder, shipped_names
 from simcluster.faults import FaultSpec, placed
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve

@@ -18,7 +18,7 @@ from simcluster.catalogue.devices import device_names
 from simcluster.devices.software import Software, software_names
 from simcluster.documents.kinds import models_in
 from simcluster.documents.laws import Histogram
-from simcluster.documents.reading import shipped_names
+from simcluster.documents.shipped import shipped_names
 from simcluster.faults.data import SequenceLengths
 from simcluster.faults.pace import Paced
 from simcluster.longrun.failure_specs import FailuresSpec

@@ -79,7 +79,8 @@ def job_lines(scenario: Scenario) -> list[str]:
         scenario.name,
         f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name} | {layout(scenario)}",
         f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
-        f"{training.micro_batch}, {scenario.microbatches:,} microbatch{'es' * (scenario.microbatches != 1)} | {training.precision}, {recompute}",
+        f"{training.micro_batch}, {scenario.microbatches:,} microbatch{'es' * (scenario.microbatches != 1)} | "
+        f"{training.precision}, {recompute}",
         *([f"data: {told}"] if scenario.data and (told := data_in_words(scenario.data)) else []),
         *([f"faults: {all_in_words(scenario.given_faults)}"] if scenario.given_faults else []),
     ]

@@ -16,7 +16,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes, parse_bytes_per_second, parse_flop_per_second, parse_seconds
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.documents.reading import Document, read_document, shipped_path, validate
+from simcluster.documents.reading import Document, read_document, validate
+from simcluster.documents.shipped import shipped_path
 from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.calibration.least_squares import Loss
 from simcluster.evidence.validation.study_head import FormulaText

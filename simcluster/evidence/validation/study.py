@@ -18,7 +18,8 @@ from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
-from simcluster.documents.reading import Document, Mark, read_document, shipped_names, shipped_path, validate
+from simcluster.documents.reading import Document, Mark, read_document, validate
+from simcluster.documents.shipped import shipped_names, shipped_path
 from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.validation.measured import MeasuredBytes, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.schedule_study import Schedules

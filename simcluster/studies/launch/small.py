@@ -9,7 +9,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.documents.reading import shipped_names
+from simcluster.documents.shipped import shipped_names
 from simcluster.faults import FaultSpec, SequenceLengths
 from simcluster.importers.imported import to_yaml
 from simcluster.model.transformer import Model

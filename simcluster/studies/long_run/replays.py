@@ -10,7 +10,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.reading import shipped_folder
+from simcluster.documents.shipped import shipped_folder
 from simcluster.longrun.eventlog import EventLog, read_log
 from simcluster.longrun.replayed import replay_log
 from simcluster.longrun.replicas import play_replicas

@@ -1,0 +1,41 @@
+"""Documents that come with the package: topologies, scenarios, and tables beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import did_you_mean
+
+
+def shipped_folder(kind: str) -> Path:
+    """Where the topologies or scenarios that come with the package lie: in a wheel inside it, in a checkout beside."""
+    package = Path(__file__).parent.parent
+    inside = package / "shipped" / kind
+    return inside if inside.is_dir() else package.parent / kind
+
+
+def shipped_names(kind: str) -> list[str]:
+    """Names of the shipped documents of a kind ("topologies", "scenarios"), sorted."""
+    return sorted(path.stem for path in shipped_folder(kind).glob("*.yaml"))
+
+
+def shipped_path(kind: str, name: str) -> Path:
+    """The file of a shipped document; InputError with the names there are."""
+    known = shipped_names(kind)
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise InputError(
+            f"none of the {kind} that ship is called {name!r}{hint}; there are: {', '.join(known) or 'none'}"
+        )
+    return shipped_folder(kind) / f"{name}.yaml"
+
+
+def refuse_shipped(kind: str, path: Path) -> None:
+    """InputError for a path that is not there, but whose name is that of a shipped document of the kind."""
+    is_ours = path.suffix in ("", ".yaml", ".yml") and path.stem in shipped_names(kind)
+    if is_ours and not path.exists():
+        raise InputError(
+            f"{path}: no such file, but one of the {kind} that ship has that name: write {path.stem} alone, in any "
+            f"folder (simcluster show {path.stem} prints it)"
+        )
