@@ -113,7 +113,7 @@ class Parser(argparse.ArgumentParser):
             if not self.reads_scenarios:  # the document is a topology
                 places = [each.removeprefix("cluster.") for each in places if each.startswith("cluster.")]
             exact = [each for each in places if each.rpartition(".")[2] == name.strip("-").replace("-", "_")]
-            if exact or (places and not did_you_mean(name, self.options)):
+            if exact or (places and not did_you_mean(name, self.options, cutoff=0.8)):
                 ways = [f"--{place} VALUE" if "." in place else f"--set {place}=VALUE" for place in (exact or places)]
                 return f"; did you mean {' or '.join(ways)}?"
         how = f"; what documents say is changed by {name}.KEY or {name[2:]}=VALUE" if self.takes_overrides else ""
@@ -174,9 +174,9 @@ def is_override_option(argument: str) -> bool:
     return _DOTTED_OPTION.fullmatch(argument) is not None
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """'; did you mean 'run'?' with the nearest known word, or nothing."""
     import difflib  # only for a mistake
 
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
