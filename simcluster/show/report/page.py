@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,9 @@ def page(entries: Sequence[Entry], *, title: str = "", against: TraceDifference 
         raise InputError("nothing to report: give at least one scenario or saved result")
     if len(entries) > _MOST_ENTRIES:
         raise InputError(f"{len(entries)} runs are too many for one page; give at most {_MOST_ENTRIES}")
+    if against is not None and not entries[0].ranks:  # those that were recorded, whoever was simulated for them
+        ranks = tuple(sorted(against.computed))
+        entries = [replace(entries[0], ranks=ranks, weights=dict.fromkeys(ranks, 1)), *entries[1:]]
     script, sheet = _script(), style_sheet()
     data, columns, notes = _data(entries, against)
     return "<!doctype html>\n" + filled(

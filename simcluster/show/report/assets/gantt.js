@@ -31,8 +31,8 @@ class Gantt {
     const shown = this.runs.map((run, number) => number).filter((number) => !/^\d+$/.test(this.order) || Number(this.order) === number);
     const ranks = new Map(shown.map((number) => [number, this.ranksOf(this.runs[number].timeline)]));
     const beside = this.order === "beside" && shown.length > 1;
-    const blocks = beside ? [...Array(Math.max(...shown.map((number) => ranks.get(number).length))).keys()]
-      .flatMap((place) => shown.map((number) => [number, ranks.get(number)[place]])).filter(([, rank]) => rank !== undefined)
+    const every = [...new Set(shown.flatMap((number) => ranks.get(number)))].sort((one, other) => one - other);
+    const blocks = beside ? every.flatMap((rank) => shown.filter((number) => ranks.get(number).includes(rank)).map((number) => [number, rank]))
       : shown.flatMap((number) => [[number, null], ...ranks.get(number).map((rank) => [number, rank])]);
     if (beside) shown.forEach((number) => this.addHead(number, this.letter(number)));
     for (const [number, rank] of blocks) {
