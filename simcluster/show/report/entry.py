@@ -21,7 +21,7 @@ from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Schedule
 from simcluster.show.gantt_rows import evenly
-from simcluster.show.report.rows import Row, SpanFacts, rows_of, span_facts
+from simcluster.show.report.rows import RankRow, SpanFacts, rows_of, span_facts
 from simcluster.studies.whatif.straggling import Stragglers, stragglers
 
 _LINKS = 24
@@ -80,7 +80,7 @@ class Entry:
         return span_facts(self.result) if self.result is not None and self.spans is self.result.spans else None
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[RankRow, ...]:
         """A row for each of the ranks to be shown; () where each rank of ``spans`` is one and no more is known."""
         if self.result is None or self.facts is None:
             return ()

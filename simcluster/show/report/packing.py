@@ -17,7 +17,7 @@ from simcluster.base.arrays import Bools, Ints
 from simcluster.results.timeline import COLUMNS, Spans
 from simcluster.show.palette import STREAMS
 from simcluster.show.report.blob import Blob
-from simcluster.show.report.rows import Row, SpanFacts
+from simcluster.show.report.rows import RankRow, SpanFacts
 
 TICKS = 2**32 - 1
 STREAM_ORDER = ("compute", *STREAMS, "h2d", "d2h", "storage", "host")
@@ -28,7 +28,7 @@ _OWN = ("microbatch", "stage", "step", "group")
 
 
 def packed(
-    spans: Spans, blob: Blob, *, weights: Mapping[int, int], facts: SpanFacts | None = None, rows: Sequence[Row] = ()
+    spans: Spans, blob: Blob, *, weights: Mapping[int, int], facts: SpanFacts | None = None, rows: Sequence[RankRow] = ()
 ) -> dict[str, Any]:
     """The columns of a timeline go into the blob; what is left says where they are and how to read them.
 
@@ -100,7 +100,7 @@ def _told(facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, 
     }
 
 
-def _row(row: Row, words: list[str]) -> dict[str, Any]:
+def _row(row: RankRow, words: list[str]) -> dict[str, Any]:
     """A row with its groups as codes of words."""
     own = {str(_code(words, source)): _code(words, name) for source, name in row.groups.items() if source != name}
     told = {"groups": own, "peers": dict(row.peers), "late": dict(row.late), "slow": row.slow}

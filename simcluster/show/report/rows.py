@@ -22,7 +22,7 @@ MOST_ROWS = 1024
 
 
 @dataclass(frozen=True)
-class Row:
+class RankRow:
     """A rank on the page, drawn from the spans of ``source``, the rank that was simulated for it.
 
     ``groups`` has the name of each of its own groups by that of the source's; ``peers`` the rank at the other end of
@@ -127,7 +127,7 @@ def _mates(result: Result) -> Ints:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def rows_of(result: Result, facts: SpanFacts, ranks: Sequence[int]) -> tuple[Row, ...]:
+def rows_of(result: Result, facts: SpanFacts, ranks: Sequence[int]) -> tuple[RankRow, ...]:
     """A row for each of these ranks."""
     return tuple(_Rows(result, facts).row(rank) for rank in ranks)
 
@@ -143,13 +143,13 @@ class _Rows:
         self._slow = slow_ranks(result)
         self._known = cache(self._of_source)
 
-    def row(self, rank: int) -> Row:
+    def row(self, rank: int) -> RankRow:
         source = self._result.simulated_for(rank)
         groups, ends, late = self._known(source)
         own = {name: self._communicators.group_name(axis, self._first + rank) for name, axis in groups.items()}
         peers = {f"{way} {stage}": peer for way, stage in ends if (peer := self._peer(rank, way, stage)) is not None}
         others = {f"{axis} {culprit}": self._culprit(rank, axis, culprit) for axis, culprit in late}
-        return Row(rank, source, own, peers, others, self._slow.get(rank, ""))
+        return RankRow(rank, source, own, peers, others, self._slow.get(rank, ""))
 
     def _of_source(self, source: int) -> tuple[dict[str, str], list[tuple[str, int]], list[tuple[str, int]]]:
         """The axis of each of its groups, the stages that it sends to and gets from, and whom it waits for."""
