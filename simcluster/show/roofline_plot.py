@@ -135,9 +135,7 @@ def _wires(axes: Axes, found: Roofline) -> dict[str, float]:
                   color=colour_of(each.axis, each.kind), markeredgecolor=STREAMS.get(each.axis, TEXT), zorder=3,
                   label=f"{name}: {format_seconds(each.seconds)}, {share}")  # fmt: skip
     if shown or _RING in rates:  # above the slopes nothing lies
-        axes.legend(
-            loc="upper left", fontsize=8, edgecolor="none", framealpha=0.85, handletextpad=0.2, borderaxespad=0.2
-        )
+        axes.legend(loc="upper left", fontsize=8, edgecolor="none", framealpha=0.85, handletextpad=0.2)
     room = 6.0 * 1.7 ** (len(shown) + (_RING in rates))  # for a line of the legend each
     _frame(axes, (low, high), (0.3 * min(heights), room * max(heights)))
     axes.annotate(f"the step as it is: {_flops(reached)}", (high / 1.2, reached), xytext=(0, -10), ha="right",
