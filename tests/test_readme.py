@@ -1,4 +1,4 @@
-"""README says what the program does: its output, figures, table of studies, commands and pictures.
+"""README and the pages of docs say what the program does: outputs, figures, table of studies, commands and pictures.
 
 After a change of a figure:  python tests/documents --regenerate readme pictures
 """
@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import figures, notebooks, pictures, readme, scores
+from documents import figures, notebooks, pictures, played, readme, scores
 from documents.accepted import LONG, YOURS, wants
 from documents.commands import ROOT
 from documents.shown import differences, read_shown, shown_by, write_shown
 
 REGENERATE = "python tests/documents --regenerate"
+HEALTH = "simcluster collective --measured examples/nccl.log --platform dgx-h100"
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ def test_regenerating_would_change_nothing() -> None:
 def test_the_first_notebook_has_as_many_cells_as_is_said() -> None:
     words = ("six", "seven", "eight", "nine", "ten", "eleven", "twelve")
     code = [cell for cell in notebooks.stored(notebooks.SOURCES[0]).cells if cell.cell_type == "code"]
-    assert f"shows them in {words[len(code) - 6]} cells" in " ".join(readme.text().split())
+    assert f"shows them in {words[len(code) - 6]} cells" in readme.text()
 
 
 def test_ranks_and_events_of_the_table_of_benchmarks() -> None:
@@ -119,7 +120,10 @@ def test_every_command_is_accepted(outcomes: dict[str, str]) -> None:
     refused = {command: said for command, said in outcomes.items() if said not in ("simulates", "done")}
     unlike = {command: said for command, said in refused.items() if _missing(command) not in said}
     assert not unlike
-    assert len(outcomes) + len(pictures.DRAWN) == len(readme.commands()) > 40
+    asked = {*readme.commands(), *readme.in_tables()} - {pictures.command_of(name) for name in pictures.DRAWN}
+    assert set(outcomes) == asked
+    assert len(readme.commands()) > 40
+    assert len(readme.in_tables()) > 5
     assert len(refused) < 4
 
 
@@ -131,8 +135,69 @@ def _missing(command: str) -> str:
 
 
 def test_what_is_said_to_be_missing_is() -> None:
-    words = " ".join(readme.commands()).split()
+    words = " ".join([*readme.commands(), *(command for _, command in played.all_commands())]).split()
     assert all(word in words for word in (*YOURS, *LONG))
+
+
+def test_every_example_is_tried_and_explained() -> None:
+    """Each file of the folder has a row, and a command of the pages or of its row reads it; all are small."""
+    folder = ROOT / "examples"
+    said = (folder / "README.md").read_text(encoding="utf-8")
+    tried = f"{' '.join(readme.commands())} {said}"
+    for path in folder.iterdir():
+        if path.name not in ("README.md", "make.py", "__pycache__"):
+            assert f"| `{path.name}{'/' * path.is_dir()}` |" in said
+            assert f"examples/{path.name}" in tried
+    assert sum(path.stat().st_size for path in folder.rglob("*")) < 1e6
+
+
+def test_an_example_that_has_something_wrong_shows_it() -> None:
+    from simcluster.interop.recorded import load_trace, measure
+
+    found = measure(load_trace(ROOT / "examples" / "trace.parquet"))
+    assert found.slowdown > 1.1
+    assert "much slower than it should be" in played.run_here(HEALTH)
+
+
+# --- pages that are played --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", played.PAGES, ids=lambda page: page.stem)
+def test_a_page_shows_what_its_commands_print(page: Path) -> None:
+    """But for the studies, which test_scenarios.py plays."""
+    now = played.printed(page, studies=False)
+    shown = {number: block for number, block in enumerate(played.blocks_of(page)) if block.shown is not None}
+    assert len(shown) >= 4
+    assert not [
+        block.commands
+        for number, block in shown.items()
+        if block.study is None and not played.is_shown(block, now[number])
+    ], REGENERATE
+
+
+def test_what_is_left_out_is_not_compared() -> None:
+    block = played.Block(("simcluster list",), "a\n...\nc\n", (0, 0))
+    assert played.is_shown(block, "a\nb\nb\nc  \n")
+    assert not played.is_shown(block, "a\nb\nd\n")
+    assert not played.is_shown(block, "b\nb\nc\n")
+    assert not played.is_shown(played.Block(("simcluster list",), "a\n", (0, 0)), "a\nb\n")
+
+
+def test_the_cookbook_answers_eight_questions() -> None:
+    page = played.PAGES[1]
+    headings = re.findall(r"^## ([a-h])\. ", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert "".join(headings) == "abcdefgh"
+    assert len({block.study for block in played.blocks_of(page)} - {None}) == 7  # one is a trace of one's own
+
+
+def test_python_in_the_pages_uses_public_names() -> None:
+    import simcluster
+
+    blocks = re.findall(r"```python\n(.*?)```", readme.text(), re.DOTALL)
+    assert len(blocks) > 1
+    for block in blocks:
+        compile(block, "page", "exec")
+        assert set(re.findall(r"\bsimcluster\.(\w+)", block)) <= set(simcluster.__all__)
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
@@ -142,6 +207,10 @@ def test_every_picture_has_its_command() -> None:
     assert set(pictures.shown_in_readme()) == {*pictures.DRAWN, *pictures.MEASURED}
     assert {path.stem for path in pictures.PICTURES.glob("*.png")} == {*pictures.DRAWN, *pictures.MEASURED}
     assert pictures.command_of("gpt3_175b_64xa100") == readme.commands()[0]  # "and draws the picture above"
+    gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"/(\w+)\.png\)\n\n`([^`]*)`", gallery)) == {
+        name: pictures.command_of(name) for name in pictures.DRAWN
+    }
 
 
 @pytest.mark.parametrize("picture", pictures.DRAWN)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import played
 
 import simcluster
 
@@ -147,6 +148,9 @@ def test_study_answers_a_question(
     }  # fmt: skip
     assert set(re.findall(r"\bsimcluster\.(\w+)", source)) <= set(simcluster.__all__)
     assert len(source.splitlines()) < 40
+    shown = [block for page in played.PAGES for block in played.blocks_of(page) if block.study == path.stem]
+    assert shown, "the cookbook does not have it"
+    assert all(played.is_shown(block, printed.out) for block in shown), "python tests/documents --regenerate readme"
 
 
 # --- golden timelines -----------------------------------------------------------------------------------------------

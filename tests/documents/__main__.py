@@ -1,11 +1,11 @@
-"""README, its pictures and the notebooks against what the program says now.
+"""README, the pages of docs, pictures and the notebooks against what the program says now.
 
   python tests/documents                            what is stale; exit status 1 if anything is
-  python tests/documents --regenerate               write README's figures, draw its pictures, run the notebooks
+  python tests/documents --regenerate               write figures and outputs, draw pictures, run the notebooks
   python tests/documents --regenerate notebooks     only some of: readme pictures notebooks
   python tests/documents --scores DIR               score all studies anew with the tables in DIR (ten minutes); writes
                                                     scores.json and the intervals of `run`; then --regenerate
-  python tests/documents --commands                 run every command of README that needs no file of yours (minutes)
+  python tests/documents --commands                 run every command of README and docs (minutes)
 
 growth.png and the table of benchmarks are measured, not computed: tests/benchmarks has their commands.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from documents import accepted, commands, figures, notebooks, pictures, readme, scores
+from documents import accepted, commands, figures, notebooks, pictures, played, readme, scores
 
 PARTS = ("readme", "pictures", "notebooks")
 
@@ -30,7 +30,8 @@ def stale(parts: list[str]) -> list[str]:
     """All that differs from a fresh run, by document."""
     found = []
     if "readme" in parts:
-        found += [f"README.md: {what}" for what in figures.all_stale()]
+        found += [f"README.md, docs: {what}" for what in figures.all_stale()]
+        found += [f"{page.name}: {what}" for page in played.PAGES for what in played.stale(page)]
     if "pictures" in parts:
         found += [f"{name}.png: {what}" for name in pictures.DRAWN for what in pictures.stale(name)]
     if "notebooks" in parts:
@@ -45,7 +46,10 @@ def regenerate(parts: list[str]) -> None:
     """Write what is asked for."""
     if "readme" in parts:
         readme.write(figures.all_renewed(readme.text()))
-        print("wrote README.md", flush=True)
+        print("wrote README.md and docs", flush=True)
+        for page in played.PAGES:
+            page.write_text(played.renewed(page), encoding="utf-8")
+            print(f"played {page.name}", flush=True)
     for name in pictures.DRAWN if "pictures" in parts else ():
         pictures.draw(name)
         print(f"drew {name}.png: {pictures.command_of(name)}", flush=True)
@@ -55,9 +59,12 @@ def regenerate(parts: list[str]) -> None:
 
 
 def run_commands() -> int:
-    """Run README's commands for good; says which failed."""
+    """Run the commands of README and the pages for good; says which failed."""
     failed = 0
-    for command in readme.commands():
+    for page in played.PAGES:
+        played.printed(page, slow=True)
+        print(f"0  {page.name}", flush=True)
+    for command in dict.fromkeys([*readme.commands(), *readme.in_tables()]):
         if accepted.wants(command) is None:
             with tempfile.TemporaryDirectory() as folder:
                 done = commands.run_in(Path(folder), command, paint=True)
@@ -77,7 +84,8 @@ def main() -> int:
     parts = args.parts or list(PARTS)
     if args.accepted:
         drawn = {pictures.command_of(name) for name in pictures.DRAWN}  # run whenever pictures are looked at
-        print(json.dumps({each: accepted.outcome(each) for each in readme.commands() if each not in drawn}))
+        asked = [each for each in (*readme.commands(), *readme.in_tables()) if each not in drawn]
+        print(json.dumps({each: accepted.outcome(each) for each in dict.fromkeys(asked)}))
         return 0
     if args.commands:
         return run_commands()

@@ -69,7 +69,7 @@ def run_in(folder: Path, command: str, *, paint: bool) -> Ran:
             (folder / name).symlink_to(ROOT / name)
     out, errors = io.StringIO(), io.StringIO()
     with (
-        _inside(folder),
+        inside(folder),
         drawn(paint=paint) as shown,
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(errors),
@@ -98,7 +98,7 @@ def drawn(*, paint: bool) -> Iterator[dict[Path, Shown]]:
 
 
 @contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
+def inside(folder: Path) -> Iterator[None]:
     """Work in a folder, on a terminal that is none, as wide as any."""
     before = Path.cwd()
     plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS", "LINES")}

@@ -1,4 +1,4 @@
-"""README's sentences with figures, and where each figure comes from.
+"""Sentences with figures of README and ``docs``, and where each figure comes from.
 
 A sentence is written with ``{}`` for its figures; lines may break anywhere in README.  What a run gives is run; what
 takes minutes is read from a file that its own command writes (scores.json, residuals.yaml); every other number with a
@@ -127,6 +127,7 @@ NOT_OURS = (
     # (what README says, why no run of ours gives it)
     ('--window "1.20 s:1.26 s"', "an argument"),
     ('--run.checkpoint.to "100 GB/s"', "an argument"),
+    ('memory="32 GB"', "an argument"),
     ("for 500 W parts", "of the device"),
     ("a 700 W part", "of the device"),
     ("on 500 W H100", "of the device"),
@@ -144,7 +145,8 @@ NOT_OURS = (
     ("should be (`likely`, 80 %)", "the level of residuals.yaml"),
 )
 _UNIT = re.compile(r"[-+−]?\d[\d.,]*(?: to \d[\d.,]*)? ?(?:s|ms|us|%|GB|TB|MB|x|events|rows|W)(?![\w^])")
-_MEASURED = re.compile(r"What it costs \(`python.*?\nExtras: ", re.DOTALL)  # benchmarks: of a day and a machine
+_MEASURED = re.compile(r"\f# What it costs\n.*?(?=\f|\Z)", re.DOTALL)  # benchmarks: of a day and a machine
+_PLAYED = re.compile(r"```bash\n[^#`]*```\n(?:\n```text\n.*?```\n)?", re.DOTALL)  # arguments, and what played.py checks
 
 
 def stale() -> list[str]:
@@ -167,7 +169,7 @@ def renewed(whole: str) -> str:
 def unchecked(whole: str) -> list[str]:
     """Numbers with a unit that neither a run nor a reason stands behind, each with what is around it."""
     known = [figures_in(sentence.text, whole).span() for sentence in SENTENCES]
-    known += [match.span() for match in _MEASURED.finditer(whole)]
+    known += [match.span() for pattern in (_MEASURED, _PLAYED) for match in pattern.finditer(whole)]
     known.append(readme.output_span(whole))
     known += [row.span for row in scores.rows_of(whole)]
     for text, _ in NOT_OURS:
@@ -180,7 +182,7 @@ def unchecked(whole: str) -> list[str]:
 
 
 def all_stale() -> list[str]:
-    """All that README says and no longer holds: sentences, the table of studies, the output."""
+    """All that README and the pages say and no longer holds: sentences, the table of studies, outputs."""
     found = [*stale(), *scores.stale(readme.text())]
     shown, now = readme.output_shown().splitlines(), readme.output_now().splitlines()
     found += [f"{line!r} is no longer printed" for line in shown if line not in now]

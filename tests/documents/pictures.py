@@ -32,8 +32,8 @@ _WIDTH, _HEIGHT, _SCALE = 1112, 2050, 0.8  # of the report's picture, and its pi
 
 
 def shown_in_readme() -> list[str]:
-    """The pictures of README, in order."""
-    return re.findall(r"!\[[^\]]*\]\(notebooks/pictures/(\w+)\.png\)", text())
+    """The pictures of README and the pages, in order."""
+    return re.findall(r"!\[[^\]]*\]\((?:\.\./)?notebooks/pictures/(\w+)\.png\)", text())
 
 
 @cache

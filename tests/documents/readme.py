@@ -1,4 +1,4 @@
-"""README as text: its commands, the output that it shows, and its sentences with figures."""
+"""README and the pages of ``docs`` as one text: their commands, an output that is shown, sentences with figures."""
 
 from __future__ import annotations
 
@@ -7,29 +7,42 @@ import shlex
 from functools import cache
 
 from documents.commands import ROOT, printed
+from documents.played import PAGES
 
 README = ROOT / "README.md"
+DOCUMENTS = (README, *sorted((ROOT / "docs").glob("*.md")))
+_PAGE = "\f"  # begins a document in the text of all
 _NUMBER = r"([-+−]?\d[\d.,]*\d|[-+−]?\d)"
 
 
 def text() -> str:
-    return README.read_text(encoding="utf-8")
+    """All of them, README first."""
+    return "".join(f"{_PAGE}{path.read_text(encoding='utf-8')}" for path in DOCUMENTS)
 
 
 def commands() -> list[str]:
-    """Every ``simcluster ...`` line of README's blocks of commands, without its comment."""
-    blocks = re.findall(r"```bash\n(.*?)```", text(), re.DOTALL)
+    """Every ``simcluster ...`` line of their blocks of commands, without its comment; not of pages that are played."""
+    alone = [path.read_text(encoding="utf-8") for path in DOCUMENTS if path not in PAGES]
+    blocks = re.findall(r"```bash\n(.*?)```", _PAGE.join(alone), re.DOTALL)
     lines = [part.strip() for block in blocks for line in block.splitlines() for part in line.split(" && ")]
     return [shlex.join(shlex.split(line, comments=True)) for line in lines if line.startswith("simcluster ")]
 
 
+def in_tables() -> list[str]:
+    """Every ``simcluster ...`` in a cell of README's tables and of examples', but those with which another begins."""
+    cells = [path.read_text(encoding="utf-8") for path in (README, ROOT / "examples" / "README.md")]
+    found = re.findall(r"\| `(simcluster [^`|]*)`", "\n".join(cells))
+    known, asked = commands(), [shlex.join(shlex.split(each)) for each in found]
+    return [each for each in asked if not any(other.startswith(each) for other in known)]
+
+
 # --- the output -------------------------------------------------------------------------------------------------------
 
-_OUTPUT = re.compile(r"The first prints this[^\n]*:\n\n```\n(.*?)```\n", re.DOTALL)
+_OUTPUT = re.compile(r"README's first command prints this:\n\n```\n(.*?)```\n", re.DOTALL)
 
 
 def output_span(whole: str) -> tuple[int, int]:
-    """Where README shows the first command's output."""
+    """Where the first command's output is shown."""
     found = _OUTPUT.search(whole)
     assert found is not None
     return found.span(1)
@@ -74,4 +87,5 @@ def with_figures(sentence: str, figures: tuple[str, ...], whole: str) -> str:
 
 
 def write(whole: str) -> None:
-    README.write_text(whole, encoding="utf-8")
+    for path, part in zip(DOCUMENTS, whole.split(_PAGE)[1:], strict=True):
+        path.write_text(part, encoding="utf-8")
