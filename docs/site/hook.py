@@ -1,0 +1,103 @@
+"""A hook of MkDocs: files of the root, notebooks and the generated reference as pages, and the menu.
+
+In the site the folder ``docs`` is the root, and README its first page; links are written for the repository and turned.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from api import api_pages
+from menu import MENU, ROOT_FILES
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from notebook_pages import notebook_pages
+from reference import command_pages, key_pages, shipped_pages
+
+ROOT = Path(__file__).parents[2]
+_LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+_GENERATED = {
+    "Scenario keys": key_pages, "Commands": command_pages, "What ships": shipped_pages, "API": api_pages,
+    "Notebooks": notebook_pages,
+}  # fmt: skip
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what is not in ``docs``, and the menu of all."""
+    for source, there in ROOT_FILES.items():
+        files.append(File.generated(config, there, content=(ROOT / source).read_text(encoding="utf-8")))
+    for path in sorted((ROOT / "notebooks" / "pictures").glob("*.png")):
+        files.append(File.generated(config, f"notebooks/pictures/{path.name}", abs_src_path=str(path)))
+    generated: dict[str, list[Any]] = {}
+    for title, make in _GENERATED.items():
+        generated[title] = []
+        for uri, content in make(ROOT).items():
+            files.append(File.generated(config, uri, content=content))
+            if uri.endswith(".md"):
+                generated[title].append(uri)
+    config["nav"] = _filled(MENU, generated)
+    _publish_linked(files, config)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The page with links that hold in the site."""
+    where = page.file.src_uri
+    source = _sources().get(where, f"docs/{where}")
+    in_site = {**ROOT_FILES, **{each: each for each in _linked(source, markdown)}}
+
+    def turned(found: re.Match[str]) -> str:
+        target = _target(source, found[2])
+        if target is None:
+            return found[0]
+        there = in_site.get(target, target.removeprefix("docs/"))
+        if target.startswith("notebooks/") and target.endswith(".ipynb"):
+            there = target.replace(".ipynb", ".md")
+        relative = posixpath.relpath(there, posixpath.dirname(where) or ".")
+        return f"{found[1]}{relative}{found[3] or ''}{found[4]}"
+
+    return _LINK.sub(turned, markdown) if where in _sources() or (ROOT / source).exists() else markdown
+
+
+def _sources() -> dict[str, str]:
+    return {there: source for source, there in ROOT_FILES.items()}
+
+
+def _target(source: str, link: str) -> str | None:
+    """The file of the repository that a link is to; None for one to elsewhere, and for what is no file there."""
+    if "://" in link or link.startswith(("mailto:", "/")):
+        return None
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+    return target if (ROOT / target).is_file() else None
+
+
+def _linked(source: str, markdown: str) -> set[str]:
+    """Files of the repository to which a page links and that are no pages."""
+    targets = {_target(source, found[2]) for found in _LINK.finditer(markdown)}
+    return {
+        each
+        for each in targets
+        if each and each not in ROOT_FILES and not each.startswith(("docs/", "notebooks/"))
+    }  # fmt: skip
+
+
+def _publish_linked(files: Files, config: MkDocsConfig) -> None:
+    """The files to which pages link, as they are."""
+    pages = {**{source: ROOT / source for source in ROOT_FILES}}
+    pages |= {f"docs/{path.name}": path for path in (ROOT / "docs").glob("*.md")}
+    linked = {each for source, path in pages.items() for each in _linked(source, path.read_text(encoding="utf-8"))}
+    for each in sorted(linked):
+        files.append(File.generated(config, each, abs_src_path=str(ROOT / each)))
+
+
+def _filled(menu: Mapping[str, Any], generated: Mapping[str, list[Any]]) -> list[Any]:
+    """The menu as MkDocs takes it; None stands for the generated pages of that title."""
+    return [
+        {title: generated[title] if below is None else _filled(below, generated) if isinstance(below, dict) else below}
+        for title, below in menu.items()
+    ]
