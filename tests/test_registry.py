@@ -23,6 +23,7 @@ from simcluster.registry.shown import kind_of, shown
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import scenario_keys
 from simcluster.scenario.scenario import from_document, load, load_text
+from simcluster.simulate import simulate
 from simcluster.studies.launch.first import first_scenario
 
 EVERY = [(kind, name) for kind in KINDS for name in names(kind)]
@@ -129,6 +130,16 @@ def test_a_first_scenario_of_every_model_fits(model: str) -> None:
     assert 4 * 2**20 <= written.tokens_per_step < 8 * 2**20
 
 
+@pytest.mark.parametrize(("model", "gpus"), [("qwen3-30b-a3b", 64), ("mixtral-8x7b", 64), ("deepseek-v2-lite", 16)])
+def test_a_first_layout_of_a_mixture_shares_its_experts(model: str, gpus: int) -> None:
+    """It is faster than the same with all experts on each rank, or that does not fit."""
+    found = first_scenario(model, "dgx_h100", gpus).scenario
+    assert found.parallel.ep > 1
+    alone = found.with_({"parallel.ep": 1, "training.global_batch": 2 * found.dp})
+    shared = found.with_({"training.global_batch": 2 * found.dp})
+    assert not simulate(alone).fits or simulate(shared).step_time < simulate(alone).step_time
+
+
 def test_every_key_of_a_first_scenario_is_explained() -> None:
     lines = first_scenario("mixtral-8x7b", "dgx_h100", 24).text().splitlines()
     body = lines[lines.index("") :]
@@ -210,3 +221,10 @@ def test_paths_of_a_first_scenario_are_relative_to_its_file(tmp_path: Path, monk
     written = load("jobs/job.yaml")
     assert (written.model.layers, written.gpus) == (32, 16)
     assert written.model_copy(update={"model": found.scenario.model}) == found.scenario
+
+
+def test_show_prints_the_scenario_where_a_fault_has_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "slow_gpu"]) == 0
+    printed = capsys.readouterr()
+    assert load_text(printed.out) == load("slow_gpu")
+    assert "--kind faults" in printed.err

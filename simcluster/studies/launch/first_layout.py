@@ -25,7 +25,8 @@ _RECOMPUTE = {"none": 0.0, "full": 0.33}
 _HIDDEN, _EXPOSED = 0.05, 0.5  # what ZeRO 3 costs where its gathers have room beside computation, and where not
 _BYTES_PER_SECOND = 48e9  # of a GPU on a 400 Gbit/s port, by which that is told
 _REACHED = 0.45  # of peak FLOP/s
-_BY_TP, _BY_EP, _APART = 0.03, 0.02, 0.1  # for each doubling: in a machine, and of experts over several
+_BY_TP, _APART = 0.03, 0.1  # for each doubling: of tp in a machine, and of experts over several
+_BY_TP_OF_EXPERTS, _BY_EP = 0.12, -0.05  # tp cuts an expert's products, narrow as they are; ep gives it more tokens
 
 
 class FirstLayout(NamedTuple):
@@ -77,6 +78,7 @@ def _tried(base: Scenario, batch: int, own_batch: bool) -> Iterator[_Tried]:
     hosts = base.cluster.built.host_of[:gpus]
     machine = hosts.count(hosts[0])
     experts = divisors(model.moe.experts) if model.moe else [1]
+    by_tp = _BY_TP_OF_EXPERTS if model.moe else _BY_TP
     costs = {1: 0.0, 3: _HIDDEN if _gathers_hide(base) else _EXPOSED}
     for tp in (each for each in divisors(machine) if each <= _WIDEST and gpus % each == 0):
         for pp in (each for each in divisors(gpus // tp) if each <= model.layers):
@@ -87,7 +89,8 @@ def _tried(base: Scenario, batch: int, own_batch: bool) -> Iterator[_Tried]:
             bubble = (pp - 1) / (sequences // dp)
             for ep in (each for each in experts if dp % each == 0):
                 apart = max(0.0, math.log2(ep * tp / machine)) if ep > 1 else 0.0
-                spread = _BY_TP * math.log2(tp) + _BY_EP * math.log2(ep) + _APART * apart + bubble
+                inside = math.log2(ep) - apart
+                spread = by_tp * math.log2(tp) + _BY_EP * inside + _APART * apart + bubble
                 spread += sequences / batch - 1  # a batch that is larger than asked for trains less for its tokens
                 for zero, of_zero in costs.items():
                     for recompute, again in _RECOMPUTE.items():
