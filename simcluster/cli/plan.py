@@ -102,7 +102,7 @@ def text_of(found: Found) -> str:
             "",
             format_table(["why not, or played", "combinations"], rows),
             "",
-            format_table(_header(found), [*tight, *best]),
+            format_table(*_known(_header(found), [*tight, *best])),
             *_remarks(found),
             "",
             *not_proven(found),
@@ -112,6 +112,12 @@ def text_of(found: Found) -> str:
             f"{'the winner' if found.gap == 0 else 'the best so far'}: {options}",
         ]
     )
+
+
+def _known(header: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Without the columns that are known of no row: of a search that was stopped before it accounted for the best."""
+    columns = [place for place in range(len(header)) if any(row[place] != UNKNOWN for row in rows)]
+    return [header[place] for place in columns], [[row[place] for place in columns] for row in rows]
 
 
 def _header(found: Found) -> list[str]:

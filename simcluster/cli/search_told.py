@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from simcluster.base.units import format_seconds
-from simcluster.cli.terminal import progress
+from simcluster.cli.terminal import hush, progress
 from simcluster.studies.search.progress import SearchState
 from simcluster.studies.search.words import name_of_layout
 
@@ -51,6 +51,7 @@ class SearchTold:
         if self._thread is None and not self._over.is_set():  # not before processes are begun as copies of this one
             self._thread = threading.Thread(target=self._tell, daemon=True)
             self._thread.start()
+            hush()
 
     def close(self) -> None:
         """The line on a terminal is wiped."""
@@ -58,6 +59,7 @@ class SearchTold:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            hush(False)
         progress()
 
     def _tell(self) -> None:

@@ -45,6 +45,12 @@ def progress(text: str = "") -> None:
         _Line.current.tell(text)
 
 
+def hush(silent: bool = True) -> None:
+    """The clock writes no line without a terminal, because the command tells more of its own; or does again."""
+    if _Line.current:
+        _Line.current.silent = silent
+
+
 @contextmanager
 def working(command: str) -> Iterator[None]:
     """While a command works stderr says so, with what ``progress`` was told last; on the main thread of a POSIX system
@@ -83,7 +89,7 @@ class _Line:
     current: _Line | None = None
 
     def __init__(self, command: str, stream: TextIO) -> None:
-        self.terminal = stream.isatty()
+        self.terminal, self.silent = stream.isatty(), False
         self._command, self._stream, self._shown, self._process = command, stream, False, os.getpid()
         self._text, self._played, self._now = "", 0, ""
         self._begun = self._last = time.monotonic()
@@ -108,7 +114,7 @@ class _Line:
 
     def show(self) -> None:
         """Write it; not from a process that was forked."""
-        if os.getpid() != self._process:
+        if os.getpid() != self._process or (self.silent and not self.terminal):
             return
         self._last = time.monotonic()
         steps = f"step {self._played:,}: {self._now}" if self._played else "at work"
