@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> None:
     overrides = common.overrides_of(args)
     if args.other is None and not overrides:
         raise InputError(
-            f"a difference needs two: simcluster diff {args.base} B, or --set A.B=C for what B has otherwise"
+            f"a difference needs two: simcluster diff {args.base} OTHER, or what another has otherwise, as in "
+            f"simcluster diff {args.base} --training.micro_batch 2"
         )
     if args.other is not None and is_trace(args.other):
         from simcluster.cli import diff_trace

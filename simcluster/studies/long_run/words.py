@@ -89,13 +89,18 @@ def _loss(training: PlayedRuns) -> Iterator[str]:
         yield from (f"               {note}" for note in bought.notes)
 
 
+def _days(number: float) -> str:
+    """Four digits, and all of those before the point: 54, 682.1, 18,230."""
+    return f"{number:,.0f}" if number >= 9999.5 else f"{number:.4g}"
+
+
 def _time(training: PlayedRuns) -> Iterator[str]:
     step, row = training.run.pattern.step, _row(training.numbers, "days")
     steps = _row(training.numbers, "steps")["mean"] * step / 86400
-    days = f"{row['mean']:.4g} days"
+    days = f"{_days(row['mean'])} days"
     if row["p95"] - row["p5"] > 1e-6 * row["mean"]:
-        days += f" ({row['p5']:.4g} to {row['p95']:.4g} in nine runs of ten)"
-    yield f"  time         {days}, of which {steps:.4g} days of steps at {format_seconds(step)}"
+        days += f" ({_days(row['p5'])} to {_days(row['p95'])} in nine runs of ten)"
+    yield f"  time         {days}, of which {_days(steps)} days of steps at {format_seconds(step)}"
     yield from money_lines(training)
 
 
