@@ -24,7 +24,7 @@ def replicas(distribution: Distribution, *, title: str = "step time") -> Figure:
     for name, value in marks.items():
         axes.axvline(value, color=QUIET_TEXT, linewidth=1.0, linestyle=":", label=f"{name} {value:.6g} s")
     spread = float(times.max() - times.min())
-    if 0 <= float(times.min()) - distribution.planned <= 2 * spread:
+    if float(times.min()) - 2 * spread <= distribution.planned <= float(times.max()) + 2 * spread:
         axes.axvline(distribution.planned, color=TEXT, linewidth=1.2, linestyle="--",
                      label=f"without chance {distribution.planned:.6g} s")  # fmt: skip
     else:
