@@ -28,7 +28,12 @@ _OWN = ("microbatch", "stage", "step", "group")
 
 
 def packed(
-    spans: Spans, blob: Blob, *, weights: Mapping[int, int], facts: SpanFacts | None = None, rows: Sequence[RankRow] = ()
+    spans: Spans,
+    blob: Blob,
+    *,
+    weights: Mapping[int, int],
+    facts: SpanFacts | None = None,
+    rows: Sequence[RankRow] = (),
 ) -> dict[str, Any]:
     """The columns of a timeline go into the blob; what is left says where they are and how to read them.
 
