@@ -145,7 +145,7 @@ def _measured(entry: Entry) -> str:
     """The measured step, and by how much the simulated one differs from it."""
     seconds = entry.scenario.measured_step_time if entry.scenario else None
     if seconds is None:
-        return "not named"
+        return "not measured"
     return f"{format_seconds(seconds)} ({words.signed_percent(entry.numbers['step_time_s'] / seconds - 1)})"
 
 
