@@ -66,10 +66,12 @@ Object.assign(Gantt.prototype, {
   sends(number, top) {
     const {timeline} = this.runs[number];
     const {context, size, colours} = this;
-    const own = this.rows.filter((row) => row.lane && row.run === number);
+    const own = this.rows.filter((row) => row.lane && row.lane.stream === "pp" && row.run === number);
     const rows = new Map(own.map((row) => [`${row.lane.rank} ${row.lane.first}`, row]));
+    const heights = new Map(own.map((row) => [row.lane.rank, row.y]));
     const others = this.rowsOfLanes(number);
-    const lanes = timeline.played;
+    const lanes = timeline.played.filter((lane) => lane.stream === "pp");
+    const bottom = top + size.height;
     const low = this.view[0] / timeline.secondsPerTick;
     const high = this.view[1] / timeline.secondsPerTick;
     context.strokeStyle = colours.text;
@@ -78,11 +80,12 @@ Object.assign(Gantt.prototype, {
     context.globalAlpha = 0.75;
     for (const row of own) {
       const {lane} = row;
-      if (lane.stream !== "pp") continue;
+      const ends = [row.y, ...Object.values(lane.row.peers || {}).map((rank) => heights.get(rank) ?? row.y)];
+      if (Math.max(...ends) < top || Math.min(...ends) > bottom) continue;
       for (let i = timeline.from(lane, low - lane.longest); i < lane.last && timeline.start[i] <= high; i++) {
         const mate = timeline.mate[i];
         if (mate < 0 || timeline.end(i) < low || timeline.word("kind", i) !== "send") continue;
-        const place = lanes.find((each) => mate >= each.first && mate < each.last).first;
+        const place = lanes.find((each) => mate >= each.first && mate < each.last)?.first;
         const target = rows.get(`${timeline.peer(lane, i)} ${place}`) || others.get(place);
         if (!target) continue;
         const y = row.y + row.height / 2 - top;
