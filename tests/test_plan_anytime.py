@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from concurrent.futures import Executor, Future
@@ -19,7 +20,7 @@ from simcluster.cli import search_told
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.standing import not_proven, standing
 from simcluster.studies.search import playing
-from simcluster.studies.search.plan import Found, plan
+from simcluster.studies.search.plan import Found, alone, plan
 from simcluster.studies.search.playing import LayoutPlayer
 from simcluster.studies.search.progress import SearchState
 from simcluster.studies.search.space import Layout
@@ -215,3 +216,15 @@ def test_without_a_terminal_it_is_told_now_and_then(
     assert search_told.words_of(told._state, 12.0).endswith(
         "), proven gap 3.2%, 3 played, at most 40 left, about 2 min left"
     )
+
+
+def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account() -> None:
+    scenario = alone(tiny()).with_({"parallel.zero": 3, "pipeline.schedule": "1f1b"})
+    text = json.dumps(scenario.document())
+    told = playing.measured(text, None, math.inf, math.inf)
+    bound, step = told.pop(playing.BOUND), told["step_time_s"]
+    assert told == playing.accounted(text, None)
+    assert 0 < bound <= step
+    slower = playing.measured(text, None, math.inf, 0.99 * step)
+    assert "account" not in slower
+    assert slower["step_time_s"] == step

@@ -219,7 +219,8 @@ class AnytimeSearch:
             self._note(number, row, self.frontier, ranking)
         else:
             each = self.known.score(layout, 1.0) if layout else 1.0
-            self._workers.begin(LayoutTask(self.player.text, layout, account, soonest / each))
+            told = ranking.limit / each if candidate else 0.0  # what comes first is told first
+            self._workers.begin(LayoutTask(self.player.text, layout, account, soonest / each, told))
 
     def _collect(self, seconds: float, frontier: Frontier | None = None, ranking: Ranking | None = None) -> None:
         """What is done, waiting for it so long at most."""

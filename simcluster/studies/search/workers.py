@@ -22,18 +22,20 @@ _KILLED = (
 
 class LayoutTask(NamedTuple):
     """A layout to be played, of a base scenario (its document as JSON); None is the scenario's own.  With its account,
-    or without one: then only if it may take at most ``soonest`` seconds."""
+    or without one: then only if it may take at most ``soonest`` seconds, and if it takes at most ``told`` with the
+    account where it is played in full."""
 
     text: str
     layout: Layout | None
     with_account: bool
     soonest: float = math.inf
+    told: float = 0.0
 
     def play(self) -> Row:
         """Its numbers."""
         if self.with_account:
             return accounted(self.text, self.layout)
-        return measured(self.text, self.layout, self.soonest)
+        return measured(self.text, self.layout, self.soonest, self.told)
 
 
 class Workers(Protocol):
