@@ -198,3 +198,17 @@ def test_ci_runs_what_contributors_are_told_to_run() -> None:
     run = [line.partition("  #")[0].strip() for line in runs]
     assert len(told) == 6
     assert [line for line in run if line in told] == told
+
+
+def test_github_runs_what_ci_runs() -> None:
+    from simcluster.documents.reading import read_document
+
+    jobs = read_document(ROOT / ".github" / "workflows" / "ci.yml").data["jobs"]
+    assert [step["run"] for step in jobs["checks"]["steps"] if "run" in step] == [".ci/run"]
+
+
+def test_links_of_the_documents_lead_to_files() -> None:
+    """The site's own build holds their anchors, too."""
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "examples" / "README.md"):
+        links = re.findall(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)", path.read_text())
+        assert [link for link in links if not (path.parent / link).exists()] == [], path.name

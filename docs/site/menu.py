@@ -13,7 +13,7 @@ ROOT_FILES = {  # a file of the repository: the page that it is
     "GLOSSARY.md": "GLOSSARY.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
-    "examples/README.md": "examples/index.md",
+    "examples/README.md": "examples.md",
 }
 MENU: dict[str, Any] = {  # None: the pages that are generated under this title
     "simcluster": "index.md",
@@ -23,7 +23,7 @@ MENU: dict[str, Any] = {  # None: the pages that are generated under this title
         "All that it does": "tour.md",
         "Weeks, not a step": "weeks.md",
         "On a Slurm cluster": "slurm.md",
-        "Examples": "examples/index.md",
+        "Examples": "examples.md",
         "Gallery": "gallery.md",
     },
     "Notebooks": None,
