@@ -108,7 +108,7 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
     if table["schedule_bubble_fraction"].any():
         text += "\nbubble: of the step, waiting for other stages; schedule's: what it has alone, with equal passes"
     if not table["fits"].all():
-        text += "\n! does not fit on its GPU"
+        text += "\n! does not fit on its GPU; simcluster run of that variant says which changes would make it fit"
     text += "".join(f"\n{line}" for line in _recipes(table))
     text = "\n\n".join(["\n".join(_layouts(played)), text, *_refused(played)])
     if len(table) == 1:

@@ -210,6 +210,11 @@ def _written_by(column: Column) -> tuple[str, ...]:
 
 def _study_path(path: Path) -> Path:
     names = shipped_names("scenarios/validation")
+    if not path.exists() and path.suffix and (path.stem in names or "*" in path.name):
+        what = path.stem if path.stem in names else f"{names[0]} {names[1]} ..."
+        raise InputError(
+            f"{path}: no such file; studies that ship go by name in any folder: simcluster validate {what}"
+        )
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path
     if path.name in names:
