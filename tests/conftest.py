@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 
 # pytest rewrites every file of tests as it reads it, and the suite starts many Pythons. Containers often tell Python to
 # keep no byte code; the tests keep theirs, as they do elsewhere: reading them takes less than half of the time then.
@@ -13,7 +14,7 @@ sys.dont_write_bytecode = False
 gc.disable()  # until all tests are collected: hardly anything of that is garbage, and looking for it took a third
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
@@ -96,12 +97,11 @@ def table_of(run: Run, rank: int) -> pd.DataFrame:
     return run.timeline_of(rank).sort_values(order).reset_index(drop=True)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _texts_are_parsed_once() -> Iterator[None]:
-    """Hundreds of tests read the same shipped files, at 10 ms each; the same text has the same nodes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_compose", lru_cache(maxsize=256)(reading._compose))
-        yield
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    """Hundreds of tests read the same shipped files, at 10 ms each, and so do some files of tests as they are imported:
+    the same text has the same nodes."""
+    reading._compose = lru_cache(maxsize=1024)(reading._compose)
 
 
 class AtOnce(Executor):
@@ -111,6 +111,22 @@ class AtOnce(Executor):
         future: Future[Any] = Future()
         future.set_result(task(*args, **kwargs))
         return future
+
+
+@pytest.fixture
+def dask_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A Dask cluster of two processes, which leaves no thread behind.
+
+    Dask keeps one for its pickling for as long as the process lives.  After it every process of every later test would
+    be a fresh Python instead of a copy (``base.processes.context``), at a second each.
+    """
+    distributed = pytest.importorskip("distributed", reason="needs Dask: pip install 'simcluster[dask]'")
+    before = set(threading.enumerate())
+    with ThreadPoolExecutor(1) as pickling:
+        monkeypatch.setattr(distributed.utils, "_offload_executor", pickling)
+        with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+            yield cluster.scheduler_address.replace("tcp://", "dask://")
+    assert set(threading.enumerate()) <= before, "a thread is left behind"
 
 
 @pytest.fixture

@@ -86,14 +86,11 @@ def test_the_same_bytes_on_any_executor(scenario: Scenario, alone: str) -> None:
         assert told(scenario, workers=threads) == alone
 
 
-def test_dask_gives_the_same_bytes(scenario: Scenario, alone: str) -> None:
-    distributed = pytest.importorskip("distributed", reason="needs Dask: pip install 'simcluster[dask]'")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        address = cluster.scheduler_address.replace("tcp://", "dask://")
-        assert told(scenario, workers=address) == alone
-        both = {"as it is": scenario, "none": {"run.spares.warm": 0}}
-        there, here = (compare_policies(both, played=20, workers=workers) for workers in (address, 1))
-        assert there.to_dict() == here.to_dict()
+def test_dask_gives_the_same_bytes(scenario: Scenario, alone: str, dask_address: str) -> None:
+    assert told(scenario, workers=dask_address) == alone
+    both = {"as it is": scenario, "none": {"run.spares.warm": 0}}
+    there, here = (compare_policies(both, played=20, workers=workers) for workers in (dask_address, 1))
+    assert there.to_dict() == here.to_dict()
 
 
 def test_advice_is_the_same_on_processes(scenario: Scenario) -> None:

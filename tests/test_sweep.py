@@ -96,12 +96,9 @@ def test_any_executor_gives_the_serial_rows_to_the_bit() -> None:
     assert good["step_time_s"] == simcluster.simulate(simcluster.load("tiny_3d", changes)).step_time
 
 
-def test_dask_gives_the_serial_rows_to_the_bit() -> None:
-    distributed = pytest.importorskip("distributed", reason="needs Dask: pip install 'simcluster[dask]'")
+def test_dask_gives_the_serial_rows_to_the_bit(dask_address: str) -> None:
     serial = sweep("tiny_3d", VARY)
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        address = cluster.scheduler_address.replace("tcp://", "dask://")
-        pd.testing.assert_frame_equal(sweep("tiny_3d", VARY, executor=address), serial, check_exact=True)
+    pd.testing.assert_frame_equal(sweep("tiny_3d", VARY, executor=dask_address), serial, check_exact=True)
 
 
 def test_a_variant_that_kills_its_process_is_a_row_and_the_rest_go_on() -> None:
