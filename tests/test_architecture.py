@@ -57,6 +57,14 @@ def statements(module: str) -> tuple[ast.AST, ...]:
     return tuple(todo)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _trees_are_let_go() -> Iterator[None]:
+    """They are most of what a worker holds, and the garbage collector would go through them for the rest of the suite."""
+    yield
+    for each in (tree, nodes, statements):
+        each.cache_clear()
+
+
 def at_the_top(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     """The imports that run when the module is imported: none in functions, none for types alone."""
     todo = [node]
