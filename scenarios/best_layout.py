@@ -25,8 +25,9 @@ SPACE = {
 def main() -> None:
     """Print the best layouts, and what the first of them gains."""
     found = simcluster.plan(JOB, vary=SPACE, top=2)
-    table = found.table[["parallel.tp", "parallel.pp", "parallel.dp", "step_time_s", "mfu"]]
-    print(table.assign(memory_gb=found.table["planned_memory_bytes"] / 1e9).round(3).to_string(index=False), "\n")
+    fits = found.table[found.table["leaves_headroom"]]
+    table = fits[["parallel.tp", "parallel.pp", "parallel.dp", "step_time_s", "mfu"]]
+    print(table.assign(memory_gb=fits["planned_memory_bytes"] / 1e9).round(3).to_string(index=False), "\n")
     best, own = found.best[0], simcluster.simulate(JOB).step_time
     print(
         f"Best: tp {best.layout.tp}, pp {best.layout.pp}, dp {best.layout.dp}, {best.step_time:.3f} s a step; "

@@ -144,15 +144,19 @@ class Found(Shown):
         changes = tuple(overrides(self.base, self.best[0].layout).items())
         return from_document(self.base.document(), changes)
 
+    def _place(self, one: Ranked) -> tuple[bool, float, Layout]:
+        """Where a layout stands in a table."""
+        return one.memory > self.capacity, one.score, one.layout
+
     @property
     def table(self) -> pd.DataFrame:
         """A row for each layout that was played, best first: its values, score and numbers, and whether it leaves the
-        headroom free."""
+        headroom free; those that do not come last."""
         import pandas as pd
 
         rows = []
         shown = {id(each) for each in (*self.best, *self.tight, *self.front)}
-        for each in sorted((*self.best, *self.others, *self.tight), key=lambda one: (one.score, one.layout)):
+        for each in sorted((*self.best, *self.others, *self.tight), key=self._place):
             values = {
                 path: ",".join(value) if isinstance(value, list) else value
                 for path, value in each.layout.values().items()
