@@ -108,7 +108,7 @@ class Parser(argparse.ArgumentParser):
             from simcluster.scenario.paths import homes, is_section  # heavy: only for a mistake
 
             if self.reads_scenarios and is_section(name[2:]):
-                return f"; {name[2:]} is a section of the scenario: give {name}.KEY VALUE or {name[2:]}=VALUE"
+                return f"; the section {name[2:]} of a scenario is changed by {name}.KEY or {name[2:]}=VALUE"
             places = homes(name) if len(name) > 3 else []
             if not self.reads_scenarios:  # the document is a topology
                 places = [each.removeprefix("cluster.") for each in places if each.startswith("cluster.")]

@@ -82,13 +82,9 @@ class Document:
 def read_document(path: str | Path) -> Document:
     """The mapping in a YAML file, or in standard input (``-``); InputError for anything else that a path leads to."""
     path = Path(path)
-    return parse_document(_read_text(path), source=_STDIN if str(path) == STDIN else _told(path), folder=path.parent)
-
-
-def _told(path: Path) -> str:
-    """What errors call a file: its path; one that ships by its name, wherever the package is installed."""
-    ships = any(path.parent == shipped_folder(kind) for kind in ("scenarios", "topologies"))
-    return f"shipped {path.name}" if ships else str(path)
+    ships = path.parent in map(shipped_folder, ("scenarios", "topologies"))  # wherever the package is installed
+    source = _STDIN if str(path) == STDIN else f"shipped {path.name}" if ships else str(path)
+    return parse_document(_read_text(path), source=source, folder=path.parent)
 
 
 def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".") -> Document:
