@@ -59,7 +59,7 @@ def statements(module: str) -> tuple[ast.AST, ...]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _trees_are_let_go() -> Iterator[None]:
-    """They are most of what a worker holds, and the garbage collector would go through them for the rest of the suite."""
+    """They are most of what a worker holds; the garbage collector would go through them for the rest of the suite."""
     yield
     for each in (tree, nodes, statements):
         each.cache_clear()
