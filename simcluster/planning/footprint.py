@@ -126,9 +126,11 @@ def activation_peak(
             order = _visits(blocks, schedule, slices, stage, action)
             known[action.kind, action.chunk] = profile(blocks, order, split=action.kind in ("I", "W"))
     row = schedule.rows[stage]
+    if not offload.activations:
+        return peak_of_row([known[action.kind, action.chunk] for action in row])
     goes: dict[int, float] = {}  # bytes that leave behind an action, by its place, and that are back before it
     comes: dict[int, float] = {}
-    for trip in trips(row, schedule.fused_at(stage), offload.ahead) if offload.activations else ():
+    for trip in trips(row, schedule.fused_at(stage), offload.ahead):
         size = offload.activations * offload.kept(slices.of(schedule.slice_of(stage, row[trip.out].chunk)))
         goes[trip.gone + 1] = goes.get(trip.gone + 1, 0.0) + size
         comes[trip.call + 1] = comes.get(trip.call + 1, 0.0) + size

@@ -48,8 +48,13 @@ class OwnedParameters:
 def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameters:
     """What a rank holds of these layers."""
     found = OwnedParameters()
+    known: dict[bool, OwnedParameters] = {}  # all layers with experts are alike, and all without
     for layer in layers:
-        found += OwnedParameters(layer_parameters_per_tp_rank(model, plan.tp, layer)) + _experts(model, plan, layer)
+        kind = model.has_experts(layer)
+        if kind not in known:
+            shared = OwnedParameters(layer_parameters_per_tp_rank(model, plan.tp, layer))
+            known[kind] = shared + _experts(model, plan, layer)
+        found += known[kind]
     return found
 
 

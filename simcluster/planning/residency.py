@@ -197,31 +197,40 @@ class MemoryProfile(NamedTuple):
 
 def profile(blocks: Residencies, order: Sequence[Visit], *, split: bool) -> MemoryProfile:
     """One pass, visit after visit."""
-    known = {visit: blocks.of(visit.block, visit.layer).changes(visit.phase, split=split) for visit in order}
+    known: dict[tuple[int, Phase], tuple[MemoryChange, ...]] = {}  # layers alike share one Residency
     activations = other = 0.0
-    peak = Level(0.0, 0.0)
+    peak, most = Level(0.0, 0.0), 0.0
     for visit in order:
-        for change in known[visit]:
+        own = blocks.of(visit.block, visit.layer)
+        name = id(own), visit.phase
+        changes = known.get(name)
+        if changes is None:
+            changes = known[name] = own.changes(visit.phase, split=split)
+        for change in changes:
             if change.pool == "activations":
                 activations += change.start
             else:
                 other += change.start
-        peak = max(peak, Level(activations, other), key=lambda level: level.total)
-        for change in known[visit]:
+        if activations + other > most:
+            peak, most = Level(activations, other), activations + other
+        for change in changes:
             if change.pool == "activations":
                 activations += change.end
             else:
                 other += change.end
-    peak = max(peak, Level(activations, other), key=lambda level: level.total)
+    if activations + other > most:
+        peak = Level(activations, other)
     return MemoryProfile(peak, activations)
 
 
 def peak_of_row(row: Iterable[MemoryProfile]) -> Level:
     """The highest level while a stage does one pass after the other."""
-    held = 0.0
+    held = most = 0.0
     found = Level(0.0, 0.0)
-    for each in row:
-        if held + each.peak.total > found.total:
-            found = Level(held + each.peak.activations, each.peak.other)
-        held += each.left
+    for peak, left in row:
+        activations, other = peak
+        if held + (activations + other) > most:
+            found = Level(held + activations, other)
+            most = found.total
+        held += left
     return found
