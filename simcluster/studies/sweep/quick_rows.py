@@ -7,6 +7,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
+from simcluster.scenario.measurements import no_longer_measured
 from simcluster.scenario.scenario import Scenario, Variant, load, scenario_path
 from simcluster.scenario.short_forms import schedule_alone
 from simcluster.schedules import SCHEDULES
@@ -49,14 +50,17 @@ def changed(variant: Variant) -> Scenario:
     shared = isinstance(variant.base.what, str) and not variant.base.fixed
     if shared and plain and all(len(path) == 2 and path[0] in SECTIONS for path in paths):
         try:
-            return _changed(_base(str(variant.base.what)), schedule_alone(list(variant.changes)))
+            return _changed(*_base(str(variant.base.what)), list(variant.changes))
         except (InputError, ValueError):
             pass  # is said in full below
     return variant.scenario()
 
 
-def _changed(sections: dict[str, Any], changes: list[tuple[str, Any]]) -> Scenario:
-    found = dict(sections)
+def _changed(sections: dict[str, Any], written: dict[str, Any], given: list[tuple[str, Any]]) -> Scenario:
+    found, changes = dict(sections), schedule_alone(given)
+    if (measured := found["measured"]) is not None:
+        told = no_longer_measured({"measured": measured.model_dump(exclude_none=True)}, written, given)
+        found["measured"] = type(measured)(**told["measured"])
     for name in dict.fromkeys(path.partition(".")[0] for path, _ in changes):
         own = found[name]
         values = {field: getattr(own, field) for field in type(own).model_fields}
@@ -66,11 +70,12 @@ def _changed(sections: dict[str, Any], changes: list[tuple[str, Any]]) -> Scenar
 
 
 @lru_cache(maxsize=4)
-def _base(what: str) -> dict[str, Any]:
-    """The base's sections; dp as it is written, so that it follows from the others where it is left out."""
+def _base(what: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The base's sections, dp as it is written, so that it follows from the others where it is left out; and the
+    document that they are from."""
     base = load(what)
-    written = read_document(scenario_path(what)).data.get("parallel", {})
+    written = read_document(scenario_path(what)).data
     sections = {name: getattr(base, name) for name in Scenario.model_fields}
-    if not {"dp", "data_parallel_size"} & set(written):
+    if not {"dp", "data_parallel_size"} & set(written.get("parallel", {})):
         sections["parallel"] = base.parallel.model_copy(update={"dp": 0})
-    return sections
+    return sections, written
