@@ -211,7 +211,7 @@ def test_command_names_what_refuses_the_counts(capsys: pytest.CaptureFixture[str
 def test_command_saves_and_loads_csv(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = tmp_path / "mine.csv"
     assert main(["schedule", "zb-v", "--stages", "4", "--microbatches", "8", "--csv", str(target)]) == 0
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == f"wrote {target}\n"
     assert main(["schedule", str(target), "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["schedule"], document["makespan"]) == ("mine.csv", 25.5)

@@ -43,7 +43,7 @@ def outcome(command: str) -> str:
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(planning, "plan_job", stop),
-        mock.patch("simcluster.studies.search.plan.Frontier", stop),  # a search bounds thousands of layouts before
+        mock.patch("simcluster.studies.search.plan.AnytimeSearch", stop),  # a search bounds thousands of layouts before
     ):
         try:
             done = run_in(Path(folder), command, paint=False)
