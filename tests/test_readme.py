@@ -187,7 +187,7 @@ def test_the_cookbook_answers_eight_questions() -> None:
     page = played.PAGES[1]
     headings = re.findall(r"^## ([a-h])\. ", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert "".join(headings) == "abcdefgh"
-    assert len({block.study for block in played.blocks_of(page)} - {None}) == 7  # one is a trace of one's own
+    assert len({block.study for block in played.blocks_of(page)} - {None}) == 8  # one is a trace of one's own
 
 
 def test_python_in_the_pages_uses_public_names() -> None:
