@@ -29,6 +29,17 @@ def small_entry(**sections: Any) -> Entry:
     return entry_of_result(simulate(scenario), origin="tiny.yaml")
 
 
+def other_entry() -> Entry:
+    """The same model on as many GPUs with tensor parallelism, and no slow GPU: to be put beside the small one."""
+    scenario = tiny_scenario(
+        name="tiny",  # type: ignore[arg-type]
+        cluster={"topology": "flat", "gpus": 4},
+        parallel={"tp": 2, "pp": 2},
+        training={"global_batch": 8},
+    )
+    return entry_of_result(simulate(scenario), name="tensor parallel")
+
+
 def large_entry(ranks: int, spans_of_rank: int) -> Entry:
     """The small run with a timeline of so many spans, half of them on a communication stream, as a real step has."""
     return replace(small_entry(), spans=many_spans(ranks, spans_of_rank), weights={})

@@ -17,7 +17,7 @@ import pytest
 from conftest import tiny_scenario
 from hypothesis import given
 from hypothesis import strategies as st
-from report_pages import many_spans, small_entry
+from report_pages import many_spans, other_entry, small_entry
 from test_gantt import _MISSING_CONE, lab
 
 from simcluster.base.errors import InputError
@@ -75,10 +75,7 @@ def entry() -> Entry:
 
 @pytest.fixture(scope="module")
 def other() -> Entry:
-    scenario = tiny_scenario(
-        name="tiny", cluster={"topology": "flat", "gpus": 4}, parallel={"tp": 2, "pp": 2}, training={"global_batch": 8}
-    )
-    return entry_of_result(simulate(scenario), name="tensor parallel")
+    return other_entry()
 
 
 def data_of(text: str) -> dict:

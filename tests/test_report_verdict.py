@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from conftest import tiny_scenario
-from report_pages import small_entry
+from report_pages import other_entry, small_entry
 
 from simcluster.base.units import format_seconds
-from simcluster.show.report import Entry, entry_of_result, page
+from simcluster.show.report import Entry, page
 from simcluster.show.report.verdict import verdict
-from simcluster.simulate import simulate
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +19,7 @@ def entry() -> Entry:
 
 @pytest.fixture(scope="module")
 def other() -> Entry:
-    scenario = tiny_scenario(
-        name="tiny", cluster={"topology": "flat", "gpus": 4}, parallel={"tp": 2, "pp": 2}, training={"global_batch": 8}
-    )
-    return entry_of_result(simulate(scenario), name="tensor parallel")
+    return other_entry()
 
 
 def test_one_run_where_the_time_went_what_helps_and_whether_it_fits(entry: Entry) -> None:
