@@ -104,15 +104,15 @@ def load_profiles(
         read = [worked(profile, steps) for profile in read_exports(files, notes)]
     else:
         read = read_ranks(files, steps, workers, progress)
-    parts = {id(each.profile): each.steps for each in read}
     profiles = _ranked([each.profile for each in read], notes)
+    parts = {each.profile.rank: each.steps for each in read}
     return _job_of(profiles, parts, steps, Path(path).name.partition(".")[0] or "profiles", notes)
 
 
 def job_of(profiles: Sequence[RankProfile], steps: Sequence[int] | None, *, name: str, notes: list[str]) -> ProfiledJob:
     """As ``load_profiles``, of profiles in memory, by rank."""
     read = [worked(each, steps) for each in profiles]
-    parts = {id(each.profile): each.steps for each in read}
+    parts = {each.profile.rank: each.steps for each in read}
     return _job_of([each.profile for each in read], parts, steps, name, notes)
 
 
@@ -124,7 +124,7 @@ def _job_of(
     name: str,
     notes: list[str],
 ) -> ProfiledJob:
-    """A job of profiles and what each rank did in each step, by the profile's ``id``."""
+    """A job of profiles and what each rank did in each step, by the rank."""
     _check(profiles, notes)
     by_step = steps_of(profiles, notes)
     by_step = _chosen(by_step, steps, name)
@@ -132,7 +132,7 @@ def _job_of(
     shift = _shift(profiles, by_step, matched, notes)
     graphs = []
     for step, meet in matched.items():
-        own = {profile.rank: parts[id(profile)][step] for profile in profiles}
+        own = {profile.rank: parts[profile.rank][step] for profile in profiles}
         graphs.append(rebuild(step, own, by_step[step], meet, shift, on_device=profiles[0].on_device))
     _note_collectives(profiles, notes)
     _note_assumptions(profiles, graphs, notes)
