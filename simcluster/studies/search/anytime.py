@@ -245,18 +245,19 @@ class AnytimeSearch:
 
     def _note(self, number: int, row: Row, frontier: Frontier | None, ranking: Ranking) -> None:
         candidate = self._under_way.pop(number)
+        if row["status"] == "later":
+            assert candidate is not None
+            assert frontier is not None
+            self.whole[number] = self.known.score(candidate.layout, row[BOUND])
+            frontier.raise_bound(candidate, self.whole[number])
+            frontier.put_back(candidate)
+            return
         if number == self._own_number:
             self.own = row
         if number == _OWN:
             return
         if BOUND in row:
             self.whole[number] = self.known.score(self.known.layouts[number], row[BOUND])
-        if row["status"] == "later":
-            assert candidate is not None
-            assert frontier is not None
-            frontier.raise_bound(candidate, self.whole[number])
-            frontier.put_back(candidate)
-            return
         if row["status"] == "ok":
             self.player.rows[number] = {name: value for name, value in row.items() if name != BOUND}
             ranking.add(self.score(number), number)

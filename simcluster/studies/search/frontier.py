@@ -97,7 +97,6 @@ class Frontier:
     def __init__(self, known: BoundCache, capacity: float, above: float = 0.0) -> None:
         self._known, self._capacity, self._above = known, capacity, above
         fitting = [number for number, floor in enumerate(known.floors) if floor <= capacity]
-        self.without_room = len(known.floors) - len(fitting)
         self._heap = [(*known.first(number), number) for number in fitting]
         heapq.heapify(self._heap)
         self._possible: dict[int, None] = {}  # those that are known to fit, and to be legal
