@@ -126,7 +126,7 @@ class CheckpointPattern:
         whole = np.floor(at / self.period).astype(np.int64)
         rest = at - whole * self.period
         early = rest < 0  # rounding
-        if not early.any():
+        if not np.count_nonzero(early):
             return whole, rest
         return np.where(early, whole - 1, whole), np.where(early, rest + self.period, rest)
 

@@ -35,6 +35,7 @@ class Laws:
         causes, others = run.causes, 2
         names = len(causes) + others
         self.stops = np.array([cause.stops for cause in causes] + [True] * others)
+        self.all_stop = bool(self.stops.all())
         self.survives = np.array([cause.survives for cause in causes] + [0] * others)
         self.detect = LawOfEach("detect", [cause.detect for cause in causes] + [NOW] * others)
         self.restart = [

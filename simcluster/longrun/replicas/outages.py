@@ -95,7 +95,7 @@ class OutagesOfRuns:
                 lacks[chosen] |= out > self.run.spares.count
                 if self.pool.made_ready:
                     job.spend(self.pool.ready(out, machines), "waiting", chosen)
-        if lacks.any():
+        if np.count_nonzero(lacks):
             self._wait(job, lacks.nonzero()[0])
 
     def _repairs(self, job: Standing, leaves: Ints, machines: int, causes: Sequence[int]) -> tuple[Ints, Floats]:
@@ -169,5 +169,5 @@ class OutagesOfRuns:
             if part.exposed:
                 used += spent
                 goes_on &= spent >= wanted
-        if used.any():
+        if np.count_nonzero(used):
             self.hazards.load(job.who, used)

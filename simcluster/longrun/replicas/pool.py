@@ -36,7 +36,9 @@ class Pool:
         everyone = np.arange(len(who))
         for repair in repairs:
             place = rows.argmin(axis=0)
-            rows[place, everyone] = self.back[place, who] = self._served(who, at, repair)
+            rows[place, everyone] = served = self._served(who, at, repair)
+            if rows is not self.back:
+                self.back[place, who] = served
         return out
 
     def _rows(self, who: Ints) -> Floats:

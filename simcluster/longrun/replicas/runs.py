@@ -54,7 +54,7 @@ class _Runs:
     def play(self) -> None:
         """To the end of all."""
         state = self.state
-        while state.alive.any():
+        while np.count_nonzero(state.alive):  # of a few truths it is five times as fast as any()
             nominal, instant = self._nominal(), self._instant()
             reached = np.maximum(0.0, nominal - state.at)
             if self.paced:
@@ -63,7 +63,7 @@ class _Runs:
             left = np.minimum(reached, clock)
             passed = np.where(state.alive, np.minimum(self.hazards.until(), left), 0.0)
             at = state.at + (passed / self.spells.worst if self.paced else passed)
-            if (passed < left).all():  # in every run something strikes first
+            if np.count_nonzero(passed < left) == state.count:  # in every run something strikes first
                 self._advance(passed, at)
                 struck, number = self._on_strike(state.alive.nonzero()[0])
                 self._stop(struck[:0], at[:0], struck, number)
@@ -71,7 +71,7 @@ class _Runs:
             by_clock: Bools = state.alive & (clock <= passed)
             by_work: Bools = state.alive & ~by_clock & (reached <= passed)
             self._advance(passed, np.where(by_work, nominal, at))
-            if by_clock.any():
+            if np.count_nonzero(by_clock):
                 state.now = np.where(by_clock, np.maximum(state.now, instant), state.now)
                 self._on_clock(by_clock.nonzero()[0])
             planned, target = self._on_work(by_work.nonzero()[0])
@@ -170,8 +170,10 @@ class _Runs:
                     self.outages.retired[state.place(retired, cause)] = True
         self.hazards.look(who, column)
         state.strikes[place] += 1
+        if state.laws.all_stop:
+            return who, number
         stops = state.laws.stops[number]
-        if stops.all():
+        if np.count_nonzero(stops) == len(stops):
             return who, number
         for each in np.unique(number[~stops]):
             self._disturb(who[number == each], int(each))

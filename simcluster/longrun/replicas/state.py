@@ -27,6 +27,7 @@ class RunsState:
         self.names, self.laws = names_of(run), Laws(run)
         self.end_at, self.goal_at = run.end_at, run.goal_at
         self.last = int(run.goal // run.pattern.steps) if np.isfinite(run.goal) else None
+        self.width = np.int64(self.count)
         cells = len(self.names) * self.count
         self.now, self.at = np.zeros(self.count), np.zeros(self.count)
         self.held = np.zeros((2, self.count))
@@ -39,7 +40,7 @@ class RunsState:
 
     def place(self, who: Ints, number: Ints | int) -> Ints:
         """Where a cause of these runs stands in what is flat."""
-        return who + number * np.int64(self.count)
+        return who + number * self.width
 
     def uniform(self, name: str, what: str, occurrence: Ints, draws: int, who: Ints) -> Floats:
         """Numbers for that occurrence of each, shape (runs, draws)."""
