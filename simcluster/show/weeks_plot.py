@@ -53,9 +53,10 @@ def weeks(training: PlayedRun | PlayedStages, title: str = "") -> Figure:
     axes = figure.add_axes((left / _WIDTH, _FOOT / height, 1 - (left + _RIGHT) / _WIDTH, _ROW * count / height))
     length = float(boxes["end_s"].max())
     unit, name = (DAY, "days") if length > 2 * DAY else (3600.0, "hours")
+    axes.set_xlim(0, length / unit)  # before what is drawn, whose own limits would be looked for each time
+    axes.set_ylim(count - 0.42, -0.6)
     _draw_boxes(axes, boxes, unit)
     marked = _draw_outages(axes, rows.outages, unit)
-    axes.set_xlim(0, length / unit)
     bar_rows(axes, rows.names, f"time within the week ({name})")
     axes.set_ylim(count - 0.42, -0.6)
     axes.spines[["left"]].set_visible(False)
@@ -69,15 +70,19 @@ def weeks(training: PlayedRun | PlayedStages, title: str = "") -> Figure:
 
 def _draw_boxes(axes: Axes, boxes: pd.DataFrame, unit: float) -> None:
     """Training first, all along: what has no room for a pixel of its own lies on it."""
+    what, row = boxes["what"].to_numpy(object), boxes["row"].to_numpy(np.float64)
+    begun, ended = boxes["begin_s"].to_numpy(np.float64) / unit, boxes["end_s"].to_numpy(np.float64) / unit
     for fate, (words, colour) in LOOKS.items():
-        rows = boxes[boxes["what"] == fate]
+        mine = what == fate
+        begin, end, top = begun[mine], ended[mine], row[mine]
         if fate == "productive":
-            rows = boxes.groupby("row", as_index=False).agg(begin_s=("begin_s", "min"), end_s=("end_s", "max"))
-        begin, end = (rows[name].to_numpy(np.float64) / unit for name in ("begin_s", "end_s"))
-        top = rows["row"].to_numpy(np.float64) + _BAR[0]
-        corners = [(begin, top), (end, top), (end, top + _BAR[1]), (begin, top + _BAR[1])]
+            firsts = np.flatnonzero(np.diff(row, prepend=-1.0))
+            begin, end, top = begun[firsts], ended[np.append(firsts[1:], len(row)) - 1], row[firsts]
+        low = top + _BAR[0]
+        corners = [(begin, low), (end, low), (end, low + _BAR[1]), (begin, low + _BAR[1])]
         paths = np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)
-        axes.add_collection(PolyCollection(list(paths), facecolor=colour, linewidth=0, label=words))
+        drawn = PolyCollection(paths, facecolor=colour, linewidth=0, label=words)  # type: ignore[arg-type]  # an array is drawn at once
+        axes.add_collection(drawn, autolim=False)
 
 
 def _draw_outages(axes: Axes, outages: pd.DataFrame, unit: float) -> list[Line2D]:
