@@ -212,7 +212,9 @@ def test_the_shipped_table_is_what_the_command_writes(tmp_path: Path, monkeypatc
     out = tmp_path / "table.yaml"
     names = [str(STUDIES / f"{name}.yaml") for name in ("fms_fsdp", "bloom_prequel")]
     reports = validate_studies([load_study(name) for name in names])
-    monkeypatch.setattr("simcluster.cli.validate.validate_studies", lambda *_, **__: reports)
+    monkeypatch.setattr(
+        "simcluster.cli.validate.validate_studies", lambda *_, ended, **__: [ended(report) for report in reports]
+    )
     assert main(["validate", *names, "--residuals", str(out)]) == 0
     residuals = residuals_of(reports)
     assert len(residuals) == 7

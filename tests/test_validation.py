@@ -22,7 +22,7 @@ from simcluster.documents.expressions import name_of, parse_formula
 from simcluster.evidence.validation import load_study, overall, validate_studies
 from simcluster.evidence.validation.collectives import PREDICTORS, TimedCollective
 from simcluster.evidence.validation.measured import MeasuredColumn, MeasuredTime
-from simcluster.evidence.validation.reports import ScoredPoint, geometric_score, relative_score
+from simcluster.evidence.validation.reports import Report, ScoredPoint, geometric_score, relative_score
 from simcluster.evidence.validation.steps import RowTask, plan_steps
 from simcluster.evidence.validation.study import Steps
 from simcluster.evidence.validation.study_head import InlineTable
@@ -621,3 +621,53 @@ def test_measured_collectives_meet_their_aims_where_constants_were_fitted() -> N
     assert degraded[0].score is not None
     assert degraded[0].score.bias < -0.1
     assert {part.collective for part in report.parts if part.role == "held out"} >= {"all_gather", "reduce_scatter"}
+
+
+# --- long validation --------------------------------------------------------------------------------------------------
+
+
+def test_a_value_in_a_set_follows_from_the_row(write: Write) -> None:
+    sets = "tp: {sets: {'1': {parallel.tp: 1}, '2': {parallel.tp: 2, training.global_batch: {formula: 2 * batch}}}}"
+    path = write(TINY, ("tp: parallel.tp", sets), ("derive: {parallel.dp: gpus / tp}", "set: {parallel.dp: 1}"))
+    changes = [dict(task.changes) for task in tasks_of(path) if not isinstance(task, str)]
+    assert [change["parallel.tp"] for change in changes] == [1, 2, 2, 2]
+    path = write(TINY, ("tp: parallel.tp", sets.replace("2 * batch", "2 * batches")))
+    with pytest.raises(InputError, match=r"no column 'batches'; did you mean 'batch'"):
+        tasks_of(path)
+
+
+def test_a_study_that_was_stopped_goes_on_and_says_the_same(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = write(TINY, name="one.yaml"), write(TINY, ("name: tiny", "name: other"), name="two.yaml")
+    files, store, played = [load_study(first), load_study(second)], tmp_path / "kept.db", []
+    whole = validate_studies(files)
+    answer = RowTask.played
+
+    def counted(task: RowTask) -> object:
+        played.append(task)
+        if len(played) == 5:
+            raise KeyboardInterrupt
+        return answer(task)
+
+    monkeypatch.setattr(RowTask, "played", counted)
+    ended: list[Report] = []
+    with pytest.raises(KeyboardInterrupt):
+        validate_studies(files, store=store, ended=ended.append)
+    assert [report.study.name for report in ended] == ["tiny"]  # told as soon as it was there
+    again = validate_studies(files, store=store)
+    assert [report.to_dict() for report in again] == [report.to_dict() for report in whole]
+    assert len(played) == 5  # the other study asks for the same runs, which are there
+    write(TINY, ("0.001]\n    - [two", "0.004]\n    - [two"), ("hidden_size: 256", "hidden_size: 512"), name="one.yaml")
+    validate_studies([load_study(first)], store=store)
+    assert len(played) == 8  # nothing of another model
+
+
+def test_how_long_it_will_take_is_known_after_one_row_of_each_study(write: Write) -> None:
+    told = []
+    files = [load_study(write(TINY, ("name: tiny", f"name: {name}"), name=f"{name}.yaml")) for name in ("a", "b")]
+    validate_studies(files, progress=lambda name, done, rows, left: told.append((name, done, rows, left)))
+    assert [each[:3] for each in told[:2]] == [("one row of each study", 1, 2), ("one row of each study", 2, 2)]
+    left = [each[3] for each in told[2:]]
+    assert None not in left[:-1]
+    assert left[-1] == 0.0

@@ -90,9 +90,15 @@ class Store:
     def rows(self, keys: Iterable[str]) -> Iterator[dict[str, Any]]:
         """The rows of these keys, in their order; all of them are there."""
         for key in keys:
-            with self._complaints():
-                found = self._file.execute("SELECT row FROM rows WHERE key=?", (key,)).fetchone()
-            yield json.loads(found[0])
+            row = self.row(key)
+            assert row is not None, key
+            yield row
+
+    def row(self, key: str) -> dict[str, Any] | None:
+        """The row of a key, if it is there."""
+        with self._complaints():
+            found = self._file.execute("SELECT row FROM rows WHERE key=?", (key,)).fetchone()
+        return json.loads(found[0]) if found else None
 
     @contextmanager
     def _complaints(self) -> Iterator[None]:

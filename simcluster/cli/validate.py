@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,10 +12,12 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.cli.signals import exit_status, stopping_signals
 from simcluster.cli.terminal import progress
 from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
 from simcluster.evidence.validation.reports import Overall, Report, Score, ScoredPart, ScoredPoint
 from simcluster.evidence.validation.residuals import covered, residuals_of, table_of, told
+from simcluster.evidence.validation.study import StudyFile
 from simcluster.show import plots
 
 _MOST_ROWS = 20  # of a study of steps without --rows
@@ -27,18 +31,45 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"--workers {args.workers}: give 1 or more")
     overrides = common.overrides_of(args)
     files = [load_study(path, overrides) for path in args.studies]
-    reports = validate_studies(files, data=data_folder(args.data), workers=args.workers, progress=_progress)
-    together = overall(reports)
-    common.answer(
-        args,
-        lambda: common.in_blocks(
-            [*(_told(each, all_rows=args.rows) for each in reports), _overall_told(together, len(reports))]
-        ),
-        lambda: {"studies": [report.to_dict() for report in reports], "overall": together.to_dict()},
-    )
+    reports: list[Report] = []
+
+    def ended(report: Report) -> None:
+        reports.append(report)
+        if args.json != "-":
+            progress()
+            print("\n".join(_told(report, all_rows=args.rows)), end="\n\n", flush=True)
+
+    folder = data_folder(args.data)
+    with stopping_signals() as signals:
+        try:
+            validate_studies(
+                files, data=folder, workers=args.workers, store=args.store, progress=_progress, ended=ended
+            )
+        except KeyboardInterrupt:
+            _stopped(args, files, reports)
+            raise SystemExit(exit_status(signals)) from None
+    _answer(args, reports)
     common.draw(args, (args.plot, lambda: plots.errors(reports)))
     if args.residuals:
         _learn(reports, args.residuals)
+
+
+def _answer(args: argparse.Namespace, reports: Sequence[Report]) -> None:
+    """What the studies come to together."""
+    together = overall(reports)
+    common.answer(
+        args,
+        lambda: "\n".join(_overall_told(together, len(reports))),
+        lambda: {"studies": [report.to_dict() for report in reports], "overall": together.to_dict()},
+    )
+
+
+def _stopped(args: argparse.Namespace, files: Sequence[StudyFile], reports: Sequence[Report]) -> None:
+    """What is there when it was stopped; nothing is learned or drawn of a part."""
+    _answer(args, reports)
+    rest = ", ".join(file.study.name for file in files[len(reports) :])
+    where = f"; {args.store} has what was played of it" if args.store else "; with --store FILE rows are kept"
+    print(f"stopped: not scored: {rest}{where}", file=sys.stderr)
 
 
 def _learn(reports: Sequence[Report], path: Path) -> None:
@@ -50,8 +81,13 @@ def _learn(reports: Sequence[Report], path: Path) -> None:
     path.write_text(told(table_of(residuals), covered(residuals), command), encoding="utf-8")
 
 
-def _progress(name: str, done: int, rows: int) -> None:
-    progress(f"{name}: row {done} of {rows}" if done < rows else "")
+def _progress(name: str, done: int, rows: int, left: float | None) -> None:
+    words = "" if left is None or math.isnan(left) else f", about {_about(left)} left"
+    progress(f"{name}: run {done} of {rows}{words}")
+
+
+def _about(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
 
 
 # --- a study for people -----------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -11,14 +13,14 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.processes import context
 from simcluster.evidence.validation.collectives import report_collectives
+from simcluster.evidence.validation.played_rows import PlayedRows, Progress
 from simcluster.evidence.validation.reports import Report, StudyPlan
 from simcluster.evidence.validation.schedules import plan_schedules
 from simcluster.evidence.validation.steps import plan_steps, report_memory
+from simcluster.evidence.validation.stored import StoredRows
 from simcluster.evidence.validation.study import StudyFile
 from simcluster.evidence.validation.tables import Missing, read_table
 
-Progress = Callable[[str, int, int], object]
-"""Called with a study's name, how many of its rows are done, and how many there are."""
 Runner = Callable[[Sequence[Any]], Iterable[Any]]
 """Tasks to their answers, in order."""
 
@@ -28,16 +30,24 @@ def validate_studies(
     *,
     data: Path | None = None,
     workers: int = 1,
-    progress: Progress = lambda name, done, rows: None,
+    store: Path | None = None,
+    progress: Progress = lambda name, done, rows, left: None,
+    ended: Callable[[Report], object] = lambda report: None,
 ) -> list[Report]:
-    """The report of every study, in order.
+    """The report of every study, in order, each given to ``ended`` when it is there.
 
-    ``data`` is the directory of measured runs.  Raises InputError, before anything is simulated, for a study whose
-    table cannot be read or lacks what the study asks for; a row that cannot be simulated is in its report.
+    ``data`` is the directory of measured runs; in ``store``, a file, rows are kept that were played, and are not played
+    again.  Raises InputError, before anything is simulated, for a study whose table cannot be read or lacks what the
+    study asks for; a row that cannot be simulated is in its report.
     """
     prepared = [_prepared(file, data) for file in files]
-    with in_workers(_play, workers) as runner:
-        return [each if isinstance(each, Report) else each.report(_played(each, runner, progress)) for each in prepared]
+    reports = []
+    with StoredRows(store) as stored, in_workers(_timed, workers) as runner:
+        rows = PlayedRows([each for each in prepared if isinstance(each, StudyPlan)], stored, runner, workers)
+        for each in prepared:
+            reports.append(each if isinstance(each, Report) else each.report(rows.of(each, progress)))
+            ended(reports[-1])
+    return reports
 
 
 _PLANS: Mapping[str, Callable[..., Report | StudyPlan]] = {
@@ -62,29 +72,24 @@ def in_workers(call: Callable[[Any], Any], workers: int) -> Iterator[Runner]:
     if workers == 1:
         yield lambda tasks: map(call, tasks)
         return
-    with ProcessPoolExecutor(workers, mp_context=context()) as pool:
-        yield lambda tasks: pool.map(call, tasks, chunksize=max(1, len(tasks) // (64 * workers)))
+    with ProcessPoolExecutor(workers, mp_context=context(), initializer=_without_interrupts) as pool:
+        try:
+            yield lambda tasks: pool.map(call, tasks, chunksize=max(1, len(tasks) // (64 * workers)))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # what nobody waits for is not begun
+            raise
 
 
-def _play(task: Any) -> Any:
-    """The answer, or the message why there is none."""
+def _without_interrupts() -> None:
+    """A terminal interrupts all of its processes; the one that began these ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _timed(task: Any) -> tuple[Any, float]:
+    """The answer, or the message why there is none; and the seconds that it took."""
+    begun = time.perf_counter()
     try:
-        return task.played()
+        return task.played(), time.perf_counter() - begun
     except InputError as problem:
-        return str(problem)
-
-
-def _played(plan: StudyPlan, runner: Runner, progress: Progress) -> list[Any]:
-    """Every row's answer, or why it has none; runs that were measured more than once are played once."""
-    found: list[Any] = list(plan.tasks)
-    tasks = {index: task for index, task in enumerate(plan.tasks) if not isinstance(task, str)}
-    alike: dict[str, list[int]] = {}
-    for index, task in tasks.items():
-        alike.setdefault(repr(task), []).append(index)
-    done, each = 0, [tasks[indices[0]] for indices in alike.values()]
-    for indices, answer in zip(alike.values(), runner(each), strict=True):
-        for index in indices:
-            found[index] = answer
-        done += len(indices)
-        progress(plan.name, done, len(tasks))
-    return found
+        return str(problem), time.perf_counter() - begun

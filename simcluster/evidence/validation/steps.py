@@ -13,11 +13,10 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import parse_formula
 from simcluster.documents.rows import Row
-from simcluster.evidence.validation.measured import positive
+from simcluster.evidence.validation.measured import StepCounts, positive
 from simcluster.evidence.validation.reports import Report, ScoredPoint, StudyPlan, report_of
-from simcluster.evidence.validation.study import Column, MemoryTable, OnScenarios, Steps, StudyFile
+from simcluster.evidence.validation.study import Column, DerivedValue, MemoryTable, OnScenarios, Steps, StudyFile
 from simcluster.evidence.validation.tables import Asked, selected
-from simcluster.planning.footprint import Facts
 from simcluster.scenario.advice import launch_note
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.likely import RunKind, kind_of
@@ -63,16 +62,16 @@ class RowTask:
         kind = kind_of(result.scenario, result.facts.model_flops)
         known = launch_note(result.scenario)  # somebody did launch what was measured
         warnings = tuple(text for text in result.warnings() if text != known)
-        return PlayedRow(times, breakdown, result.facts, warnings, kind)
+        return PlayedRow(times, breakdown, StepCounts.of(result.facts), warnings, kind)
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedRow:
-    """What is kept of a simulated row: seconds of the step and of its breakdown, facts, warnings, its kind."""
+    """What is kept of a simulated row: seconds of the step and of its breakdown, counts, warnings, its kind."""
 
     step_time: float
     breakdown: Mapping[str, float]
-    facts: Facts
+    facts: StepCounts
     warnings: tuple[str, ...]
     kind: RunKind
 
@@ -102,7 +101,16 @@ def _selected(
     """``selected``, with what makes scenarios of the rows."""
     placed = [(("columns", column), column) for column in study.columns]
     labels = [(("label", index), column) for index, column in enumerate(study.label)]
-    derived = [(("derive", path), formula) for path, formula in study.derive.items()]
+    derived: list[tuple[tuple[str | int, ...], str | None]] = [
+        (("derive", path), formula) for path, formula in study.derive.items()
+    ]
+    derived += [
+        (("columns", name, "sets", word, path), value.formula)
+        for name, column in study.columns.items()
+        for word, values in (column.sets or {}).items()
+        for path, value in values.items()
+        if isinstance(value, DerivedValue)
+    ]
     return selected(file, table, [*placed, *labels, *columns], [*derived, *formulas])
 
 
@@ -131,7 +139,8 @@ def _changes(name: str, column: Column, row: Row) -> Iterator[tuple[str, Any]]:
     if known is not None and text not in known:
         raise InputError(f"the study does not say what {text!r} in column {name!r} means; it knows {listed(known)}")
     if column.sets is not None:
-        yield from column.sets[text].items()
+        for path, said in column.sets[text].items():
+            yield path, parse_formula(said.formula).value(row.by_name()) if isinstance(said, DerivedValue) else said
         return
     value: Any = cell if column.values is None else column.values[text]
     for path in column.path:

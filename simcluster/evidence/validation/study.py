@@ -30,18 +30,29 @@ from simcluster.scenario.paths import ScenarioPath
 # --- training steps ---------------------------------------------------------------------------------------------------
 
 
+class DerivedValue(Spec):
+    """A value of a scenario that follows from a row's cells."""
+
+    formula: FormulaText
+
+
+def _derived(value: object) -> object:
+    return DerivedValue.model_validate(value) if isinstance(value, dict) and set(value) == {"formula"} else value
+
+
 class Column(Spec):
     """Where a column goes.
 
     Its value is written to ``path`` (to each of them), translated by ``values`` where given, and with a ``unit`` behind
-    it where the scenario wants one; or, with ``sets``, every value stands for several paths with their values.  An
-    empty cell leaves the base scenario as it is.
+    it where the scenario wants one; or, with ``sets``, every value stands for several paths with their values, of which
+    ``{formula: gpus / 8}`` is one that depends on the row's other cells.  An empty cell leaves the base scenario as it
+    is.
     """
 
     path: Annotated[tuple[ScenarioPath, ...], ONE_OR_MORE] = ()
     values: dict[str, Any] | None = None
     unit: str | None = None
-    sets: dict[str, dict[ScenarioPath, Any]] | None = None
+    sets: dict[str, dict[ScenarioPath, Annotated[Any, BeforeValidator(_derived)]]] | None = None
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

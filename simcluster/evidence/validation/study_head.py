@@ -52,7 +52,8 @@ class InlineTable(Spec):
 class StudyHead(Spec):
     """What all studies say.
 
-    ``source`` is the paper and table, ``original`` where anybody finds it.  ``table`` is the table itself, or the name
+    ``source`` is the paper and table, ``original`` where anybody finds it, of runs that are
+    published.  ``table`` is the table itself, or the name
     of a CSV file in the directory of measured data ("x.csv"), or a path relative to the study ("./x.csv").  ``where``
     is a formula that a row must fulfil to take part.  ``assumed`` lists what the source does not say.
     """
@@ -60,7 +61,7 @@ class StudyHead(Spec):
     name: str
     about: str = ""
     source: str
-    original: str
+    original: str = ""
     table: InlineTable | str
     where: FormulaText | None = None
     assumed: tuple[str, ...] = ()

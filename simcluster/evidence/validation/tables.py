@@ -60,7 +60,8 @@ def read_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | Missing:
         return read_csv(data / table)
     else:
         why = f"{data} has no {table}"
-    return Missing(f"needs {table}: {why} (public original: {file.study.original})")
+    original = f" (public original: {file.study.original})" if file.study.original else ""
+    return Missing(f"needs {table}: {why}{original}")
 
 
 # --- what a study asks of its table -----------------------------------------------------------------------------------
