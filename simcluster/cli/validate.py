@@ -16,7 +16,7 @@ from simcluster.cli.signals import exit_status, stopping_signals
 from simcluster.cli.terminal import progress
 from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
 from simcluster.evidence.validation.reports import Overall, Report, Score, ScoredPart, ScoredPoint
-from simcluster.evidence.validation.residuals import covered, residuals_of, table_of, told
+from simcluster.evidence.validation.residuals import residuals_of, told
 from simcluster.evidence.validation.study import StudyFile
 from simcluster.show import plots
 
@@ -36,7 +36,6 @@ def run(args: argparse.Namespace) -> None:
     def ended(report: Report) -> None:
         reports.append(report)
         if args.json != "-":
-            progress()
             print("\n".join(_told(report, all_rows=args.rows)), end="\n\n", flush=True)
 
     folder = data_folder(args.data)
@@ -78,7 +77,7 @@ def _learn(reports: Sequence[Report], path: Path) -> None:
     if not residuals:
         raise InputError("--residuals: no step was simulated, so there is nothing to learn from; give studies of steps")
     command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {path}"
-    path.write_text(told(table_of(residuals), covered(residuals), command), encoding="utf-8")
+    common.write_text(path, told(residuals, command))
 
 
 def _progress(name: str, done: int, rows: int, left: float | None) -> None:

@@ -38,8 +38,9 @@ _FAR = 2.0  # times beyond what was validated
 class RunKind:
     """What of a run decides how well it is predicted.
 
-    ``generation`` of the GPU ("": none of those validated), ``sharding`` "FSDP" (ZeRO 3) or "Megatron" (all else),
-    ``length`` of its kernels, "short" or "long"; ``beyond``: what it has that no validated step had.
+    ``generation`` of the GPU ("": none of those validated), ``sharding`` "FSDP" (ZeRO 3) or "Megatron" (all else), of a
+    mixture of experts "FSDP mixture" or "Megatron mixture", ``length`` of its kernels, "short" or "long"; ``traits``:
+    what it has that most steps do not have.
     """
 
     generation: str
@@ -48,7 +49,7 @@ class RunKind:
     gpus: int
     hidden: int
     sequence: int
-    beyond: tuple[str, ...] = ()
+    traits: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -103,23 +104,24 @@ def kind_of(scenario: Scenario, model_flops: float) -> RunKind:
     generation = next((name for name, low, high in _GENERATIONS if low < peak < high), "")
     visits = scenario.microbatches * scenario.model.layers / scenario.parallel.pp
     layer = model_flops / scenario.gpus / visits / peak
+    sharding = "FSDP" if scenario.parallel.zero == 3 else "Megatron"
     return RunKind(
         generation,
-        "FSDP" if scenario.parallel.zero == 3 else "Megatron",
+        f"{sharding} mixture" if scenario.model.moe else sharding,
         "short" if layer < SHORT else "long",
         scenario.gpus,
         scenario.model.hidden_size,
         scenario.model.sequence_length,
-        tuple(_beyond(scenario)),
+        tuple(_traits(scenario)),
     )
 
 
-def _beyond(scenario: Scenario) -> Iterator[str]:
-    """What no study has steps of."""
+def _traits(scenario: Scenario) -> Iterator[str]:
+    """What few studies, or none, have steps of."""
     if scenario.parallel.cp > 1:
-        yield f"context parallelism (cp {scenario.parallel.cp})"
+        yield "context parallelism"
     if scenario.model.moe:
-        yield f"a mixture of {scenario.model.moe.experts} experts"
+        yield "a mixture of experts"
     if scenario.model.mla:
         yield "latent attention"
     if scenario.training.precision == "fp32":
@@ -144,7 +146,7 @@ def likely(scenario: Scenario, model_flops: float, step_time: float) -> Likely:
 def of_kind(kind: RunKind, step_time: float, table: Mapping[str, Any]) -> Likely:
     """The same by a table of groups."""
     groups = table["groups"]
-    far = (*kind.beyond, *_apart(kind, groups))
+    far = (*(each for each in kind.traits if each not in table["traits"]), *_apart(kind, groups))
     name = ANY if far else next(name for name in kind.groups if name in groups)
     group = groups[name]
     low, high = group["low"] * step_time, group["high"] * step_time

@@ -3,7 +3,8 @@
 A residual is ln(measured / predicted) of one row of a study of steps.  A group's interval goes from its quantile
 (1 - level) / 2 to the opposite one, at ranks that keep the promise for one more run of the group (split conformal
 prediction; Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005).  A study counts for
-``MOST`` rows at most, since its rows share its errors; a group needs ``FEWEST`` of them and two studies.  Pure.
+``MOST`` rows at most: its rows share its errors, and the next run is of another study (of rows in groups, Dunn,
+Wasserman and Ramdas, arXiv:1809.07441).  A group needs ``STUDIES``.  Pure.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from simcluster.evidence.validation.study import Steps
 from simcluster.scenario.likely import ANY, SPANS, RunKind, of_kind
 
 LEVEL = 0.8
-MOST = 20.0
-FEWEST = 4.0
+MOST = 4.0
+STUDIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ def table_of(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, A
         for name in each.kind.groups:
             names.setdefault(name, []).append(each)
     groups = {name: _group(rows, level) for name, rows in sorted(names.items()) if _enough(name, rows)}
-    return {"level": level, "groups": groups, "studies": _studies(residuals)}
+    traits = sorted({trait for each in residuals for trait in each.kind.traits})
+    return {"level": level, "traits": traits, "groups": groups, "studies": _studies(residuals)}
 
 
 def _studies(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
@@ -76,18 +78,33 @@ def _studies(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
     return rows
 
 
-def covered(residuals: Sequence[Residual]) -> dict[str, tuple[int, int]]:
-    """For every study how many of its rows fall into intervals learned from all other studies, and of how many."""
-    found = {}
-    for study in dict.fromkeys(each.study for each in residuals):
-        own = [each for each in residuals if each.study == study]
-        table = table_of([each for each in residuals if each.study != study])
-        inside = 0
-        for each in own:
-            expected = of_kind(each.kind, 1.0, table)
-            inside += expected.low <= math.exp(each.value) <= expected.high
-        found[study] = (inside, len(own))
-    return found
+Coverage = Mapping[str, tuple[int, int]]
+"""By name: how many rows fall into their intervals, and of how many."""
+
+
+def inside(residuals: Sequence[Residual]) -> list[bool]:
+    """Does each row fall into the interval learned from all other studies?"""
+    tables = {
+        study: table_of([each for each in residuals if each.study != study])
+        for study in dict.fromkeys(each.study for each in residuals)
+    }
+    expected = [of_kind(each.kind, 1.0, tables[each.study]) for each in residuals]
+    return [own.low <= math.exp(each.value) <= own.high for own, each in zip(expected, residuals, strict=True)]
+
+
+def by_study(residuals: Sequence[Residual], within: Sequence[bool]) -> Coverage:
+    """For every study how many of its rows are ``inside``, and of how many."""
+    return _counted([each.study for each in residuals], within)
+
+
+def by_kind(residuals: Sequence[Residual], within: Sequence[bool]) -> Coverage:
+    """The same for GPUs of a generation and a sharding."""
+    return _counted([each.kind.groups[1] for each in residuals], within)
+
+
+def _counted(names: Sequence[str], within: Sequence[bool]) -> Coverage:
+    rows, found = Counter(names), Counter(name for name, is_in in zip(names, within, strict=True) if is_in)
+    return {name: (found[name], many) for name, many in rows.items()}
 
 
 def _weights(rows: Sequence[Residual]) -> Floats:
@@ -97,7 +114,7 @@ def _weights(rows: Sequence[Residual]) -> Floats:
 
 def _enough(name: str, rows: Sequence[Residual]) -> bool:
     studies = {each.study for each in rows}
-    return name == ANY or (len(studies) > 1 and float(_weights(rows).sum()) >= FEWEST)
+    return name == ANY or len(studies) >= STUDIES
 
 
 def _group(rows: Sequence[Residual], level: float) -> dict[str, Any]:
@@ -127,19 +144,23 @@ def _quantile(values: Floats, weights: Floats, part: float) -> float:
     return float(values[order][min(int(place), len(values) - 1)])
 
 
-def told(table: Mapping[str, Any], coverage: Mapping[str, tuple[int, int]], command: str) -> str:
-    """The table as the file that ships."""
-    inside, rows = (sum(each[place] for each in coverage.values()) for place in (0, 1))
-    mean = math.fsum(own / many for own, many in coverage.values()) / len(coverage)
+def told(residuals: Sequence[Residual], command: str) -> str:
+    """The table as the file that ships, and what it is worth."""
+    table, within = table_of(residuals), inside(residuals)
+    studies, kinds = by_study(residuals, within), by_kind(residuals, within)
+    mean = math.fsum(own / many for own, many in studies.values()) / len(studies)
     lines = [
         "# Where measured step times were, as factors on predicted ones, for groups of validated runs.  Made by",
         f"#   {command}",
-        f"# {table['level']:.0%} intervals; with its own study left out, {inside / rows:.0%} of {rows:,} rows fall into"
-        " theirs,",
-        f"# {mean:.0%} in the mean over {len(coverage)} studies:",
-        *(f"#   {study}: {own} of {many}" for study, (own, many) in coverage.items()),
+        f"# {table['level']:.0%} intervals; with its own study left out, {sum(within) / len(within):.0%} of"
+        f" {len(within):,} rows fall into theirs,",
+        f"# {mean:.0%} in the mean over {len(studies)} studies; by kind of run:",
+        *(f"#   {kind}: {own / many:.0%} of {many}" for kind, (own, many) in sorted(kinds.items())),
+        "# by study:",
+        *(f"#   {study}: {own} of {many}" for study, (own, many) in studies.items()),
         "",
         f"level: {table['level']}",
+        f"traits: [{', '.join(table['traits'])}]",
         "groups:",
     ]
     for name, group in table["groups"].items():

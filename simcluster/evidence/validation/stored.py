@@ -74,5 +74,5 @@ def _bytes_of(folder: Path, value: object) -> str:
 
 
 def _read(row: Mapping[str, Any]) -> PlayedRow:
-    kind = RunKind(**{**row["kind"], "beyond": tuple(row["kind"]["beyond"])})
+    kind = RunKind(**{**row["kind"], "traits": tuple(row["kind"]["traits"])})
     return PlayedRow(row["step_time"], row["breakdown"], StepCounts(**row["facts"]), tuple(row["warnings"]), kind)

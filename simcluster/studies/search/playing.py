@@ -108,8 +108,7 @@ class LayoutPlayer:
 
     def stored(self, layout: Layout | None) -> Row | None:
         """What the store has of a layout; of the scenario's own for None."""
-        key = self._key(layout)
-        return next(self.store.rows([key])) if self.store.done([key]) else None
+        return self.store.row(self._key(layout))
 
     def keep(self, layout: Layout | None, row: Row) -> None:
         """A row that is finished; it takes the place of one that was there."""
