@@ -5,7 +5,7 @@ Rules between fields read these (``rules``); ``scenario`` has the checked docume
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated
 
 from pydantic import AliasChoices, Field
@@ -34,6 +34,12 @@ from simcluster.scenario.sections import (
 from simcluster.topology import AnyTopology, Cluster
 
 
+@lru_cache(maxsize=4)
+def _built(topology: AnyTopology) -> Cluster:
+    """The cluster of a topology: scenarios that differ in other things share it, with the routes that it has found."""
+    return topology.build()
+
+
 class ClusterSpec(Spec):
     """What the job runs on.  In a file ``topology`` may also be a shipped name or a path, with parameters beside it.
 
@@ -52,7 +58,10 @@ class ClusterSpec(Spec):
     @cached_property
     def unscaled(self) -> Cluster:
         """The cluster without the factors, built once."""
-        return self.topology.build()
+        try:
+            return _built(self.topology)
+        except TypeError:  # a device written inline has no hash
+            return self.topology.build()
 
     @cached_property
     def built(self) -> Cluster:
