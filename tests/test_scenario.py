@@ -17,6 +17,7 @@ from simcluster.documents.suggestions import near_divisors, near_multiples
 from simcluster.faults import SlowGpu, SlowLink
 from simcluster.model.transformer import Model
 from simcluster.planning.parallel import Plan
+from simcluster.scenario import fields
 from simcluster.scenario.scenario import Scenario, from_document, load, load_text
 from simcluster.scenario.sections import LONG_NAMES
 from simcluster.show.summary import summary
@@ -217,7 +218,9 @@ def test_inline_topology_and_python_objects() -> None:
 
 @pytest.mark.parametrize("overrides", [{}, {"cluster.scale.network": 2}])
 def test_a_cluster_is_built_once(overrides: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading, simulating and telling of a scenario need one; copies and other factors on its links share it."""
+    """Reading, simulating and telling of a scenario need one; copies, other factors on its links, and the next scenario
+    of its topology share it."""
+    fields._built.cache_clear()
     built: list[object] = []
     build = FlatSpec.build
 
@@ -231,7 +234,9 @@ def test_a_cluster_is_built_once(overrides: dict[str, Any], monkeypatch: pytest.
     assert summary(result)
     assert result.warnings() == result.to_dict()["warnings"]
     assert scenario.without_faults().cluster.built is scenario.cluster.built
+    assert load("tiny_dp", {**overrides, "training.micro_batch": 2}).cluster.unscaled is scenario.cluster.unscaled
     assert len(built) == 1
+    assert load("tiny_dp", {**overrides, "cluster.gpus": 8}).cluster.unscaled is not scenario.cluster.unscaled
 
 
 # --- fixes that are offered, work -----------------------------------------------------------------------------------
