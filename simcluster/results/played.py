@@ -54,13 +54,13 @@ class Run(TimedNumbers):
 
     def timeline_of(self, rank: int) -> pd.DataFrame:
         """The timeline of any rank: that of the rank which was simulated for it, under its own name and groups."""
-        first = self.ranks.start
-        frame = self.timeline[self.timeline["rank"] == self.simulated_for(rank)].reset_index(drop=True)
-        frame["rank"] = rank
-        axes = {name: name.rstrip("0123456789") for name in frame["group"].unique()}
-        names = {name: self.lowered.communicators.group_name(axis, first + rank) for name, axis in axes.items()}
-        frame["group"] = frame["group"].map(names)
-        return frame
+        own = self.spans.of_rank(self.simulated_for(rank))
+        words, group_name = list(own.words), self.lowered.communicators.group_name
+        group = np.arange(len(words))
+        for code in np.flatnonzero(np.bincount(own.group)).tolist():
+            group[code] = len(words)
+            words.append(group_name(own.words[code].rstrip("0123456789"), self.ranks.start + rank))
+        return replace(own, words=tuple(words), rank=np.full(len(own), rank), group=group[own.group]).frame()
 
     def simulated_for(self, rank: int) -> int:
         """The simulated rank that stands for any rank of the job."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -39,14 +40,24 @@ _COLLECTIVES = {
     ("dp", "all_reduce"): "grads-all-reduce",
 }
 _NAMED = {"embedding_gradients": "embedding-grads-all-reduce", "gradient_norm": "optimizer-clip-main-grad"}
-_TEXT = ("stream", "kind", "name")
-_NUMBERS = ("step", "microbatch", "chunk", "ready", "start", "end")
-"""What is looked at of spans."""
-
 Place = Callable[[int, int, int], int]
 """(microbatch, stage, chunk) -> the chunk's place in the model."""
 _Passes = dict[tuple[int, str, int, int], tuple[float, float]]
 """Begin and end by step, type, microbatch and chunk."""
+
+
+class _Span(NamedTuple):
+    """What is looked at of a span."""
+
+    stream: str
+    kind: str
+    name: str
+    step: int
+    microbatch: int
+    chunk: int
+    ready: float
+    start: float
+    end: float
 
 
 def write_trace(result: Result, path: str | Path) -> None:
@@ -103,15 +114,17 @@ def _ops(spans: pd.DataFrame) -> pd.DataFrame:
     """What a recorder would write of one rank: a pass is one op, from its first kernel to its last."""
     import pandas as pd
 
-    spans = spans[[*_TEXT, *_NUMBERS]].astype(dict.fromkeys(_TEXT, object))  # pandas' own texts are slow to go through
-    computing = (spans["stream"] == "compute") & (spans["microbatch"] >= 0)
-    phases = spans["kind"].map(lambda kind: _PHASES.get(kind, BACKWARD))
-    by_pass = spans[computing].groupby(["step", phases, "microbatch", "chunk"], sort=False)
-    found = by_pass.agg({"start": "min", "end": "max"})
-    passes: _Passes = dict(zip(found.index, found.itertuples(index=False, name=None), strict=True))
+    passes: _Passes = {}
+    rest = []
+    for span in starmap(_Span, zip(*(spans[name].tolist() for name in _Span._fields), strict=True)):
+        if span.stream == "compute" and span.microbatch >= 0:
+            key = span.step, _PHASES.get(span.kind, BACKWARD), span.microbatch, span.chunk
+            begin, end = passes.get(key, (span.start, span.end))
+            passes[key] = min(begin, span.start), max(end, span.end)
+        else:
+            rest.append(span)
     others = []
-    span: Any
-    for span in spans[~computing].itertuples():
+    for span in rest:
         if span.stream in ("tp", "cp", "ep") and span.microbatch >= 0:
             _widen(passes, span)
         else:
@@ -123,7 +136,7 @@ def _ops(spans: pd.DataFrame) -> pd.DataFrame:
     return table.assign(seq_id=table.groupby(["step", "optype"]).cumcount())
 
 
-def _widen(passes: _Passes, span: Any) -> None:
+def _widen(passes: _Passes, span: _Span) -> None:
     """A collective belongs to the pass of its microbatch that is under way, or else begins with it."""
     keys = [(span.step, phase, span.microbatch, span.chunk) for phase in (FORWARD, BACKWARD, WEIGHT)]
     known, times = [key for key in keys if key in passes], passes.__getitem__
@@ -134,7 +147,7 @@ def _widen(passes: _Passes, span: Any) -> None:
         passes[key] = min(times(key)[0], span.ready), max(times(key)[1], span.end)
 
 
-def _other(span: Any, passes: _Passes) -> tuple[object, ...]:
+def _other(span: _Span, passes: _Passes) -> tuple[object, ...]:
     """Messages, in the order of the passes that they serve; collectives from when this rank was there; the rest."""
     if span.kind in ("send", "recv"):
         kind, phase = ("forward", FORWARD) if span.name == "activation" else ("backward", BACKWARD)
