@@ -23,11 +23,13 @@ from simcluster.nccl import (
     Platform,
     bus_factor,
     choose,
+    exchange,
     load_platform,
     platform_names,
     predict,
 )
 from simcluster.nccl import constants as tuned
+from simcluster.nccl.chunks import nvls_loop
 from simcluster.nccl.platforms import Graphs
 from simcluster.nccl.tuner import bandwidth, latency
 
@@ -84,12 +86,12 @@ def test_nvls_by_hand():
 
 
 def test_nvls_tree_by_hand():
-    """Two nodes: the cap of 57.7 GB/s a channel binds; four: 45 GB/s of the network, still below its cap of 45.5."""
+    """Two nodes: the cap of 57.7 GB/s a channel binds; four: that of 45.5, below the 48 GB/s of the network."""
     two = Case("all_reduce", "nvls_tree", "Simple", 2, 8, H100)
     assert bandwidth(two) == pytest.approx(8 * 57.7e9 * 16 / 30, rel=1e-12)
     assert latency(two) == pytest.approx((25 + 2 * 20.9) * 1e-6, rel=1e-12)
     four = Case("all_reduce", "nvls_tree", "Simple", 4, 8, H100)
-    assert bandwidth(four) == pytest.approx(8 * 45e9 * 32 / 62, rel=1e-12)
+    assert bandwidth(four) == pytest.approx(8 * 45.5e9 * 32 / 62, rel=1e-12)
     assert latency(four) == pytest.approx((25 + 4 * 20.9) * 1e-6, rel=1e-12)
 
 
@@ -293,15 +295,50 @@ def test_two_gpus_do_not_use_nvls():
 
 
 def test_effective_time_by_hand():
-    """launch + latency + size / (achieved x bandwidth) + fill x size / (size + channels x 4 MiB)."""
+    """launch, 24 channels' start, latency, size / (achieved x bandwidth), and in two passes one chunk of 2 MiB more."""
     fitted = A100.effective
     found = predict(
         "all_reduce", "ring", "Simple", nodes=1, gpus_per_node=8, size=GIB, platform=A100, model="effective"
     )
     rate = 240e9 * 8 / 14
-    fill = fitted.fill * GIB / (GIB + 12 * 4 * MIB)
-    assert found.seconds == pytest.approx(fitted.launch + 56e-6 + GIB / (fitted.achieved * rate) + fill, rel=1e-12)
-    assert found.latency == pytest.approx(fitted.launch + 56e-6, rel=1e-12)
+    fixed = fitted.launch + 24 * fitted.start + 56e-6
+    chunks = 2 * 24 * 2 * MIB / (fitted.achieved * 240e9)
+    assert found.seconds == pytest.approx(fixed + GIB / (fitted.achieved * rate) + chunks, rel=1e-12)
+    assert (found.latency, found.issue) == (pytest.approx(fixed, rel=1e-12), fitted.launch)
+
+
+def test_chunks_of_nvlink_sharp_grow_with_the_call():
+    """calcCollChunking by hand for 8 H100: 16 channels x 8 GPUs x 16, 32, 64, 128 KiB a loop."""
+    case = Case("all_reduce", "nvls", "Simple", 1, 8, H100)
+    assert [nvls_loop(case, size * MIB) / MIB for size in (4, 8, 63, 64, 1023, 1024)] == [2, 4, 4, 8, 8, 16]
+    tree = {nodes: Case("all_reduce", "nvls_tree", "Simple", nodes, 8, H100) for nodes in (2, 4)}
+    assert [nvls_loop(tree[2], size * MIB) / MIB for size in (7, 8, 63, 64)] == [4, 8, 8, 16]
+    assert [nvls_loop(tree[4], size * MIB) / MIB for size in (7, 8, 64)] == [4, 8, 8]
+
+
+def test_an_older_version_chooses_by_its_tables_and_takes_the_newest_times():
+    """2.27 counts a hop of an NVLS tree 14 us where 2.30 counts 20.9, and half its network: rings from 512 MiB on."""
+    old = replace(H100, version="2.27.7")
+    for size, newest, older in ((4 * MIB, "tree", "nvls_tree"), (GIB, "nvls_tree", "ring")):
+        picked = [choose("all_reduce", nodes=4, gpus_per_node=8, size=size, platform=each) for each in (H100, old)]
+        assert [each.algorithm for each in picked] == [newest, older]
+    shape = {"nodes": 4, "gpus_per_node": 8, "size": GIB, "model": "effective"}
+    times = [predict("all_reduce", "nvls_tree", "Simple", platform=each, **shape).seconds for each in (H100, old)]
+    assert times[0] == times[1]
+
+
+def test_an_exchange_by_hand():
+    """8 A100, 64 MiB a rank: 4 of 32 channels for each of 7 peers, chunks of 512 KiB, 8.4 + 3.4 us; 16 KiB go by LL."""
+    fitted = A100.effective
+    found = exchange("all_to_all", nodes=1, gpus_per_node=8, size=64 * MIB, platform=A100)
+    moved = (7 / 8 * 64 * MIB + 7 * 4 * 512 * 1024) / (fitted.achieved * 240e9)
+    fixed = fitted.launch + 28 * fitted.start + 11.8e-6
+    assert (found.protocol, found.seconds) == ("Simple", pytest.approx(fixed + moved, rel=1e-12))
+    far = exchange("all_to_all", nodes=2, gpus_per_node=8, size=16 * 16 * 1024, platform=H100)
+    assert far.protocol == "LL"
+    assert far.latency - far.issue == pytest.approx((6.6 + 2.7 + 8 * 1.0) * 1e-6, rel=1e-12)  # the host posts 8 peers
+    one = exchange("send", nodes=2, gpus_per_node=1, size=MIB, platform=H100)
+    assert one.latency - one.issue == pytest.approx((8.4 + 14 + 1.0) * 1e-6, rel=1e-12)
 
 
 def test_part_of_a_node_by_nvls_keeps_the_wire_rate():

@@ -1,7 +1,18 @@
 """NCCL as a cost model: what its tuner picks for a call, what that costs, what its logs say."""
 
 from simcluster.nccl.case import Case, Prediction, bus_factor
-from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
+from simcluster.nccl.constants import (
+    ALGORITHMS,
+    COLLECTIVES,
+    EXCHANGES,
+    PROTOCOLS,
+    TABLES,
+    Algorithm,
+    Collective,
+    Exchange,
+    Protocol,
+)
+from simcluster.nccl.exchange import exchange
 from simcluster.nccl.log import Log, LogRow, Reading, health, overall, parse_log, read_log
 from simcluster.nccl.platforms import ChannelGraph, Effective, Graphs, Platform, load_platform, platform_names
 from simcluster.nccl.predictor import Choice, Model, choose, predict
@@ -9,13 +20,16 @@ from simcluster.nccl.predictor import Choice, Model, choose, predict
 __all__ = [
     "ALGORITHMS",
     "COLLECTIVES",
+    "EXCHANGES",
     "PROTOCOLS",
+    "TABLES",
     "Algorithm",
     "Case",
     "ChannelGraph",
     "Choice",
     "Collective",
     "Effective",
+    "Exchange",
     "Graphs",
     "Log",
     "LogRow",
@@ -26,6 +40,7 @@ __all__ = [
     "Reading",
     "bus_factor",
     "choose",
+    "exchange",
     "health",
     "load_platform",
     "overall",

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
+from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Exchange, Protocol
 from simcluster.nccl.platforms import ChannelGraph, Platform
 
 
@@ -21,16 +22,18 @@ class Prediction:
 
     ``latency`` in s does not depend on what else is on the links; ``bandwidth`` in B/s is the algorithm bandwidth that
     the transfer itself runs at, at this size.  So the flow network can take the first as a delay and the second as a
-    bound on the rates of the flows.
+    bound on the rates of the flows.  ``issue``: the part of the latency that is the host's, which a stopwatch around a
+    single call sees and a training step, whose kernels are launched ahead, does not.
     """
 
-    collective: Collective
-    algorithm: Algorithm
+    collective: Collective | Exchange
+    algorithm: Algorithm | Literal["direct"]
     protocol: Protocol
     ranks: int
     size: float
     latency: float
     bandwidth: float
+    issue: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -43,7 +46,7 @@ class Prediction:
         return self.size / self.seconds * bus_factor(self.collective, self.ranks)
 
 
-def bus_factor(collective: Collective, ranks: int) -> float:
+def bus_factor(collective: Collective | Exchange, ranks: int) -> float:
     """Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
     factors = {"all_reduce": 2 * (ranks - 1) / ranks}
     factors |= dict.fromkeys(("broadcast", "reduce", "send_recv", "send"), 1.0)

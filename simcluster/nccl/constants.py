@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"]
 Algorithm = Literal["ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat"]
+Exchange = Literal["all_to_all", "send"]
 Protocol = Literal["LL", "LL128", "Simple"]
 Architecture = Literal["volta", "ampere", "hopper", "blackwell"]
 Link = Literal["nvlink", "pci", "net"]
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
 ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
+EXCHANGES: tuple[Exchange, ...] = ("all_to_all", "send")
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 
 US = 1e-6
@@ -35,7 +37,7 @@ class Tables:
     """What one version of NCCL's tuner knows, in the units of its source: microseconds and GB/s.
 
     ``base``: per algorithm; ``hop``: per link and algorithm (what one step over that link takes); the others by GPU
-    generation.
+    generation.  ``nvls_share``, of versions that count NVLink SHARP so: what an all-reduce gets of its channels.
     """
 
     base: Mapping[str, _Latencies]
@@ -44,8 +46,9 @@ class Tables:
     ring_ll128_cap: Mapping[str, _ByNodes]
     tree_ll128_cap: Mapping[str, _ByNodes]
     tree_cap: Mapping[str, _ByNodes]
-    nvls_tree_cap: Mapping[str, _ByNodes]
-    nvls_efficiency: Mapping[str, float]
+    nvls_tree_cap: Mapping[str, _ByNodes] = field(default_factory=dict)
+    nvls_efficiency: Mapping[str, float] = field(default_factory=dict)
+    nvls_share: Mapping[str, float] = field(default_factory=dict)
 
 
 def _read() -> dict[str, dict[str, dict[Any, Any]]]:
@@ -64,6 +67,7 @@ _FOUND = _read()
 TREE_CORRECTION: Mapping[str, tuple[float, ...]] = MappingProxyType(
     dict(zip(PROTOCOLS, zip(*_FOUND.pop("any")["tree_correction"].values(), strict=True), strict=True))
 )
+LATEST = "2.30.7"
 TABLES: Mapping[str, Tables] = MappingProxyType({version: Tables(**tables) for version, tables in _FOUND.items()})
 
 NET_OVERHEAD = MappingProxyType({"intel": 1.0, "amd": 2.0, "other": 1.0})  # us a step, three times that for Simple

@@ -14,7 +14,7 @@ from typing import Literal
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.reading import read_document
-from simcluster.nccl.constants import GB, TABLES, US, Architecture, Tables
+from simcluster.nccl.constants import GB, LATEST, TABLES, US, Architecture, Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,16 @@ class Graphs:
 class Effective:
     """What a machine needs on top of the tuner's estimate, fitted on measured runs: at most three numbers.
 
-    ``launch`` (s) is added to every call: issuing the kernels and NCCL's start on that host.  ``fill`` (s) is what
-    filling the pipeline costs a large call, see ``simcluster.nccl.predictor``.  ``achieved`` is the part of the tuner's
-    bandwidth that large calls reach.  ``rows`` says which measurements they were fitted on.
+    ``launch`` (s) is added to every call: issuing the kernels and NCCL's start on that host.  ``start`` (s) is what
+    every channel that a call engages takes to start in one node (between nodes the network's start is the longer one
+    and hides it).  ``loop`` (s) is what NVLink SHARP loses in a loop over its chunks, see
+    ``simcluster.nccl.predictor``.  ``achieved`` is the part of the tuner's bandwidth that large calls reach.
+    ``rows`` says which measurements they were fitted on.
     """
 
     launch: float = 0.0
-    fill: float = 0.0
+    start: float = 0.0
+    loop: float = 0.0
     achieved: float = 1.0
     rows: str = ""
 
@@ -85,7 +88,7 @@ class Platform:
     several: Graphs | None
     gpus_per_node: int = 8
     link: Literal["nvlink", "pci"] = "nvlink"
-    version: str = "2.30.7"
+    version: str = LATEST
     ll128_inter: bool = True
     collnet: bool = False
     effective: Effective = Effective()
@@ -97,13 +100,18 @@ class Platform:
         if self.architecture not in self.tables.ll_cap:
             raise InputError(
                 f"NCCL {self.version} knows {', '.join(self.tables.ll_cap)}, not {self.architecture}; "
-                f"{self.name} needs version 2.30.7"
+                f"{self.name} needs version {LATEST}"
             )
 
     @property
     def tables(self) -> Tables:
         """The constants of this platform's version of NCCL."""
         return TABLES[self.version]
+
+    @property
+    def newest(self) -> Platform:
+        """The same machine with the newest tables."""
+        return self if self.version == LATEST else replace(self, version=LATEST)
 
     def graphs(self, nodes: int) -> Graphs:
         """The graphs for that many nodes; InputError if this platform has no network."""
@@ -119,10 +127,12 @@ def _platforms() -> dict[str, Platform]:
     """Those of ``platforms.yaml`` beside this file."""
     known = read_document(Path(__file__).with_suffix(".yaml")).data
     found = {}
-    for name, entry in known["platforms"].items():
+    for name, written in known["platforms"].items():
+        entry = {**known["platforms"].get(written.get("base"), {}), **written}
+        entry.pop("base", None)
         graphs = [_graphs(entry[nodes]) if nodes in entry else None for nodes in ("one", "several")]
         fitted = {**known["fits"].get(entry.pop("fit", ""), {}), **entry.pop("effective", {})}
-        scaled = {key: value * US if key in ("launch", "fill") else value for key, value in fitted.items()}
+        scaled = {key: value * US if key in ("launch", "start", "loop") else value for key, value in fitted.items()}
         entry |= {"one": graphs[0], "several": graphs[1], "effective": Effective(**scaled)}
         found[name] = Platform(name=name, **{**entry, "source": f"{entry['source']}; {known['derived']}"})
     return found

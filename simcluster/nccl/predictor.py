@@ -1,14 +1,15 @@
 """How long NCCL takes, and which algorithm and protocol it takes: its tuner's estimate, and what machines really need.
 
 Two models.  ``"tuner"`` is NCCL's own optimistic estimate; NCCL chooses by it, so ``choose`` always does.
-``"effective"`` is what a stopwatch shows, three fitted numbers a platform (``Platform.effective``) on top of the tuner:
+``"effective"`` is what a stopwatch shows, at most three fitted numbers a platform (``Platform.effective``) on top:
 
-    seconds = launch + latency + size / (achieved x bandwidth) + fill x size / (size + buffers)
+    seconds = launch + start x channels + latency + size / (achieved x bandwidth) + filling + loop x loops
 
-``launch``: the host issues the call.  The last term: a pipeline has to fill before data flows at full rate, and the
-chunks in it grow with the call until every channel's buffer is in use; ``buffers`` is not fitted, it is channels x
-the buffer of the protocol.  NVLink SHARP on part of a node keeps the wire rate of the full one, S (1 + 1/n) bytes
-a port (NVIDIA/nccl issue 1455: 370, 420, 440, 460, 480 GB/s busbw on 4 .. 8 H100 are one wire rate, 309 GB/s).
+``launch``: the host issues the call; ``start``: a channel starts, in one node.  Latency and bandwidth are those of the
+newest tables, whichever version chose: they are NVIDIA's newest measurements.  ``filling`` is what the pipeline of
+chunks takes to fill, which is not fitted; ``loops`` are those that NVLink SHARP makes beyond those of its largest chunk
+(``simcluster.nccl.chunks``).  NVLink SHARP on few GPUs keeps the wire rate of eight, S (1 + 1/n) bytes a port
+(NVIDIA/nccl issue 1455: 370, 420, 440, 460, 480 GB/s busbw on 4 .. 8 H100 are one wire rate, 309 GB/s).
 A ring between nodes runs at the rate of its wires, which the tuner rounds down to its list of speeds (``Graph.wire``).
 
 Both split into a latency that nothing else on the links changes and the rate of the transfer at that size, so the flow
@@ -23,13 +24,17 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from simcluster.base.errors import InputError
+from simcluster.nccl import chunks
 from simcluster.nccl.case import Case, Prediction, check_group, check_known, check_size, ll128_unavailable, unavailable
-from simcluster.nccl.constants import ALGORITHMS, BUFFER, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
+from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
 from simcluster.nccl.platforms import Platform
 from simcluster.nccl.tuner import bandwidth, tuner_prediction
 
 Model = Literal["tuner", "effective"]
 MODELS: tuple[Model, ...] = ("tuner", "effective")
+
+_NVLS_MEASURED = 8
+"""GPUs of the switch whose rate by NVLink SHARP was measured, and by fewer."""
 
 Word = TypeVar("Word", bound=str)
 
@@ -53,30 +58,30 @@ def predict(
     check_known("model", model, MODELS)
     case = Case(collective, algorithm, protocol, nodes, gpus_per_node, platform)
     estimate = tuner_prediction(case, size)
-    return estimate if model == "tuner" else _effective(case, estimate)
+    return estimate if model == "tuner" else _effective(case, size)
 
 
-def _effective(case: Case, estimate: Prediction) -> Prediction:
+def _effective(asked: Case, size: float) -> Prediction:
     """What a stopwatch shows instead of the tuner's estimate: see the head of this file."""
-    fitted = case.platform.effective
-    graph = case.graph
+    case = replace(asked, platform=asked.platform.newest)
+    estimate = tuner_prediction(case, size)
+    fitted, graph = case.platform.effective, case.graph
     rate = fitted.achieved * (_nvls_bandwidth(case) if case.algorithm == "nvls" else estimate.bandwidth)
     if graph.wire and case.nodes > 1 and case.algorithm == "ring" and case.protocol == "Simple":
         rate *= graph.wire / graph.inter
-    buffers = graph.channels * BUFFER[case.protocol]
+    filling = chunks.filling(case, size, rate) + fitted.loop * chunks.short_loops(case, size)
+    issue, start = fitted.launch, fitted.start * chunks.engaged(case, size) if case.nodes == 1 else 0.0
     return replace(
-        estimate,
-        latency=fitted.launch + estimate.latency,
-        bandwidth=1.0 / (1.0 / rate + fitted.fill / (estimate.size + buffers)),
+        estimate, latency=issue + start + estimate.latency, bandwidth=1.0 / (1.0 / rate + filling / size), issue=issue
     )
 
 
 def _nvls_bandwidth(case: Case) -> float:
-    """B/s: the full node's, at the bytes a port that part of the node has."""
+    """B/s: at most what eight GPUs have on the wire, at the bytes a port that fewer GPUs have."""
     if case.nodes > 1 or case.collective != "all_reduce":
         return bandwidth(case)
-    full = replace(case, gpus_per_node=case.platform.gpus_per_node)
-    return bandwidth(full) * (1 + 1 / full.ranks) / (1 + 1 / case.ranks)
+    eight = replace(case, gpus_per_node=min(_NVLS_MEASURED, case.platform.gpus_per_node))
+    return min(bandwidth(case), bandwidth(eight) * (1 + 1 / eight.ranks) / (1 + 1 / case.ranks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +168,7 @@ def choose(
     cases.sort(key=lambda pair: pair[0].seconds)
     best, case = cases[0]
     return Choice(
-        prediction=best if model == "tuner" else _effective(case, best),
+        prediction=best if model == "tuner" else _effective(case, size),
         candidates=tuple(estimate for estimate, _ in cases),
         excluded=tuple(excluded),
     )

@@ -88,6 +88,8 @@ def _tree_bandwidth(case: Case) -> float:
 
 def _nvls_bandwidth(case: Case) -> float:
     tables, architecture, graph = case.platform.tables, case.platform.architecture, case.graph
+    if tables.nvls_share:
+        return _nvls_bandwidth_by_share(case, tables.nvls_share["any"])
     channel = graph.intra / GB * tables.nvls_efficiency[architecture] * (graph.channels - 1) / graph.channels
     everywhere = case.collective == "all_reduce"  # its reduction and its multicast are pipelined
     channel *= 2.0 if everywhere else (case.gpus_per_node - 1) / case.gpus_per_node
@@ -96,6 +98,16 @@ def _nvls_bandwidth(case: Case) -> float:
     if case.algorithm == "nvls_tree":
         channel = min(channel, tables.nvls_tree_cap[architecture][case.column])
     return channel * graph.channels * (case.ranks / _steps(case) if everywhere else 1.0)
+
+
+def _nvls_bandwidth_by_share(case: Case, share: float) -> float:
+    """As versions up to 2.27 count it."""
+    graph = case.graph
+    if case.collective != "all_reduce":
+        part = (case.gpus_per_node - 1) / case.gpus_per_node
+        return min(graph.intra * part, graph.inter * 0.9) / GB * graph.channels
+    far = case.algorithm == "nvls_tree" and case.nodes > 2
+    return min(graph.intra, graph.inter / 2 if far else graph.inter) / GB * graph.channels * share
 
 
 _BANDWIDTH: dict[str, Callable[[Case], float]] = {

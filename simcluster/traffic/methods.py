@@ -14,12 +14,22 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from simcluster.collectives import ALGORITHMS, Group, Phase
 from simcluster.collectives.entry import Parts
 from simcluster.nccl import ALGORITHMS as NCCL_ALGORITHMS
-from simcluster.nccl import COLLECTIVES, Algorithm, Collective, Platform, choose
+from simcluster.nccl import (
+    COLLECTIVES,
+    EXCHANGES,
+    Algorithm,
+    Collective,
+    Exchange,
+    Platform,
+    Prediction,
+    choose,
+    exchange,
+)
 from simcluster.traffic.traffic import Pattern, Traffic
 
 _DESCRIBED: Mapping[tuple[str, str], str] = {("broadcast", "ring"): "chain", ("reduce", "ring"): "chain"}
@@ -83,12 +93,31 @@ class Methods:
         InputError where NCCL cannot run it: a group that does not fit the platform, an algorithm that refuses.
         """
         wanted = self.named.get(kind, "auto")
+        if self.platform is not None and kind in EXCHANGES and wanted in ("auto", next(iter(ALGORITHMS[kind]))):
+            return self._exchanged(self.platform, group, cast(Exchange, kind), size)
         if self.platform is None or kind not in COLLECTIVES:
             return Method(next(iter(ALGORITHMS[kind])) if wanted == "auto" else wanted)
         form = group.form
         if (kind, size, form) not in self._known:
             self._known[kind, size, form] = self._chosen(self.platform, group, kind, size, wanted)
         return self._known[kind, size, form]
+
+    def _exchanged(self, platform: Platform, group: Group, kind: Exchange, size: float) -> Method:
+        """Sends and receives in one kernel; by the links alone where the platform has no network, or nothing moves."""
+        name, form = next(iter(ALGORITHMS[kind])), group.form
+        if (kind, size, form) not in self._known:
+            nodes, each = shape_of(group)
+            found = Method(name)
+            if size > 0 and (nodes == 1 or platform.several):
+                alone = exchange(kind, nodes=nodes, gpus_per_node=each, size=size, platform=platform)
+                found = Method(name, alone.protocol, self._pace(alone, nodes))
+            self._known[kind, size, form] = found
+        return self._known[kind, size, form]
+
+    def _pace(self, found: Prediction, nodes: int) -> Pace:
+        latency = found.latency - (0.0 if self.launch else found.issue)
+        rate = self.factors.between if nodes > 1 else self.factors.in_node
+        return Pace(latency * self.factors.latency, found.bandwidth * rate)
 
     def _chosen(self, platform: Platform, group: Group, kind: str, size: float, wanted: str) -> Method:
         names = [
@@ -102,10 +131,8 @@ class Methods:
         call: Collective = kind  # type: ignore[assignment]  # checked by ``of``
         choice = choose(call, nodes=nodes, gpus_per_node=each, size=size, platform=platform, algorithms=names)
         found = choice.prediction
-        latency = found.latency - (0.0 if self.launch else platform.effective.launch)
-        rate = self.factors.between if nodes > 1 else self.factors.in_node
-        pace = Pace(latency * self.factors.latency, found.bandwidth * rate)
-        return Method(_described(kind, found.algorithm), found.protocol, pace, choice.why)
+        described = _described(kind, choice.algorithm)
+        return Method(described, found.protocol, self._pace(found, nodes), choice.why)
 
     def _can(self, group: Group, kind: str, name: str) -> bool:
         """Is the algorithm described, and does it serve this group?"""

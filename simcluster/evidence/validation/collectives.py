@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from simcluster.base.errors import InputError
@@ -16,7 +16,7 @@ from simcluster.evidence.validation.measured import positive
 from simcluster.evidence.validation.reports import Refused, Report, ScoredPart, ScoredPoint, geometric_score
 from simcluster.evidence.validation.study import CollectiveStudy, MeasuredSet, StudyFile
 from simcluster.evidence.validation.tables import selected
-from simcluster.nccl import ALGORITHMS, COLLECTIVES, Algorithm, Platform, choose, load_platform
+from simcluster.nccl import ALGORITHMS, COLLECTIVES, EXCHANGES, Algorithm, Platform, choose, exchange, load_platform
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster
 
@@ -26,6 +26,7 @@ _TOPOLOGIES = {
     "oci-gpu4": "oci_bm_gpu_b4_8",
     "dgx-h100": "dgx_h100",
     "dgx-b200": "dgx_b200",
+    "gb200-nvl72": "gb200_nvl72",
 }
 """The topology that ships for a platform of NCCL."""
 
@@ -48,16 +49,14 @@ Forecast = tuple[float, str]
 
 def formula(call: TimedCollective) -> Forecast:
     """NCCL's choice by its tuner, and the time by the effective model of ``simcluster.nccl``; alone on the machine."""
+    shape = {"nodes": call.nodes, "gpus_per_node": call.gpus_per_node, "size": call.size, "platform": call.platform}
+    if call.collective in EXCHANGES:
+        alone = exchange(call.collective, **shape)
+        return alone.seconds, f"{alone.algorithm} {alone.protocol}"
     if call.collective not in COLLECTIVES:
-        raise InputError(f"NCCL's tuner has no estimate for {call.collective}; it has for {listed(COLLECTIVES)}")
-    choice = choose(
-        call.collective,
-        nodes=call.nodes,
-        gpus_per_node=call.gpus_per_node,
-        size=call.size,
-        platform=call.platform,
-        algorithms=(call.algorithm,) if call.algorithm else None,
-    )
+        known = listed((*COLLECTIVES, *EXCHANGES))
+        raise InputError(f"NCCL has no estimate for {call.collective}; it has for {known}")
+    choice = choose(call.collective, **shape, algorithms=(call.algorithm,) if call.algorithm else None)
     return choice.prediction.seconds, f"{choice.algorithm} {choice.protocol}"
 
 
@@ -132,9 +131,18 @@ def _call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedCollect
     if gpus % nodes:
         raise InputError(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes")
     size = positive(row.cells, columns.size)
-    return TimedCollective(
-        collective, nodes, gpus // nodes, size, load_platform(platform), _algorithm(study, of_set, row)
-    )
+    machine = _of_version(study, row, load_platform(platform))
+    return TimedCollective(collective, nodes, gpus // nodes, size, machine, _algorithm(study, of_set, row))
+
+
+def _of_version(study: CollectiveStudy, row: Row, platform: Platform) -> Platform:
+    """The platform with the tables of the version that ran."""
+    ran = row.texts[study.columns.version] if study.columns.version else ""
+    if not ran:
+        return platform
+    if ran not in study.versions:
+        raise InputError(f"the study does not say which tables NCCL {ran!r} has; it knows {listed(study.versions)}")
+    return replace(platform, version=study.versions[ran])
 
 
 def _size_text(row: Row, column: str) -> str:

@@ -24,7 +24,7 @@ from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.validation.measured import MeasuredBytes, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.schedule_study import Schedules
 from simcluster.evidence.validation.study_head import FormulaText, Fraction, StudyHead
-from simcluster.nccl import Algorithm, Collective, load_platform
+from simcluster.nccl import TABLES, Algorithm, Collective, load_platform
 from simcluster.scenario.paths import ScenarioPath
 
 # --- training steps ---------------------------------------------------------------------------------------------------
@@ -108,7 +108,14 @@ def _platform(value: object) -> object:
     return value
 
 
+def _version(name: object) -> str:
+    if name not in TABLES:
+        raise InputError(f"there are no tables of NCCL {name!r}; there are those of {listed(TABLES)}")
+    return str(name)
+
+
 PlatformName = Annotated[str, BeforeValidator(_platform)]
+Version = Annotated[str, BeforeValidator(_version)]
 
 
 class MeasuredSet(Spec):
@@ -143,6 +150,7 @@ class CollectiveColumns(Spec):
     collective: str
     size: str
     algorithm: str | None = None
+    version: str | None = None
 
 
 class CollectiveStudy(StudyHead):
@@ -151,7 +159,8 @@ class CollectiveStudy(StudyHead):
     ``predictor``: the ``formula`` of NCCL's effective model, or the same played on the ``network`` of the platform's
     topology: equal where the links are idle and as fast as NCCL counts them.  The platform of a row is its set's, else
     its GPU's in ``platforms``.  Sizes below ``small`` are scored apart: there the host decides.  ``algorithms``
-    translates the source's names of algorithms.
+    translates the source's names of algorithms, ``versions`` the versions of NCCL that ran to those whose tables there
+    are; a row without one has the platform's.
     """
 
     kind: Literal["collectives"]
@@ -159,6 +168,7 @@ class CollectiveStudy(StudyHead):
     columns: CollectiveColumns
     measured: tuple[MeasuredTime, ...]
     algorithms: dict[str, Algorithm] = Field(default_factory=dict)
+    versions: dict[str, Version] = Field(default_factory=dict)
     platforms: dict[str, PlatformName] = Field(default_factory=dict)
     sets: dict[str, MeasuredSet] = Field(default_factory=dict)
     small: Bytes = 2.0**20
