@@ -295,15 +295,15 @@ def test_two_gpus_do_not_use_nvls():
 
 
 def test_effective_time_by_hand():
-    """launch, 24 channels' start, latency, size / (achieved x bandwidth), and in two passes one chunk of 2 MiB more."""
+    """launch, 24 channels' start, latency, size / (achieved x bandwidth), fill x size / (size + channels x 4 MiB)."""
     fitted = A100.effective
     found = predict(
         "all_reduce", "ring", "Simple", nodes=1, gpus_per_node=8, size=GIB, platform=A100, model="effective"
     )
     rate = 240e9 * 8 / 14
     fixed = fitted.launch + 24 * fitted.start + 56e-6
-    chunks = 2 * 24 * 2 * MIB / (fitted.achieved * 240e9)
-    assert found.seconds == pytest.approx(fixed + GIB / (fitted.achieved * rate) + chunks, rel=1e-12)
+    fill = fitted.fill * GIB / (GIB + 12 * 4 * MIB)
+    assert found.seconds == pytest.approx(fixed + GIB / (fitted.achieved * rate) + fill, rel=1e-12)
     assert (found.latency, found.issue) == (pytest.approx(fixed, rel=1e-12), fitted.launch)
 
 

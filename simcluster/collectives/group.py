@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.multiset_hash import compact
+from simcluster.collectives.meshes import mesh_orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,13 @@ class Group:
 
     ``hosts[i]`` is the machine of position i, ``nics[i]`` the NICs by which it leaves it on channel 0, 1, ... and round
     again, ``nvswitches[i]`` the NVSwitch that its GPU is linked to ("" for none, number 0 where they are ``Named``).
+    ``meshed``: the GPUs of a machine are linked to each other directly, every one to every other.
     """
 
     hosts: Sequence[int]
     nics: Sequence[tuple[str, ...]]
     nvswitches: Sequence[str]
+    meshed: bool = False
 
     @property
     def num_ranks(self) -> int:
@@ -92,7 +95,7 @@ class Group:
         """Rings along the machines, one per NIC (``rings_along``)."""
         if self.num_ranks > 1 and self.walks is not None and len(self.walks.orders) == 1:
             return (_plain(range(self.num_ranks)),)
-        return rings_along(self.hosts, self.nics)
+        return rings_along(self.hosts, self.nics, meshed=self.meshed)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -136,7 +139,7 @@ class Group:
         no numbers, machines differ, or their ranks are not next to each other)."""
         hosts, many = np.asarray(self.hosts, dtype=np.int64), len(self.sizes)
         size = self.num_ranks // many
-        if not isinstance(self.nics, Named) or many == 1 or set(self.sizes) != {size}:
+        if not isinstance(self.nics, Named) or many == 1 or set(self.sizes) != {size} or (self.meshed and size > 1):
             return None
         nics = self.nics.numbers.reshape(many, -1)
         if (hosts.reshape(many, size) != hosts[::size, None]).any() or (
@@ -167,7 +170,7 @@ def _runs(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])
 
 
-def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]]) -> tuple[Ring, ...]:
+def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, meshed: bool = False) -> tuple[Ring, ...]:
     """Rings of a group laid along the machines: one per NIC that the group can use (NCCL's rule, MODELLING.md D.3).
 
     ``hosts[i]`` is the machine of position i and ``nics[i]`` the NICs near it: what position i sends and receives on
@@ -175,7 +178,8 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]]) -> tuple[Ri
     Otherwise ring r enters every machine at a rank near its r-th NIC, visits the machine's ranks and leaves through
     that same NIC, so that it stays on its rail: from another rank near it, or, where there is none, from the last rank
     by NVLink to the one that it entered at.  With unequal numbers of ranks a machine there is one ring, machine by
-    machine.
+    machine.  ``meshed`` machines have rings that share no link inside (``mesh_orders``), and between machines theirs
+    take turns at those walks.
 
     >>> [ring.order for ring in rings_along([0, 0, 1, 1], [("a",), ("b",), ("c",), ("d",)])]
     [(0, 1, 2, 3), (1, 0, 3, 2)]
@@ -186,7 +190,7 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]]) -> tuple[Ri
     machines = list(members.values())
     machine_by_machine = [position for positions in machines for position in positions]
     if len(machines) == 1:
-        return (_plain(range(len(hosts))),)
+        return tuple(_plain(order) for order in mesh_orders(len(hosts))) if meshed else (_plain(range(len(hosts))),)
     known: dict[tuple[tuple[int, ...], ...], list[tuple[int, int]]] = {}
     alike = len({*map(len, machines)}) == 1
     gates = [_gates_alike(positions, nics, known) for positions in machines] if alike else []
@@ -196,8 +200,17 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]]) -> tuple[Ri
     if len(known) == 1:  # one layout: the walk through a machine is the same in all
         table = np.array(machines, dtype=np.int64)
         within = next(iter(known.values()))
-        return tuple(_ring_of_equals(table, within[rail]) for rail in range(count))
-    return tuple(_rail_ring(machines, [of_host[rail] for of_host in gates]) for rail in range(count))
+        return tuple(_ring_of_equals(table, within[rail], _walk(table.shape[1], rail, meshed)) for rail in range(count))
+    return tuple(
+        _rail_ring(machines, [of_host[rail] for of_host in gates], _walk(len(machines[0]), rail, meshed))
+        for rail in range(count)
+    )
+
+
+def _walk(size: int, rail: int, meshed: bool) -> Sequence[int]:
+    """The order of a machine's places that a ring follows."""
+    orders = mesh_orders(size)
+    return orders[rail % len(orders)] if meshed else range(size)
 
 
 def _plain(order: Sequence[int]) -> Ring:
@@ -261,9 +274,9 @@ def _dealt(wishes: Sequence[Mapping[str, None]]) -> list[str]:
     return sorted(ring_of, key=ring_of.__getitem__)
 
 
-def _ring_of_equals(machines: NDArray[np.int64], gate: tuple[int, int]) -> Ring:
+def _ring_of_equals(machines: NDArray[np.int64], gate: tuple[int, int], walk: Sequence[int]) -> Ring:
     """``_rail_ring`` of machines (rows) that all have the same gate, by place in the machine: 20 times as fast."""
-    one = _rail_ring([range(machines.shape[1])], [gate])
+    one = _rail_ring([range(machines.shape[1])], [gate], walk)
     relays = np.full(machines.shape, -1, dtype=np.int64)
     for place, relay in enumerate(one.relays):
         if relay >= 0:
@@ -271,10 +284,13 @@ def _ring_of_equals(machines: NDArray[np.int64], gate: tuple[int, int]) -> Ring:
     return Ring(order=tuple(machines[:, one.order].ravel().tolist()), relays=tuple(relays.ravel().tolist()))
 
 
-def _rail_ring(machines: Sequence[Sequence[int]], gates: Sequence[tuple[int, int]]) -> Ring:
+def _rail_ring(
+    machines: Sequence[Sequence[int]], gates: Sequence[tuple[int, int]], walk: Sequence[int] | None = None
+) -> Ring:
     order: list[int] = []
     relays: list[int] = []
-    for positions, (entry, leave) in zip(machines, gates, strict=True):
+    for there, (entry, leave) in zip(machines, gates, strict=True):
+        positions = there if walk is None else [there[place] for place in walk]
         turn = positions.index(entry)
         visit = [*positions[turn:], *positions[:turn]]
         if leave != entry:

@@ -224,7 +224,8 @@ class Device(Spec):
     ``memory_bandwidth``, those of an unfused attention over its square ``by_row`` of that; ``launch`` is the time
     between dependent kernels.  ``reserved`` of the multiprocessors are never there for computation (DeepSeek-V3 keeps
     20 of 132 for communication, arXiv:2412.19437).  ``interference`` is what communication beside computation does to
-    it, where a source says so (``simcluster.devices.interference``).
+    it, where a source says so (``simcluster.devices.interference``).  ``measured`` says what of all this was
+    measured on this device and what is carried from another.
     """
 
     name: str
@@ -240,6 +241,7 @@ class Device(Spec):
     launch: Seconds
     reserved: Annotated[int, Field(strict=True, ge=0)] = 0
     interference: InterferenceSpec | None = None
+    measured: str = ""
     source: str = ""
 
     @model_validator(mode="after")

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 
 from simcluster.nccl.case import Case
+from simcluster.nccl.constants import BUFFER
 
 KIB = 2.0**10
 STEP = 512 * KIB  # of the eight steps of a channel's Simple buffer of 4 MiB
-RING_CHUNK = 4 * STEP  # reduce-scatter, all-gather, all-reduce: chunks of four steps; broadcast and reduce have one
 LL128_CHUNK = 4_915_200 / 8 * 15 / 16  # 120 of 128 bytes are data
 TREE_LL128_CHUNKS = ((64, 128 * KIB), (16, 32 * KIB))
 """A tree's chunk is halved down to this size while a channel has fewer than so many of them for a step of the tree."""
@@ -55,16 +55,14 @@ def engaged(case: Case, size: float) -> int:
 def filling(case: Case, size: float, rate: float) -> float:
     """Seconds that the call's pipeline takes to fill, where its data moves at ``rate`` B/s of its size.
 
-    A ring: in every pass (an all-reduce is two) one chunk more than the tuner counts, since N ranks each handle N
-    chunks in what it takes for N - 1 steps.  A tree between nodes: a chunk a hop, since the network takes whole chunks.
-    NVLink SHARP: two loops, and never more than the call's own time.
+    A ring: chunks grow with the call until every channel's buffer is in use; what they then cost is a time of the
+    generation (``fill``) and no bytes over a rate: on B200 it is what it is on A100.  A tree between nodes: a chunk a
+    hop, since the network takes whole chunks.  NVLink SHARP: two loops, and never more than the call's own time.
     """
     if case.algorithm in ("nvls", "nvls_tree"):
         return NVLS_FILL * min(size / 2, nvls_loop(case, size)) / rate
     if case.algorithm == "ring" and case.protocol == "Simple":
-        chunk = STEP if case.collective in ("broadcast", "reduce") else RING_CHUNK
-        part = min(size / case.ranks, channels(case) * chunk)
-        return part / rate * case.ranks / (case.ranks - 1)
+        return case.platform.effective.fill * size / (size + case.graph.channels * BUFFER["Simple"])
     if case.algorithm == "tree" and case.protocol != "LL":
         hops = int(math.log2(case.nodes))
         return hops * min(size, channels(case) * tree_chunk(case, size)) / rate

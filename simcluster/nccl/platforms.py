@@ -57,17 +57,18 @@ class Graphs:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What a machine needs on top of the tuner's estimate, fitted on measured runs: at most three numbers.
+    """What a machine needs on top of the tuner's estimate, fitted on measured runs: at most four numbers.
 
     ``launch`` (s) is added to every call: issuing the kernels and NCCL's start on that host.  ``start`` (s) is what
     every channel that a call engages takes to start in one node (between nodes the network's start is the longer one
-    and hides it).  ``loop`` (s) is what NVLink SHARP loses in a loop over its chunks, see
-    ``simcluster.nccl.predictor``.  ``achieved`` is the part of the tuner's bandwidth that large calls reach.
-    ``rows`` says which measurements they were fitted on.
+    and hides it).  ``fill`` (s) is what filling the pipeline costs a large call on a ring, ``loop`` (s) what NVLink
+    SHARP loses in a loop over its chunks, see ``simcluster.nccl.predictor``.  ``achieved`` is the part of the tuner's
+    bandwidth that large calls reach.  ``rows`` says which measurements they were fitted on.
     """
 
     launch: float = 0.0
     start: float = 0.0
+    fill: float = 0.0
     loop: float = 0.0
     achieved: float = 1.0
     rows: str = ""
@@ -132,7 +133,9 @@ def _platforms() -> dict[str, Platform]:
         entry.pop("base", None)
         graphs = [_graphs(entry[nodes]) if nodes in entry else None for nodes in ("one", "several")]
         fitted = {**known["fits"].get(entry.pop("fit", ""), {}), **entry.pop("effective", {})}
-        scaled = {key: value * US if key in ("launch", "start", "loop") else value for key, value in fitted.items()}
+        scaled = {
+            key: value * US if key in ("launch", "start", "fill", "loop") else value for key, value in fitted.items()
+        }
         entry |= {"one": graphs[0], "several": graphs[1], "effective": Effective(**scaled)}
         found[name] = Platform(name=name, **{**entry, "source": f"{entry['source']}; {known['derived']}"})
     return found

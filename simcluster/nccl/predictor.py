@@ -1,16 +1,17 @@
 """How long NCCL takes, and which algorithm and protocol it takes: its tuner's estimate, and what machines really need.
 
 Two models.  ``"tuner"`` is NCCL's own optimistic estimate; NCCL chooses by it, so ``choose`` always does.
-``"effective"`` is what a stopwatch shows, at most three fitted numbers a platform (``Platform.effective``) on top:
+``"effective"`` is what a stopwatch shows, at most four fitted numbers a platform (``Platform.effective``) on top:
 
     seconds = launch + start x channels + latency + size / (achieved x bandwidth) + filling + loop x loops
 
 ``launch``: the host issues the call; ``start``: a channel starts, in one node.  Latency and bandwidth are those of the
 newest tables, whichever version chose: they are NVIDIA's newest measurements.  ``filling`` is what the pipeline of
-chunks takes to fill, which is not fitted; ``loops`` are those that NVLink SHARP makes beyond those of its largest chunk
-(``simcluster.nccl.chunks``).  NVLink SHARP on few GPUs keeps the wire rate of eight, S (1 + 1/n) bytes a port
-(NVIDIA/nccl issue 1455: 370, 420, 440, 460, 480 GB/s busbw on 4 .. 8 H100 are one wire rate, 309 GB/s).
-A ring between nodes runs at the rate of its wires, which the tuner rounds down to its list of speeds (``Graph.wire``).
+chunks takes to fill, fitted for rings and derived for trees and NVLink SHARP; ``loops`` are those that NVLink SHARP
+makes beyond those of its largest chunk (``simcluster.nccl.chunks``).  NVLink SHARP on few GPUs keeps the wire rate of
+eight, S (1 + 1/n) bytes a port (NVIDIA/nccl issue 1455: 370, 420, 440, 460, 480 GB/s busbw on 4 .. 8 H100 are one wire
+rate, 309 GB/s).  A ring between nodes runs at the rate of its wires, which the tuner rounds down to its list of speeds
+(``Graph.wire``).
 
 Both split into a latency that nothing else on the links changes and the rate of the transfer at that size, so the flow
 network can take the first as a delay, the second as a bound on every flow, and add contention and slow links.

@@ -125,6 +125,7 @@ def _devices() -> Iterable[ShippedEntry]:
         rates = ", ".join(f"{rate / 1e12:,.0f} TFLOP/s {kind}" for kind, rate in device.peak.known().items()
                           if kind in ("bf16", "fp8"))  # fmt: skip
         what = f"{format_bytes(device.memory)} at {format_bytes_per_second(device.memory_bandwidth)}, {rates}"
+        what += f"; measured: {device.measured}" if device.measured else ""
         yield ShippedEntry(name, what, device.peak.source)
 
 

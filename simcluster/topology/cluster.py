@@ -166,6 +166,11 @@ class Cluster(Shown):
         """The NVSwitch that this GPU is linked to; "" for none."""
         return self.wiring.nvswitch(gpu)
 
+    @property
+    def meshed(self) -> bool:
+        """Are the GPUs of a machine linked to each other directly, every one to every other?"""
+        return self.wiring.meshed
+
     def seats(self, gpus: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Of many GPUs ``nvswitch`` and ``uplinks`` as numbers, equal for equal nodes; 0 for no NVSwitch.
 

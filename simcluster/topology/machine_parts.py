@@ -82,7 +82,8 @@ class HostSpec(Spec):
 class MachineSpec(Spec):
     """A box of ``gpus`` GPUs, or a rack of ``trays`` such boxes whose GPUs share one NVLink domain.
 
-    Links: GPU - NVSwitch (``nvlink``; all NVSwitch chips are one node without a limit of its own), GPU - PCIe switch,
+    Links: GPU - NVSwitch (``nvlink``; all NVSwitch chips are one node without a limit of its own) or every GPU of the
+    box to every other (``mesh``: one link of AMD's xGMI for each pair), GPU - PCIe switch,
     PCIe switch - NIC (``pcie``), PCIe switch - host bridge, host bridge - NIC.  Without PCIe switches GPUs hang on the
     host bridge, if there is one, and NICs on GPUs, if ``at`` says so or there is no bridge.
     """
@@ -90,6 +91,7 @@ class MachineSpec(Spec):
     gpus: Few = 8
     trays: Few = 1
     nvlink: LinkSpec | None = None
+    mesh: LinkSpec | None = None
     pcie: LinkSpec
     gpus_per_pcie_switch: Few | None = None
     host: HostSpec | None = None
@@ -112,6 +114,11 @@ class MachineSpec(Spec):
             yield (
                 ("trays",),
                 f"{self.trays} trays make one machine by NVLink: give nvlink, or trays: 1 and more nodes",
+            )
+        if self.mesh is not None and self.nvlink is not None:
+            yield (
+                ("mesh",),
+                "the machine has nvlink, too; GPUs meet in switches (nvlink) or each other (mesh): give one",
             )
         per_switch = self.gpus_per_pcie_switch
         if per_switch and self.gpus % per_switch:
@@ -173,6 +180,9 @@ class MachineSpec(Spec):
             graph.add_nodes_from(gpus, tray=tray)
         if self.nvlink:
             connect(graph, ((gpu, f"{domain}.nvswitch") for gpu in gpus), self.nvlink.link("nvlink"))
+        if self.mesh:
+            pairs = [(a, b) for i, a in enumerate(gpus) for b in gpus[i + 1 :]]
+            connect(graph, pairs, self.mesh.link("nvlink"))
         below = gpus
         pcie = self.pcie.link("pcie")
         if self.gpus_per_pcie_switch:

@@ -39,7 +39,7 @@ from simcluster.topology.turns import (
     stay_together,
     step_of,
 )
-from simcluster.topology.wiring import Wiring, constant, has_storage_nics, nvswitch_of
+from simcluster.topology.wiring import Wiring, constant, has_storage_nics, linked_to_each_other, nvswitch_of
 
 PROVED = {
     "routing": frozenset({"shortest", "static", "ecmp", "adaptive"}),
@@ -209,6 +209,11 @@ class Regular(Wiring):
         machine, place = divmod(gpu, len(of_place))
         domain, node = self._draft.domain, of_place[place]
         return f"{domain}{machine}{node[len(domain) + 1 :]}" if node else ""
+
+    @cached_property
+    def meshed(self) -> bool:
+        """Are the GPUs of a machine linked to each other?"""
+        return linked_to_each_other(self._sample, self._locals)
 
     def seats(self, gpus: Ints) -> tuple[Ints, Ints]:
         """Numbers of the NVSwitch (0 for none) and of the NICs of GPUs: those of different nodes are different."""

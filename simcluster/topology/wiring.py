@@ -79,6 +79,14 @@ class Wiring:
         """The NVSwitch of a GPU; "" for none."""
         return nvswitch_of(self.graph, self.gpus[gpu])
 
+    @cached_property
+    def meshed(self) -> bool:
+        """Are the GPUs of every machine linked to each other?"""
+        machines: dict[int, list[str]] = {}
+        for gpu, host in zip(self.gpus, self.hosts.tolist(), strict=True):
+            machines.setdefault(host, []).append(gpu)
+        return all(linked_to_each_other(self.graph, gpus) for gpus in machines.values())
+
     def seats(self, gpus: Ints) -> tuple[Ints, Ints] | None:
         """Unknown."""
         del gpus
@@ -115,6 +123,11 @@ class Wiring:
     def tray(self, gpu: int) -> int:
         """The tray of a GPU in its rack."""
         return int(self.graph.nodes[self.gpus[gpu]].get("tray", 0))
+
+
+def linked_to_each_other(graph: Graph, gpus: Sequence[str]) -> bool:
+    """Has every one of several GPUs a link of its own to every other?"""
+    return len(gpus) > 1 and all(graph.has_edge(a, b) for a in gpus for b in gpus if a != b)
 
 
 def nvswitch_of(graph: Graph, gpu: str) -> str:

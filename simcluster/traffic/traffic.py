@@ -25,6 +25,8 @@ class Fabric(Protocol):
 
     @property
     def host_of(self) -> Sequence[int]: ...
+    @property
+    def meshed(self) -> bool: ...
     def spread(self, src: int, dst: int, flow: int = 0) -> Spread: ...
     def spread_latency(self, spread: Spread) -> float: ...
     def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]: ...
@@ -110,19 +112,22 @@ def group_of(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
                 hosts=fabric.hosts[numbers].data,
                 nics=Named(seats[1], lambda place: fabric.uplinks(int(numbers[place]))),
                 nvswitches=Named(seats[0], lambda place: fabric.nvswitch(int(numbers[place]))),
+                meshed=fabric.meshed,
             )
     names = [int(gpu) for gpu in gpus]
     return Group(
         hosts=tuple([fabric.host_of[gpu] for gpu in names]),
         nics=tuple(fabric.uplinks(gpu) for gpu in names),
         nvswitches=tuple(fabric.nvswitch(gpu) for gpu in names),
+        meshed=fabric.meshed,
     )
 
 
 def group_rings(fabric: Fabric, gpus: Sequence[int]) -> tuple[Ring, ...]:
     """The rings of a group whose position i runs on GPU number ``gpus[i]``."""
     host_of = fabric.host_of
-    return rings_along([host_of[gpu] for gpu in gpus], [fabric.uplinks(gpu) for gpu in gpus])
+    nics = [fabric.uplinks(gpu) for gpu in gpus]
+    return rings_along([host_of[gpu] for gpu in gpus], nics, meshed=fabric.meshed)
 
 
 def copy_pattern(fabric: Fabric, gpu: int, direction: str) -> Pattern:
