@@ -47,7 +47,9 @@ Count = Annotated[int, Field(strict=True, gt=0)]
 
 _ALIGNED_BYTES = 16  # NVIDIA, "Matrix Multiplication Background": efficient where dimensions are multiples of 16 B
 _BACKWARD_PRODUCTS = 5.0  # of fused attention, against two of its forward
-_ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+_ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "nvfp4": 0.5}
+LOW = ("fp8", "mxfp8", "nvfp4")
+"""Precisions of products of layers alone; attention and what is wide stay in 16 bits."""
 
 
 class Peak(Spec):
@@ -58,6 +60,8 @@ class Peak(Spec):
     bf16: FlopPerSecond | None = None
     fp16: FlopPerSecond | None = None
     fp8: FlopPerSecond | None = None
+    mxfp8: FlopPerSecond | None = None
+    nvfp4: FlopPerSecond | None = None
     source: str = ""
 
     @model_validator(mode="after")
@@ -77,7 +81,7 @@ class TilesMatmul(Spec):
     Two ceilings, whichever is lower.  ``clock``: what a multiprocessor reaches at full clock on its tile; all wait for
     the last wave to end, so a nearly empty last wave costs a whole one.  ``power``: what the whole chip reaches within
     its power limit; idle multiprocessors leave power to the others, so this one counts tiles, not waves; in training,
-    where it never rests, ``sustained`` of that (in fp8 their own, if given).  A smaller
+    where it never rests, ``sustained`` of that (in fp8 and fp4 their own, if given).  A smaller
     tile reads its operands more often for each FLOP, and its rate falls with that reuse, tm tn / (tm + tn).  The
     product takes the best of ``tiles``.
 
@@ -106,7 +110,7 @@ class TilesMatmul(Spec):
         if _misaligned(kernel, _ELEMENT_BYTES[precision]):
             peak *= self.misaligned
         power, share = self.power, self.sustained
-        if precision == "fp8":
+        if precision in LOW:
             power = power if self.power_fp8 is None else self.power_fp8
             share = share if self.sustained_fp8 is None else self.sustained_fp8
         reuses = [_reuse(rows, columns) for rows, columns in self.tiles]
@@ -156,7 +160,7 @@ def _reuse(rows: int, columns: int) -> float:
     return rows * columns / (rows + columns)
 
 
-def _misaligned(kernel: Kernel, element_bytes: int) -> bool:
+def _misaligned(kernel: Kernel, element_bytes: float) -> bool:
     """Does a row of an operand or of the result end beside a boundary of 16 B?"""
     aligned = _ALIGNED_BYTES
     return bool(
@@ -164,7 +168,7 @@ def _misaligned(kernel: Kernel, element_bytes: int) -> bool:
     )
 
 
-def _output_traffic(kernel: Kernel, element_bytes: int) -> float:
+def _output_traffic(kernel: Kernel, element_bytes: float) -> float:
     """Bytes of a product's result: all but its operands read once; at most an fp32 element read and written."""
     operands = element_bytes * kernel.batch * (kernel.m * kernel.k + kernel.k * kernel.n)
     return min(max(kernel.bytes - operands, 0.0), 8.0 * kernel.batch * kernel.m * kernel.n)
@@ -199,7 +203,7 @@ class AttentionModel(Spec):
         return self
 
     def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
-        """Duration without the launch.  An fp8 recipe keeps attention in bf16, as Transformer Engine does by default.
+        """Duration without the launch.  A recipe of fp8 or fp4 keeps attention in bf16, as Transformer Engine does.
 
         Forward does two products (at most 4 m n k FLOP), backward five (over 4 m n k even under a causal mask).  Blocks
         on the diagonal of a causal mask are computed whole: half of ``rows`` keys more for each query.
@@ -213,7 +217,7 @@ class AttentionModel(Spec):
         blocks = math.ceil(kernel.m / self.rows) * kernel.batch
         efficiency = constants.forward if forward else constants.backward
         efficiency *= min(blocks, device.multiprocessors - device.reserved) / device.multiprocessors
-        compute = flops / (device.peak_flops("bf16" if precision == "fp8" else precision) * efficiency)
+        compute = flops / (device.peak_flops("bf16" if precision in LOW else precision) * efficiency)
         return max(compute, kernel.bytes / (device.memory_bandwidth * device.memory_efficiency))
 
 
@@ -276,7 +280,7 @@ def kernel_seconds(device: Device, kernel: Kernel, *, precision: str) -> float:
     if kernel.kind == "memory":
         return memory_seconds(device, kernel.bytes / (device.by_row if kernel.by_row else 1.0))
     work = device.matmul if kernel.kind == "matmul" else device.attention
-    if kernel.wide and precision == "fp8":
+    if kernel.wide and precision in LOW:
         precision = "bf16"
     return device.launch + work.seconds(kernel, device, precision)
 

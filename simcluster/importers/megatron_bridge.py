@@ -176,12 +176,16 @@ def _translated(
 
 
 def _precision(word: str, source: str) -> Words:
+    if word.startswith("bf16_with_mxfp8"):
+        return {"bf16": (), "fp8-format": ("hybrid",), "fp8-recipe": ("mxfp8",)}
+    if word.startswith("bf16_with_nvfp4"):
+        return {"bf16": (), "fp4-format": ("e2m1",)}
     if word.startswith("bf16_with_fp8"):
         return {"bf16": (), "fp8-format": ("hybrid",)}
     if word not in _PRECISIONS:
         raise InputError(
             f"{source}: mixed_precision {word[:40]!r} is not modelled{did_you_mean(word, _PRECISIONS)}; known: "
-            f"{', '.join(_PRECISIONS)}, bf16_with_fp8_..."
+            f"{', '.join(_PRECISIONS)}, bf16_with_fp8_..., bf16_with_mxfp8_..., bf16_with_nvfp4_..."
         )
     return {"bf16": ("true" if word == "bf16_mixed" else "false",), "fp16": ("true" if word[0] == "f" else "false",)}
 

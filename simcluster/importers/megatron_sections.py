@@ -162,9 +162,13 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
     if run.get("fp8-format"):
         if not run.flag("bf16"):
             raise run.error("fp8-format", "needs --bf16: all but the products of layers is in bf16")
-        training["precision"] = "fp8-mixed"
+        training["precision"] = "mxfp8-mixed" if run.get("fp8-recipe") == "mxfp8" else "fp8-mixed"
         if run.flag("fp8-param-gather"):
             training["memory_recipe"] = "fp8-params-18"
+    if run.get("fp4-format"):
+        if not run.flag("bf16"):
+            raise run.error("fp4-format", "needs --bf16: all but the products of layers is in bf16")
+        training["precision"] = "nvfp4-mixed"
     training |= recompute_of(run)
     training["attention"] = attention_of(run)
     dropout = [run.get(name) for name in ("hidden-dropout", "attention-dropout")]
@@ -172,7 +176,7 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
     if bool(rates[0]) != bool(rates[1]):
         run.assumed.append("dropout is taken to be everywhere, though only one of hidden and attention dropout is on")
     training["dropout"] = any(rates)
-    if "memory_recipe" not in training and half != "fp32" and training["precision"] != "fp8-mixed":
+    if "memory_recipe" not in training and half != "fp32" and training["precision"] == half:
         wide = run.flag("accumulate-allreduce-grads-in-fp32") or (half == "bf16-mixed")
         narrow = (
             run.values.get("accumulate-allreduce-grads-in-fp32") is False

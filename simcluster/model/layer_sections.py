@@ -35,7 +35,8 @@ class RankShape:
     "unfused" the separate products and softmax before it.  ``recompute`` is done in the layers whose number divides by
     ``recompute_every``; a full one that ``stops_early`` is over when it has all that backward reads, a selective one
     may leave a fused core alone (``keeps_fused_core``).  ``kernels`` says who made those that device memory limits
-    (``software.Software``). ``fp8``: products of layers read fp8 operands, cast from 16 bits.  ``logits``: the loss
+    (``software.Software``). ``fp8``: products of layers read operands of
+    ``cast_bytes`` an element, cast from 16 bits.  ``logits``: the loss
     keeps a copy in "fp32", or writes their gradient over them, "in-place".  ``temporaries``: count what lives inside a
     layer's backward. ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an element
     of the main gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.
@@ -60,6 +61,7 @@ class RankShape:
     stops_early: bool = False
     keeps_fused_core: bool = False
     fp8: bool = False
+    cast_bytes: float = 1.0
     element_bytes: float = 2.0
     grad_accumulate_bytes: float = 4.0
 
@@ -211,11 +213,11 @@ def linear(name: str, shape: RankShape, tokens: int, width_in: int, width_out: i
 
 
 def cast(name: str, shape: RankShape, elements: float) -> tuple[Kernel, ...]:
-    """Operands to fp8: read in 16 bits, written in both orders, as forward and weight gradient need them.
+    """Operands to fp8 or fp4: read in 16 bits, written in both orders, as forward and weight gradient need them.
 
     The largest value, which scales them, is found by whoever made them (Transformer Engine; torchao, compiled).
     """
-    return (memory(f"{name}_cast", (shape.element_bytes + 2) * elements),) if shape.fp8 else ()
+    return (memory(f"{name}_cast", (shape.element_bytes + 2 * shape.cast_bytes) * elements),) if shape.fp8 else ()
 
 
 def norm(name: str, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:

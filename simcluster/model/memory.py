@@ -16,8 +16,6 @@ from simcluster.model.mixture import Mla
 from simcluster.model.mixture_sections import routed
 from simcluster.model.transformer import Model
 
-_FP8_BYTES = 1.0
-
 Keep = Literal["input", "core", "kept", "other"]
 Half = Literal["F", "I", "W"]
 Cast = Literal["no", "cast", "copied"]
@@ -138,14 +136,18 @@ def _layer(model: Model, shape: RankShape, layer: int) -> list[Tensor]:
 
 
 def _as_kept(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
-    """With products in fp8 their operands are kept as they were cast, a byte an element.
+    """With products in fp8 or fp4 their operands are kept as they were cast.
 
     (Transformer Engine, module/linear.py and layernorm_linear.py: inputmat saved for backward, in fp8.  It keeps the
     attention's output in 16 bits besides, for the attention's own backward.)
     """
     if not shape.fp8:
         return list(found)
-    share = {"no": 1.0, "cast": _FP8_BYTES / shape.element_bytes, "copied": 1.0 + _FP8_BYTES / shape.element_bytes}
+    share = {
+        "no": 1.0,
+        "cast": shape.cast_bytes / shape.element_bytes,
+        "copied": 1.0 + shape.cast_bytes / shape.element_bytes,
+    }
     return [replace(tensor, bytes=share[tensor.in_fp8] * tensor.bytes) for tensor in found]
 
 

@@ -27,10 +27,22 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
 
 
-ELEMENT_BYTES = {"bf16-mixed": 2.0, "fp16-mixed": 2.0, "fp8-mixed": 2.0, "fp32": 4.0}
+ELEMENT_BYTES = {
+    "bf16-mixed": 2.0,
+    "fp16-mixed": 2.0,
+    "fp8-mixed": 2.0,
+    "mxfp8-mixed": 2.0,
+    "nvfp4-mixed": 2.0,
+    "fp32": 4.0,
+}
 """Bytes of a weight or an activation as products read it, by precision."""
 
-_RECIPE = {"bf16-mixed": "mixed-18", "fp16-mixed": "mixed-16", "fp8-mixed": "fp8-20", "fp32": "fp32-16"}
+_RECIPE = {"bf16-mixed": "mixed-18", "fp16-mixed": "mixed-16", "fp8-mixed": "fp8-20", "mxfp8-mixed": "fp8-20",
+           "nvfp4-mixed": "nvfp4-19", "fp32": "fp32-16"}  # fmt: skip
+
+_CAST_BYTES = {"fp8-mixed": 1.0, "mxfp8-mixed": 1.0 + 1 / 32, "nvfp4-mixed": 0.5 + 1 / 16}
+"""Bytes of an operand's element as products of layers read it, its share of a scale of one byte with it (Open Compute
+Project, Microscaling Formats 1.0; NVFP4: arXiv:2509.25149); of one scale for a whole tensor nothing."""
 
 
 def recipe_of(scenario: Scenario) -> Recipe:
@@ -58,7 +70,8 @@ def shape_of(scenario: Scenario) -> RankShape:
         temporaries=memory.backward_temporaries,
         kernels=software.kernels if software else "fused",
         accumulate=software.accumulate if software else "fused",
-        fp8=training.precision == "fp8-mixed",
+        fp8=training.precision in _CAST_BYTES,
+        cast_bytes=_CAST_BYTES.get(training.precision, 1.0),
         stops_early=software is not None and software.checkpoint == "early-stop",
         keeps_fused_core=software is not None and software.selective == "unfused-core",
         element_bytes=ELEMENT_BYTES[training.precision],

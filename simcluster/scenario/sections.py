@@ -23,14 +23,23 @@ Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 """How many of something: a whole number from 1, as in the file (8, not "8" nor 8.0)."""
 
 Axis = Literal["tp", "cp", "dp", "pp"]
-Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "fp32"]
+Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"]
 Recompute = Literal["none", "selective", "operators", "full"]
 Engine = Literal["auto", "events", "path", "reference"]
 """How a step is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``); or op by op of
 every rank, as the ``reference`` interpreter does."""
 
 MemoryRecipe = Literal[
-    "mixed-16", "fp32-16", "mixed-18", "bf16-12", "fp8-20", "fp8-19", "fp8-params-18", "fp8-params-17", "fp8-13"
+    "mixed-16",
+    "fp32-16",
+    "mixed-18",
+    "bf16-12",
+    "fp8-20",
+    "fp8-19",
+    "fp8-params-18",
+    "fp8-params-17",
+    "fp8-13",
+    "nvfp4-19",
 ]
 
 
@@ -132,8 +141,10 @@ class Training(Spec):
 
     ``memory_recipe`` names the bytes per parameter by hand; left out, they follow from precision and optimizer.
     ``precision: fp8-mixed``: the products of layers in fp8, their operands cast from 16 bits, in which all else stays
-    (attention, LM head, what is kept and sent).  ``recompute: operators`` keeps what attention and every second product
-    of a layer give, and runs all else again (torchtitan's "op" selective checkpointing); ``selective`` runs the core
+    (attention, LM head, what is kept and sent); ``mxfp8-mixed``: the same with a scale for every 32 elements;
+    ``nvfp4-mixed``: in 4 bits with one for every 16; both on devices whose peak has them.  ``recompute: operators``
+    keeps what attention and every second product of a layer give, and runs all else again (torchtitan's "op" selective
+    checkpointing); ``selective`` runs the core
     attention again, of a fused kernel, too, unless the ``software`` leaves that alone.  ``recompute_every: k``
     recomputes only the layers whose number in the model divides by k (0, k, 2 k, ...).
     """

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
-from simcluster.devices.device import Device, kernel_seconds
+from simcluster.devices.device import LOW, Device, kernel_seconds
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import (
     RankShape,
@@ -167,7 +167,7 @@ def _row(
     precision = scenario.training.precision.removesuffix("-mixed")
     left = attention if kernel.kind == "attention" else 1.0  # what packed documents leave of it
     seconds = left * kernel_seconds(device, kernel, precision=precision)
-    of_peak = "bf16" if kernel.wide and precision == "fp8" else precision
+    of_peak = "bf16" if kernel.wide and precision in LOW else precision
     ideal: dict[Roof, float] = {
         "compute": left * kernel.flops / device.peak_flops(of_peak),
         "memory": kernel.bytes / device.memory_bandwidth,
