@@ -80,7 +80,7 @@ def test_flops_are_those_of_what_a_token_visits() -> None:
 @given(shape=SHAPES)
 def test_kernels_do_the_flops(shape: RankShape) -> None:
     """Over the ranks that share the tokens of a microbatch the products of experts are those of the layer."""
-    parts, tokens = mixture(MODEL, shape, "none"), shape.micro_batch * 1024
+    parts, tokens = mixture(MODEL, shape), shape.micro_batch * 1024
     ranks = shape.tp  # experts of ep ranks do the rows of ep ranks
     for half in ("forward", "input_grad", "weight_grad"):
         experts = sum(k.flops for k in getattr(parts.experts, half) if k.kind == "matmul")

@@ -25,6 +25,7 @@ from simcluster.documents.spec import Spec
 IDEAL = "ideal"
 """Software that costs nothing: everything is issued in time."""
 
+Probabilities = Literal["combine", "activation"]
 Selective = Literal["any-core", "unfused-core"]
 Gradients = Literal["averaged", "scaled", "checked"]
 Shards = Literal["in-place", "flat", "copied"]
@@ -45,7 +46,10 @@ class Software(Spec):
     kernel, which is what the paper's mode asks for (arXiv:2205.05198) and what Megatron-Core does
     (core/transformer/attention.py, ``checkpoint_core_attention``), as do Transformer Engine and NeMo; or an
     ``unfused-core`` only: Megatron-LM's legacy model and Megatron-DeepSpeed go round the checkpoint with
-    --use-flash-attn, and PyTorch's policies keep what a fused kernel gives.  ``accumulate``: a weight gradient's
+    --use-flash-attn, and PyTorch's policies keep what a fused kernel gives.  ``probabilities`` of the router
+    weigh what experts give when it is back (``combine``), which keeps it for the backward; or the experts'
+    ``activation`` function multiplies with them (Megatron-Core from 0.12, fusions/fused_bias_swiglu.py,
+    ``weighted_bias_swiglu_impl``).  ``accumulate``: a weight gradient's
     product adds to the main gradient itself (Megatron-LM's --gradient-accumulation-fusion, of 2022), or a ``separate``
     kernel does.  ``optimizer``: Adam writes the model's weights too, and the reduction averages; or ``passes`` of their
     own copy the weights and divide the gradients by dp (Megatron-LM's Float16OptimizerWithFloat16Params and its local
@@ -72,6 +76,7 @@ class Software(Spec):
     kernels: Literal["fused", "compiled", "eager"] = "fused"
     checkpoint: Literal["whole", "early-stop"] = "whole"
     selective: Selective = "any-core"
+    probabilities: Probabilities = "combine"
     accumulate: Literal["fused", "separate"] = "fused"
     optimizer: Literal["fused", "passes"] = "fused"
     gradients: Gradients = "averaged"

@@ -6,11 +6,12 @@ Conventions differ by 12 % on one and the same run, so each has its function and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from simcluster.base.errors import InputError
+from simcluster.model.recomputed import RecomputeModule
 from simcluster.model.transformer import Model, Recompute, parameters
 
 AttentionBackward = Literal["model", "flash"]
@@ -121,20 +122,25 @@ def _layer(model: Model, layer: int, attention: float) -> LayerFlops:
 
 
 def hardware_flops_per_sequence(
-    model: Model, recompute: Recompute, *, every: int = 1, attention: float = 1.0
-) -> float:  # fmt: skip
-    """Model FLOPs plus what is computed twice: core attention (selective), every second product (operators), or a whole
-    layer's forward (full).
+    model: Model,
+    recompute: Recompute,
+    *,
+    modules: Sequence[RecomputeModule] = ("core_attn",),
+    every: int = 1,
+    attention: float = 1.0,
+) -> float:
+    """Model FLOPs plus what is computed twice: products of ``modules`` (selective), every second product (operators),
+    or a whole layer's forward (full).
 
     In every layer, or in those whose number divides by ``every``.  The numerator of HFU; ``attention`` as there.  The
     embedding and the LM head are never recomputed.  Where the software leaves a fused core alone
-    (``RankShape.core_again``), ask for "none" instead of selective.
+    (``RankShape.core_again``), leave ``core_attn`` out.
     """
-    again: dict[str, Callable[[LayerFlops], float]] = {
-        "none": lambda layer: 0.0,
-        "selective": lambda layer: layer.core.forward,
-        "operators": lambda layer: _every_second_product(model),
-        "full": lambda layer: layer.total.forward,
+    again: dict[str, Callable[[int, LayerFlops], float]] = {
+        "none": lambda number, layer: 0.0,
+        "selective": lambda number, layer: _of_modules(model, modules, number, layer),
+        "operators": lambda number, layer: _every_second_product(model),
+        "full": lambda number, layer: layer.total.forward,
     }
     if recompute not in again:
         raise InputError(f"recompute {recompute!r} is not one of {', '.join(again)}")
@@ -142,10 +148,26 @@ def hardware_flops_per_sequence(
         raise InputError(f"every {every} must be at least 1: each layer, each second one, ...")
     numbers = [model.has_experts(layer) for layer in range(0, model.layers, every)]
     twice = sum(
-        numbers.count(model.has_experts(layer)) * again[recompute](_layer(model, layer, attention))
+        numbers.count(model.has_experts(layer)) * again[recompute](layer, _layer(model, layer, attention))
         for layer, _ in _layers(model)
     )
     return model_flops_per_sequence(model, attention=attention) + twice
+
+
+def _of_modules(model: Model, modules: Sequence[RecomputeModule], number: int, layer: LayerFlops) -> float:
+    """FLOPs of the products of the layer of this number that its recompute ``modules`` run again."""
+    mixed, moe, mla = model.has_experts(number), model.moe, model.mla
+    tokens, h = model.sequence_length, model.hidden_size
+    made = mla.weights(h, model.heads) - h * mla.down if mla else 0
+    shared = moe.shared_width if moe and mixed else 0
+    whole = "moe" if mixed else "mlp"
+    of_module: dict[str, float] = {
+        "core_attn": layer.core.forward,
+        "mla_up_proj": 2.0 * tokens * made,
+        "shared_experts": 0.0 if "moe" in modules else 2.0 * tokens * h * shared * model.mlp_matrices,
+        whole: layer.mlp.forward,
+    }
+    return sum(of_module.get(module, 0.0) for module in modules)
 
 
 def _every_second_product(model: Model) -> float:

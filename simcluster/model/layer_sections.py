@@ -13,11 +13,14 @@ from typing import Literal
 
 from simcluster.base.errors import InputError
 from simcluster.model.kernels import Kernel, Section
+from simcluster.model.recomputed import RecomputeModule
 from simcluster.model.shards import tensor_shard
 from simcluster.model.transformer import Model, Recompute
 
 Attention = Literal["fused", "unfused"]
 Logits = Literal["fp32", "in-place"]
+Probabilities = Literal["combine", "activation"]
+ActivationInput = Literal["16-bit", "fp8"]
 Kernels = Literal["fused", "compiled", "eager"]
 Accumulate = Literal["fused", "separate"]
 ContextExchange = Literal["ring", "all_gather", "all_to_all"]
@@ -33,10 +36,12 @@ class RankShape:
     ``ep`` ranks share the experts of a mixture, each split over ``etp`` (0: as many as tp). ``cp_comm`` is how the
     ranks that share a sequence bring queries and keys together (``context``). ``attention``: "fused" is a flash kernel,
     "unfused" the separate products and softmax before it.  ``recompute`` is done in the layers whose number divides by
-    ``recompute_every``; a full one that ``stops_early`` is over when it has all that backward reads, a selective one
-    may leave a fused core alone (``keeps_fused_core``).  ``kernels`` says who made those that device memory limits
-    (``software.Software``). ``fp8``: products of layers read operands of
-    ``cast_bytes`` an element, cast from 16 bits.  ``logits``: the loss
+    ``recompute_every``; a selective one of the ``modules``; a full one that ``stops_early`` is over when it has all that
+    backward reads, a selective one may leave a fused core alone (``keeps_fused_core``).  ``probabilities``: the router's
+    weigh what experts give when it is back (``combine``), or the experts' ``activation`` function does.
+    ``activation_input``: what activation functions read is kept in 16 bits or in fp8.  ``kernels`` says who made those
+    that device memory limits (``software.Software``). ``fp8``: products of layers read operands of ``cast_bytes`` an
+    element, cast from 16 bits.  ``logits``: the loss
     keeps a copy in "fp32", or writes their gradient over them, "in-place".  ``temporaries``: count what lives inside a
     layer's backward. ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an element
     of the main gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.
@@ -51,10 +56,13 @@ class RankShape:
     etp: int = 0
     sequence_parallel: bool = False
     recompute: Recompute = "none"
+    modules: tuple[RecomputeModule, ...] = ("core_attn",)
     recompute_every: int = 1
     attention: Attention = "fused"
     dropout: bool = False
     logits: Logits = "fp32"
+    probabilities: Probabilities = "combine"
+    activation_input: ActivationInput = "16-bit"
     temporaries: bool = False
     kernels: Kernels = "fused"
     accumulate: Accumulate = "fused"
@@ -84,10 +92,14 @@ class RankShape:
         """Does the layer of this number run something again in backward?"""
         return self.recompute != "none" and layer % self.recompute_every == 0
 
+    def reruns(self, module: RecomputeModule) -> bool:
+        """Does a selective recompute name this module?"""
+        return self.recompute == "selective" and module in self.modules
+
     @property
     def core_again(self) -> bool:
         """Does a selective recompute run the core attention again?"""
-        return self.recompute == "selective" and not (self.attention == "fused" and self.keeps_fused_core)
+        return self.reruns("core_attn") and not (self.attention == "fused" and self.keeps_fused_core)
 
     def gradient_bytes(self, weights: float) -> float:
         """Traffic of storing the gradient of so many weights: added to the main gradient, or written once."""

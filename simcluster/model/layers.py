@@ -30,6 +30,7 @@ from simcluster.model.layer_sections import (
     rotation,
 )
 from simcluster.model.mixture import Mla
+from simcluster.model.recomputed import again
 from simcluster.model.transformer import Model
 
 __all__ = ["RankShape", "attention_block", "embedding_block", "lm_head_block", "mixture_edges", "mlp_block"]
@@ -81,11 +82,13 @@ def latent_attention(model: Model, shape: RankShape, mla: Mla) -> Block:
     copied = 2 * e * local.tokens * (local.query + local.kv)
     turned = both_ways("latent_rope", copied, copied)
     projection = linear("projection", shape, local.tokens, local.output, local.hidden, bias=False)
-    body = (join((queries, keys), "none"), turned, core, projection)
-    block = _layer_block("attention", model, shape, local, body)
-    first = join((down, norm("latent_norm", shape, narrow, residual=False)), shape.recompute)
+    heads_again = shape.reruns("mla_up_proj")
+    made = again(join((queries, keys), "none"), when=heads_again)
+    block = _layer_block("attention", model, shape, local, (made, again(turned, when=heads_again), core, projection))
+    before = again(block.entry, when=shape.reruns("layernorm"))
+    inner = again(norm("latent_norm", shape, narrow, residual=False), when=heads_again)
     gathered = mla.kv_lora_rank + mla.qk_rope_head_dim + low
-    return replace(block, entry=join((block.entry, first), shape.recompute), gathered=gathered)
+    return replace(block, entry=join((before, down, inner), shape.recompute), gathered=gathered)
 
 
 def mlp_block(model: Model, shape: RankShape) -> Block:
@@ -105,6 +108,7 @@ def mixture_edges(model: Model, shape: RankShape) -> Block:
     """What a mixture of experts has around it, in place of the MLP: norm, and residual add; the body is empty."""
     local = local_sizes(model, shape)
     entry, add = _norm("mlp_norm", model, shape, local, residual=True), residual_add("mlp", model, shape, local)
+    entry = again(entry, when=shape.reruns("layernorm"))
     return Block("mlp", join([entry], shape.recompute), Section(), join([add], shape.recompute))
 
 
@@ -188,10 +192,11 @@ def _layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, b
         again = (*entry.forward, *_run_again(name, model, shape, local, body))
         again += add.forward if name == "attention" else ()
         return Block(name, entry=entry, body=replace(joined, recompute=again), exit=add)
+    mode = "full" if name == "mlp" and shape.reruns("mlp") else shape.recompute
     whole = Block(
         name,
-        entry=join([entry], shape.recompute),
-        body=join(body, shape.recompute),
+        entry=join([entry], mode),
+        body=join(body, mode),
         exit=join([add], shape.recompute),
     )
     if shape.recompute == "full" and shape.stops_early and name == "mlp":

@@ -6,42 +6,16 @@ the schedule's business.  Counting only: no device, no time.  (Model state: ``re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from simcluster.model.core_sections import has_fused_softmax
+from simcluster.model.kept import Tensor, as_kept, is_kept, mask, operands
 from simcluster.model.layer_sections import FP32_BYTES, MASK_BYTES, RankShape, local_sizes
 from simcluster.model.mixture import Mla
 from simcluster.model.mixture_sections import routed
+from simcluster.model.mixture_tensors import mixture_tensors, mixture_working_bytes, mixture_working_rows
+from simcluster.model.recomputed import RecomputeModule
 from simcluster.model.transformer import Model
-
-Keep = Literal["input", "core", "kept", "other"]
-Half = Literal["F", "I", "W"]
-Cast = Literal["no", "cast", "copied"]
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor that the backward of a block reads, with its bytes on one rank.
-
-    ``keep``: the layer's "input", of the attention "core", "kept" where every second product is, or "other"; what
-    recomputation drops goes by it.  ``made``
-    in F, or in I for W (a gradient of a weight product's output; what is gathered over tp for W).  ``read`` tells which
-    half of the backward reads it last, where a schedule splits it: W the two operands of each weight product, I all
-    else (statistics and inputs of softmax, norm and activation function, masks, Q, K and V).  ``in_fp8``: what products
-    in fp8 keep of an operand that others read, too, is a copy in fp8; of one that is theirs alone only the cast.
-    ``routed``: a row for each that visits the rank's experts; the bytes are those of an even share of them.
-    """
-
-    block: str
-    name: str
-    bytes: float
-    keep: Keep = "other"
-    made: Half = "F"
-    read: Half = "I"
-    in_fp8: Cast = "no"
-    routed: bool = False
 
 
 def tensors(model: Model, shape: RankShape) -> list[Tensor]:
@@ -52,8 +26,8 @@ def tensors(model: Model, shape: RankShape) -> list[Tensor]:
     have it.  Under sequence parallelism I leaves W what it has gathered over tp, whole.
     """
     mlp = [] if model.moe_layers == model.layers else _mlp(model, shape)
-    mixture = _mixture(model, shape) if model.moe else []
-    layer = _as_kept([*_attention(model, shape), *mlp, *mixture], shape)
+    mixture = mixture_tensors(model, shape) if model.moe else []
+    layer = as_kept([*_attention(model, shape), *mlp, *mixture], shape)
     return [*layer, *_embedding(model, shape), *_lm_head(model, shape)]
 
 
@@ -63,8 +37,8 @@ def activation_parts(model: Model, shape: RankShape, layer: int = 0) -> dict[str
     GPT-style with dropout the sum is s b h (34 + 5 a s / h) without parallelism; Llama-style with fused attention s b
     (8 h + 4 q + 4 kv + 6 f) + 4 s b a, the last term being the log-sum-exp.  tp divides what lies between the column-
     and the row-parallel product; the rest (10 of the 34) only under sequence parallelism; cp divides all. Selective
-    recompute drops what the attention core makes: softmax and its dropout of an unfused one, the log-sum-exp of a fused
-    one where that runs again; full keeps the layer's input alone.  Source: arXiv:2205.05198 section 4 and table 2; the
+    recompute drops what its modules run again (``recomputed``), of the attention core softmax and its dropout of an
+    unfused one, the log-sum-exp of a fused one; full keeps the layer's input alone.  Source: arXiv:2205.05198 section 4 and table 2; the
     Llama form is the same listing for its tensors.
     """
     return {tensor.name: tensor.bytes for tensor in _layer(model, shape, layer) if is_kept(tensor, shape)}
@@ -85,6 +59,21 @@ def head_working_bytes(model: Model, shape: RankShape) -> float:
         return 0.0
     local = local_sizes(model, shape)
     return shape.element_bytes * local.tokens * local.vocab
+
+
+def working_bytes(block: str, model: Model, shape: RankShape) -> float:
+    """What lives inside a block's forward and backward, made for each anew: logits in the precision of the product."""
+    return head_working_bytes(model, shape) if block == "lm_head" else 0.0
+
+
+def forward_working_bytes(block: str, model: Model, shape: RankShape) -> float:
+    """What lives inside a block's forward alone, beyond what it keeps: rows on their way between experts."""
+    return mixture_working_bytes(model, shape) if block == "mixture" else 0.0
+
+
+def forward_working_rows(block: str, model: Model, shape: RankShape) -> float:
+    """Of ``forward_working_bytes`` what goes with the rows that visit the rank's experts."""
+    return mixture_working_rows(model, shape) if block == "mixture" else 0.0
 
 
 def temporary_bytes(block: str, model: Model, shape: RankShape) -> float:
@@ -118,37 +107,10 @@ def routed_temporary_bytes(block: str, model: Model, shape: RankShape) -> float:
     return there.row_bytes(shape, there.rows) + wide
 
 
-def is_kept(tensor: Tensor, shape: RankShape) -> bool:
-    """Does it stay from F to the backward?  What does not is recomputed.  Embedding and LM head are never."""
-    if tensor.block in ("embedding", "lm_head"):
-        return tensor.made == "F"
-    if shape.recompute == "full":
-        return tensor.keep == "input"
-    if shape.recompute == "operators":
-        return tensor.made == "F" and tensor.keep in ("input", "kept")
-    return tensor.made == "F" and (shape.recompute == "none" or tensor.keep != "core")
-
-
 def _layer(model: Model, shape: RankShape, layer: int) -> list[Tensor]:
     """What the forward of one layer makes and its backward reads."""
-    behind = (_mixture if model.has_experts(layer) else _mlp)(model, shape)
-    return [tensor for tensor in _as_kept([*_attention(model, shape), *behind], shape) if tensor.made == "F"]
-
-
-def _as_kept(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
-    """With products in fp8 or fp4 their operands are kept as they were cast.
-
-    (Transformer Engine, module/linear.py and layernorm_linear.py: inputmat saved for backward, in fp8.  It keeps the
-    attention's output in 16 bits besides, for the attention's own backward.)
-    """
-    if not shape.fp8:
-        return list(found)
-    share = {
-        "no": 1.0,
-        "cast": shape.cast_bytes / shape.element_bytes,
-        "copied": 1.0 + shape.cast_bytes / shape.element_bytes,
-    }
-    return [replace(tensor, bytes=share[tensor.in_fp8] * tensor.bytes) for tensor in found]
+    behind = (mixture_tensors if model.has_experts(layer) else _mlp)(model, shape)
+    return [tensor for tensor in as_kept([*_attention(model, shape), *behind], shape) if tensor.made == "F"]
 
 
 def _attention(model: Model, shape: RankShape) -> list[Tensor]:
@@ -157,17 +119,19 @@ def _attention(model: Model, shape: RankShape) -> list[Tensor]:
     query, kv, value, output = (
         e * local.tokens * width for width in (local.query, local.kv, local.value, local.output)
     )
+    heads: tuple[RecomputeModule, ...] = ("mla_up_proj",) if model.mla else ()
+    plain = [replace(each, moved_by="qkv_linear") for each in operands("attention", "qkv_input", model, shape)]
     return [
-        Tensor("attention", "attention_norm_input", hidden, "input"),
-        *(_latent(model, shape, model.mla) if model.mla else _operands("attention", "qkv_input", model, shape)),
+        Tensor("attention", "attention_norm_input", hidden, "input", moved_by="attn_norm"),
+        *(_latent(model, shape, model.mla) if model.mla else plain),
         *([Tensor("attention", "qk_norm_input", query + kv)] if model.qk_norm else []),
-        Tensor("attention", "query", query, "kept"),
-        Tensor("attention", "key", kv, "other" if model.gated_mlp else "kept"),
-        Tensor("attention", "value", value, "kept"),
+        Tensor("attention", "query", query, "kept", freed_by=heads, moved_by="core_attn"),
+        Tensor("attention", "key", kv, "other" if model.gated_mlp else "kept", freed_by=heads, moved_by="core_attn"),
+        Tensor("attention", "value", value, "kept", freed_by=heads, moved_by="core_attn"),
         *_core(model, shape),
-        Tensor("attention", "projection_input", output, "kept", read="W", in_fp8="copied"),
+        Tensor("attention", "projection_input", output, "kept", read="W", in_fp8="copied", moved_by="attn_proj"),
         *([Tensor("attention", "attention_post_norm_input", hidden)] if model.layer_norms == 4 else []),
-        *_mask("attention", "attention_dropout_mask", model, shape),
+        *mask("attention", "attention_dropout_mask", model, shape),
         Tensor("attention", "projection_output_grad", e * local.tokens * local.hidden, made="I", read="W"),
         Tensor("attention", "qkv_output_grad", query + kv + value, made="I", read="W"),
     ]
@@ -180,11 +144,12 @@ def _latent(model: Model, shape: RankShape, mla: Mla) -> list[Tensor]:
     normed = mla.kv_lora_rank + (mla.q_lora_rank or 0)
     gathered = mla.kv_lora_rank + (mla.q_lora_rank or model.hidden_size)
     found = [
-        Tensor("attention", "latent_input", edge * model.hidden_size, read="W", in_fp8="cast"),
+        Tensor("attention", "latent_input", edge * model.hidden_size, read="W", in_fp8="cast", freed_by=("layernorm",),
+               moved_by="qkv_linear"),
         Tensor("attention", "latent", edge * mla.down),
-        Tensor("attention", "latent_normed", edge * normed, read="W", in_fp8="cast"),
+        Tensor("attention", "latent_normed", edge * normed, read="W", in_fp8="cast", freed_by=("mla_up_proj",)),
         Tensor("attention", "latent_output_grad", edge * mla.down, made="I", read="W"),
-    ]
+    ]  # fmt: skip
     if shape.sequence_parallel and shape.tp > 1:
         found.append(Tensor("attention", "latent_gathered", tokens * gathered, made="I", read="W"))
     return found
@@ -194,52 +159,21 @@ def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
     e, local = shape.element_bytes, local_sizes(model, shape)
     ffn = e * local.tokens * local.ffn
     inputs = ("gate", "up") if model.gated_mlp else ("gelu_input",)
-    norm_input = Tensor("mlp", "mlp_norm_input", e * local.edge_tokens * local.hidden)
+    norm_input = Tensor("mlp", "mlp_norm_input", e * local.edge_tokens * local.hidden, moved_by="mlp_norm")
     shared = model.layer_norms == 1  # the norm and what it gave are the attention's
+    product = "mlp_product" if model.gated_mlp else "gelu_output"
     return [
         *([] if shared or model.parallel_residual else [norm_input]),
-        *([] if shared else _operands("mlp", "mlp_input", model, shape)),
-        *(Tensor("mlp", name, ffn, "other" if name == "up" else "kept") for name in inputs),
-        Tensor("mlp", "mlp_product" if model.gated_mlp else "gelu_output", ffn, read="W", in_fp8="cast"),
+        *([] if shared else operands("mlp", "mlp_input", model, shape, freed_by=("mlp",))),
+        *(
+            Tensor("mlp", name, ffn, "other" if name == "up" else "kept", in_fp8="input", freed_by=("mlp",))
+            for name in inputs
+        ),
+        Tensor("mlp", product, ffn, read="W", in_fp8="cast", freed_by=("mlp",)),
         *([replace(norm_input, name="mlp_post_norm_input")] if model.layer_norms == 4 else []),
-        *_mask("mlp", "mlp_dropout_mask", model, shape),
+        *mask("mlp", "mlp_dropout_mask", model, shape),
         Tensor("mlp", "mlp_down_output_grad", e * local.tokens * local.hidden, made="I", read="W"),
         Tensor("mlp", "mlp_up_output_grad", len(inputs) * ffn, made="I", read="W"),
-    ]
-
-
-def _mixture(model: Model, shape: RankShape) -> list[Tensor]:
-    """Of a layer with experts: an MLP's tensors of every row that visits one, the rows themselves before and behind
-    them, what the router found, and an MLP's tensors of the shared experts."""
-    moe, there = model.moe, routed(model, shape)
-    assert moe is not None
-    e, local = shape.element_bytes, local_sizes(model, shape)
-    hidden, inputs = e * local.edge_tokens * local.hidden, ("gate", "up") if model.gated_mlp else ("gelu_input",)
-    rows, wide = there.row_bytes(shape, there.rows), e * there.rows * there.ffn
-    shared = e * local.tokens * moe.shared_width / shape.tp
-    made = [
-        Tensor("mixture", "mlp_norm_input", hidden),
-        *(
-            replace(tensor, in_fp8="no") for tensor in _operands("mixture", "mlp_input", model, shape)
-        ),  # the router's, too
-        Tensor("mixture", "router_probabilities", FP32_BYTES * local.edge_tokens * (moe.experts + 2 * moe.top_k)),
-        Tensor("mixture", "experts_input", rows, read="W", in_fp8="cast", routed=True),
-        *(Tensor("mixture", f"experts_{name}", wide, routed=True) for name in inputs),
-        Tensor("mixture", "experts_product", wide, read="W", in_fp8="cast", routed=True),
-        Tensor("mixture", "experts_output", there.row_bytes(shape, there.sent)),
-        *_mask("mixture", "mlp_dropout_mask", model, shape),
-        Tensor("mixture", "experts_down_output_grad", rows, made="I", read="W", routed=True),
-        Tensor("mixture", "experts_up_output_grad", len(inputs) * wide, made="I", read="W", routed=True),
-        Tensor("mixture", "router_output_grad", FP32_BYTES * local.edge_tokens * moe.experts, made="I", read="W"),
-    ]
-    if not shared:
-        return made
-    return [
-        *made,
-        *(Tensor("mixture", f"shared_{name}", shared) for name in inputs),
-        Tensor("mixture", "shared_product", shared, read="W", in_fp8="cast"),
-        Tensor("mixture", "shared_down_output_grad", e * local.tokens * model.hidden_size, made="I", read="W"),
-        Tensor("mixture", "shared_up_output_grad", len(inputs) * shared, made="I", read="W"),
     ]
 
 
@@ -250,7 +184,7 @@ def _embedding(model: Model, shape: RankShape) -> list[Tensor]:
     norm_input = shape.element_bytes * local.edge_tokens * local.hidden
     return [
         *([Tensor("embedding", "embedding_norm_input", norm_input)] if model.embedding_norm else []),
-        *(replace(mask, read="W") for mask in _mask("embedding", "embedding_dropout_mask", model, shape)),
+        *(replace(tensor, read="W") for tensor in mask("embedding", "embedding_dropout_mask", model, shape)),
         Tensor("embedding", "embedding_output_grad", gradient, made="I", read="W"),
     ]
 
@@ -265,24 +199,9 @@ def _lm_head(model: Model, shape: RankShape) -> list[Tensor]:
         loss = [replace(gradient, name="logits", made="F")]
     return [
         Tensor("lm_head", "final_norm_input", hidden),
-        *_operands("lm_head", "head_input", model, shape),
+        *operands("lm_head", "head_input", model, shape),
         *loss,
     ]
-
-
-def _operands(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
-    """The input of a column-parallel product: under sequence parallelism F keeps the shard, and I gathers it for W."""
-    local, size = local_sizes(model, shape), shape.element_bytes * model.hidden_size
-    shard = Tensor(block, name, size * local.edge_tokens, in_fp8="cast")
-    if not (shape.sequence_parallel and shape.tp > 1):
-        return [replace(shard, read="W")]
-    gathered = Tensor(block, f"{name}_gathered", size * local.tokens, made="I", read="W", in_fp8="cast")
-    return [shard, gathered]
-
-
-def _mask(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
-    size = MASK_BYTES * local_sizes(model, shape).edge_tokens * model.hidden_size
-    return [Tensor(block, name, size)] if shape.dropout else []
 
 
 def _core(model: Model, shape: RankShape) -> list[Tensor]:

@@ -23,7 +23,8 @@ from simcluster.model.layer_sections import (
     linear,
     local_sizes,
 )
-from simcluster.model.transformer import Model, Recompute
+from simcluster.model.recomputed import again
+from simcluster.model.transformer import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +72,20 @@ def routed(model: Model, shape: RankShape) -> Routed:
     return Routed(sent, rows, moe.experts // shape.ep, moe.expert_ffn_hidden_size // etp, local.hidden)
 
 
-def mixture(model: Model, shape: RankShape, recompute: Recompute) -> Mixture:
-    """The sections on a rank; under full recompute the forward of each runs again."""
+def mixture(model: Model, shape: RankShape) -> Mixture:
+    """The sections on a rank; with full recompute, or where the module is named, the forward of each runs again.
+
+    Else what is named of shared experts and activation function.
+    """
     local, there = local_sizes(model, shape), routed(model, shape)
+    whole = shape.recompute == "full" or shape.reruns("moe")
 
     def made(*pieces: Section) -> Section:
-        return join(pieces, recompute)
+        return join(pieces, "full" if whole else "none")
 
     return Mixture(
         router=made(_router(model, shape, local)),
-        shared=made(*_shared(model, shape, local)),
+        shared=again(made(*_shared(model, shape, local)), when=whole or shape.reruns("shared_experts")),
         dispatch=made(_dispatch(shape, local, there)),
         experts=made(
             _sorted("experts_sort", shape, there),
@@ -123,12 +128,18 @@ def _combine(shape: RankShape, local: LocalSizes, there: Routed) -> Section:
     """Rows back in their tokens' order, weighed and added up; back, rows and weights have their gradients."""
     one = shape.element_bytes * local.hidden * local.edge_tokens
     rows = there.row_bytes(shape, there.sent)
-    return both_ways("unpermute", one + rows, one + 2 * rows)
+    weighed = shape.probabilities == "combine"  # else the activation function has done it, and read no row for that
+    return both_ways("unpermute", one + rows, one + (2 * rows if weighed else rows))
+
+
+def is_sorted(shape: RankShape, there: Routed) -> bool:
+    """Do rows of several ranks meet in front of several experts?"""
+    return there.experts > 1 and shape.ep * shape.expert_tp > 1
 
 
 def _sorted(name: str, shape: RankShape, there: Routed) -> Section:
     """Where rows of several ranks meet in front of several experts they are sorted once more, and back behind them."""
-    if there.experts == 1 or shape.ep * shape.expert_tp == 1:
+    if not is_sorted(shape, there):
         return Section()
     moved = 2 * there.row_bytes(shape, there.rows)
     return both_ways(name, moved, moved)
@@ -140,7 +151,8 @@ def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -
     up = _grouped("experts_up", shape, there, there.hidden, widths * there.ffn, bias=model.mlp_bias)
     down = _grouped("experts_down", shape, there, there.ffn, there.hidden, bias=model.mlp_bias)
     rows = replace(local, tokens=there.rows, ffn=there.ffn)
-    return (up, _named("experts", activation(model, shape, rows)), down)
+    active = _named("experts", activation(model, shape, rows))
+    return (up, again(active, when=shape.reruns("moe_act")), down)
 
 
 def _grouped(name: str, shape: RankShape, there: Routed, width_in: int, width_out: int, *, bias: bool) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simcluster.model.layers import RankShape
@@ -28,9 +29,9 @@ class Overheads:
     workspace: float = 0.0
     megatron_te: bool = False
 
-    def buffers(self, model: Model, shape: RankShape, *, last: bool) -> float:
-        """Bytes of all buffers on the ranks of a stage; ``last``: has it the LM head?"""
-        kept = kept_by_megatron_te(model, shape, last=last) if self.megatron_te else 0.0
+    def buffers(self, model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
+        """Bytes of all buffers on the ranks of a stage with these layers; ``last``: has it the LM head?"""
+        kept = kept_by_megatron_te(model, shape, layers, last=last) if self.megatron_te else 0.0
         return self.communication + self.workspace + kept
 
 
@@ -46,19 +47,41 @@ def nccl_buffer_bytes(plan: Plan, platform: Platform | None, *, machines: int) -
     return groups * 2 * channels * sum(BUFFER.values())
 
 
-def kept_by_megatron_te(model: Model, shape: RankShape, *, last: bool) -> float:
+def kept_by_megatron_te(model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
     """What Megatron-Core with Transformer Engine's layers keeps from the first backward on, in bytes.
 
-    * A gradient that is never written, for each distinct shape of weight: wgrad kernels add into the fp32 main
-      gradient, and autograd still wants a tensor (TransformerEngine, ``module/base.py``, ``get_dummy_wgrad``; used for
-      the LM head by Megatron-LM ``core/tensor_parallel/layers.py`` too).  The layers of a model have the same four.
+    * A gradient that is never written, for each distinct shape of weight of the stage's ``layers``: wgrad kernels add
+      into the fp32 main gradient, and autograd still wants a tensor (TransformerEngine, ``module/base.py``,
+      ``get_dummy_wgrad``, of grouped experts, too; used for the LM head by Megatron-LM
+      ``core/tensor_parallel/layers.py``).  All experts have the same two.
     * Under sequence parallelism, the buffer that the LM head's gathered input lies in (``GlobalMemoryBuffer``).
     """
-    shard = tensor_shard(model, shape.tp)
+    shapes = {weight for layer in layers for weight in _weights(model, shape, model.has_experts(layer))}
+    kept = float(sum(rows * columns for rows, columns in shapes))
     hidden, e = model.hidden_size, shape.element_bytes
-    attention = hidden * (shard.heads + shard.kv_heads) * (model.head_dim + model.value_dim)
-    shapes = attention + model.mlp_matrices * hidden * shard.ffn
     if not last:
-        return e * shapes
+        return e * kept
     gathered = shape.micro_batch * model.sequence_length / shape.cp if shape.sequence_parallel and shape.tp > 1 else 0.0
-    return e * (shapes + hidden * (shard.vocab + gathered))
+    return e * (kept + hidden * (tensor_shard(model, shape.tp).vocab + gathered))
+
+
+def _weights(model: Model, shape: RankShape, experts: bool) -> Iterator[tuple[int, int]]:
+    """(columns, rows) of every matrix of a layer on a rank, but the router's, which is no product of the library's."""
+    shard, hidden, mla = tensor_shard(model, shape.tp), model.hidden_size, model.mla
+    yield hidden, shard.heads * model.value_dim
+    if mla is None:
+        yield (shard.heads + 2 * shard.kv_heads) * model.head_dim, hidden
+    else:
+        yield mla.kv_lora_rank + mla.qk_rope_head_dim, hidden
+        yield shard.heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank
+        yield shard.heads * mla.qk_head_dim, mla.q_lora_rank or hidden
+        if mla.q_lora_rank:
+            yield mla.q_lora_rank, hidden
+    moe = model.moe
+    if moe and experts:
+        widths = [moe.expert_ffn_hidden_size // shape.expert_tp, moe.shared_width // shape.tp]
+    else:
+        widths = [shard.ffn]
+    for width in filter(None, widths):
+        yield (model.mlp_matrices - 1) * width, hidden
+        yield hidden, width

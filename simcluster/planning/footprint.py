@@ -106,7 +106,7 @@ def stage_footprint(
         offload.optimizer_on_gpu(updated) if offload.optimizer != "none" else state.optimizer,
         peak.activations,
         peak.other + lost,
-        buffers=overheads.buffers(model, shape, last=last),
+        buffers=overheads.buffers(model, shape, layers, last=last),
         fragmentation=overheads.fragmentation,
         host=offload.optimizer_in_host(updated),
     )

@@ -17,7 +17,7 @@ from dataclasses import replace
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import RankShape, mixture_edges
 from simcluster.model.mixture_sections import Mixture, mixture, routed
-from simcluster.model.transformer import Model, Recompute
+from simcluster.model.transformer import Model
 from simcluster.planning.ops import EXPERTS
 from simcluster.planning.residency import Phase
 from simcluster.planning.segment_ops import OpsInMaking
@@ -32,9 +32,9 @@ class MixtureOps:
         """``activation_bytes`` of a microbatch's hidden state, gathered over tp."""
         plain = replace(shape, recompute="none")
         self._shape, self._whole, self._overlap = shape, activation_bytes, overlap and shape.ep > 1
-        self._plain = mixture_edges(model, plain), mixture(model, plain, "none")
-        again: Recompute = "full" if shape.recompute == "full" else "none"
-        self._recomputed = mixture_edges(model, replace(shape, recompute=again)), mixture(model, shape, again)
+        self._plain = mixture_edges(model, plain), mixture(model, plain)
+        self._recomputed = mixture_edges(model, shape), mixture(model, shape)
+        self._visited_again = shape.recompute == "full" or shape.reruns("moe")
         there = routed(model, shape)
         self._sent, self._there = there.row_bytes(shape, there.sent), there.row_bytes(shape, there.rows)
 
@@ -84,6 +84,8 @@ class MixtureOps:
         def weights() -> None:
             ops.compute(parts.experts.weight_grad if kind == "backward" else (), kind, EXPERTS, layer)
 
+        if not self._visited_again:
+            self._again(ops, edges, parts, layer)
         ops.compute(half(edges.exit) + half(parts.combine), kind, "combine", layer)
         self._to_experts(ops, "combine_grad", layer, shared)
         ops.compute(parts.experts.input_grad if self._overlap else half(parts.experts), kind, EXPERTS, layer)
@@ -92,6 +94,15 @@ class MixtureOps:
         if not self._overlap:
             shared()
         ops.compute(half(parts.router) + half(edges.entry), kind, "router", layer)
+
+    def _again(self, ops: OpsInMaking, edges: Block, parts: Mixture, layer: int) -> None:
+        """What of it runs again by itself: norm, shared experts with what they gather and give, activation function."""
+        ops.compute(edges.entry.recompute, "recompute", "router", layer)
+        if parts.shared.recompute:
+            self._gathered(ops, "shared_again", layer)
+            ops.compute(parts.shared.recompute, "recompute", "shared", layer)
+            self._scattered(ops, "shared_again", layer)
+        ops.compute(parts.experts.recompute, "recompute", EXPERTS, layer)
 
     def _to_experts(self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None]) -> None:
         self._all_to_all(ops, name, layer, meanwhile)

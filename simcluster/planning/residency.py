@@ -16,15 +16,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from simcluster.model.kept import Tensor, is_kept
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import (
-    Tensor,
-    head_working_bytes,
-    is_kept,
+    forward_working_bytes,
+    forward_working_rows,
     routed_temporary_bytes,
     temporary_bytes,
     tensors,
+    working_bytes,
 )
+from simcluster.model.recomputed import RecomputeModule
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import MemoryChange
 
@@ -44,11 +46,11 @@ class Visit(NamedTuple):
 
 
 def visits(
-    kind: str, layers: Sequence[int], *, embedding: bool, lm_head: bool, again: Callable[[int], bool]
+    kind: str, layers: Sequence[int], *, embedding: bool, lm_head: bool, again: Callable[[int], Sequence[str]]
 ) -> list[Visit]:
     """The blocks that F, B, I or W (``kind``) goes through, in order, over a stretch of layers and ends of the model.
 
-    ``again``: does the forward of the layer of this number run again just before its backward?
+    ``again``: the blocks of the layer of this number whose forward runs again, before the backward of the first of them.
     """
     first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * lm_head
     if kind == "F":
@@ -56,8 +58,8 @@ def visits(
     phase: Phase = "backward" if kind == "B" else "input_grad" if kind == "I" else "weight_grad"
     found = [Visit(phase, *place) for place in last]
     for layer in reversed(layers):
-        if kind != "W" and again(layer):
-            found += [Visit("recompute", block, layer) for block in LAYER]
+        if kind != "W":
+            found += [Visit("recompute", block, layer) for block in again(layer)]
         found += [Visit(phase, block, layer) for block in reversed(LAYER)]
     return found + [Visit(phase, *place) for place in first]
 
@@ -78,6 +80,7 @@ class Residency:
     back_for_weights: float
     gradients: float
     working: float
+    passing: float
     temporary: float
     again: bool
     routed: Residency | None = None
@@ -94,9 +97,12 @@ class Residency:
         found = {
             "forward": (
                 MemoryChange("activations", self.kept, 0.0),
-                MemoryChange("other", self.working, -self.working),
+                MemoryChange("other", self.working + self.passing, -self.working - self.passing),
             ),
-            "recompute": (MemoryChange("activations", for_weights, 0.0), MemoryChange("other", inside, 0.0)),
+            "recompute": (
+                MemoryChange("activations", for_weights, 0.0),
+                MemoryChange("other", inside + self.passing, -self.passing),
+            ),
             "backward": (
                 MemoryChange("activations", 0.0, -self.kept),
                 MemoryChange("other", brought + self.working + self.temporary, -inside - self.working - self.temporary),
@@ -129,9 +135,11 @@ class Residencies:
         own = "mixture" if block == "mlp" and self.model.has_experts(layer) else block
         return (self.recomputed if self.shape.recomputes(layer) else self.plain)[own]
 
-    def runs_again(self, layer: int) -> bool:
-        """Does the layer's forward run again, whole, before its backward?"""
-        return self.shape.recompute == "full" and self.shape.recomputes(layer)
+    def runs_again(self, layer: int) -> tuple[str, ...]:
+        """The blocks of the layer whose forward runs again, whole, before the backward."""
+        if layer < 0 or not self.shape.recomputes(layer):
+            return ()
+        return tuple(block for block in LAYER if self.of(block, layer).again)
 
 
 @lru_cache(maxsize=16)
@@ -145,16 +153,21 @@ def _blocks(model: Model, shape: RankShape) -> dict[str, Residency]:
     found = {}
     for name in dict.fromkeys(tensor.block for tensor in everything):
         own = [tensor for tensor in everything if tensor.block == name]
-        working = head_working_bytes(model, shape) if name == "lm_head" else 0.0
-        found[name] = _residency(own, shape, working, temporary_bytes(name, model, shape))
+        inside = working_bytes(name, model, shape), forward_working_bytes(name, model, shape)
+        found[name] = _residency(own, shape, *inside, temporary_bytes(name, model, shape))
         rows = [tensor for tensor in own if tensor.routed]
         if rows:
-            routed = _residency(rows, shape, 0.0, routed_temporary_bytes(name, model, shape))
+            passing = forward_working_rows(name, model, shape)
+            routed = _residency(rows, shape, 0.0, passing, routed_temporary_bytes(name, model, shape))
             found[name] = replace(found[name], routed=routed)
     return found
 
 
-def _residency(parts: Iterable[Tensor], shape: RankShape, working: float, temporary: float) -> Residency:
+def _residency(
+    parts: Sequence[Tensor], shape: RankShape, working: float, passing: float, temporary: float
+) -> Residency:
+    module = _WHOLE.get(parts[0].block)
+
     def total(made: str, *, kept: bool, only_for_weights: bool = False) -> float:
         return sum(
             tensor.bytes
@@ -169,9 +182,14 @@ def _residency(parts: Iterable[Tensor], shape: RankShape, working: float, tempor
         back_for_weights=total("F", kept=False, only_for_weights=True),
         gradients=total("I", kept=False),
         working=working,
+        passing=passing,
         temporary=temporary,
-        again=shape.recompute == "full",
+        again=shape.recompute == "full" or (module is not None and shape.reruns(module)),
     )
+
+
+_WHOLE: Mapping[str, RecomputeModule] = {"mlp": "mlp", "mixture": "moe"}
+"""The module that is a whole block: its forward runs again as a visit of its own."""
 
 
 # --- the walk -------------------------------------------------------------------------------------------------------

@@ -281,9 +281,10 @@ class Passes:
             return section.input_grad + (section.weight_grad if kind == "backward" else ())
 
         body, name = block.body, block.name
-        if not self._residencies.runs_again(layer):
+        if name not in self._residencies.runs_again(layer):
             if self._split and self._shape.recompute == "operators" and body.recompute:
                 ops.collective("all_gather", f"{name}_again", self.activation_bytes, layer)
+            ops.compute(block.entry.recompute, "recompute", f"{name}_norm", layer)
             self._body(ops, body.recompute, "recompute", name, layer, gathers=0.0)
         ops.compute(kernels(block.exit), kind, f"{name}_add", layer)
         gathers = self.activation_bytes if self._split and not self._shares(block, "lm_head", "grad") else 0.0

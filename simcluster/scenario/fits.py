@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.suggestions import divisors
+from simcluster.model.recomputed import RecomputeModule
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.memory_plan import ELEMENT_BYTES
 from simcluster.scenario.rules import broken_rules
@@ -156,6 +157,9 @@ def _recomputed(scenario: Scenario) -> Iterator[Change]:
     training = scenario.training
     if training.recompute == "none" and training.attention == "unfused":
         yield Change({"training.recompute": "selective"}, 0.02)
+    parts = _parts(scenario)
+    if training.recompute == "none" and parts:
+        yield Change({"training.recompute": "selective", "training.recompute_modules": parts}, 0.03)
     every = training.recompute_every if training.recompute == "full" else 1 << 30
     for number in _RECOMPUTE_EVERY:
         if number < every:
@@ -163,6 +167,12 @@ def _recomputed(scenario: Scenario) -> Iterator[Change]:
             if number == 1 == training.recompute_every:
                 del values["training.recompute_every"]
             yield Change(values, 0.33 / number)
+
+
+def _parts(scenario: Scenario) -> tuple[RecomputeModule, ...]:
+    """Modules of mixtures and of latent attention that free much for little time."""
+    experts: tuple[RecomputeModule, ...] = ("moe_act", "layernorm") if scenario.model.moe else ()
+    return (*experts, "mla_up_proj") if scenario.model.mla else experts
 
 
 def _sharded(scenario: Scenario) -> Iterator[Change]:
@@ -273,4 +283,6 @@ def _short(footprint: Footprint, held: float, capacity: float) -> str:
 
 
 def _written(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

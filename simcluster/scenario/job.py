@@ -96,9 +96,11 @@ def facts_of(scenario: Scenario, device: Device) -> Facts:
     """What the scenario's step is worth, without what it takes of memory."""
     model, training = scenario.model, scenario.training
     attention = mean_attention(scenario.faults, scenario.seed, batch_of(scenario), scenario.dp)
-    leaves = training.recompute == "selective" and not shape_of(scenario).core_again
-    again = "none" if leaves else training.recompute
-    hardware = hardware_flops_per_sequence(model, again, every=training.recompute_every, attention=attention)
+    shape = shape_of(scenario)
+    modules = tuple(name for name in shape.modules if name != "core_attn" or shape.core_again)
+    hardware = hardware_flops_per_sequence(
+        model, training.recompute, modules=modules, every=training.recompute_every, attention=attention
+    )
     whole = model_flops_per_sequence(model, attention=attention)
     real, seen = _real(scenario, attention)
     return Facts(

@@ -25,6 +25,7 @@ from simcluster.planning.sharded_units import unsharded_peak
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
+    from simcluster.scenario.sections import Training
 
 
 ELEMENT_BYTES = {
@@ -63,11 +64,14 @@ def shape_of(scenario: Scenario) -> RankShape:
         etp=parallel.etp or 0,
         sequence_parallel=parallel.sequence_parallel,
         recompute=training.recompute,
+        modules=training.recompute_modules,
         recompute_every=training.recompute_every,
         attention=training.attention,
         dropout=training.dropout,
         logits=memory.logits,
+        activation_input=memory.activation_input,
         temporaries=memory.backward_temporaries,
+        probabilities=software.probabilities if software else "combine",
         kernels=software.kernels if software else "fused",
         accumulate=software.accumulate if software else "fused",
         fp8=training.precision in _CAST_BYTES,
@@ -147,6 +151,13 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
         )
         for stage in range(job.plan.pp)
     )
+
+
+def recompute_words(training: Training) -> str:
+    """What runs again: none, full, selective, or selective with its modules where they are not the attention's core."""
+    own = training.recompute_modules
+    listed = training.recompute == "selective" and own != ("core_attn",)
+    return f"{training.recompute} ({', '.join(own)})" if listed else training.recompute
 
 
 # --- the recipe in words and numbers: bytes a parameter, and who chose them -------------------------------------------

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.documents.diagnostics import Complaint, listed
 from simcluster.documents.suggestions import near_divisors
+from simcluster.model.recomputed import OF_EXPERTS
 from simcluster.model.shards import split_widths
 
 if TYPE_CHECKING:
@@ -24,10 +25,24 @@ def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     yield from _tensor(scenario)
     yield from _context(scenario)
     yield from _experts(scenario)
+    yield from _recomputed(scenario)
     for name in ("moe", "mla"):
         if scenario.training.recompute == "operators" and getattr(scenario.model, name):
             what = f"operators keeps every second product of a plain layer, and the model has {name}"
             yield ("training", "recompute"), f"{what}; use none, selective or full"
+
+
+def _recomputed(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """Modules that run again are in the model."""
+    training, model, where = scenario.training, scenario.model, ("training", "recompute_modules")
+    if training.recompute != "selective":
+        return
+    for name in training.recompute_modules:
+        lacks = (
+            "moe" if name in OF_EXPERTS and not model.moe else "mla" if name == "mla_up_proj" and not model.mla else ""
+        )
+        if lacks:
+            yield where, f"{name} is a part of model.{lacks}, which the model has not; leave it out"
 
 
 def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:

@@ -29,7 +29,7 @@ from simcluster.nccl import platform_names
 from simcluster.scenario.fields import ClusterSpec, ScenarioFields
 from simcluster.scenario.key_types import Fragment, any_of, fragment_of
 from simcluster.scenario.keys import default_of, description
-from simcluster.scenario.sections import LONG_NAMES, Parallel, Pipeline
+from simcluster.scenario.sections import LONG_NAMES, Parallel, Pipeline, Training
 from simcluster.schedules import SCHEDULES
 from simcluster.topology import TOPOLOGIES, TopologySpec
 from simcluster.topology.links import PresetSpec
@@ -188,6 +188,12 @@ def _of_parallel(found: Fragment) -> None:
         found["properties"][long] = {**found["properties"][short], "description": said}
 
 
+def _of_training(found: Fragment) -> None:
+    recompute, modules = found["properties"]["recompute"], found["properties"]["recompute_modules"]
+    ways = [{"enum": recompute.pop("enum")}, {key: modules[key] for key in ("type", "items")}]
+    found["properties"]["recompute"] = {**any_of(ways), **recompute}
+
+
 def _of_pipeline(found: Fragment) -> None:
     schedule = found["properties"]["schedule"]
     named: Fragment = {"type": "object", "properties": {"name": {"enum": [*SCHEDULES]}}, "required": ["name"],
@@ -241,6 +247,7 @@ _LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
     PresetSpec: _of_link,
     Parallel: _of_parallel,
     Pipeline: _of_pipeline,
+    Training: _of_training,
     Software: _of_software,
     Histogram: _of_histogram,
     Paced: _of_paced,

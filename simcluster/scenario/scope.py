@@ -98,12 +98,13 @@ EVERYWHERE = paths(
     parallel: tp pp dp cp_comm ep etp sequence_parallel order
     pipeline: chunks scatter_gather
     training: global_batch micro_batch precision recompute recompute_every optimizer attention dropout memory_recipe
+    training: recompute_modules
     data: documents packing mask unique seed
-    memory: fragmentation communication_buffers workspace library logits backward_temporaries
+    memory: fragmentation communication_buffers workspace library logits backward_temporaries activation_input
     overlap: tensor tensor_pieces pipeline experts bucket_size interference
     fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
     software: name kernel collective microbatch gap late loss kernels checkpoint accumulate optimizer gradients shards
-    software: selective source
+    software: selective probabilities source
     collectives: all_reduce reduce_scatter all_gather nccl
     measured: step_time tokens_per_s source changed
     """

@@ -5,9 +5,10 @@ Each checks its own values; rules between sections are in ``rules``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes, BytesPerSecond
@@ -16,6 +17,7 @@ from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.kinds import WordOf
 from simcluster.documents.spec import Spec
+from simcluster.model.recomputed import RECOMPUTE_MODULES, RecomputeModule
 from simcluster.nccl import platform_names
 from simcluster.schedules.specs import Rows, ScheduleChoice
 
@@ -136,6 +138,15 @@ class Pipeline(Spec):
         return schedule if isinstance(schedule, str) else schedule.name
 
 
+def _modules(value: object) -> object:
+    """Modules from one name, or a list of them in any order."""
+    items = (value,) if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not items or any(item not in RECOMPUTE_MODULES for item in items):
+        known = ", ".join(RECOMPUTE_MODULES)
+        raise InputError(f"must be a list of modules, as in [moe_act, layernorm]; known: {known}; got {shown(value)}")
+    return tuple(name for name in RECOMPUTE_MODULES if name in items)
+
+
 class Training(Spec):
     """The batch (in sequences), the number formats, and what is kept for backward.
 
@@ -144,20 +155,35 @@ class Training(Spec):
     (attention, LM head, what is kept and sent); ``mxfp8-mixed``: the same with a scale for every 32 elements;
     ``nvfp4-mixed``: in 4 bits with one for every 16; both on devices whose peak has them.  ``recompute: operators``
     keeps what attention and every second product of a layer give, and runs all else again (torchtitan's "op" selective
-    checkpointing); ``selective`` runs the core
-    attention again, of a fused kernel, too, unless the ``software`` leaves that alone.  ``recompute_every: k``
-    recomputes only the layers whose number in the model divides by k (0, k, 2 k, ...).
+    checkpointing); ``selective`` runs the core attention again, of a fused kernel, too, unless the ``software`` leaves
+    that alone; or the ``recompute_modules`` that are listed, by Megatron-Core's names (``model.recomputed``).  A list in
+    the place of ``recompute`` is these.  ``recompute_every: k`` recomputes only the layers whose number in the model
+    divides by k (0, k, 2 k, ...).
     """
 
     global_batch: Count
     micro_batch: Count = 1
     precision: Precision = "bf16-mixed"
     recompute: Recompute = "none"
+    recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_modules)] = ("core_attn",)
     recompute_every: Count = 1
     optimizer: Literal["adam"] = "adam"
     attention: Literal["fused", "unfused"] = "fused"
     dropout: StrictBool = False
     memory_recipe: MemoryRecipe | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _modules_alone(cls, document: object) -> object:
+        """Modules listed as ``recompute``, or without it, are those of a selective one."""
+        if not isinstance(document, Mapping):
+            return document
+        listed = document.get("recompute")
+        if isinstance(listed, list | tuple) or listed in RECOMPUTE_MODULES:
+            if "recompute_modules" in document:
+                raise InputError("lists modules in recompute and in recompute_modules; keep one of them")
+            return {**document, "recompute": "selective", "recompute_modules": listed}
+        return {"recompute": "selective", **document} if "recompute_modules" in document else document
 
 
 def _buffers(value: object) -> object:
@@ -194,7 +220,10 @@ class Memory(Spec):
     amount for each GPU, or ``auto``, NCCL's channels for each group that the rank is in (``planning.buffers``).
     ``workspace`` is what libraries keep for matrix products.  ``library: megatron-te`` adds what Megatron-Core with
     Transformer Engine keeps.  ``logits``: the loss keeps an ``fp32`` copy of them, or a fused one writes their gradient
-    over them ``in-place``.  ``backward_temporaries`` counts the gradients that live inside one layer's backward.
+    over them ``in-place``.  ``activation_input``: what activation functions read is kept in 16 bits, or in ``fp8``
+    (Megatron-Core's ``--activation-func-fp8-input-store``; DeepSeek-V3, arXiv:2412.19437 section 3.3.3).
+    ``backward_temporaries`` counts what lives inside one layer: gradients of its backward, and rows on their way
+    between experts.
     ``offload`` is what lives in the host's memory instead.
     """
 
@@ -203,6 +232,7 @@ class Memory(Spec):
     workspace: Bytes | None = None
     library: Literal["plain", "megatron-te"] = "plain"
     logits: Literal["fp32", "in-place"] = "fp32"
+    activation_input: Literal["16-bit", "fp8"] = "16-bit"
     backward_temporaries: StrictBool = False
     offload: HostMemory = HostMemory()
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, Required, TypedDict
 
 from simcluster.devices.software import Software
 from simcluster.longrun.spec import RunSpec
+from simcluster.model.recomputed import RecomputeModule
 from simcluster.model.transformer import Model
 from simcluster.scenario.data import Data
 from simcluster.scenario.fields import ClusterSpec
@@ -98,7 +99,8 @@ class TrainingSection(TypedDict, total=False):
     global_batch: Required[int]
     micro_batch: int
     precision: Precision
-    recompute: Recompute
+    recompute: Recompute | Sequence[RecomputeModule]
+    recompute_modules: Sequence[RecomputeModule]
     recompute_every: int
     optimizer: Literal["adam"]
     attention: Literal["fused", "unfused"]
@@ -114,6 +116,7 @@ class MemorySection(TypedDict, total=False):
     workspace: Amount
     library: Literal["plain", "megatron-te"]
     logits: Literal["fp32", "in-place"]
+    activation_input: Literal["16-bit", "fp8"]
     backward_temporaries: bool
     offload: AnySection
 

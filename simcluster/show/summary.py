@@ -10,7 +10,7 @@ from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.data import data_in_words
 from simcluster.scenario.fits import MOST_CHANGES
-from simcluster.scenario.memory_plan import recipe_words
+from simcluster.scenario.memory_plan import recipe_words, recompute_words
 from simcluster.show.cells import PARTS
 from simcluster.show.layout import layout
 
@@ -72,7 +72,7 @@ def of_run(run: Run) -> str:
 def job_lines(scenario: Scenario) -> list[str]:
     """What is run, in a few lines."""
     training = scenario.training
-    recompute = "no recompute" if training.recompute == "none" else f"{training.recompute} recompute"
+    recompute = "no recompute" if training.recompute == "none" else f"{recompute_words(training)} recompute"
     if training.recompute != "none" and training.recompute_every > 1:
         recompute += f" of 1 layer in {training.recompute_every}"
     return [

@@ -149,7 +149,7 @@ def _of_block(block: Block, layers: int) -> list[LayersSection]:
 
 
 def _of_mixture(model: Model, shape: RankShape, layers: int) -> list[LayersSection]:
-    own = mixture(model, shape, "full" if shape.recompute == "full" else "none")
+    own = mixture(model, shape)
     edges = mixture_edges(model, shape)
     parts = (edges.entry, own.router, own.shared, own.dispatch, own.experts, own.combine, edges.exit)
     return [LayersSection("mixture", section, layers) for section in parts]

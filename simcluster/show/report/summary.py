@@ -11,6 +11,7 @@ from simcluster.faults.words import all_in_words
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import columns_of
 from simcluster.scenario.data import data_in_words
+from simcluster.scenario.memory_plan import recompute_words
 from simcluster.show.cells import PARTS, told
 from simcluster.show.layout import layout
 from simcluster.show.report import words
@@ -30,7 +31,7 @@ def what_was_run(entry: Entry) -> list[str]:
     if scenario is None:
         return [f"{entry.numbers['gpus']:,} GPUs"]
     training = scenario.training
-    recompute = "no recompute" if training.recompute == "none" else f"{training.recompute} recompute"
+    recompute = "no recompute" if training.recompute == "none" else f"{recompute_words(training)} recompute"
     return [
         f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {layout(scenario)}",
         f"{scenario.model.layers:,} layers of {scenario.model.hidden_size:,}; global batch {training.global_batch:,} × "

@@ -21,6 +21,7 @@ from simcluster.model.transformer import parameters
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.keys import description
+from simcluster.scenario.memory_plan import recompute_words
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.schema import SCHEMA_FILE
 from simcluster.studies.launch.first_layout import FirstLayout, first_layout
@@ -57,7 +58,7 @@ class FirstScenario(Shown):
         of, device = self.scenario.parallel, self.scenario.cluster.device
         axes = [f"tp {of.tp}", f"pp {of.pp}", f"dp {of.dp}", *([f"ep {of.ep}"] if of.ep > 1 else [])]
         zero = f"ZeRO {of.zero}" if of.zero else "no ZeRO"
-        recompute = f"recompute {self.scenario.training.recompute}"
+        recompute = f"recompute {recompute_words(self.scenario.training)}"
         size = f"{self.layout.held / 1e9:.1f} of {device.memory / 1e9:.1f} GB on the fullest GPU"
         return f"{', '.join(axes)}, {zero}, {recompute}: {size}"
 

@@ -207,7 +207,8 @@ class Space:
     def _recomputes(self, rules: LayoutRules, recompute: str) -> str:
         """What is wrong with a way to recompute."""
         tried, software = self.tried["training.recompute"], self.base.software
-        if recompute == "selective" and self.base.training.attention == "fused" and "none" in tried:
+        core_alone = self.base.training.recompute_modules == ("core_attn",)
+        if recompute == "selective" and core_alone and self.base.training.attention == "fused" and "none" in tried:
             return SAME if software and software.selective == "unfused-core" else REASONS["fused core"]
         return rules.recompute(recompute)
 

@@ -1,0 +1,94 @@
+"""A tensor that backward reads, what of it stays from the forward on, and the tensors that several blocks have.
+
+What recomputation drops is said by each tensor: its place among a layer's (``keep``), and the modules that run it again
+when they are named (``freed_by``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from simcluster.model.layer_sections import MASK_BYTES, RankShape, local_sizes
+from simcluster.model.recomputed import RecomputeModule
+from simcluster.model.transformer import Model
+
+_FP8_BYTES = 1.0
+
+Keep = Literal["input", "core", "kept", "other"]
+Half = Literal["F", "I", "W"]
+Cast = Literal["no", "cast", "copied", "input"]
+OffloadModule = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that the backward of a block reads, with its bytes on one rank.
+
+    ``keep``: the layer's "input", of the attention "core", "kept" where every second product is, or "other"; what
+    recomputation drops goes by it, and by ``freed_by``, the modules of which any drops it.  ``made``
+    in F, or in I for W (a gradient of a weight product's output; what is gathered over tp for W).  ``read`` tells which
+    half of the backward reads it last, where a schedule splits it: W the two operands of each weight product, I all
+    else (statistics and inputs of softmax, norm and activation function, masks, Q, K and V).  ``in_fp8``: what products
+    in fp8 keep of an operand that others read, too, is a copy in fp8; of one that is theirs alone only the cast; and an
+    "input" of an activation function is cast where the shape says so.  ``routed``: a row for each that visits the
+    rank's experts; the bytes are those of an even share of them.  ``moved_by``: the module with which it goes to the
+    host where modules are named.
+    """
+
+    block: str
+    name: str
+    bytes: float
+    keep: Keep = "other"
+    made: Half = "F"
+    read: Half = "I"
+    in_fp8: Cast = "no"
+    routed: bool = False
+    freed_by: tuple[RecomputeModule, ...] = ()
+    moved_by: OffloadModule | None = None
+
+
+def is_kept(tensor: Tensor, shape: RankShape) -> bool:
+    """Does it stay from F to the backward?  What does not is recomputed.  Embedding and LM head are never."""
+    if tensor.block in ("embedding", "lm_head"):
+        return tensor.made == "F"
+    if shape.recompute == "full":
+        return tensor.keep == "input"
+    if shape.recompute == "operators":
+        return tensor.made == "F" and tensor.keep in ("input", "kept")
+    dropped = (tensor.keep == "core" and shape.reruns("core_attn")) or any(map(shape.reruns, tensor.freed_by))
+    return tensor.made == "F" and not dropped
+
+
+def as_kept(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
+    """With products in fp8 or fp4 their operands are kept as they were cast.
+
+    (Transformer Engine, module/linear.py and layernorm_linear.py: inputmat saved for backward, in fp8.  It keeps the
+    attention's output in 16 bits besides, for the attention's own backward.)  What activation functions read may be
+    kept in fp8 whatever products are in (``RankShape.activation_input``).
+    """
+    byte = _FP8_BYTES / shape.element_bytes
+    share = {"no": 1.0, "cast": 1.0, "copied": 1.0, "input": byte if shape.activation_input == "fp8" else 1.0}
+    if shape.fp8:
+        cast = shape.cast_bytes / shape.element_bytes
+        share |= {"cast": cast, "copied": 1.0 + cast}
+    return [replace(tensor, bytes=share[tensor.in_fp8] * tensor.bytes) for tensor in found]
+
+
+def operands(
+    block: str, name: str, model: Model, shape: RankShape, freed_by: tuple[RecomputeModule, ...] = ()
+) -> list[Tensor]:
+    """The input of a column-parallel product: under sequence parallelism F keeps the shard, and I gathers it for W."""
+    local, size = local_sizes(model, shape), shape.element_bytes * model.hidden_size
+    shard = Tensor(block, name, size * local.edge_tokens, in_fp8="cast", freed_by=freed_by)
+    if not (shape.sequence_parallel and shape.tp > 1):
+        return [replace(shard, read="W")]
+    gathered = Tensor(block, f"{name}_gathered", size * local.tokens, made="I", read="W", in_fp8="cast")
+    return [shard, gathered]
+
+
+def mask(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
+    """That of a dropout in front of the residual add, if there is one."""
+    size = MASK_BYTES * local_sizes(model, shape).edge_tokens * model.hidden_size
+    return [Tensor(block, name, size)] if shape.dropout else []
