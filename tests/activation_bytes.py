@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simcluster.model.layers import RankShape
 from simcluster.model.kept import is_kept
+from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_bytes_per_layer, tensors
 from simcluster.model.transformer import Model
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simcluster import InputError, load, simulate
-from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
+from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts
 from simcluster.model.recomputed import RECOMPUTE_MODULES, RecomputeModule

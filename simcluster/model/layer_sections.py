@@ -36,9 +36,9 @@ class RankShape:
     ``ep`` ranks share the experts of a mixture, each split over ``etp`` (0: as many as tp). ``cp_comm`` is how the
     ranks that share a sequence bring queries and keys together (``context``). ``attention``: "fused" is a flash kernel,
     "unfused" the separate products and softmax before it.  ``recompute`` is done in the layers whose number divides by
-    ``recompute_every``; a selective one of the ``modules``; a full one that ``stops_early`` is over when it has all that
-    backward reads, a selective one may leave a fused core alone (``keeps_fused_core``).  ``probabilities``: the router's
-    weigh what experts give when it is back (``combine``), or the experts' ``activation`` function does.
+    ``recompute_every``, a selective one of the ``modules``; a full one that ``stops_early`` is over when it has all
+    that backward reads, a selective one may leave a fused core alone (``keeps_fused_core``).  ``probabilities`` of the
+    router weigh what experts give when it is back (``combine``), or the experts' ``activation`` function does.
     ``activation_input``: what activation functions read is kept in 16 bits or in fp8.  ``kernels`` says who made those
     that device memory limits (``software.Software``). ``fp8``: products of layers read operands of ``cast_bytes`` an
     element, cast from 16 bits.  ``logits``: the loss

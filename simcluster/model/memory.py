@@ -38,8 +38,8 @@ def activation_parts(model: Model, shape: RankShape, layer: int = 0) -> dict[str
     (8 h + 4 q + 4 kv + 6 f) + 4 s b a, the last term being the log-sum-exp.  tp divides what lies between the column-
     and the row-parallel product; the rest (10 of the 34) only under sequence parallelism; cp divides all. Selective
     recompute drops what its modules run again (``recomputed``), of the attention core softmax and its dropout of an
-    unfused one, the log-sum-exp of a fused one; full keeps the layer's input alone.  Source: arXiv:2205.05198 section 4 and table 2; the
-    Llama form is the same listing for its tensors.
+    unfused one, the log-sum-exp of a fused one; full keeps the layer's input alone.  Source: arXiv:2205.05198 section 4
+    and table 2; the Llama form is the same listing for its tensors.
     """
     return {tensor.name: tensor.bytes for tensor in _layer(model, shape, layer) if is_kept(tensor, shape)}
 

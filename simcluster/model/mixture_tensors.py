@@ -7,6 +7,7 @@ from dataclasses import replace
 from simcluster.model.kept import Tensor, mask, operands
 from simcluster.model.layer_sections import FP32_BYTES, RankShape, local_sizes
 from simcluster.model.mixture_sections import is_sorted, routed
+from simcluster.model.recomputed import RecomputeModule
 from simcluster.model.transformer import Model
 
 
@@ -59,7 +60,7 @@ def _shared(model: Model, shape: RankShape, wide: float, inputs: tuple[str, ...]
     ]
 
 
-_SHARED = ("moe", "shared_experts")
+_SHARED: tuple[RecomputeModule, ...] = ("moe", "shared_experts")
 
 
 def mixture_working_bytes(model: Model, shape: RankShape) -> float:

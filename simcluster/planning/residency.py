@@ -50,7 +50,7 @@ def visits(
 ) -> list[Visit]:
     """The blocks that F, B, I or W (``kind``) goes through, in order, over a stretch of layers and ends of the model.
 
-    ``again``: the blocks of the layer of this number whose forward runs again, before the backward of the first of them.
+    ``again``: the blocks of the layer of this number whose forward runs again, before the layer's backward.
     """
     first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * lm_head
     if kind == "F":

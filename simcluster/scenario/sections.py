@@ -156,8 +156,8 @@ class Training(Spec):
     ``nvfp4-mixed``: in 4 bits with one for every 16; both on devices whose peak has them.  ``recompute: operators``
     keeps what attention and every second product of a layer give, and runs all else again (torchtitan's "op" selective
     checkpointing); ``selective`` runs the core attention again, of a fused kernel, too, unless the ``software`` leaves
-    that alone; or the ``recompute_modules`` that are listed, by Megatron-Core's names (``model.recomputed``).  A list in
-    the place of ``recompute`` is these.  ``recompute_every: k`` recomputes only the layers whose number in the model
+    that alone; or the ``recompute_modules`` that are listed, by Megatron-Core's names (``model.recomputed``).  A list
+    in the place of ``recompute`` is these.  ``recompute_every: k`` recomputes only the layers whose number in the model
     divides by k (0, k, 2 k, ...).
     """
 
