@@ -14,8 +14,8 @@ from simcluster.documents.diagnostics import did_you_mean
 class Recipe:
     """Bytes kept for each parameter under Adam.  A bare "12" or "16" means two things each, so recipes have names.
 
-    ``optimizer`` holds both moments, and the fp32 master copy of the weight if ``master``; without one the update reads
-    and writes the weight itself.  ``weight`` counts every copy that stays, quantized ones too; ``gathered`` is
+    ``optimizer`` holds both moments, and the fp32 master copy of the weight if ``master``; without one, or with what a
+    16-bit weight lacks of it, the update reads and writes the weight itself.  ``weight`` counts every copy that stays, quantized ones too; ``gathered`` is
     what the all-gather of ZeRO sends of it.
     """
 
@@ -50,12 +50,20 @@ class Recipe:
 # bf16-12:  16-bit weights and gradients, fp32 moments, no master copy.  (The other "12", K = 12 of the ZeRO paper, is
 #           the optimizer part of mixed-16 alone.)
 #
+# Optimizer states of fewer bytes (Megatron-LM's --use-precision-aware-optimizer, with --main-grads-dtype, --exp-avg-dtype
+# and --exp-avg-sq-dtype; core/optimizer/optimizer_config.py).  Of a master copy beside 16-bit weights it keeps the lower
+# 16 bits alone (store_param_remainders), so the update reads the weight, too:
+# aware-16: fp32 gradients and moments; aware-14: bf16 gradients.
+# aware-12: bf16 moments and fp32 gradients; aware-10: bf16 both.
+# moments-14: a whole fp32 master copy, fp32 gradients and bf16 moments: DeepSeek-V3's (arXiv:2412.19437 section 3.3.3).
+#
 # fp8, as Transformer Engine's modules keep it (its user guide, "Using FP8 with Transformer Engine", and
 # ``quantized_model_init``); gradients and master as in mixed-18:
 # fp8-20:   16-bit weights, and of each an fp8 copy and its transpose, which Hopper's fp8 products need.
 # fp8-19:   the same where the product takes either order and no transpose is kept (Blackwell).
 # fp8-params-18, fp8-params-17: the fp8 copy is the only weight (``fp8_param_gather``), with or without its transpose.
 # nvfp4-19: 16-bit weights, and of each an NVFP4 copy in both orders, 0.5625 bytes an element with its scales.
+# fp8-16, fp8-params-14: fp8-20 and fp8-params-18 with bf16 moments.
 # fp8-13:   DeepSeek-V3 (arXiv:2412.19437 section 3.3): fp8 weights, fp32 gradients and master, bf16 moments.
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
@@ -65,11 +73,18 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe("fp32-16", weight=4, gradient=4, optimizer=8, master=False),
             Recipe("mixed-18", weight=2, gradient=4, optimizer=12, master=True),
             Recipe("bf16-12", weight=2, gradient=2, optimizer=8, master=False),
+            Recipe("aware-16", weight=2, gradient=4, optimizer=10, master=False),
+            Recipe("aware-14", weight=2, gradient=2, optimizer=10, master=False),
+            Recipe("aware-12", weight=2, gradient=4, optimizer=6, master=False),
+            Recipe("aware-10", weight=2, gradient=2, optimizer=6, master=False),
+            Recipe("moments-14", weight=2, gradient=4, optimizer=8, master=True),
             Recipe("fp8-20", weight=4, gradient=4, optimizer=12, master=True, copies=2),
             Recipe("fp8-19", weight=3, gradient=4, optimizer=12, master=True, copies=1),
             Recipe("fp8-params-18", weight=2, gradient=4, optimizer=12, master=True, copies=1),
             Recipe("fp8-params-17", weight=1, gradient=4, optimizer=12, master=True),
             Recipe("nvfp4-19", weight=3.125, gradient=4, optimizer=12, master=True, copies=1.125),
+            Recipe("fp8-16", weight=4, gradient=4, optimizer=8, master=True, copies=2),
+            Recipe("fp8-params-14", weight=2, gradient=4, optimizer=8, master=True, copies=1),
             Recipe("fp8-13", weight=1, gradient=4, optimizer=8, master=True),
         )
     }

@@ -32,17 +32,9 @@ Engine = Literal["auto", "events", "path", "reference"]
 every rank, as the ``reference`` interpreter does."""
 
 MemoryRecipe = Literal[
-    "mixed-16",
-    "fp32-16",
-    "mixed-18",
-    "bf16-12",
-    "fp8-20",
-    "fp8-19",
-    "fp8-params-18",
-    "fp8-params-17",
-    "fp8-13",
-    "nvfp4-19",
-]
+    "mixed-16", "fp32-16", "mixed-18", "bf16-12", "aware-16", "aware-14", "aware-12", "aware-10", "moments-14",
+    "fp8-20", "fp8-19", "fp8-params-18", "fp8-params-17", "fp8-16", "fp8-params-14", "fp8-13", "nvfp4-19",
+]  # fmt: skip
 
 
 def _zero_stage(value: object) -> object:
