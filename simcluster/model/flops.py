@@ -86,9 +86,10 @@ def layer_flops(
 
 def _layers(model: Model) -> list[tuple[int, int]]:
     """The number of a layer of each sort, without and with experts, and how many layers are of it."""
-    mixtures = model.moe_layers
-    found = {model.has_experts(layer): layer for layer in reversed(range(model.layers))}
-    return [(layer, mixtures if experts else model.layers - mixtures) for experts, layer in sorted(found.items())]
+    numbers = range(model.predicting.stop)
+    found = {model.has_experts(layer): layer for layer in reversed(numbers)}
+    mixtures = sum(map(model.has_experts, numbers))
+    return [(layer, mixtures if experts else len(numbers) - mixtures) for experts, layer in sorted(found.items())]
 
 
 def lm_head_flops(model: Model, micro_batch: int) -> Flops:
@@ -104,14 +105,21 @@ def _weight_product(forward: float) -> Flops:
 
 
 def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
-    """Model FLOPs as Megatron-LM counts them now: 3 x forward, causal attention at one half, LM head, no recompute.
+    """Model FLOPs as Megatron-LM counts them now: 3 x forward, causal attention at one half, LM head, no recompute;
+    layers of multi-token prediction with their own.
 
     The numerator of MFU here.  Megatron-LM, ``num_floating_point_operations`` (which takes the padded vocabulary; this
     takes the model's own, so that the number does not depend on tp).  ``attention`` is the part of the core attention
     that packed documents leave: sum(length^2) / sequence_length^2, Megatron-LM's ``seqlen_squared_sum_in_batch``.
     """
     layers = sum(count * _layer(model, layer, attention).total.total for layer, count in _layers(model))
-    return layers + lm_head_flops(model, 1).total
+    return layers + (1 + len(model.predicting)) * lm_head_flops(model, 1).total + _projections(model).total
+
+
+def _projections(model: Model) -> Flops:
+    """Of one sequence, those in front of the layers of multi-token prediction."""
+    product = 2.0 * model.sequence_length * 2 * model.hidden_size * model.hidden_size
+    return _weight_product(len(model.predicting) * product)
 
 
 def _layer(model: Model, layer: int, attention: float) -> LayerFlops:
@@ -146,7 +154,7 @@ def hardware_flops_per_sequence(
         raise InputError(f"recompute {recompute!r} is not one of {', '.join(again)}")
     if every < 1:
         raise InputError(f"every {every} must be at least 1: each layer, each second one, ...")
-    numbers = [model.has_experts(layer) for layer in range(0, model.layers, every)]
+    numbers = [model.has_experts(layer) for layer in range(0, model.predicting.stop, every)]
     twice = sum(
         numbers.count(model.has_experts(layer)) * again[recompute](layer, _layer(model, layer, attention))
         for layer, _ in _layers(model)

@@ -50,8 +50,8 @@ class Tensor:
 
 
 def is_kept(tensor: Tensor, shape: RankShape) -> bool:
-    """Does it stay from F to the backward?  What does not is recomputed.  Embedding and LM head are never."""
-    if tensor.block in ("embedding", "lm_head"):
+    """Does it stay from F to the backward?  What does not is recomputed.  The ends of the model are never."""
+    if tensor.block in ("embedding", "mtp", "lm_head"):
         return tensor.made == "F"
     if shape.recompute == "full":
         return tensor.keep == "input"

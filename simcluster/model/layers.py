@@ -33,7 +33,15 @@ from simcluster.model.mixture import Mla
 from simcluster.model.recomputed import again
 from simcluster.model.transformer import Model
 
-__all__ = ["RankShape", "attention_block", "embedding_block", "lm_head_block", "mixture_edges", "mlp_block"]
+__all__ = [
+    "RankShape",
+    "attention_block",
+    "embedding_block",
+    "lm_head_block",
+    "mixture_edges",
+    "mlp_block",
+    "prediction_block",
+]
 
 
 def attention_block(model: Model, shape: RankShape) -> Block:
@@ -133,6 +141,25 @@ def embedding_block(model: Model, shape: RankShape) -> Block:
     if shape.dropout:
         pieces.append(dropout("embedding_dropout", shape, local.edge_tokens * local.hidden))
     return Block("embedding", entry=Section(), body=lookup, exit=join(pieces, "none"))
+
+
+def prediction_block(model: Model, shape: RankShape) -> Block:
+    """What is in front of a layer of multi-token prediction: the next token's row, norms of it and of the hidden state,
+    and the product that makes one of both.  Never recomputed.
+
+    The product is column-parallel; its output is gathered, which is as much traffic as the reduction that is counted.
+    (Megatron-LM, core/transformer/multi_token_prediction.py, ``MultiTokenPredictionLayer``.)
+    """
+    local = local_sizes(model, shape)
+    size = shape.element_bytes * local.tokens * local.hidden
+    touched = min(local.tokens, model.vocab_size) / shape.tp
+    rows = Section(
+        forward=(memory("prediction_rows", 2 * size),),
+        weight_grad=(memory("prediction_rows_weight_grad", size + shape.gradient_bytes(touched * local.hidden)),),
+    )
+    both = [_norm(f"prediction_{name}_norm", model, shape, local, residual=False) for name in ("row", "hidden")]
+    product = linear("projection", shape, local.tokens, 2 * local.hidden, local.hidden // shape.tp, bias=False)
+    return Block("mtp", entry=join([rows, *both], "none"), body=product, exit=Section(), gathered=2 * local.hidden)
 
 
 def lm_head_block(model: Model, shape: RankShape) -> Block:

@@ -19,7 +19,8 @@ from simcluster.model.transformer import Model
 
 
 def tensors(model: Model, shape: RankShape) -> list[Tensor]:
-    """Every tensor of one layer, of the embedding and of the LM head, in the order in which they are made.
+    """Every tensor of one layer, of the embedding, of multi-token prediction and of the LM head, in the order in which
+    they are made.
 
     Those made in F are what a full backward reads; those made in I exist only where the backward is split.  GPT-style
     without tensor parallelism W reads 32 s b h of a layer (14 of inputs, 18 of gradients), as the zero-bubble papers
@@ -28,7 +29,8 @@ def tensors(model: Model, shape: RankShape) -> list[Tensor]:
     mlp = [] if model.moe_layers == model.layers else _mlp(model, shape)
     mixture = mixture_tensors(model, shape) if model.moe else []
     layer = as_kept([*_attention(model, shape), *mlp, *mixture], shape)
-    return [*layer, *_embedding(model, shape), *_lm_head(model, shape)]
+    predicted = as_kept(_prediction(model, shape), shape) if model.predicting else []
+    return [*layer, *_embedding(model, shape), *predicted, *_lm_head(model, shape)]
 
 
 def activation_parts(model: Model, shape: RankShape, layer: int = 0) -> dict[str, float]:
@@ -82,9 +84,10 @@ def temporary_bytes(block: str, model: Model, shape: RankShape) -> float:
     The gradient that comes in (gathered, under sequence parallelism, beside the shard that the residual path keeps),
     and in the MLP those of what the activation function read, while the gradient of its output is as large as the kept
     output that it replaces.  The head's: the gradient of its input before and after the reduction.  Zero unless
-    ``shape.temporaries``, and for the embedding, whose table's gradient is added in place.
+    ``shape.temporaries``, for the embedding, whose table's gradient is added in place, and for multi-token
+    prediction's product, whose is small beside its layer's.
     """
-    if not shape.temporaries or block == "embedding":
+    if not shape.temporaries or block in ("embedding", "mtp"):
         return 0.0
     local = local_sizes(model, shape)
     tokens, edge = shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens
@@ -187,6 +190,15 @@ def _embedding(model: Model, shape: RankShape) -> list[Tensor]:
         *(replace(tensor, read="W") for tensor in mask("embedding", "embedding_dropout_mask", model, shape)),
         Tensor("embedding", "embedding_output_grad", gradient, made="I", read="W"),
     ]
+
+
+def _prediction(model: Model, shape: RankShape) -> list[Tensor]:
+    """In front of a layer of multi-token prediction: what its two norms read, and what its product reads of both."""
+    local, e = local_sizes(model, shape), shape.element_bytes
+    hidden = e * local.edge_tokens * local.hidden
+    both = (replace(each, bytes=2 * each.bytes) for each in operands("mtp", "prediction_input", model, shape))
+    made = Tensor("mtp", "prediction_output_grad", e * local.tokens * local.hidden / shape.tp, made="I", read="W")
+    return [*(Tensor("mtp", f"prediction_{name}", hidden) for name in ("row", "hidden")), *both, made]
 
 
 def _lm_head(model: Model, shape: RankShape) -> list[Tensor]:

@@ -43,6 +43,9 @@ class Model(Spec):
     ``moe`` puts experts in place of the MLP, in all layers or some; where no layer keeps an MLP, ``ffn_hidden_size``
     may be left out.  ``mla`` is latent attention, which has as many ``kv_heads`` as heads, of its own widths.
     ``attention_sinks``: every head has one more learned score (GPT-OSS), which is counted, and takes no time.
+    ``mtp_layers`` predict one more token ahead each, on the last stage: a projection of the hidden state and of the next
+    token's embedding, a layer like the model's last, and a pass of the LM head (DeepSeek-V3, arXiv:2412.19437 section
+    2.2; Megatron-LM's ``--mtp-num-layers``); ``layers`` does not count them.
     """
 
     name: str = ""
@@ -72,6 +75,7 @@ class Model(Spec):
     moe: Moe | None = None
     mla: Mla | None = None
     attention_sinks: Literal[True] | None = None
+    mtp_layers: Count | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -162,6 +166,11 @@ class Model(Spec):
         """How many layers have a mixture of experts."""
         return self.moe.layers_of(self.layers) if self.moe else 0
 
+    @property
+    def predicting(self) -> range:
+        """Numbers of the layers of multi-token prediction: those behind the last."""
+        return range(self.layers, self.layers + (self.mtp_layers or 0))
+
     def has_experts(self, layer: int) -> bool:
         """Has the layer of this number (from 0) a mixture of experts?"""
         return self.moe is not None and self.moe.is_in(layer)
@@ -196,7 +205,8 @@ class Model(Spec):
 class ParameterCount:
     """How many parameters each part has.
 
-    ``attention``, ``mlp`` and ``norm`` are of one layer (norm: both of them).  ``moe_layers`` of the layers have in
+    ``attention``, ``mlp`` and ``norm`` are of one layer (norm: both of them); ``layers`` and ``moe_layers`` count those
+    of multi-token prediction, too, which have ``projections`` besides.  ``moe_layers`` of the layers have in
     place of the MLP ``experts`` of ``expert`` parameters each, of which a token visits ``top_k``, and ``everywhere``
     what it visits in any case (router, shared experts).
     """
@@ -215,6 +225,7 @@ class ParameterCount:
     top_k: int = 0
     expert: int = 0
     everywhere: int = 0
+    projections: int = 0
 
     @property
     def embedding(self) -> int:
@@ -232,7 +243,7 @@ class ParameterCount:
     def _with(self, experts: int) -> int:
         mixtures = self.moe_layers * (self.everywhere + experts * self.expert)
         layers = self.layers * (self.attention + self.norm) + (self.layers - self.moe_layers) * self.mlp
-        return layers + mixtures + self.embedding + self.lm_head + self.final_norm
+        return layers + mixtures + self.embedding + self.lm_head + self.final_norm + self.projections
 
 
 def parameters(model: Model) -> ParameterCount:
@@ -242,7 +253,7 @@ def parameters(model: Model) -> ParameterCount:
     """
     table, moe = model.vocab_size * model.hidden_size, model.moe
     return ParameterCount(
-        layers=model.layers,
+        layers=model.layers + len(model.predicting),
         attention=attention_parameters(model, model.heads, model.kv_heads),
         mlp=mlp_parameters(model.hidden_size, model.ffn_hidden_size, model.mlp_matrices, bias=model.mlp_bias),
         norm=model.layer_norm_parameters,
@@ -251,12 +262,19 @@ def parameters(model: Model) -> ParameterCount:
         lm_head=0 if model.tied_embeddings else table,
         final_norm=model.norm_parameters,
         embedding_norm=embedding_norm_parameters(model),
-        moe_layers=model.moe_layers,
+        moe_layers=model.moe_layers + sum(map(model.has_experts, model.predicting)),
         experts=moe.experts if moe else 0,
         top_k=moe.top_k if moe else 0,
         expert=moe.routed(model.hidden_size, model.mlp_matrices, bias=model.mlp_bias) if moe else 0,
         everywhere=moe.everywhere(model.hidden_size, model.mlp_matrices, bias=model.mlp_bias) if moe else 0,
+        projections=len(model.predicting) * prediction_parameters(model),
     )
+
+
+def prediction_parameters(model: Model, tp: int = 1) -> int:
+    """Of a layer of multi-token prediction besides its layer, on one of ``tp`` ranks: the projection, which they split;
+    norms of both that it projects, and the one in front of the LM head."""
+    return 2 * model.hidden_size * model.hidden_size // tp + 3 * model.norm_parameters
 
 
 def attention_parameters(model: Model, heads: int, kv_heads: int) -> int:

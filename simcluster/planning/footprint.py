@@ -147,7 +147,8 @@ def _visits(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int,
     """The blocks that an action goes through, in order."""
     number = schedule.slice_of(stage, action.chunk)
     first, last = number == 0, number == len(slices.counts) - 1
-    return visits(action.kind, slices.of(number), embedding=first, lm_head=last, again=blocks.runs_again)
+    return visits(action.kind, slices.of(number), embedding=first, lm_head=last, again=blocks.runs_again,
+                  predicting=blocks.model.predicting)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from simcluster.model.shards import (
     expert_parameters_per_rank,
     layer_parameters_per_tp_rank,
+    lm_head_parameters_per_tp_rank,
     stage_parameters_per_tp_rank,
 )
-from simcluster.model.transformer import Model
+from simcluster.model.transformer import Model, prediction_parameters
 from simcluster.planning.parallel import Plan
 
 
@@ -45,6 +46,9 @@ class OwnedParameters:
         return [(axis, element_bytes * parameters) for axis, parameters in found]
 
 
+_NONE = OwnedParameters()
+
+
 def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameters:
     """What a rank holds of these layers."""
     found = OwnedParameters()
@@ -60,8 +64,18 @@ def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameter
 
 def of_stage(model: Model, plan: Plan, layers: Iterable[int], *, first: bool, last: bool) -> OwnedParameters:
     """What a rank holds of these layers, of the embedding (``first``) and of the LM head (``last``)."""
-    ends = stage_parameters_per_tp_rank(model, plan.tp, layers=0, first=first, last=last)
-    return of_layers(model, plan, layers) + OwnedParameters(ends)
+    ends = OwnedParameters(stage_parameters_per_tp_rank(model, plan.tp, layers=0, first=first, last=last))
+    return of_layers(model, plan, layers) + ends + (of_predicting(model, plan, first=first) if last else _NONE)
+
+
+def of_predicting(model: Model, plan: Plan, *, first: bool) -> OwnedParameters:
+    """What a rank with the LM head holds of multi-token prediction: its layers, their projections and norms, and a copy
+    of the embedding unless it is there already, as the ``first`` stage's or as a tied LM head."""
+    if not model.predicting:
+        return _NONE
+    table = 0 if first or model.tied_embeddings else lm_head_parameters_per_tp_rank(model, plan.tp)
+    own = table + len(model.predicting) * prediction_parameters(model, plan.tp)
+    return of_layers(model, plan, model.predicting) + OwnedParameters(own)
 
 
 def _experts(model: Model, plan: Plan, layer: int) -> OwnedParameters:

@@ -20,7 +20,7 @@ from simcluster.model.shards import embedding_parameters_per_tp_rank, lm_head_pa
 from simcluster.planning.job import Job
 from simcluster.planning.offload import Reduced
 from simcluster.planning.ops import Item, MemoryChange, Need
-from simcluster.planning.owned_parameters import OwnedParameters, of_layers
+from simcluster.planning.owned_parameters import OwnedParameters, of_layers, of_predicting
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.segments import Pass
 from simcluster.planning.step_end import block_all, end_step
@@ -214,6 +214,7 @@ def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, OwnedParameter
         held += OwnedParameters(model.norm_parameters)
         if not (model.tied_embeddings and embeds):  # one copy serves both ends
             held += OwnedParameters(lm_head_parameters_per_tp_rank(model, tp))
+        held += of_predicting(model, job.plan, first=embeds)
     for layer in reversed(whole.layers):
         if layers and held.total >= limit:
             buckets.append((Pass(tuple(reversed(layers)), embedding=False, lm_head=head), held))

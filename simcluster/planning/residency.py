@@ -36,6 +36,9 @@ Phase = Literal["forward", "recompute", "backward", "input_grad", "weight_grad"]
 LAYER = ("attention", "mlp")
 """The blocks of a layer, in forward order."""
 
+PREDICTION = "mtp"
+"""The block in front of a layer of multi-token prediction."""
+
 
 class Visit(NamedTuple):
     """A block's turn in a pass; layer -1 for the ends of the model."""
@@ -46,21 +49,32 @@ class Visit(NamedTuple):
 
 
 def visits(
-    kind: str, layers: Sequence[int], *, embedding: bool, lm_head: bool, again: Callable[[int], Sequence[str]]
+    kind: str,
+    layers: Sequence[int],
+    *,
+    embedding: bool,
+    lm_head: bool,
+    again: Callable[[int], Sequence[str]],
+    predicting: Sequence[int] = (),
 ) -> list[Visit]:
     """The blocks that F, B, I or W (``kind``) goes through, in order, over a stretch of layers and ends of the model.
 
-    ``again``: the blocks of the layer of this number whose forward runs again, before the layer's backward.
+    ``again``: the blocks of the layer of this number whose forward runs again, before the layer's backward.  In front
+    of the LM head are the layers of multi-token prediction (``predicting``), each with its own block before it, and
+    another pass of the LM head for each.
     """
-    first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * lm_head
+    behind = tuple(predicting) if lm_head else ()
+    first, last = [("embedding", -1)] * embedding, [("lm_head", -1)] * (lm_head * (1 + len(behind)))
     if kind == "F":
-        return [Visit("forward", *place) for place in (*first, *((b, n) for n in layers for b in LAYER), *last)]
+        body = [(b, n) for n in layers for b in LAYER] + [(b, n) for n in behind for b in (PREDICTION, *LAYER)]
+        return [Visit("forward", *place) for place in (*first, *body, *last)]
     phase: Phase = "backward" if kind == "B" else "input_grad" if kind == "I" else "weight_grad"
     found = [Visit(phase, *place) for place in last]
-    for layer in reversed(layers):
+    for layer in reversed((*layers, *behind)):
         if kind != "W":
             found += [Visit("recompute", block, layer) for block in again(layer)]
         found += [Visit(phase, block, layer) for block in reversed(LAYER)]
+        found += [Visit(phase, PREDICTION, layer)] * (layer in behind)
     return found + [Visit(phase, *place) for place in first]
 
 

@@ -24,7 +24,14 @@ from dataclasses import dataclass, replace
 
 from simcluster.model.context import context_of
 from simcluster.model.kernels import Block, Kernel, Section
-from simcluster.model.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
+from simcluster.model.layers import (
+    RankShape,
+    attention_block,
+    embedding_block,
+    lm_head_block,
+    mlp_block,
+    prediction_block,
+)
 from simcluster.model.transformer import Model
 from simcluster.planning.context_ops import attend
 from simcluster.planning.mixture_ops import MixtureOps
@@ -57,7 +64,7 @@ class Pass:
     """A stretch of a chunk that one segment covers.
 
     ``layers`` are global layer numbers in forward order; ``embedding`` and ``lm_head`` say whether the ends of the
-    model are in it; ``boundary`` whether a tensor arrives split over tp and must be gathered first; ``begins`` whether
+    model are in it (the layers of multi-token prediction go with the LM head); ``boundary`` whether a tensor arrives split over tp and must be gathered first; ``begins`` whether
     this is where the action begins.
     """
 
@@ -142,8 +149,10 @@ class Passes:
             ops.begin_microbatch()
         if part.boundary and kind != "W":
             ops.collective("all_gather", "boundary", self.activation_bytes)
-        again = self._residencies.runs_again
-        order = visits(kind, part.layers, embedding=part.embedding, lm_head=part.lm_head, again=again)
+        order = visits(
+            kind, part.layers, embedding=part.embedding, lm_head=part.lm_head, again=self._residencies.runs_again,
+            predicting=self._model.predicting,
+        )  # fmt: skip
         for phase, name, layer in order:
             begin, main = len(ops), name
             if name == "mlp" and self._mixture and self._model.has_experts(layer):
@@ -304,5 +313,6 @@ class Passes:
 def _blocks(model: Model, shape: RankShape) -> dict[str, Block]:
     """Every block of the model on a rank, by name."""
     mlp = [] if model.moe_layers == model.layers else [mlp_block]
-    made = (block(model, shape) for block in (embedding_block, attention_block, *mlp, lm_head_block))
+    ahead = [prediction_block] if model.predicting else []
+    made = (block(model, shape) for block in (embedding_block, attention_block, *mlp, *ahead, lm_head_block))
     return {block.name: block for block in made}

@@ -1,6 +1,6 @@
 """What every step ends with, however gradients and parameters travel over dp.
 
-Tied embedding gradients are summed between first and last stage, the gradient norm is taken over all ranks that have a
+Gradients of an embedding that two stages have (tied, or for multi-token prediction) are summed between first and last stage, the gradient norm is taken over all ranks that have a
 part of the gradients, and the optimizer runs, on the GPU or with the host (``offload``).
 
 Pure.
@@ -33,7 +33,8 @@ def end_step(
     """
     data, stage = job.data_parallel, lanes.stage
     held = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
-    if job.model.tied_embeddings and any(part.embedding for part in held) != any(part.lm_head for part in held):
+    shared = job.model.tied_embeddings or job.model.predicting  # these read the embedding, too
+    if shared and any(part.embedding for part in held) != any(part.lm_head for part in held):
         size = lm_head_parameters_per_tp_rank(job.model, job.plan.tp) * data.gradient_bytes / share
         block_all(lanes, step, "all_reduce", "embedding_gradients", [("embedding", size)], needs)
         needs = ()

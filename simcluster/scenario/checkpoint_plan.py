@@ -137,7 +137,8 @@ def _held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, stage: i
     layers = [layer for number in held for layer in slices.of(number)]
     first, last = 0 in held, len(slices.counts) - 1 in held
     owned = of_stage(model, plan, layers, first=first, last=last)
-    again = model.tied_embeddings and last and not first  # the first stage writes the table
+    twice = model.tied_embeddings or bool(model.predicting)
+    again = twice and last and not first  # the first stage writes the table
     return OwnedParameters(owned.common - again * lm_head_parameters_per_tp_rank(model, plan.tp), owned.experts)
 
 

@@ -26,10 +26,18 @@ def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     yield from _context(scenario)
     yield from _experts(scenario)
     yield from _recomputed(scenario)
+    yield from _predicting(scenario)
     for name in ("moe", "mla"):
         if scenario.training.recompute == "operators" and getattr(scenario.model, name):
             what = f"operators keeps every second product of a plain layer, and the model has {name}"
             yield ("training", "recompute"), f"{what}; use none, selective or full"
+
+
+def _predicting(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """What shards parameters knows the layers of multi-token prediction."""
+    if scenario.model.predicting and scenario.parallel.zero == 3:
+        what = "layers of multi-token prediction are not modelled with parameters sharded by ZeRO 3"
+        yield ("model", "mtp_layers"), f"{what}; use zero 1 or 2, or leave mtp_layers out"
 
 
 def _recomputed(scenario: ScenarioFields) -> Iterator[Complaint]:

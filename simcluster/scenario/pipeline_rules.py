@@ -82,9 +82,13 @@ def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield ("parallel", "zero"), f"{what}; use 0 or 1, or a schedule that holds it once, such as dualpipe-v"
     yield from _pairs(scenario, schedule)
     ends = schedule.routes[0][0][0], schedule.routes[0][-1][0]
-    if scenario.model.tied_embeddings and ends[0] != ends[1] and not _ends_meet(schedule, copies):
+    shared = scenario.model.tied_embeddings or scenario.model.predicting
+    if shared and ends[0] != ends[1] and not _ends_meet(schedule, copies):
         what = f"{schedule.name} has the embedding on stage {ends[0]} and the LM head on stage {ends[1]}"
-        yield ("pipeline", "schedule"), f"{what}; tied ones must be on the first and the last stage, or on one"
+        yield (
+            ("pipeline", "schedule"),
+            f"{what}; tied ones (with mtp_layers any) must be on the first and the last stage, or on one",
+        )
     try:
         slices_of(scenario, schedule)
     except InputError as error:

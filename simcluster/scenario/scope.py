@@ -114,6 +114,7 @@ EVERYWHERE = paths(
 ANY_JOB = paths(
     """
     engine steps replicas
+    model: mtp_layers
     model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
     model.moe: first_dense_layers every offset router_bias
     parallel: cp zero

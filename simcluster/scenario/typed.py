@@ -66,6 +66,7 @@ class ModelSection(TypedDict, total=False):
     moe: AnySection
     mla: AnySection
     attention_sinks: bool
+    mtp_layers: int
 
 
 class ParallelSection(TypedDict, total=False):

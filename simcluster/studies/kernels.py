@@ -21,6 +21,7 @@ from simcluster.model.layers import (
     attention_block,
     embedding_block,
     lm_head_block,
+    prediction_block,
     mixture_edges,
     mlp_block,
 )
@@ -141,7 +142,13 @@ def layer_sections(
         made = shape if again else plain
         found += _of_block(attention_block(model, made), count)
         found += _of_mixture(model, made, count) if experts else _of_block(mlp_block(model, made), count)
-    return found + (_of_block(lm_head_block(model, shape), 1) if lm_head else [])
+    if not lm_head:
+        return found
+    ahead = model.predicting
+    if ahead:
+        found += _of_block(prediction_block(model, shape), len(ahead))
+        found += layer_sections(model, shape, tuple(ahead), embedding=False, lm_head=False)
+    return found + _of_block(lm_head_block(model, shape), 1 + len(ahead))
 
 
 def _of_block(block: Block, layers: int) -> list[LayersSection]:

@@ -35,6 +35,7 @@ QUICK = Scope(
         "pipeline.p2p": Limited("stages meet at a rendezvous", ("async",), lambda scenario: scenario.parallel.pp == 1),
         "parallel.cp": Limited("sequences are shared over cp", (1,)),
         "model.moe": Limited("layers have experts", (None,)),
+        "model.mtp_layers": Limited("layers predict more tokens", (None,)),
         "memory.offload": Limited("memory is offloaded", (HostMemory(),)),
         "pipeline.schedule": Limited("the schedule is given, or made for the times of the run", (), _by_name),
         "pipeline.layers_per_stage": Limited(
