@@ -41,11 +41,11 @@ class RankShape:
     router weigh what experts give when it is back (``combine``), or the experts' ``activation`` function does.
     ``activation_input``: what activation functions read is kept in 16 bits or in fp8.  ``kernels`` says who made those
     that device memory limits (``software.Software``). ``fp8``: products of layers read operands of ``cast_bytes`` an
-    element, cast from 16 bits.  ``logits``: the loss
-    keeps a copy in "fp32", or writes their gradient over them, "in-place".  ``temporaries``: count what lives inside a
-    layer's backward. ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an element
-    of the main gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.
-    ``accumulate``: the product of W adds by itself, or a "separate" kernel adds what it wrote.
+    element, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32", or writes their gradient over them,
+    "in-place".  ``temporaries``: count what lives inside a layer's backward. ``element_bytes``: size of activations and
+    weights.  ``grad_accumulate_bytes``: size of an element of the main gradient that W adds to (read and written); 0 if
+    W only writes a gradient of ``element_bytes``. ``accumulate``: the product of W adds by itself, or a "separate"
+    kernel adds what it wrote.
     """
 
     micro_batch: int

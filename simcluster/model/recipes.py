@@ -15,8 +15,8 @@ class Recipe:
     """Bytes kept for each parameter under Adam.  A bare "12" or "16" means two things each, so recipes have names.
 
     ``optimizer`` holds both moments, and the fp32 master copy of the weight if ``master``; without one, or with what a
-    16-bit weight lacks of it, the update reads and writes the weight itself.  ``weight`` counts every copy that stays, quantized ones too; ``gathered`` is
-    what the all-gather of ZeRO sends of it.
+    16-bit weight lacks of it, the update reads and writes the weight itself.  ``weight`` counts every copy that stays,
+    quantized ones too; ``gathered`` is what the all-gather of ZeRO sends of it.
     """
 
     name: str
@@ -50,9 +50,9 @@ class Recipe:
 # bf16-12:  16-bit weights and gradients, fp32 moments, no master copy.  (The other "12", K = 12 of the ZeRO paper, is
 #           the optimizer part of mixed-16 alone.)
 #
-# Optimizer states of fewer bytes (Megatron-LM's --use-precision-aware-optimizer, with --main-grads-dtype, --exp-avg-dtype
-# and --exp-avg-sq-dtype; core/optimizer/optimizer_config.py).  Of a master copy beside 16-bit weights it keeps the lower
-# 16 bits alone (store_param_remainders), so the update reads the weight, too:
+# Optimizer states of fewer bytes (Megatron-LM's --use-precision-aware-optimizer, with --main-grads-dtype,
+# --exp-avg-dtype and --exp-avg-sq-dtype; core/optimizer/optimizer_config.py).  Of a master copy beside 16-bit weights
+# it keeps the lower 16 bits alone (store_param_remainders), so the update reads the weight, too:
 # aware-16: fp32 gradients and moments; aware-14: bf16 gradients.
 # aware-12: bf16 moments and fp32 gradients; aware-10: bf16 both.
 # moments-14: a whole fp32 master copy, fp32 gradients and bf16 moments: DeepSeek-V3's (arXiv:2412.19437 section 3.3.3).

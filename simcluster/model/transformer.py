@@ -43,9 +43,9 @@ class Model(Spec):
     ``moe`` puts experts in place of the MLP, in all layers or some; where no layer keeps an MLP, ``ffn_hidden_size``
     may be left out.  ``mla`` is latent attention, which has as many ``kv_heads`` as heads, of its own widths.
     ``attention_sinks``: every head has one more learned score (GPT-OSS), which is counted, and takes no time.
-    ``mtp_layers`` predict one more token ahead each, on the last stage: a projection of the hidden state and of the next
-    token's embedding, a layer like the model's last, and a pass of the LM head (DeepSeek-V3, arXiv:2412.19437 section
-    2.2; Megatron-LM's ``--mtp-num-layers``); ``layers`` does not count them.
+    ``mtp_layers`` predict one more token ahead each, on the last stage: a projection of the hidden state and of the
+    next token's embedding, a layer like the model's last, and a pass of the LM head (DeepSeek-V3, arXiv:2412.19437
+    section 2.2; Megatron-LM's ``--mtp-num-layers``); ``layers`` does not count them.
     """
 
     name: str = ""

@@ -64,8 +64,8 @@ class Pass:
     """A stretch of a chunk that one segment covers.
 
     ``layers`` are global layer numbers in forward order; ``embedding`` and ``lm_head`` say whether the ends of the
-    model are in it (the layers of multi-token prediction go with the LM head); ``boundary`` whether a tensor arrives split over tp and must be gathered first; ``begins`` whether
-    this is where the action begins.
+    model are in it (the layers of multi-token prediction go with the LM head); ``boundary`` whether a tensor arrives
+    split over tp and must be gathered first; ``begins`` whether this is where the action begins.
     """
 
     layers: tuple[int, ...]

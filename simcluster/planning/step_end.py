@@ -1,7 +1,8 @@
 """What every step ends with, however gradients and parameters travel over dp.
 
-Gradients of an embedding that two stages have (tied, or for multi-token prediction) are summed between first and last stage, the gradient norm is taken over all ranks that have a
-part of the gradients, and the optimizer runs, on the GPU or with the host (``offload``).
+Gradients of an embedding that two stages have (tied, or for multi-token prediction) are summed between first and last
+stage, the gradient norm is taken over all ranks that have a part of the gradients, and the optimizer runs, on the GPU
+or with the host (``offload``).
 
 Pure.
 """

@@ -21,9 +21,9 @@ from simcluster.model.layers import (
     attention_block,
     embedding_block,
     lm_head_block,
-    prediction_block,
     mixture_edges,
     mlp_block,
+    prediction_block,
 )
 from simcluster.model.mixture_sections import mixture
 from simcluster.model.transformer import Model
