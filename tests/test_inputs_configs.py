@@ -71,6 +71,10 @@ SIZES = (
 )
 
 
+MIXTURE = "--num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --moe-token-dispatcher-type alltoall"
+AWARE = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+
+
 @pytest.mark.parametrize(
     ("more", "section", "expected"),
     [
@@ -80,13 +84,26 @@ SIZES = (
          {"recompute": "full", "recompute_every": 4}),
         ("--recompute-granularity selective --recompute-modules core_attn moe_act", "training",
          {"recompute": "selective"}),
+        (f"{MIXTURE} --recompute-granularity selective --recompute-modules moe_act layernorm mla_up_proj", "training",
+         {"recompute": ["moe_act", "layernorm"]}),
+        (f"{MIXTURE} --moe-layer-recompute", "training", {"recompute": ["moe"]}),
+        (MIXTURE, "software", {"probabilities": "activation"}),
+        ("--use-precision-aware-optimizer", "training", {"memory_recipe": "aware-16"}),
+        (f"{AWARE} --main-grads-dtype bf16", "training", {"memory_recipe": "aware-10"}),
+        (AWARE, "training", {"memory_recipe": "aware-12"}),
+        (f"{AWARE} --fp8-format e4m3", "training", {"memory_recipe": "fp8-aware-14"}),
+        (f"{AWARE} --fp8-format e4m3 --fp8-param-gather", "training", {"memory_recipe": "fp8-params-14"}),
+        ("--activation-func-fp8-input-store", "memory", {"activation_input": "fp8"}),
+        ("--fine-grained-activation-offloading --offload-modules core_attn moe_act", "memory",
+         {"offload": {"modules": ["core_attn"]}}),
         ("--activations-checkpoint-method uniform", "training", {"recompute": "full"}),
         ("--num-key-value-heads 2", "model", {"kv_heads": 2}),
         ("--normalization rmsnorm --position-embedding-type alibi", "model", {"norm": "rmsnorm", "position": "none"}),
         ("--deepspeed --zero-stage 0", "parallel", {"zero": 1}),
         ("--deepspeed --num-experts 8 --moe-expert-parallel-size 4", "model",
          {"moe": {"experts": 8, "top_k": 1, "expert_ffn_hidden_size": 2048, "router_bias": True, "every": 2}}),
-        ("--mtp-num-layers 1 --mtp-loss-scaling-factor 0.1", "model", {"layers": 12}),
+        ("--mtp-num-layers 1 --mtp-loss-scaling-factor 0.1", "model", {"layers": 12, "mtp_layers": 1}),
+        ("--mtp-num-layers 1 --use-torch-fsdp2", "model", {"mtp_layers": None}),
         ("--megatron-fsdp-grad-comm-dtype bf16", "training", {"memory_recipe": "mixed-16"}),
         ("--pipeline-model-parallel-size 5", "pipeline", {"layers_per_stage": "auto"}),
         ("--pipeline-model-parallel-size 7 --account-for-embedding-in-pipeline-split "

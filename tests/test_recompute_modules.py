@@ -18,6 +18,7 @@ from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective
 from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.memory_plan import offload_of, shape_of
 
 MLA = {"q_lora_rank": 192, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
 MOE = {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256, "shared_experts": 1, "first_dense_layers": 1}
@@ -156,3 +157,25 @@ def test_inputs_of_activation_functions_in_fp8_are_half() -> None:
         before, after = (activation_parts(MODEL, shape, layer) for shape in (PLAIN, small))
         assert {name for name in before if after[name] != before[name]} == names
         assert all(after[name] == before[name] / 2 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("modules", "names"),
+    [
+        (["core_attn"], ["query", "key", "value"]),
+        (["attn_norm", "mlp_norm"], ["attention_norm_input", "mlp_norm_input"]),
+        (["moe_act"], ["experts_gate", "experts_up"]),
+        (["expert_fc1", "attn_proj", "qkv_linear"], ["experts_input", "projection_input", "latent_input"]),
+    ],
+)
+def test_inputs_of_modules_go_to_the_host(modules: list[str], names: list[str]) -> None:
+    """What is not kept does not travel: with the norms run again their outputs are not there."""
+    base = {"cluster": {"topology": "dgx_a100", "nodes": 1}, "gpus": 4, "model": FIELDS, "parallel": {"ep": 4}}
+    for training in ({}, {"recompute": ["layernorm", "mla_up_proj"]}):
+        made = load(
+            {**base, "training": {"global_batch": 16, **training}, "memory": {"offload": {"modules": modules}}}
+        )  # fmt: skip
+        parts = activation_parts(made.model, shape_of(made), MIXED)
+        offload = offload_of(made)
+        assert offload.activations == 1
+        assert offload.kept([MIXED]) == sum(parts.get(name, 0.0) for name in names)

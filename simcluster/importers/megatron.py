@@ -12,7 +12,8 @@ from typing import Any
 from simcluster.importers.arguments import parse_arguments
 from simcluster.importers.imported import Imported
 from simcluster.importers.launches import arguments_of_script, is_script
-from simcluster.importers.megatron_parallel import gpus_of, parallel_of
+from simcluster.importers.megatron_memory import memory_of
+from simcluster.importers.megatron_parallel import gpus_of, parallel_of, sharded_parameters
 from simcluster.importers.megatron_recompute import recompute_of
 from simcluster.importers.megatron_sections import (
     add_experts,
@@ -28,6 +29,7 @@ from simcluster.importers.megatron_vocabulary import vocabulary_of
 from simcluster.importers.option_files import arguments_of_yaml, is_option_file
 from simcluster.importers.option_values import Options
 from simcluster.importers.pre_training import require_pre_training
+from simcluster.model.recipes import recipe_named
 
 _NEEDED = (
     ("num-layers", "encoder-num-layers"),
@@ -99,10 +101,8 @@ def scenario_from_options(
     run.sort(options)
     document: dict[str, Any] = {"cluster": dict(cluster)}
     document |= _sections(run, gpus, launched, available)
-    if run.flag("cross-entropy-loss-fusion"):
-        document["memory"] = {"logits": "in-place"}
-    if run.flag("no-gradient-accumulation-fusion"):
-        document["software"] = {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}
+    document["memory"] = memory_of(run)
+    document["software"] = _software(run)
     document = {key: value for key, value in document.items() if value not in ({}, None)}
     return Imported(
         document, tuple(run.values), tuple(run.no_effect), tuple(dict.fromkeys(run.assumed)), unknown=tuple(run.unknown)
@@ -114,7 +114,7 @@ def _sections(run: Options, gpus: int | None, launched: int | None, available: i
     for names in _NEEDED:
         run.problems.of(run.needed, *names)
     vocabulary = run.problems.of(vocabulary_of, run)
-    for check in (require_adam, recompute_of, attention_of):
+    for check in (require_adam, recompute_of, attention_of, memory_of):
         run.problems.of(check, run)
     model = run.problems.of(_model, run, vocabulary or 1)
     parallel = run.problems.of(parallel_of, run)
@@ -173,15 +173,30 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
     if run.flag("embed-layernorm"):
         model["embedding_norm"] = True
     predicted = run.get("mtp-num-layers")
-    if predicted:
+    if predicted and sharded_parameters(run):
         which = "layer" if predicted == 1 else f"{predicted} layers"
-        run.assumed.append(f"without the {which} of multi-token prediction: the step is rather short")
+        run.assumed.append(f"without the {which} of multi-token prediction, which FSDP is not modelled with")
+    elif predicted:
+        model["mtp_layers"] = predicted
     model |= window_of(run, model["layers"], sequence)
     if run.get("softmax-type") == "learnable":
         model["attention_sinks"] = True
     add_experts(run, model)
     add_latent_attention(run, model)
     return model
+
+
+def _software(run: Options) -> dict[str, Any]:
+    """Which mechanisms the step has, where options or the day's Megatron-Core say so."""
+    software: dict[str, Any] = {}
+    if run.flag("no-gradient-accumulation-fusion"):
+        software |= {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}
+    if run.get("num-experts") is not None and not run.flag("deepspeed"):
+        software["probabilities"] = "activation"
+        run.assumed.append(
+            "the router's probabilities weigh in the experts' activation, as Megatron-Core's from 0.12 on"
+        )
+    return software
 
 
 def _overlap(
@@ -207,6 +222,6 @@ def _overlap(
         run.assumed.append("tp-comm-overlap cuts the products around collectives into tp pieces")
     bucket = run.get("ddp-bucket-size")
     if bucket:
-        element = 2 if training.get("memory_recipe") == "mixed-16" else 4
-        overlap["bucket_size"] = f"{bucket * element} B"
+        recipe = training.get("memory_recipe")
+        overlap["bucket_size"] = f"{bucket * int(recipe_named(recipe).gradient if recipe else 4)} B"
     return overlap

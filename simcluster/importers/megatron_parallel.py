@@ -49,11 +49,7 @@ def parallel_of(run: Options) -> dict[str, Any]:
             parallel["sequence_parallel"] = True
         else:
             run.assumed.append("sequence parallelism is switched off where tp is 1, as Megatron-LM does")
-    shards = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-    strategy = run.get("data-parallel-sharding-strategy") or "no_shard"
-    zero = shards.index(strategy)
-    if run.flag("use-torch-fsdp2") or (run.flag("use-megatron-fsdp", "use-custom-fsdp") and zero == 0):
-        zero = 3
+    zero = _sharded(run)
     zero = max(zero, int(run.get("zero-stage") or 0), int(run.flag("use-distributed-optimizer")))
     if run.flag("deepspeed") and run.flag("bf16") and zero == 0:
         zero = 1
@@ -67,6 +63,20 @@ def parallel_of(run: Options) -> dict[str, Any]:
     if run.flag("use-tp-pp-dp-mapping"):
         parallel["order"] = ["tp", "cp", "pp", "dp"]
     return parallel
+
+
+def _sharded(run: Options) -> int:
+    """The ZeRO stage that FSDP's options ask for."""
+    shards = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+    zero = shards.index(run.get("data-parallel-sharding-strategy") or "no_shard")
+    if run.flag("use-torch-fsdp2") or (run.flag("use-megatron-fsdp", "use-custom-fsdp") and zero == 0):
+        return 3
+    return zero
+
+
+def sharded_parameters(run: Options) -> bool:
+    """Are parameters sharded, as by FSDP?"""
+    return max(_sharded(run), int(run.get("zero-stage") or 0)) == 3
 
 
 def _context(run: Options) -> str:

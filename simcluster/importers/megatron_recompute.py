@@ -1,16 +1,11 @@
-"""What is run again in the backward, from Megatron-LM's options; what is not modelled becomes the nearest, told."""
+"""What is run again in the backward, from Megatron-LM's options."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from simcluster.importers.option_values import Options
-
-_PARTS = {"core_attn": 1, "layernorm": 0, "moe_act": 0, "mla_up_proj": 0, "shared_experts": 0, "mlp": 2, "moe": 2}
-"""Parts of a layer that can be run again, and how much of its forward that is: 2 most, 1 as is modelled, 0 little."""
-
-
-_OF_EXPERTS = ("moe", "moe_act", "shared_experts")
+from simcluster.model.recomputed import OF_EXPERTS, RECOMPUTE_MODULES
 
 
 def recompute_of(run: Options) -> dict[str, Any]:
@@ -24,33 +19,24 @@ def recompute_of(run: Options) -> dict[str, Any]:
         return {"recompute": "full", **_layers(run, method or run.get("activations-checkpoint-method"))}
     if granularity == "selective":
         return _parts(run)
-    if run.flag("moe-layer-recompute"):
-        run.assumed.append("whole layers are run again, though moe-layer-recompute runs their experts again alone")
-        return {"recompute": "full"}
+    if run.flag("moe-layer-recompute") and run.get("num-experts") is not None:
+        return {"recompute": ["moe"]}
     return {"recompute": granularity} if granularity else {}
 
 
 def _parts(run: Options) -> dict[str, Any]:
-    """Of selective recomputation: the core attention, or what is nearest to the parts that are named."""
+    """Of selective recomputation: the core attention, or the modules that are named and that the model has."""
     words = (run.get("recompute-modules") or "core_attn").replace(",", " ").split()
     modules = [word.strip("[]\"'") for word in words]
-    strange = next((module for module in modules if module not in _PARTS), None)
+    strange = next((module for module in modules if module not in RECOMPUTE_MODULES), None)
     if strange is not None:
-        raise run.error("recompute-modules", f"{strange[:40]!r} is not known; known: {', '.join(_PARTS)}")
-    if run.get("num-experts") is None:
-        modules = [module for module in modules if module not in _OF_EXPERTS] or ["none"]
-    if modules == ["none"]:
-        return {}
+        raise run.error("recompute-modules", f"{strange[:40]!r} is not known; known: {', '.join(RECOMPUTE_MODULES)}")
+    lacks = OF_EXPERTS if run.get("num-experts") is None else ()
+    lacks += () if run.flag("multi-latent-attention") else ("mla_up_proj",)
+    modules = [module for module in dict.fromkeys(modules) if module not in lacks]
     if modules == ["core_attn"]:
         return {"recompute": "selective"}
-    most = max(_PARTS[module] for module in modules)
-    names = ", ".join(modules)
-    if most == 2:
-        run.assumed.append(f"whole layers are run again, though recompute-modules names parts of them alone: {names}")
-        return {"recompute": "full"}
-    others = ", ".join(module for module in modules if module != "core_attn")
-    run.assumed.append(f"{others} (recompute-modules) are not run again, which is little: the memory is rather much")
-    return {"recompute": "selective"} if most else {}
+    return {"recompute": modules} if modules else {}
 
 
 def _layers(run: Options, method: str | None) -> dict[str, Any]:

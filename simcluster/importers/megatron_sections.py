@@ -10,6 +10,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.importers.layer_lists import Value, places
+from simcluster.importers.megatron_memory import state_recipe
 from simcluster.importers.megatron_recompute import recompute_of
 from simcluster.importers.option_values import LATENT, OF_EXPERTS, Options
 
@@ -184,6 +185,10 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
             or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
         )
         training["memory_recipe"] = "mixed-18" if wide and not narrow else "mixed-16"
+    usual = training.get("memory_recipe") or ("fp32-16" if half == "fp32" else "fp8-20")
+    aware = state_recipe(run, usual)
+    if aware != usual:
+        training["memory_recipe"] = aware
     return training
 
 

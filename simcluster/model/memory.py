@@ -6,10 +6,11 @@ the schedule's business.  Counting only: no device, no time.  (Model state: ``re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from simcluster.model.core_sections import has_fused_softmax
-from simcluster.model.kept import Tensor, as_kept, is_kept, mask, operands
+from simcluster.model.kept import OffloadModule, Tensor, as_kept, is_kept, mask, operands
 from simcluster.model.layer_sections import FP32_BYTES, MASK_BYTES, RankShape, local_sizes
 from simcluster.model.mixture import Mla
 from simcluster.model.mixture_sections import routed
@@ -49,6 +50,12 @@ def activation_parts(model: Model, shape: RankShape, layer: int = 0) -> dict[str
 def activation_bytes_per_layer(model: Model, shape: RankShape, layer: int = 0) -> float:
     """The sum of ``activation_parts``."""
     return sum(activation_parts(model, shape, layer).values())
+
+
+def moved_bytes(model: Model, shape: RankShape, layer: int, modules: Sequence[OffloadModule]) -> float:
+    """Bytes that one rank keeps of the layer of this number for the inputs of ``modules``, of one microbatch."""
+    own = shape if shape.recomputes(layer) else replace(shape, recompute="none")
+    return sum(each.bytes for each in _layer(model, own, layer) if each.moved_by in modules and is_kept(each, own))
 
 
 def head_working_bytes(model: Model, shape: RankShape) -> float:

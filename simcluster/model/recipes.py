@@ -40,7 +40,7 @@ class Recipe:
 
         30 with fp32 gradients and a master copy (mixed-18), 28 with 16-bit gradients (mixed-16).
         """
-        return self.gradient + 2 * self.optimizer + self.weight * (1 if self.master else 2)
+        return self.gradient + 2 * self.optimizer + self.weight + (0 if self.master else self.gathered)
 
 
 # mixed-16: 16-bit weights and gradients, fp32 master and moments: ZeRO paper, arXiv:1910.02054 section 3.1.
@@ -63,7 +63,7 @@ class Recipe:
 # fp8-19:   the same where the product takes either order and no transpose is kept (Blackwell).
 # fp8-params-18, fp8-params-17: the fp8 copy is the only weight (``fp8_param_gather``), with or without its transpose.
 # nvfp4-19: 16-bit weights, and of each an NVFP4 copy in both orders, 0.5625 bytes an element with its scales.
-# fp8-16, fp8-params-14: fp8-20 and fp8-params-18 with bf16 moments.
+# fp8-aware-14, fp8-params-14: fp8-20 and fp8-params-18 with bf16 moments, the first with 16 bits of a master copy.
 # fp8-13:   DeepSeek-V3 (arXiv:2412.19437 section 3.3): fp8 weights, fp32 gradients and master, bf16 moments.
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
@@ -83,7 +83,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe("fp8-params-18", weight=2, gradient=4, optimizer=12, master=True, copies=1),
             Recipe("fp8-params-17", weight=1, gradient=4, optimizer=12, master=True),
             Recipe("nvfp4-19", weight=3.125, gradient=4, optimizer=12, master=True, copies=1.125),
-            Recipe("fp8-16", weight=4, gradient=4, optimizer=8, master=True, copies=2),
+            Recipe("fp8-aware-14", weight=4, gradient=4, optimizer=6, master=False, copies=2),
             Recipe("fp8-params-14", weight=2, gradient=4, optimizer=8, master=True, copies=1),
             Recipe("fp8-13", weight=1, gradient=4, optimizer=8, master=True),
         )

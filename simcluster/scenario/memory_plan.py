@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.model.layers import RankShape
+from simcluster.model.memory import moved_bytes
 from simcluster.model.recipes import Recipe, recipe_named
 from simcluster.nccl import Platform, load_platform
 from simcluster.planning.buffers import Overheads, nccl_buffer_bytes
@@ -108,12 +109,19 @@ def overheads_of(scenario: Scenario, plan: Plan) -> Overheads:
 def offload_of(scenario: Scenario) -> Offload:
     """What the scenario keeps in host memory."""
     chosen, recipe, cluster = scenario.memory.offload, recipe_of(scenario), scenario.cluster.built
-    blocks = residencies(scenario.model, shape_of(scenario))
+    model, shape = scenario.model, shape_of(scenario)
+    blocks = residencies(model, shape)
+
+    def kept(layers: Sequence[int]) -> float:
+        if chosen.modules:
+            return sum(moved_bytes(model, shape, layer, chosen.modules) for layer in layers)
+        return sum(blocks.of(name, layer).kept for layer in layers for name in LAYER)
+
     boxes = Counter(cluster.box_of(rank) for rank in range(scenario.gpus)) if chosen.optimizer == "host" else {}
     return Offload(
         activations=chosen.activations,
         ahead=chosen.ahead,
-        kept=lambda layers: sum(blocks.of(name, layer).kept for layer in layers for name in LAYER),
+        kept=kept,
         optimizer=chosen.optimizer,
         state_bytes=recipe.optimizer,
         gradient_bytes=recipe.gradient,

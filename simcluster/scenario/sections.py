@@ -16,7 +16,8 @@ from simcluster.collectives import ALGORITHMS
 from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.kinds import WordOf
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import ONE_OR_MORE, Spec
+from simcluster.model.kept import OffloadModule
 from simcluster.model.recomputed import RECOMPUTE_MODULES, RecomputeModule
 from simcluster.nccl import platform_names
 from simcluster.schedules.specs import Rows, ScheduleChoice
@@ -33,7 +34,7 @@ every rank, as the ``reference`` interpreter does."""
 
 MemoryRecipe = Literal[
     "mixed-16", "fp32-16", "mixed-18", "bf16-12", "aware-16", "aware-14", "aware-12", "aware-10", "moments-14",
-    "fp8-20", "fp8-19", "fp8-params-18", "fp8-params-17", "fp8-16", "fp8-params-14", "fp8-13", "nvfp4-19",
+    "fp8-20", "fp8-19", "fp8-params-18", "fp8-params-17", "fp8-aware-14", "fp8-params-14", "fp8-13", "nvfp4-19",
 ]  # fmt: skip
 
 
@@ -189,19 +190,30 @@ class HostMemory(Spec):
     """What the GPU hands to its host's memory, over the links between them (``Cluster.host_way``).
 
     ``activations``: the part, 0 to 1, of what the layers of a microbatch's forward keep; it goes when that is over and
-    may come back from ``ahead`` actions before its backward.  ``optimizer``: ``stream`` keeps the optimizer's state in
+    may come back from ``ahead`` actions before its backward.  ``modules``: of the inputs of these alone, by
+    Megatron-Core's names (``--fine-grained-activation-offloading --offload-modules``), then all of them unless a part
+    is said.  ``optimizer``: ``stream`` keeps the optimizer's state in
     host memory and updates on the GPU, in buckets of ``bucket`` parameters of which ``buffers`` fit there; ``host``
     updates on the host: ``host_update`` is the B/s that the processors of one box, a tray in a rack, reach in Adam on
     their memory, reads and writes together, and ``source`` who says so.  The box's GPUs share it evenly.
     """
 
     activations: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    modules: Annotated[tuple[OffloadModule, ...], ONE_OR_MORE] = ()
     ahead: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
     optimizer: Literal["none", "stream", "host"] = "none"
     bucket: Count = 40_000_000
     buffers: Count = 2
     host_update: BytesPerSecond | None = None
     source: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_of_modules(cls, document: object) -> object:
+        """Modules without a part are moved whole."""
+        if isinstance(document, Mapping) and document.get("modules"):
+            return {"activations": 1.0, **document}
+        return document
 
 
 class Memory(Spec):

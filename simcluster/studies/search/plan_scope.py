@@ -20,7 +20,7 @@ PLAN = Scope(
         model.moe: first_dense_layers every offset router_bias
         parallel: cp zero
         pipeline: schedule layers_per_stage p2p
-        memory.offload: activations ahead optimizer bucket buffers host_update source
+        memory.offload: activations modules ahead optimizer bucket buffers host_update source
         overlap: grad_reduce param_gather
         """
     ),

@@ -1,0 +1,73 @@
+"""What a GPU keeps, from Megatron-LM's options: formats of optimizer states, the loss, and what moves to the host."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from simcluster.importers.option_values import Options
+from simcluster.model.kept import OffloadModule
+
+_BYTES = {"fp32": 4, "float32": 4, "float": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp8": 1}
+_OFFLOADED: tuple[str, ...] = get_args(OffloadModule)
+_OF_EXPERTS = ("expert_fc1", "moe_act")
+
+
+def memory_of(run: Options) -> dict[str, Any]:
+    """The fields of ``Memory``."""
+    memory: dict[str, Any] = {}
+    if run.flag("cross-entropy-loss-fusion"):
+        memory["logits"] = "in-place"
+    if run.flag("activation-func-fp8-input-store"):
+        memory["activation_input"] = "fp8"
+    if run.flag("fine-grained-activation-offloading"):
+        modules = _offloaded(run)
+        if modules:
+            memory["offload"] = {"modules": modules}
+            run.assumed.append("what is offloaded goes when a microbatch's forward is over, and not layer by layer")
+    return memory
+
+
+def _offloaded(run: Options) -> list[str]:
+    words = (run.get("offload-modules") or "").replace(",", " ").split()
+    modules = [word.strip("[]\"'") for word in words]
+    strange = next((module for module in modules if module not in _OFFLOADED), None)
+    if strange is not None:
+        raise run.error("offload-modules", f"{strange[:40]!r} is not known; known: {', '.join(_OFFLOADED)}")
+    if run.get("num-experts") is None:
+        modules = [module for module in modules if module not in _OF_EXPERTS]
+    return modules
+
+
+def state_recipe(run: Options, usual: str) -> str:
+    """The memory recipe where the optimizer is aware of precision, else the ``usual`` one.
+
+    The nearest that has a name; what differs is told.
+    """
+    if not run.flag("use-precision-aware-optimizer") or usual == "fp32-16":
+        return usual
+    names = ("main-grads-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
+    gradient, *moments = (_bytes(run, name) for name in names)
+    small = sum(moments) < 8
+    if sum(moments) not in (4, 8):
+        run.assumed.append(
+            f"both moments in bf16, though {names[1]} and {names[2]} make them {sum(moments)} B together: the nearest"
+        )
+    if usual.startswith("fp8"):
+        if gradient != 4:
+            run.assumed.append("gradients in fp32, though main-grads-dtype is another: no recipe in fp8 has less")
+        if usual.startswith("fp8-params"):
+            return "fp8-params-14" if small else usual
+        return "fp8-aware-14" if small else usual
+    return {(4, False): "aware-16", (2, False): "aware-14", (4, True): "aware-12", (2, True): "aware-10"}[
+        gradient, small
+    ]
+
+
+def _bytes(run: Options, name: str) -> int:
+    """Of an element in the format that an option names, fp32 where it is not given."""
+    word = str(run.get(name) or "fp32").removeprefix("torch.")
+    if word not in _BYTES:
+        raise run.error(name, f"{word[:40]!r} is not known; known: {', '.join(_BYTES)}")
+    if name == "main-grads-dtype" and _BYTES[word] < 2:
+        raise run.error(name, "gradients are in fp32 or bf16")
+    return _BYTES[word]
