@@ -12,14 +12,16 @@ from simcluster.catalogue.models import model_document
 from simcluster.model.flops import layer_flops, lm_head_flops, model_flops_per_sequence
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape
+from simcluster.model.recomputed import RECOMPUTE_MODULES
 from simcluster.model.transformer import Model, parameters
 from simcluster.planning.segments import Pass, Passes
 from simcluster.scenario.job import planned_footprints
 
 MOE = {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256, "shared_experts": 1, "first_dense_layers": 1}
+MLA = {"q_lora_rank": 192, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
 FIELDS: dict[str, Any] = {
     "layers": 4, "hidden_size": 512, "heads": 8, "vocab_size": 1024, "sequence_length": 128, "gated_mlp": True,
-    "ffn_hidden_size": 1024, "moe": MOE, "mtp_layers": 2,
+    "ffn_hidden_size": 1024, "moe": MOE, "mla": MLA, "mtp_layers": 2,
 }  # fmt: skip
 AHEAD = Model.model_validate(FIELDS)
 PLAIN = Model.model_validate({**FIELDS, "mtp_layers": None})
@@ -41,7 +43,7 @@ def test_deepseek_v3_has_14_billion_parameters_more() -> None:
 
 def test_parameters_by_hand() -> None:
     h = 512
-    layer = 4 * h * h + 2 * h + 9 * 3 * h * 256 + h * 8
+    layer = AHEAD.mla.parameters(h, 8) + 2 * h + 9 * 3 * h * 256 + h * 8
     assert parameters(AHEAD).total - parameters(PLAIN).total == 2 * (layer + 2 * h * h + 3 * h)
 
 
@@ -75,7 +77,7 @@ def test_they_are_on_the_last_stage_with_a_copy_of_the_embedding() -> None:
         for before, after in zip(planned_footprints(plain), planned_footprints(ahead), strict=True)
     )
     h, tp = 512, 2
-    attention, norms = 4 * h * h / tp, 2 * h
+    attention, norms = AHEAD.mla.parameters(h, 8 // tp), 2 * h
     mixture = h * 8 + 3 * h * 256 / tp + 8 / 2 * 3 * h * 256 / tp
     assert first == 0
     assert last == 2 * (2 * (attention + norms + mixture + 2 * h * h / tp + 3 * h) + 1024 / tp * h)
@@ -89,7 +91,7 @@ def test_a_run_holds_what_was_counted(schedule: str) -> None:
 
 
 def test_every_way_to_play_is_the_same() -> None:
-    made = scenario(**{"training.recompute": ["moe"]})
+    made = scenario(**{"training.recompute": list(RECOMPUTE_MODULES)})
     folded = simulate(made)
     assert folded.step_time == simulate(made, folded=False).step_time
     assert folded.step_time == simulate(made.with_({"engine": "reference"})).step_time

@@ -116,18 +116,6 @@ def test_the_old_spelling_and_a_list_are_one() -> None:
         assert (found.recompute, found.recompute_modules) == ("selective", ("moe_act",))
 
 
-def test_modules_that_run_again_play_alike_in_every_way() -> None:
-    made = load(
-        "tiny_3d",
-        {**{f"model.{name}": value for name, value in FIELDS.items()}, "model.layers": 4, "steps": 1,
-         "training.recompute": list(RECOMPUTE_MODULES), "parallel.sequence_parallel": True, "parallel.ep": 2},
-    )  # fmt: skip
-    folded, plain = simulate(made), simulate(made, folded=False)
-    assert folded.step_time == plain.step_time
-    assert folded.timeline_of(0).drop(columns="group").equals(plain.timeline_of(0).drop(columns="group"))
-    assert simulate(made.with_({"engine": "reference"})).step_time == plain.step_time
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -22,6 +22,7 @@ from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, p
 from simcluster.studies.whatif.largest import largest
 
 _OF_COUNTS = ("recipe", "dp", "device")
+_SMALL, _TENSORS = 0.01, 16  # a tensor is listed by itself from this part of all on, so many at most
 
 
 def run(args: argparse.Namespace) -> None:
@@ -139,9 +140,28 @@ def job_text(memory: JobMemory) -> str:
                 f"GB of the fullest rank of each stage, of {capacity / 1e9:.4g} GB",
                 format_table(["stage", *header], stages),
             ],
+            *([_kept(memory)] if memory.kept else []),
             ladder if rungs else ["ZeRO: one replica has nothing to shard over (dp 1, cp 1)"],
         ]
     )
+
+
+def _kept(memory: JobMemory) -> list[str]:
+    """The activations of the fullest stage, tensor by tensor, the largest first; the small ones together."""
+    whole = sum(part.total for part in memory.kept)
+    large = [part for part in memory.kept if part.total >= _SMALL * whole][:_TENSORS]
+    rows = [
+        [part.block, part.tensor, f"{part.bytes / 1e6:,.1f}", f"{part.alive:,}", f"{part.total / 1e9:,.2f}"]
+        for part in large
+    ]
+    rest = whole - sum(part.total for part in large)
+    number = len(memory.kept) - len(large)
+    rows += [["", f"{number} smaller", "", "", f"{rest / 1e9:,.2f}"]] if number else []
+    return [
+        f"activations of stage {memory.fullest}, the fullest, by tensor: {whole / 1e9:,.2f} GB when it holds most, as "
+        "planned; each of a layer and a microbatch",
+        format_table(["block", "tensor", "MB each", "alive", "GB"], rows),
+    ]
 
 
 def _parts(held: Footprint, capacity: float) -> list[str]:

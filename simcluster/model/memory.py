@@ -142,8 +142,10 @@ def _attention(model: Model, shape: RankShape) -> list[Tensor]:
         Tensor("attention", "projection_input", output, "kept", read="W", in_fp8="copied", moved_by="attn_proj"),
         *([Tensor("attention", "attention_post_norm_input", hidden)] if model.layer_norms == 4 else []),
         *mask("attention", "attention_dropout_mask", model, shape),
-        Tensor("attention", "projection_output_grad", e * local.tokens * local.hidden, made="I", read="W"),
-        Tensor("attention", "qkv_output_grad", query + kv + value, made="I", read="W"),
+        Tensor(
+            "attention", "projection_output_grad", e * local.tokens * local.hidden, made="I", read="W", in_fp8="cast"
+        ),
+        Tensor("attention", "qkv_output_grad", query + kv + value, made="I", read="W", in_fp8="cast"),
     ]
 
 
@@ -158,7 +160,7 @@ def _latent(model: Model, shape: RankShape, mla: Mla) -> list[Tensor]:
                moved_by="qkv_linear"),
         Tensor("attention", "latent", edge * mla.down),
         Tensor("attention", "latent_normed", edge * normed, read="W", in_fp8="cast", freed_by=("mla_up_proj",)),
-        Tensor("attention", "latent_output_grad", edge * mla.down, made="I", read="W"),
+        Tensor("attention", "latent_output_grad", edge * mla.down, made="I", read="W", in_fp8="cast"),
     ]  # fmt: skip
     if shape.sequence_parallel and shape.tp > 1:
         found.append(Tensor("attention", "latent_gathered", tokens * gathered, made="I", read="W"))
@@ -182,8 +184,8 @@ def _mlp(model: Model, shape: RankShape) -> list[Tensor]:
         Tensor("mlp", product, ffn, read="W", in_fp8="cast", freed_by=("mlp",)),
         *([replace(norm_input, name="mlp_post_norm_input")] if model.layer_norms == 4 else []),
         *mask("mlp", "mlp_dropout_mask", model, shape),
-        Tensor("mlp", "mlp_down_output_grad", e * local.tokens * local.hidden, made="I", read="W"),
-        Tensor("mlp", "mlp_up_output_grad", len(inputs) * ffn, made="I", read="W"),
+        Tensor("mlp", "mlp_down_output_grad", e * local.tokens * local.hidden, made="I", read="W", in_fp8="cast"),
+        Tensor("mlp", "mlp_up_output_grad", len(inputs) * ffn, made="I", read="W", in_fp8="cast"),
     ]
 
 
@@ -204,7 +206,9 @@ def _prediction(model: Model, shape: RankShape) -> list[Tensor]:
     local, e = local_sizes(model, shape), shape.element_bytes
     hidden = e * local.edge_tokens * local.hidden
     both = (replace(each, bytes=2 * each.bytes) for each in operands("mtp", "prediction_input", model, shape))
-    made = Tensor("mtp", "prediction_output_grad", e * local.tokens * local.hidden / shape.tp, made="I", read="W")
+    made = Tensor(
+        "mtp", "prediction_output_grad", e * local.tokens * local.hidden / shape.tp, made="I", read="W", in_fp8="cast"
+    )
     return [*(Tensor("mtp", f"prediction_{name}", hidden) for name in ("row", "hidden")), *both, made]
 
 

@@ -40,8 +40,8 @@ def mixture_tensors(model: Model, shape: RankShape) -> list[Tensor]:
         Tensor("mixture", "experts_product", wide, read="W", in_fp8="cast", routed=True, freed_by=("moe", "moe_act")),
         *([output] if shape.probabilities == "combine" else []),
         *mask("mixture", "mlp_dropout_mask", model, shape),
-        Tensor("mixture", "experts_down_output_grad", rows, made="I", read="W", routed=True),
-        Tensor("mixture", "experts_up_output_grad", len(inputs) * wide, made="I", read="W", routed=True),
+        Tensor("mixture", "experts_down_output_grad", rows, made="I", read="W", in_fp8="cast", routed=True),
+        Tensor("mixture", "experts_up_output_grad", len(inputs) * wide, made="I", read="W", in_fp8="cast", routed=True),
         Tensor("mixture", "router_output_grad", FP32_BYTES * local.edge_tokens * moe.experts, made="I", read="W"),
         *_shared(model, shape, e * local.tokens * moe.shared_width / shape.tp, inputs),
     ]  # fmt: skip
@@ -55,8 +55,8 @@ def _shared(model: Model, shape: RankShape, wide: float, inputs: tuple[str, ...]
     return [
         *(Tensor("mixture", f"shared_{name}", wide, in_fp8="input", freed_by=_SHARED) for name in inputs),
         Tensor("mixture", "shared_product", wide, read="W", in_fp8="cast", freed_by=_SHARED),
-        Tensor("mixture", "shared_down_output_grad", tokens * model.hidden_size, made="I", read="W"),
-        Tensor("mixture", "shared_up_output_grad", len(inputs) * wide, made="I", read="W"),
+        Tensor("mixture", "shared_down_output_grad", tokens * model.hidden_size, made="I", read="W", in_fp8="cast"),
+        Tensor("mixture", "shared_up_output_grad", len(inputs) * wide, made="I", read="W", in_fp8="cast"),
     ]
 
 

@@ -122,7 +122,11 @@ class Residency:
                 MemoryChange("other", brought + self.working + self.temporary, -inside - self.working - self.temporary),
             ),
             "input_grad": (
-                MemoryChange("activations", self.gradients, self.kept_for_weights - self.kept),
+                MemoryChange(
+                    "activations",
+                    self.gradients + (0.0 if self.again else for_weights),
+                    self.kept_for_weights - self.kept,
+                ),
                 MemoryChange("other", brought, -inside),
             ),
             "weight_grad": (

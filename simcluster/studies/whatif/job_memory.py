@@ -10,8 +10,10 @@ from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
 from simcluster.planning.footprint import Footprint
+from simcluster.planning.kept_parts import KeptPart, kept_parts
+from simcluster.planning.residency import residencies
 from simcluster.results.result import Result
-from simcluster.scenario.memory_plan import recipe_document
+from simcluster.scenario.memory_plan import recipe_document, shape_of
 from simcluster.scenario.scenario import Base, Scenario
 from simcluster.simulate import ResultLike, result_of, simulate
 
@@ -44,13 +46,16 @@ class ZeroRung:
 class JobMemory(Shown):
     """What the fullest rank of each stage holds when it holds most (bytes), of a ``capacity``, and the rungs of ZeRO.
 
-    No rungs where one replica has nothing to shard over.
+    No rungs where one replica has nothing to shard over.  ``kept`` are the tensors that the activations of the
+    ``fullest`` stage are, by the plan; none where part of them is in the host's memory.
     """
 
     scenario: Scenario = field(repr=False)
     stages: tuple[Footprint, ...] = field(repr=False)
     capacity: float
     rungs: tuple[ZeroRung, ...] = field(repr=False)
+    fullest: int = 0
+    kept: tuple[KeptPart, ...] = field(default=(), repr=False)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -70,6 +75,11 @@ class JobMemory(Shown):
                 }
                 for rung in self.rungs
             ],
+            "fullest_stage": self.fullest,
+            "kept": [
+                {"block": part.block, "tensor": part.tensor, "bytes": part.bytes, "alive": part.alive}
+                for part in self.kept
+            ],
         }  # fmt: skip
 
 
@@ -79,7 +89,18 @@ def job_memory(scenario: ResultLike) -> JobMemory:
     scenario = result.scenario
     shards = scenario.dp * scenario.parallel.cp
     rungs = tuple(_rung(scenario, zero, result) for zero in range(4)) if shards > 1 else ()
-    return JobMemory(scenario, _by_stage(result), scenario.cluster.device.memory, rungs)
+    stages = _by_stage(result)
+    fullest = max(range(len(stages)), key=lambda stage: stages[stage].total)
+    return JobMemory(scenario, stages, scenario.cluster.device.memory, rungs, fullest, _kept(result, fullest))
+
+
+def _kept(result: Result, stage: int) -> tuple[KeptPart, ...]:
+    """What the stage keeps when the plan has it hold most."""
+    scenario, job = result.scenario, result.job
+    if scenario.memory.offload.activations:
+        return ()
+    blocks = residencies(scenario.model, shape_of(scenario))
+    return tuple(kept_parts(blocks, job.schedule, job.slices, stage))
 
 
 def _by_stage(result: Result) -> tuple[Footprint, ...]:

@@ -1,0 +1,105 @@
+"""Which tensors the activations of a stage are when it holds most: the walk of ``footprint``, by tensor.  Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from simcluster.model.kept import Tensor, is_kept
+from simcluster.model.layers import RankShape
+from simcluster.model.memory import tensors
+from simcluster.planning.job import Slices
+from simcluster.planning.residency import Residencies, Visit, visits
+from simcluster.schedules import Schedule
+
+_Place = tuple[str, bool]
+"""A block by its tensors' name, and whether its layer recomputes."""
+
+_State = Literal["F", "again", "in I", "I"]
+"""F is over; what W reads runs again or has; I is at work; I is over, and W is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPart:
+    """A tensor of a block that is ``alive`` so many times, of as many layers and microbatches, in bytes each."""
+
+    block: str
+    tensor: str
+    bytes: float
+    alive: int
+
+    @property
+    def total(self) -> float:
+        """Bytes of all of them."""
+        return self.bytes * self.alive
+
+
+def kept_parts(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int) -> list[KeptPart]:
+    """What waits for its backward on a rank of the stage when activations and working sets together are most, the
+    largest first.  Even shares of experts, and nothing in the host."""
+    found: Counter[tuple[str, str, float]] = Counter()
+    for (state, place), count in _alive_at_peak(blocks, schedule, slices, stage).items():
+        shape = _shape(blocks, place)
+        for tensor in tensors(blocks.model, shape):
+            if tensor.block == place[0] and _is_alive(tensor, state, kept=is_kept(tensor, shape)):
+                found[tensor.block, tensor.name, tensor.bytes] += count
+    parts = [KeptPart(*name, alive) for name, alive in found.items() if alive]
+    return sorted(parts, key=lambda part: -part.total)
+
+
+def _is_alive(tensor: Tensor, state: _State, *, kept: bool) -> bool:
+    """Is a tensor among the activations of a block in this state?"""
+    for_weights = tensor.read == "W"
+    return {
+        "F": kept,
+        "again": for_weights and not kept and tensor.made == "F",
+        "in I": tensor.made == "I",
+        "I": for_weights,
+    }[state]
+
+
+def _alive_at_peak(
+    blocks: Residencies, schedule: Schedule, slices: Slices, stage: int
+) -> Counter[tuple[_State, _Place]]:
+    """How many of each block are in which state at the highest level of the stage's row."""
+    states: Counter[tuple[_State, _Place]] = Counter()
+    found, held, most = states.copy(), 0.0, 0.0
+    for action in schedule.rows[stage]:
+        split = action.kind in ("I", "W")
+        for visit in _visits(blocks, schedule, slices, stage, action.kind, action.chunk):
+            own, place = blocks.of(visit.block, visit.layer), _place(blocks, visit)
+            changes = own.changes(visit.phase, split=split)
+            held += sum(change.start for change in changes)
+            states["F", place] += visit.phase == "forward"
+            states["again", place] += split and visit.phase == ("recompute" if own.again else "input_grad")
+            states["in I", place] += visit.phase == "input_grad"
+            if held > most:
+                most, found = held, states.copy()
+            held += sum(change.end for change in changes)
+            states["F", place] -= visit.phase in ("backward", "input_grad")
+            states["again", place] -= visit.phase == "input_grad"
+            states["in I", place] -= visit.phase == "input_grad"
+            states["I", place] += (visit.phase == "input_grad") - (visit.phase == "weight_grad")
+    return found
+
+
+def _visits(
+    blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, kind: str, chunk: int
+) -> Iterable[Visit]:
+    number = schedule.slice_of(stage, chunk)
+    last = number == len(slices.counts) - 1
+    return visits(
+        kind, slices.of(number), embedding=number == 0, lm_head=last, again=blocks.runs_again,
+        predicting=blocks.model.predicting,
+    )  # fmt: skip
+
+
+def _place(blocks: Residencies, visit: Visit) -> _Place:
+    own = "mixture" if visit.block == "mlp" and blocks.model.has_experts(visit.layer) else visit.block
+    return own, blocks.shape.recomputes(visit.layer)
+
+
+def _shape(blocks: Residencies, place: _Place) -> RankShape:
+    return blocks.shape if place[1] else replace(blocks.shape, recompute="none")
