@@ -22,7 +22,10 @@ STUDIES = sorted((ROOT / "scenarios").glob("*.py"))
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_SCENARIOS = ("tiny_3d", "tiny_dp")
 DIGITS = 12
-FEWER_MICROBATCHES = {"llama3_405b_1024xh100": {"training.global_batch": 128}}
+FEWER_MICROBATCHES = {
+    "llama3_405b_1024xh100": {"training.global_batch": 128},
+    "deepseek_v3_2048xh800": {"training.global_batch": 4096},
+}
 
 
 def ids(path: Path) -> str:
