@@ -16,6 +16,7 @@ from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, mod
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts, head_working_bytes, temporary_bytes
 from simcluster.model.recipes import RECIPES, recipe_named
+from simcluster.model.shards import padded_vocab
 from simcluster.model.transformer import Model
 from simcluster.nccl import load_platform
 from simcluster.planning.buffers import kept_by_megatron_te, nccl_buffer_bytes
@@ -113,7 +114,8 @@ def test_temporaries_only_add_and_the_run_agrees(recompute: str, tiny: Tiny) -> 
 
 def test_fp8_recipes_gather_what_is_the_weight_and_not_its_copies() -> None:
     gathered = {name: recipe.gathered for name, recipe in RECIPES.items() if name.startswith("fp8")}
-    assert gathered == {"fp8-20": 2, "fp8-19": 2, "fp8-params-18": 1, "fp8-params-17": 1, "fp8-13": 1}
+    assert gathered == {"fp8-20": 2, "fp8-19": 2, "fp8-params-18": 1, "fp8-params-17": 1,
+                        "fp8-aware-14": 2, "fp8-params-14": 1, "fp8-13": 1}  # fmt: skip
     assert all(recipe.gathered == recipe.weight for name, recipe in RECIPES.items() if not name.startswith("fp8"))
     state = planned(training={"global_batch": 4, "memory_recipe": "fp8-20"})[0]
     assert state.parameters == 4 / 2 * planned()[0].parameters
@@ -187,3 +189,23 @@ def test_a_document_with_amounts_reads_back() -> None:
     assert from_document(scenario.document()) == scenario
     with pytest.raises(InputError, match="every 0"):
         hardware_flops_per_sequence(LLAMA, "full", every=0)
+
+
+def test_gathered_logits_are_whole_on_every_rank() -> None:
+    split = RankShape(1, tp=8, sequence_parallel=True)
+    gathered, vocab = RankShape(1, tp=8, sequence_parallel=True, logits="gathered"), 126 * 1024
+    more = head_activation_bytes(LLAMA, gathered) - head_activation_bytes(LLAMA, split)
+    assert more == 4 * 4096 * (vocab - vocab / 8)
+    assert head_working_bytes(LLAMA, gathered) == 8 * head_working_bytes(LLAMA, split) == 2 * 4096 * vocab
+    alone = RankShape(1)
+    assert head_activation_bytes(LLAMA, alone) == head_activation_bytes(LLAMA, RankShape(1, logits="gathered"))
+
+
+def test_gathered_logits_travel_in_place_of_three_sums(tiny: Tiny) -> None:
+    cluster = {"cluster": {"topology": "flat", "gpus": 4}, "parallel": {"tp": 4}}
+    gathered = simulate(tiny(**cluster, memory={"logits": "gathered"}))
+    calls = {(call["kind"], call["size_bytes"]) for call in gathered.collectives if call["axis"] == "tp"}
+    model = gathered.scenario.model
+    assert ("all_gather", 2.0 * model.sequence_length * padded_vocab(model, 4)) in calls
+    assert not [size for kind, size in calls if kind == "all_reduce" and size == 4.0 * model.sequence_length]
+    assert gathered.fit == "yes"

@@ -18,7 +18,7 @@ from simcluster.model.shards import tensor_shard
 from simcluster.model.transformer import Model, Recompute
 
 Attention = Literal["fused", "unfused"]
-Logits = Literal["fp32", "in-place"]
+Logits = Literal["fp32", "in-place", "gathered"]
 Probabilities = Literal["combine", "activation"]
 ActivationInput = Literal["16-bit", "fp8"]
 Kernels = Literal["fused", "compiled", "eager"]
@@ -41,11 +41,11 @@ class RankShape:
     router weigh what experts give when it is back (``combine``), or the experts' ``activation`` function does.
     ``activation_input``: what activation functions read is kept in 16 bits or in fp8.  ``kernels`` says who made those
     that device memory limits (``software.Software``). ``fp8``: products of layers read operands of ``cast_bytes`` an
-    element, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32", or writes their gradient over them,
-    "in-place".  ``temporaries``: count what lives inside a layer's backward. ``element_bytes``: size of activations and
-    weights.  ``grad_accumulate_bytes``: size of an element of the main gradient that W adds to (read and written); 0 if
-    W only writes a gradient of ``element_bytes``. ``accumulate``: the product of W adds by itself, or a "separate"
-    kernel adds what it wrote.
+    element, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32", of all ranks of tp where they are
+    "gathered", or writes their gradient over them, "in-place".  ``temporaries``: count what lives inside a layer's
+    backward. ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an element of the
+    main gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``. ``accumulate``:
+    the product of W adds by itself, or a "separate" kernel adds what it wrote.
     """
 
     micro_batch: int
@@ -91,6 +91,11 @@ class RankShape:
     def recomputes(self, layer: int) -> bool:
         """Does the layer of this number run something again in backward?"""
         return self.recompute != "none" and layer % self.recompute_every == 0
+
+    @property
+    def loss_shares(self) -> int:
+        """Shares of the vocabulary, one of each rank of tp, that a rank computes the loss of."""
+        return self.tp if self.logits == "gathered" else 1
 
     def reruns(self, module: RecomputeModule) -> bool:
         """Does a selective recompute name this module?"""

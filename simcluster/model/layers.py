@@ -169,7 +169,9 @@ def lm_head_block(model: Model, shape: RankShape) -> Block:
     product = linear("logits", shape, local.tokens, local.hidden, local.vocab, bias=False)
     product = product.each(lambda kernel: replace(kernel, wide=True))  # in 16 bits, whatever the others are in
     entry = _norm("final_norm", model, shape, local, residual=False)
-    return Block("lm_head", entry=entry, body=join((product, _loss(shape, logits)), "none"), exit=Section())
+    return Block(
+        "lm_head", entry=entry, body=join((product, _loss(shape, shape.loss_shares * logits)), "none"), exit=Section()
+    )
 
 
 def _loss(shape: RankShape, logits: float) -> Section:

@@ -67,7 +67,7 @@ def head_working_bytes(model: Model, shape: RankShape) -> float:
     if shape.logits == "in-place":
         return 0.0
     local = local_sizes(model, shape)
-    return shape.element_bytes * local.tokens * local.vocab
+    return shape.element_bytes * local.tokens * local.vocab * shape.loss_shares
 
 
 def working_bytes(block: str, model: Model, shape: RankShape) -> float:
@@ -217,7 +217,7 @@ def _lm_head(model: Model, shape: RankShape) -> list[Tensor]:
     hidden = shape.element_bytes * local.edge_tokens * local.hidden
     logits = local.tokens * local.vocab
     gradient = Tensor("lm_head", "logits_grad", shape.element_bytes * logits, made="I", read="W")
-    loss = [Tensor("lm_head", "logits", FP32_BYTES * logits), gradient]
+    loss = [Tensor("lm_head", "logits", FP32_BYTES * logits * shape.loss_shares), gradient]
     if shape.logits == "in-place":
         loss = [replace(gradient, name="logits", made="F")]
     return [

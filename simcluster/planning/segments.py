@@ -9,7 +9,8 @@ Where the traffic goes (Megatron-LM; arXiv:1909.08053 section 3, arXiv:2205.0519
   the product for the input gradient;
 * experts: tokens travel to those they visit, and back (``mixture_ops``);
 * context parallel: keys and values of other ranks around the attention kernel (``context_ops``);
-* vocabulary parallel loss: three all-reduces of one number a token (maximum, true logit, sum);
+* vocabulary parallel loss: three all-reduces of one number a token (maximum, true logit, sum), or a gather of all
+  logits;
 * without sequence parallelism a stage boundary may be sent split over tp and gathered on arrival (``boundary``).
 
 Every op says what memory comes and goes with it (``residency``).
@@ -24,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from simcluster.model.context import context_of
 from simcluster.model.kernels import Block, Kernel, Section
+from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import (
     RankShape,
     attention_block,
@@ -196,8 +198,16 @@ class Passes:
         self._body(ops, kernels(block.body), kind, block.name, layer, gathers=size, reduces=reduces)
         ops.compute(kernels(block.exit), kind, f"{block.name}_add", layer)
         if self._tp > 1 and block.name == "lm_head":
-            for name in ("loss_maximum", "loss_logit", "loss_sum"):
-                ops.collective("all_reduce", name, self._token_bytes)
+            self._share_loss(ops)
+
+    def _share_loss(self, ops: OpsInMaking) -> None:
+        """What ranks of tp tell each other of logits: three numbers a token, or all."""
+        if self._shape.logits == "gathered":
+            size = local_sizes(self._model, self._shape).vocab * self._tp * self._shape.element_bytes
+            return ops.collective("all_gather", "logits", size * self._token_bytes / _LOSS_BYTES)
+        for name in ("loss_maximum", "loss_logit", "loss_sum"):
+            ops.collective("all_reduce", name, self._token_bytes)
+        return None
 
     def _body(
         self,

@@ -22,7 +22,7 @@ from simcluster.results.waits import WaitMatrix, wait_matrix
 from simcluster.scenario.advice import Note, cautions, launch_note, overlaps_off
 from simcluster.scenario.checkpoint_plan import checkpoint_of, host_memory_words
 from simcluster.scenario.fits import Remedies, remedies
-from simcluster.scenario.headroom import usable
+from simcluster.scenario.headroom import HEADROOM, Fit, fit_of
 from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.schedules.comparison import OwnBubble, own_bubble
@@ -125,6 +125,11 @@ class Result(Run, FlatNumbers):
         """Does the fullest GPU hold it all?"""
         return self.memory.total <= self.facts.memory
 
+    @property
+    def fit(self) -> Fit:
+        """Does it fit with some memory left for what is not counted (``headroom``), without, or not at all?"""
+        return fit_of(self.memory.total, self.facts.memory)
+
     @cached_property
     def remedies(self) -> Remedies | None:
         """What would make it fit; None if it does."""
@@ -186,12 +191,15 @@ class Result(Run, FlatNumbers):
         """What a person should know before believing or launching this."""
         found = []
         memory, capacity = self.memory.total, self.facts.memory
-        if memory > capacity:
+        if self.fit == "no":
             found.append(f"does not fit: needs {memory / 1e9:.1f} GB a GPU, which has {capacity / 1e9:.1f} GB")
-        elif memory > usable(capacity):
+        elif self.fit == "tight":
             counted = self.scenario.memory != type(self.scenario.memory)()
             more = "" if counted else ", before fragmentation and buffers"
-            found.append(f"tight: needs {memory / capacity:.0%} of a GPU's memory{more}")
+            found.append(
+                f"tight: needs {memory / capacity:.0%} of a GPU's memory{more}; {HEADROOM:.0%} left free hold what is "
+                "not counted (CUDA's context, holes between allocations)"
+            )
         spec = checkpoint_of(self.scenario) if self.scenario.checkpoint else None
         told, bad = host_memory_words(self.scenario, self.host_memory, spec)
         found += [told] if bad else []
@@ -222,6 +230,7 @@ class Result(Run, FlatNumbers):
             "step_time_likely": self.likely.to_dict(),
             **numbers_of(self),
             "measured": self.measured and self.measured.to_dict(),
+            "fit": {"answer": self.fit, "used": self.memory.total / self.facts.memory, "headroom": HEADROOM},
             "schedule_bubble_formula": self.own_bubble.formula,
             "fits_with": None if self.remedies is None else self.remedies.to_dict(),
             "breakdown_s": dict(self.times.breakdown),

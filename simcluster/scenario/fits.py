@@ -131,7 +131,7 @@ def _options(scenario: Scenario) -> list[list[Change]]:
     parallel = scenario.parallel
     free: list[tuple[bool, str, object]] = [  # cost nothing
         (parallel.tp > 1 and not parallel.sequence_parallel, "parallel.sequence_parallel", True),
-        (scenario.memory.logits == "fp32", "memory.logits", "in-place"),
+        (scenario.memory.logits != "in-place", "memory.logits", "in-place"),
         (scenario.training.attention == "unfused", "training.attention", "fused"),
     ]
     sequence, loss, kernel = ([Change({path: value}, 0.0)] if able else [] for able, path, value in free)

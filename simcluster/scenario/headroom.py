@@ -7,10 +7,15 @@ the same part is left free either way.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from simcluster.base.errors import InputError
 
 HEADROOM = 0.1
 """The part that is left free unless another is asked for: below it a run is "tight", and no search recommends it."""
+
+Fit = Literal["yes", "tight", "no"]
+"""Does a job fit: with the headroom left, without it, or not at all?"""
 
 OVER, TIGHT = " !", " ~"
 """Marks behind bytes: more than the GPU has, and less than the headroom left."""
@@ -21,11 +26,16 @@ def usable(capacity: float, headroom: float = HEADROOM) -> float:
     return (1 - headroom) * capacity
 
 
+def fit_of(memory: float, capacity: float, headroom: float = HEADROOM) -> Fit:
+    """Whether so many bytes fit in a GPU's ``capacity``."""
+    if memory > capacity:
+        return "no"
+    return "tight" if memory > usable(capacity, headroom) else "yes"
+
+
 def mark(memory: float, capacity: float, headroom: float = HEADROOM) -> str:
     """What stands behind so many bytes in a table: "" where the headroom is left."""
-    if memory > capacity:
-        return OVER
-    return TIGHT if memory > usable(capacity, headroom) else ""
+    return {"no": OVER, "tight": TIGHT, "yes": ""}[fit_of(memory, capacity, headroom)]
 
 
 def headroom_of(text: str) -> float:

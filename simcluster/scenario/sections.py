@@ -223,19 +223,19 @@ class Memory(Spec):
     model state is allocated once and packs.  What it adds counts as other.  ``communication_buffers``: ``none``, an
     amount for each GPU, or ``auto``, NCCL's channels for each group that the rank is in (``planning.buffers``).
     ``workspace`` is what libraries keep for matrix products.  ``library: megatron-te`` adds what Megatron-Core with
-    Transformer Engine keeps.  ``logits``: the loss keeps an ``fp32`` copy of them, or a fused one writes their gradient
-    over them ``in-place``.  ``activation_input``: what activation functions read is kept in 16 bits, or in ``fp8``
+    Transformer Engine keeps.  ``logits``: the loss keeps an ``fp32`` copy of them, of all ranks of tp where they are
+    ``gathered`` (a loss over whole rows, as outside of Megatron-LM), or a fused one writes their gradient over them
+    ``in-place``.  ``activation_input``: what activation functions read is kept in 16 bits, or in ``fp8``
     (Megatron-Core's ``--activation-func-fp8-input-store``; DeepSeek-V3, arXiv:2412.19437 section 3.3.3).
     ``backward_temporaries`` counts what lives inside one layer: gradients of its backward, and rows on their way
-    between experts.
-    ``offload`` is what lives in the host's memory instead.
+    between experts. ``offload`` is what lives in the host's memory instead.
     """
 
     fragmentation: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = 1.0
     communication_buffers: Annotated[Literal["auto", "none"] | Bytes, BeforeValidator(_buffers)] = "none"
     workspace: Bytes | None = None
     library: Literal["plain", "megatron-te"] = "plain"
-    logits: Literal["fp32", "in-place"] = "fp32"
+    logits: Literal["fp32", "in-place", "gathered"] = "fp32"
     activation_input: Literal["16-bit", "fp8"] = "16-bit"
     backward_temporaries: StrictBool = False
     offload: HostMemory = HostMemory()

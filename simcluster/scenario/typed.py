@@ -116,7 +116,7 @@ class MemorySection(TypedDict, total=False):
     communication_buffers: Amount
     workspace: Amount
     library: Literal["plain", "megatron-te"]
-    logits: Literal["fp32", "in-place"]
+    logits: Literal["fp32", "in-place", "gathered"]
     activation_input: Literal["16-bit", "fp8"]
     backward_temporaries: bool
     offload: AnySection
