@@ -131,6 +131,30 @@ def test_blocking_messages_are_as_if_the_sender_computed_for_longer(
     assert run.step_time >= beside.step_time - 1e-9
 
 
+NEAR_AND_FAR = [
+    Costs(forward=1.0, backward=2.0, send=0.25),
+    Costs(forward=1.0, backward=2.0, send=0.5, send_back=0.25),
+    Costs(forward=1.0, backward=2.0, send_back=0.5),
+]
+"""Three stages, the boundary behind the second one twice as slow."""
+
+
+@pytest.mark.parametrize("way", [{}, {"blocking_sends": True}, {"rendezvous": True}])
+def test_a_message_takes_what_its_boundary_says(way: dict[str, Any]) -> None:
+    run = simulate_costs(NEAR_AND_FAR, stages=3, microbatches=1, **way)
+    assert run.step_time == 3 * 3.0 + 2 * (0.25 + 0.5)
+
+
+def test_at_a_rendezvous_every_microbatch_pays_for_both_boundaries() -> None:
+    """Between two passes a stage sends to a neighbour and receives of it at once: each boundary once a microbatch."""
+    short, long = (
+        simulate_costs(NEAR_AND_FAR, stages=3, microbatches=count, rendezvous=True).step_time for count in (8, 16)
+    )
+    assert long - short == 8 * (3.0 + 0.25 + 0.5)
+    with pytest.raises(InputError, match="two ways of sending"):
+        simulate_costs(NEAR_AND_FAR, stages=3, microbatches=8, rendezvous=True, blocking_sends=True)
+
+
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
 @given(sync=st.floats(0, 1), optimizer=st.floats(0, 1), steps=st.integers(1, 3))
 @settings(max_examples=10)
@@ -311,6 +335,9 @@ def test_slowdown_slices_and_blocking_of_a_study(write: Write) -> None:
     slower += "slices: {forward: {first: '1', inner: '1', last: '3'}}"
     path = write(("costs: {forward: F, input_grad: I, weight_grad: W_ms * ms}", slower))
     (report,) = validate_studies([load_study(path)])
+    slower = slower.replace("send: 4 * ms", "send: 4 * ms if from_stage < to_stage else 1")
+    (again,) = validate_studies([load_study(write(("costs: {forward: F, input_grad: I, weight_grad: W_ms * ms}", slower)))])
+    assert [point.predicted for point in again.points] == [point.predicted for point in report.points]
     # two stages: F of 6.25 and 18.75 ms, B of 25 ms; 8 microbatches behind the last, F and B sent once each
     two = 0.00625 + 0.004 + 8 * (0.01875 + 0.025) + 7 * 0.004 + 0.004 + 0.025 + 0.002 + 0.005
     assert report.points[1].predicted == pytest.approx(two, rel=1e-9)

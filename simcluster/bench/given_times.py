@@ -17,6 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.engine.choose import PlayedAs, play_by
 from simcluster.engine.lower import Choices, lower
+from simcluster.planning.fixed_boundaries import FixedBoundaries
 from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, require_seconds
 from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
@@ -34,6 +35,8 @@ OptimizerSync = Literal["all_reduce", "post_validation"]
 """How the stages agree on the gradient norm and on overflow: before the optimizer, all together, or by a check that
 goes along with the next step, so that no stage waits (arXiv:2401.10241 section 4)."""
 
+Way = Literal["beside", "blocking", "rendezvous"]
+
 
 @collector_off()
 def simulate_costs(
@@ -47,6 +50,7 @@ def simulate_costs(
     dp: int = 1,
     steps: int = 1,
     blocking_sends: bool = False,
+    rendezvous: bool = False,
     optimizer_sync: OptimizerSync = "post_validation",
     sync: float = 0.0,
     slowness: Mapping[int, float] | None = None,
@@ -57,7 +61,8 @@ def simulate_costs(
 
     ``costs`` is one for a whole stage, all alike, or one for each slice of the model (virtual stage) in forward order.
     ``schedule`` is a name, one with parameters (``schedules.specs``), a function or a ready Schedule; chunks are those
-    that it has.  Messages go beside computation or, ``blocking_sends``, hold up the sender as in Megatron-LM's default.
+    that it has.  Messages go beside computation or, ``blocking_sends``, hold up the sender; at a ``rendezvous`` a stage
+    waits for those that it sends and receives between two passes, all together, as Megatron-LM does without overlap.
     With ``optimizer_sync`` all_reduce every stage waits for all others before its optimizer, and ``sync`` seconds more.
     ``slowness[rank]`` multiplies that rank's compute times.  Given times are always one longest path (``engine`` path,
     auto); ``events`` gives the same to the bit.  Raises InputError as the schedule does, for a size below
@@ -65,6 +70,8 @@ def simulate_costs(
     """
     plan = Plan(tp=tp, dp=dp, pp=stages)
     _require(steps, optimizer_sync, sync)
+    if blocking_sends and rendezvous:
+        raise InputError("blocking_sends and rendezvous are two ways of sending; use one")
     times, latency = planning_times(costs, stages)
     order = make_schedule(schedule, stages, microbatches, chunks, costs=times, latency=latency)
     given = StageCosts(costs, order)
@@ -76,7 +83,8 @@ def simulate_costs(
             raise InputError(f"slowness {{{rank}: {factor}}} must map one of {ranks} to a positive factor, as in 1.1")
         slow[rank] = factor
     choices = Choices(methods=Methods({}), folded=folded)
-    programs = (_Stage(given, order, plan, stage, blocking_sends, end).program(steps) for stage in range(stages))
+    way: Way = "rendezvous" if rendezvous else "blocking" if blocking_sends else "beside"
+    programs = (_Stage(given, order, plan, stage, way, end).program(steps) for stage in range(stages))
     lowered = lower([*programs], plan, _NoFabric(plan.num_ranks), [], slowness=slow, choices=choices)
     return Run(lowered=lowered, record=play_by(engine, lowered.played, []), steps=steps, ranks=range(plan.num_ranks))
 
@@ -136,11 +144,12 @@ class _Stage:
     None."""
 
     def __init__(
-        self, costs: StageCosts, schedule: Schedule, plan: Plan, stage: int, blocking: bool, end: float | None
+        self, costs: StageCosts, schedule: Schedule, plan: Plan, stage: int, way: Way, end: float | None
     ) -> None:
         self._costs, self._schedule, self._plan, self._stage = costs, schedule, plan, stage
-        self._blocking, self._end = blocking, end
+        self._blocking, self._end = way == "blocking", end
         self._lanes = ProgramBuilder(stage, pipelined=plan.pp > 1)
+        self._meetings = FixedBoundaries(costs, schedule, self._lanes) if way == "rendezvous" else None
         self._slices = max(map(len, schedule.routes))
         self._parts: dict[tuple[str, int, int], _Part] = {}
         gradients = {action.chunk: place for place, action in enumerate(schedule.rows[stage]) if action.kind in "BW"}
@@ -160,13 +169,19 @@ class _Stage:
         the end of the second, and is sent behind it."""
         row, firsts = self._schedule.rows[self._stage], frozenset(self._schedule.fused_at(self._stage))
         begin = step * len(_ENDS) * self._slices * self._schedule.num_microbatches
-        put, parts, route_of = self._lanes.end(MAIN), self._parts, self._schedule.route_of
+        parts, route_of, meetings = self._parts, self._schedule.route_of, self._meetings
+        put = partial(self._lanes.put, MAIN) if meetings else self._lanes.end(MAIN)
+        meets = meetings.rendezvous(row, [*firsts]) if meetings else {}
         reducing = self._reducing
         halves: list[tuple[_Part, Action]] = []
         for position, action in enumerate(row):
             kind, microbatch, chunk = action
             part = parts.get((kind, chunk, route_of[microbatch])) or self._make(action)
             at = begin + microbatch
+            if meetings and not halves:
+                if position in meets:
+                    meetings.meet(row[position : position + meets[position]], step)
+                self._lanes.hold_up(meetings.arrivals(row[position : position + 1 + (position in firsts)], step))
             if position in firsts:
                 other = row[position + 1]
                 others = parts.get((other.kind, other.chunk, route_of[other.microbatch])) or self._make(other)
@@ -186,22 +201,25 @@ class _Stage:
                 self._reduce(step, chunk, self._in_pieces(part, action, step, at))
             else:
                 put(_item((part.segment, part.key + at, _needs(part, at), step, chunk, microbatch, ())))
-            if part.send:
+            if part.send or meetings:
                 self._send(part, step, begin, action)
+        if meetings:
+            meetings.meet((), step)
 
     def _make(self, action: Action) -> _Part:
         """A new part."""
         schedule, stage, made = self._schedule, self._stage, "B" if action.kind == "I" else action.kind
         here = schedule.virtual_stage(action.microbatch, stage, action.chunk)
         source, _ = _neighbours(schedule, stage, action)
-        target = receiver(schedule, stage, action)
+        target = None if self._meetings else receiver(schedule, stage, action)
         lane = MAIN if self._blocking else f"send {made}"
         send = None
         if target is not None:
-            seconds = self._costs.of(stage, action.chunk).send
+            seconds = self._costs.of(stage, action.chunk).sending(made)
             send = self._lanes.once((lane, made, target, seconds), lambda: send_of(made, target, seconds, lane))
         whence = wanted = -1
-        if source is not None and action.kind != "W":  # what it makes itself is made there first
+        if source is not None and action.kind != "W" and not (self._meetings and source[0] != stage):
+            # W: what it makes itself is made there first
             whence, there = source[0], here + (-1 if made == "F" else 1)
             wanted = self._end_of(made if whence == stage else f"send {made}", there)
         part = _Part(
@@ -233,7 +251,7 @@ class _Stage:
         count, _ = self._costs.bucket(self._stage, chunk)
         seconds = self._seconds(action)
         costs = self._costs.of(self._stage, chunk)
-        put, ends = self._lanes.end(MAIN), list[Hashable]()
+        put, ends = partial(self._lanes.put, MAIN), list[Hashable]()
         for number, segment in enumerate(pieces_of(kind, seconds, costs, self._plan.tp, count), 1):
             ends.append(part.key + at if number == count else ("piece", step, chunk, number))
             put(Item(segment, ends[-1], () if number > 1 else _needs(part, at), step, chunk, microbatch))
@@ -252,7 +270,9 @@ class _Stage:
 
     def _send(self, part: _Part, step: int, begin: int, done: Action) -> None:
         """What an action has made, to whom it goes."""
-        if part.send is not None:
+        if self._meetings:
+            self._meetings.send(done, step)
+        elif part.send is not None:
             _, microbatch, chunk = done
             at = begin + microbatch
             needs = (_need((self._stage, part.key + at)),)

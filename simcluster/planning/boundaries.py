@@ -15,13 +15,12 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.works import Receive, Transfer
-from simcluster.schedules import Action, Hop
+from simcluster.schedules import Action, Hop, Schedule
 
 Key = tuple[str, int, int, int]
 """The letter of what is made, the step, the microbatch, and the slice of the model."""
@@ -37,10 +36,25 @@ class _Way(NamedTuple):
     target: Hop | None
 
 
+class Crossings(Protocol):
+    """What of a job says how boundaries are crossed."""
+
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def rendezvous(self) -> bool: ...
+    @property
+    def overlap_sends(self) -> bool: ...
+    @property
+    def gather_boundary(self) -> bool: ...
+    @property
+    def send_bytes(self) -> float: ...
+
+
 class Boundaries:
     """The boundaries of one stage."""
 
-    def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
+    def __init__(self, job: Crossings, lanes: ProgramBuilder) -> None:
         self._job = job
         self._lanes = lanes
         self._stage = lanes.stage
@@ -122,15 +136,19 @@ class Boundaries:
         target, meets = hop[0], self._job.rendezvous
         kind, step, *_ = key
         lane = f"send {kind}" if self._job.overlap_sends or meets else MAIN
+        work = self._transfer(target, key)
 
         def make() -> Segment:
-            work = Transfer(target, self._job.send_bytes, rendezvous=meets)
             return Segment((Op(work, "pp", "send", _tensor(kind), lane=lane),))
 
-        segment = self._lanes.once((lane, kind, target), make)
+        segment = self._lanes.once((lane, kind, work), make)
         sent = (f"send {kind}", *key[1:])
         self._lanes.put(lane, Item(segment, sent, needs, step, action.chunk, action.microbatch))
         return (Need(self._stage, sent),)
+
+    def _transfer(self, target: int, key: Key) -> Transfer:
+        """What is sent to a stage."""
+        return Transfer(target, self._job.send_bytes, rendezvous=self._job.rendezvous)
 
     def _receive(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
         """The other side of a send, if the action's input comes from another stage."""

@@ -19,7 +19,8 @@ class Costs:
 
     ``weight_grad`` is the part of ``backward`` that is W where the schedule splits it; left out, half of it.
     ``tensor_parallel`` is one blocking collective over tp, of which F and B have ``collectives`` each; ``send`` one
-    stage boundary, beside computation; ``grad_reduce`` the reduction over dp: blocking after the last B or, with
+    stage boundary, beside computation, ``send_back`` that of a gradient where it takes another time (to the slice
+    before, over another boundary); ``grad_reduce`` the reduction over dp: blocking after the last B or, with
     ``grad_buckets``, in so many equal parts beside the last B (or W) of each chunk, each sent as soon as the backward
     has made its gradients; the optimizer waits for them all.  ``launch`` is what the host adds to every pass (F, B, I
     or W), ``send_launch`` what it adds to a pass for the message behind it.
@@ -31,6 +32,7 @@ class Costs:
     collectives: int = 2
     weight_grad: float | None = None
     send: float = 0.0
+    send_back: float | None = None
     grad_reduce: float = 0.0
     grad_buckets: int = 0
     optimizer: float = 0.0
@@ -43,8 +45,9 @@ class Costs:
                 f"weight_grad {self.weight_grad!r} is W's part of backward {self.backward!r}: from 0 to all of it"
             )
         for field in fields(self):
-            if field.name not in ("weight_grad", "collectives", "grad_buckets"):
+            if field.name not in ("weight_grad", "send_back", "collectives", "grad_buckets"):
                 require_seconds(field.name, getattr(self, field.name))
+        require_seconds("send_back", self.sending("B"))
         if self.collectives < 0:
             raise InputError(f"collectives {self.collectives!r} must be how many F and B have of them, 0 or more")
         if not isinstance(self.grad_buckets, int) or not 0 <= self.grad_buckets <= _MOST_BUCKETS:
@@ -52,6 +55,10 @@ class Costs:
                 f"grad_buckets {self.grad_buckets!r} must be in how many parts the gradients are reduced beside the "
                 f"backward, 1 to {_MOST_BUCKETS:,}, or 0 for behind it"
             )
+
+    def sending(self, made: str) -> float:
+        """The message of what F or, "B", B and I have made."""
+        return self.send if made == "F" or self.send_back is None else self.send_back
 
     def seconds(self, kind: Kind) -> float:
         """Compute of one pass, without what the host adds."""

@@ -53,7 +53,11 @@ class ScheduleColumn(Spec):
 
 class PassTimes(Spec):
     """Seconds, by formulas: F, I and W of one microbatch on the mean stage, one message, what the host adds to a pass
-    and to one with a message, and the optimizer."""
+    and to one with a message, and the optimizer.
+
+    ``send`` may name the boundary that the message crosses, by ``from_stage`` and ``to_stage``: messages between
+    machines take longer than those inside, as in ``near if from_stage // 8 == to_stage // 8 else far``.
+    """
 
     forward: FormulaText
     input_grad: FormulaText
@@ -77,7 +81,8 @@ class Schedules(StudyHead):
 
     All formulas know the columns, the ``constants``, and what ``derive`` has computed before, in order.  ``costs`` are
     of the mean stage; ``slices`` says, for each kind of pass, how unlike the slices are; ``slowdown`` is by how much
-    passes take longer than the table says.  ``blocking_sends`` and ``optimizer_sync`` as in ``simulate_costs``.
+    passes take longer than the table says.  ``blocking_sends``, ``rendezvous`` and ``optimizer_sync`` as in
+    ``simulate_costs``.
     ``measured`` is the time from step to step in seconds; ``against`` says whether it was measured or is what the
     source calculated itself.  ``by`` names columns whose values are scored apart.  ``fitted`` and ``aim`` as in a study
     of steps.
@@ -95,6 +100,7 @@ class Schedules(StudyHead):
     slices: dict[Passes, Sizes] = Field(default_factory=dict)
     slowdown: FormulaText = "0"
     blocking_sends: FormulaText = "False"
+    rendezvous: FormulaText = "False"
     optimizer_sync: FormulaText = "'all_reduce'"
     sync: FormulaText = "0"
     measured: FormulaText

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, get_args
 
 from simcluster.base.errors import InputError
@@ -16,8 +17,11 @@ from simcluster.evidence.validation.reports import ScoredPoint, StudyPlan, repor
 from simcluster.evidence.validation.schedule_study import Passes, Schedules
 from simcluster.evidence.validation.study import StudyFile
 from simcluster.evidence.validation.tables import check_formulas, selected
+from simcluster.schedules import make_schedule
 from simcluster.schedules.specs import Interleaved, ZbAuto
 
+_BOUNDARY = ("from_stage", "to_stage")
+"""What a formula of a message's seconds knows besides: the stages of the boundary that it crosses."""
 _STEPS = 3  # where stages run on into the next step: the second is already as long as all that follow
 
 
@@ -31,6 +35,7 @@ class ScheduleTask:
     schedule: str | Interleaved | ZbAuto
     costs: tuple[Costs, ...]
     blocking_sends: bool
+    rendezvous: bool
     optimizer_sync: OptimizerSync
     sync: float
     measured: float
@@ -45,6 +50,7 @@ class ScheduleTask:
             chunks=self.chunks,
             steps=_STEPS if self.optimizer_sync == "post_validation" else 1,
             blocking_sends=self.blocking_sends,
+            rendezvous=self.rendezvous,
             optimizer_sync=self.optimizer_sync,
             sync=self.sync,
         )
@@ -74,15 +80,18 @@ def plan_schedules(file: StudyFile, study: Schedules, table: tuple[Row, ...]) ->
         check_formulas(file, table, [(("derive", name), formula)], names)
         names.append(name)
     check_formulas(file, table, _formulas(study), names)
+    check_formulas(file, table, [(("costs", "send"), study.costs.send)], [*names, *_BOUNDARY])
     tasks = tuple(_task(study, row) for row in rows)
     return StudyPlan(study.name, tasks, partial(report_of, file, study, rows, left_out, partial(_points, study)))
 
 
 def _formulas(study: Schedules) -> Iterator[tuple[tuple[str | int, ...], str | None]]:
-    for name in ("stages", "microbatches", "chunks", "slowdown", "blocking_sends", "optimizer_sync", "sync"):
+    for name in (
+        "stages", "microbatches", "chunks", "slowdown", "blocking_sends", "rendezvous", "optimizer_sync", "sync"
+    ):  # fmt: skip
         yield (name,), getattr(study, name)
     yield ("measured",), study.measured
-    yield from ((("costs", name), formula) for name, formula in study.costs)
+    yield from ((("costs", name), formula) for name, formula in study.costs if name != "send")
     for kind, sizes in study.slices.items():
         yield from ((("slices", kind, place), formula) for place, formula in sizes)
     for word, known in study.schedule.values.items():
@@ -115,19 +124,24 @@ class _Reader:
         if not measured > 0:
             raise InputError(f"measured {study.measured!r} gives {measured:g} s; it must be above zero")
         how = parse_formula(study.optimizer_sync).value(self._cells)
+        schedule, microbatches = self._schedule(stages), self._count("microbatches", study.microbatches)
+        route = [*range(stages)]
+        if chunks > 1:  # in a loop, a V, or back and forth
+            route = [stage for stage, _ in make_schedule(schedule, stages, microbatches, chunks).routes[0]]
         return ScheduleTask(
             stages=stages,
-            microbatches=self._count("microbatches", study.microbatches),
+            microbatches=microbatches,
             chunks=chunks,
-            schedule=self._schedule(),
-            costs=self._costs(stages * chunks, chunks),
+            schedule=schedule,
+            costs=self._costs(route, chunks),
             blocking_sends=bool(parse_formula(study.blocking_sends).value(self._cells)),
+            rendezvous=bool(parse_formula(study.rendezvous).value(self._cells)),
             optimizer_sync=how,  # type: ignore[arg-type]  # simulate_costs says what it may be
             sync=self._number("sync", study.sync),
             measured=measured,
         )
 
-    def _schedule(self) -> str | Interleaved | ZbAuto:
+    def _schedule(self, stages: int) -> str | Interleaved | ZbAuto:
         study, word = self._study, self._row.texts[self._study.schedule.column]
         known = study.schedule.values.get(word)
         if known is None:
@@ -145,21 +159,29 @@ class _Reader:
             forward=self._number("forward", costs.forward),
             input=self._number("input_grad", costs.input_grad),
             weight=self._number("weight_grad", costs.weight_grad),
-            latency=self._number("send", costs.send),
+            latency=math.fsum(self._sends(range(stages))) / max(stages - 1, 1),
         )
 
-    def _costs(self, slices: int, chunks: int) -> tuple[Costs, ...]:
+    def _sends(self, route: Sequence[int]) -> list[float]:
+        """Seconds of a message from each stage of a route to the next."""
+        formula = self._study.costs.send
+        return [self._number("send", formula, from_stage=one, to_stage=other) for one, other in pairwise(route)]
+
+    def _costs(self, route: Sequence[int], chunks: int) -> tuple[Costs, ...]:
         """The times of the mean slice, dealt out by the sizes of the slices, and slowed down."""
+        slices = len(route)
         slower = 1 + self._number("slowdown", self._study.slowdown)
-        seconds = {name: self._number(name, formula) for name, formula in self._study.costs}
+        seconds = {name: self._number(name, formula) for name, formula in self._study.costs if name != "send"}
         forward, input_grad, weight_grad = (
             [seconds[kind] / chunks * slower * size for size in self._sizes(kind, slices)] for kind in get_args(Passes)
         )
-        each: dict[str, Any] = {name: seconds[name] for name in ("send", "launch", "send_launch")}
+        each: dict[str, Any] = {name: seconds[name] for name in ("launch", "send_launch")}
         each["optimizer"] = seconds["optimizer"] / chunks
+        sends = [*self._sends(route), 0.0]  # behind each slice; the last has none, as the first before it
+        backs = [0.0, *sends[:-1]]
         return tuple(
-            Costs(forward=f, backward=i + w, weight_grad=w, **each)
-            for f, i, w in zip(forward, input_grad, weight_grad, strict=True)
+            Costs(forward=f, backward=i + w, weight_grad=w, send=send, send_back=back, **each)
+            for f, i, w, send, back in zip(forward, input_grad, weight_grad, sends, backs, strict=True)
         )
 
     def _sizes(self, kind: Passes, slices: int) -> list[float]:
@@ -173,8 +195,8 @@ class _Reader:
             raise InputError(f"the slices of {kind} have sizes {first:g}, {inner:g}, {last:g}; none may be below zero")
         return [size * slices / math.fsum(sizes) for size in sizes]
 
-    def _number(self, what: str, formula: str) -> float:
-        value = parse_formula(formula).value(self._cells)
+    def _number(self, what: str, formula: str, **more: int) -> float:
+        value = parse_formula(formula).value({**self._cells, **more})
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise InputError(f"{what} {formula!r} gives {value!r}; it must be a number")
         return float(value)
