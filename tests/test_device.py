@@ -305,7 +305,7 @@ def test_gradients_are_passed_over_ahead_of_their_reduction(gradients: Any, pass
 @pytest.mark.parametrize(
     ("recipe", "shards", "passes", "size"),
     [("mixed-16", "in-place", 0, 0), ("mixed-16", "flat", 2, 8), ("fp32-16", "flat", 3, 18),
-     ("mixed-16", "copied", 3, 12), ("fp32-16", "copied", 3, 14)],
+     ("mixed-16", "copied", 3, 12), ("fp32-16", "copied", 3, 14), ("mixed-16", "lists", 5, 16)],
 )  # fmt: skip
 def test_what_fully_sharded_parameters_cost_in_copies(recipe: str, shards: Any, passes: int, size: int) -> None:
     device = load_device("a100-80gb")

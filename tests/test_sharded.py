@@ -134,6 +134,20 @@ def test_blocking_backward(L: int, ag: int, rs: int, b: int) -> None:
     assert ticks(run)[1] == L * (ag + b + rs)
 
 
+@given(L=st.integers(1, 4), ag=TICKS, rs=TICKS, f=TICKS, b=TICKS, piece=TICKS, again=st.booleans())
+def test_matrix_by_matrix(L: int, ag: int, rs: int, f: int, b: int, piece: int, again: bool) -> None:
+    """Four matrices a layer; for each a list of two pieces ahead of its collective, where embedding and LM head have
+    one; three of them gathered twice for a backward."""
+    times = {"all_gather": ag, "reduce_scatter": rs}
+    run = given_run(
+        L, f, b, times, gather=False, reduce=False, by_matrix=True, piece=piece * TICK, again=again
+    )  # fmt: skip
+    forward, backward = ticks(run)
+    assert forward == L * (4 * (2 * piece + ag) + f) + 2 * 2 * piece  # the lists of the ends
+    gathered = 7 if again else 4
+    assert backward == L * (gathered * (2 * piece + ag) + b + 4 * (2 * piece + rs)) + 3 * 2 * piece
+
+
 @given(L=st.integers(1, 9), rs=TICKS, b=TICKS, lanes=st.booleans())
 def test_backward_of_units_that_are_still_there(L: int, rs: int, b: int, lanes: bool) -> None:
     """Not resharded after forward, only reductions are left: uniform buckets of F.1."""
@@ -347,6 +361,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         training={"global_batch": dp * 2 * pp, "recompute": draw(st.sampled_from(["none", "full"]))},
         overlap={"grad_reduce": draw(st.booleans()), "param_gather": draw(st.booleans())},
         fsdp=options,
+        software=draw(st.sampled_from(["ideal", "deepspeed-zero-3"])),
         faults=draw(st.sampled_from([[], faults])),
         steps=draw(st.sampled_from([1, 2])),
     )

@@ -28,7 +28,7 @@ IDEAL = "ideal"
 Probabilities = Literal["combine", "activation"]
 Selective = Literal["any-core", "unfused-core"]
 Gradients = Literal["averaged", "scaled", "checked"]
-Shards = Literal["in-place", "flat", "copied"]
+Shards = Literal["in-place", "flat", "copied", "lists"]
 
 
 class Software(Spec):
@@ -56,7 +56,10 @@ class Software(Spec):
     DistributedDataParallel). ``gradients``: the collective averages (``averaged``); they are multiplied by 1 / dp
     before it, all that a rank has accumulated (``scaled``); or their norm is taken before that too, to see whether any
     is no number (``checked``). ``shards`` of ZeRO 3 are gathered and reduced where they lie (``in-place``), as ``flat``
-    parameters (PyTorch's FullyShardedDataParallel) or ``copied`` out and in (its fully_shard):
+    parameters (PyTorch's FullyShardedDataParallel) or ``copied`` out and in (its fully_shard); or matrix by matrix as
+    ``lists`` of as many pieces as there are ranks, each of which costs the host ``piece``, with the GPU waiting
+    (DeepSpeed of 2021, zero/partition_parameters.py: _allgather_param, _reduce_scatter_gradient, which PyTorch copies
+    out of and into one buffer); after a full recompute all but the last of a layer's are gathered once more:
     ``updates.sharded_copy_seconds``.
 
     Besides what it issues too late, the GPU is idle for ``gap`` more at each kernel than the device's ``launch``: small
@@ -73,6 +76,7 @@ class Software(Spec):
     gap: Seconds = 0.0
     late: Seconds = 0.0
     loss: Seconds = 0.0
+    piece: Seconds = 0.0
     kernels: Literal["fused", "compiled", "eager"] = "fused"
     checkpoint: Literal["whole", "early-stop"] = "whole"
     selective: Selective = "any-core"

@@ -49,18 +49,22 @@ def buffer_seconds(device: Device, parameters: float, *, recipe: Recipe, gradien
     return seconds + (pass_seconds(device, parameters, "norm", recipe=recipe) if gradients == "checked" else 0.0)
 
 
-def sharded_copy_seconds(device: Device, parameters: float, *, recipe: Recipe, shards: Shards) -> float:
+def sharded_copy_seconds(device: Device, parameters: float, *, recipe: Recipe, shards: Shards, gathers: int = 2) -> float:
     """What fully sharded parameters cost in copies on the GPU for each reduction of ``parameters``' gradients.
 
     ``flat``: 16-bit gradients are copied together, cast where they are reduced in fp32, and divided once before the
     reduction (PyTorch's FullyShardedDataParallel, ``_reduce_grad``).  ``copied``: what was gathered is copied out in
     forward and in backward, gradients are copied in and cast on the way (``fully_shard``, ``_fsdp_collectives.py``).
+    ``lists``: each gather clears its buffer and is copied out, each reduction copied in; ``gathers`` of them.
     """
     if shards == "in-place":
         return 0.0
     copy, cast = 2 * _HALF_BYTES, _HALF_BYTES + recipe.gradient
-    if shards == "copied":
-        sizes: tuple[float, ...] = (copy, copy, cast)
+    sizes: tuple[float, ...]
+    if shards == "lists":
+        sizes = (*[_HALF_BYTES, copy] * gathers, copy)
+    elif shards == "copied":
+        sizes = (copy, copy, cast)
     elif recipe.gradient == _HALF_BYTES:
         sizes = (copy, 2 * recipe.gradient)
     else:

@@ -81,6 +81,20 @@ def layer_parameters_per_tp_rank(model: Model, tp: int, layer: int = 0) -> int:
     return found + mlp_parameters(model.hidden_size, shard.ffn, model.mlp_matrices, bias=model.mlp_bias)
 
 
+def layer_matrices_per_tp_rank(model: Model, tp: int) -> tuple[int, ...]:
+    """Parameters of the weight matrices of one layer on one of ``tp`` ranks, in the order of their use.
+
+    Queries, keys and values are one matrix, as are the gate and the first of a gated MLP (Megatron-LM).  Of a mixture
+    and of latent attention: all of the layer as one.
+    """
+    if model.moe or model.mla:
+        return (layer_parameters_per_tp_rank(model, tp),)
+    shard, hidden = tensor_shard(model, tp), model.hidden_size
+    query, kv = shard.heads * model.head_dim, shard.kv_heads * model.head_dim
+    into = model.mlp_matrices - 1
+    return hidden * (query + 2 * kv), hidden * query, hidden * into * shard.ffn, hidden * shard.ffn
+
+
 def expert_parameters_per_rank(model: Model, layer: int, *, ep: int, etp: int) -> int:
     """Parameters of the routed experts that a rank holds of one layer: experts / ep of them, each split over etp."""
     if not model.moe or not model.moe.is_in(layer):

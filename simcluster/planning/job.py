@@ -80,7 +80,9 @@ class Sharding:
 
     ``reshard``: a unit is given up behind its forward and gathered again for its backward.  ``two_lanes``: gathers and
     reductions do not wait for each other.  ``every_microbatch``: gradients are reduced in each microbatch's backward
-    (also under ZeRO 2), not only in the last one's.
+    (also under ZeRO 2), not only in the last one's.  ``by_matrix``: each matrix of a unit by itself, as a list of as
+    many pieces as ranks, which cost the host ``piece`` seconds each; ``again``: all but the last are gathered twice
+    for a backward.
     """
 
     unit_layers: int = 1
@@ -88,6 +90,9 @@ class Sharding:
     reshard: bool = True
     two_lanes: bool = False
     every_microbatch: bool = True
+    by_matrix: bool = False
+    piece: float = 0.0
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

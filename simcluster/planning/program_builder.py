@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import SHARDING
-from simcluster.planning.works import Collective
+from simcluster.planning.works import Collective, Host
 
 
 class ProgramBuilder:
@@ -55,16 +55,21 @@ class ProgramBuilder:
 
     def collectives(
         self, kind: str, name: str, calls: Sequence[tuple[str, float]], lane: str = MAIN,
-        *, layer: int = -1, memory: tuple[MemoryChange, ...] = (),
+        *, layer: int = -1, memory: tuple[MemoryChange, ...] = (), issue: float = 0.0,
     ) -> Segment:  # fmt: skip
-        """Collectives of (axis, bytes), one after the other; the memory comes and goes with the last."""
+        """Collectives of (axis, bytes), one after the other, the host being busy for ``issue`` seconds ahead of each;
+        the memory comes and goes with the last."""
 
         def make() -> Segment:
             works = [Collective(kind, axis, size) for axis, size in calls]
             ops = [Op(work, self._stream(work.axis), kind, name, layer, lane) for work in works]
-            return Segment((*ops[:-1], replace(ops[-1], memory=memory)))
+            ops[-1] = replace(ops[-1], memory=memory)
+            if issue:
+                host = Op(Host(issue), "host", "launch", name, layer, lane)
+                ops = [each for op in ops for each in (host, op)]
+            return Segment(tuple(ops))
 
-        return self.once((kind, name, tuple(calls), lane, layer, memory), make)
+        return self.once((kind, name, tuple(calls), lane, layer, memory, issue), make)
 
     def _stream(self, axis: str) -> str:
         if axis in ("model", "world", "embedding"):  # over several axes: named after the slowest, between stages

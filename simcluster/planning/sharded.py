@@ -15,6 +15,8 @@ over the ranks that have the same shard.  Experts of a mixture that only some ra
 The root unit's gradients (tied embeddings on one stage) are reduced when the embedding's are complete: in each
 microbatch, or, where embedding and LM head are in different chunks, in the last.
 
+Where each matrix is gathered by itself (``Sharding.by_matrix``) the host makes a list of pieces ahead of every call.
+
 PyTorch FSDP, arXiv:2304.11277; torch.distributed.fsdp (limit_all_gathers, no_sync, HYBRID_SHARD); MODELLING.md F.2.
 Pure.
 """
@@ -56,6 +58,7 @@ class Sharded:
             self._first_use[action] = uses
             uses += len(stretches_of(self._units, action)) if action.kind != "W" else 0
         self._reductions: list[Key] = []  # of this step, in order
+        self._issue = self._data.sharding.piece * self._shards if self._data.sharding.by_matrix else 0.0
         two = self._data.sharding.two_lanes
         self._lane, self._axis = ("dp reduce", "shard_reduce") if two else ("dp", "shard")
 
@@ -121,7 +124,11 @@ class Sharded:
         chunk, layer = self._place(unit)
         memory = (MemoryChange("parameters", self._bytes(unit, self._data.parameter_bytes), 0.0),)
         calls = self._calls(unit, "shard", self._data.parameter_bytes)
-        segment = self._lanes.collectives("all_gather", "parameters", calls, "dp", layer=layer, memory=memory)
+        if self._uses[number].backward and self._data.sharding.again:
+            calls += calls[:-1]
+        segment = self._lanes.collectives(
+            "all_gather", "parameters", calls, "dp", layer=layer, memory=memory, issue=self._issue
+        )  # fmt: skip
         self._lanes.put("dp", Item(segment, ("gathered", step, number), needs, step, chunk))
 
     def _reduce(self, action: Action, step: int, index: int, stretch: Stretch, need: Need) -> None:
@@ -140,7 +147,7 @@ class Sharded:
             memory = (MemoryChange("gradients", 0.0, -size),)
             calls = self._calls(stretch.unit, self._axis, self._data.gradient_bytes)
             segment = self._lanes.collectives(
-                "reduce_scatter", "gradients", calls, self._lane, layer=layer, memory=memory
+                "reduce_scatter", "gradients", calls, self._lane, layer=layer, memory=memory, issue=self._issue
             )  # fmt: skip
             scattered = (*key, "scattered") if copies > 1 else key
             self._lanes.put(self._lane, Item(segment, scattered, (need,), step, action.chunk))
@@ -180,7 +187,8 @@ class Sharded:
         """(axis, bytes) of gathering or reducing a unit: common parameters over ``axis``, experts over their own."""
         held, plan = self._units.held[unit], self._job.plan
         experts = held.experts > 0 and plan.expert_replicas > 1
-        return [(axis, held.common * each), *([("edp", held.experts * each)] if experts else [])]
+        common = [(axis, parameters * each) for parameters in self._units.matrices[unit]]
+        return [*common, *([("edp", held.experts * each)] if experts else [])]
 
     def _bytes(self, unit: int, each: float) -> float:
         return self._units.sizes[unit] * each

@@ -9,9 +9,14 @@ to its last use in a step.  Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simcluster.model.shards import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
+from simcluster.model.shards import (
+    embedding_parameters_per_tp_rank,
+    layer_matrices_per_tp_rank,
+    lm_head_parameters_per_tp_rank,
+)
 from simcluster.planning.job import Job
 from simcluster.planning.owned_parameters import OwnedParameters, of_layers
 from simcluster.planning.replicas import buckets_of
@@ -31,13 +36,15 @@ class Stretch:
 class Units:
     """Units of a stage: what a rank would hold of each; the stretches of every chunk; the root's number or -1.
 
-    ``sizes`` are the parameters of each that come and go: all but experts that no other rank has.
+    ``sizes`` are the parameters of each that come and go: all but experts that no other rank has; ``matrices`` what is
+    gathered of the common ones, each by itself.
     """
 
     held: tuple[OwnedParameters, ...]
     sizes: tuple[float, ...]
     chunks: tuple[tuple[Stretch, ...], ...]
     root: int
+    matrices: tuple[tuple[float, ...], ...]
 
     @property
     def total(self) -> OwnedParameters:
@@ -52,6 +59,7 @@ class Use:
     unit: int
     gathered: bool
     freed: bool
+    backward: bool = False
 
 
 def units_of(job: Job, stage: int) -> Units:
@@ -91,7 +99,24 @@ def units_of(job: Job, stage: int) -> Units:
         chunks.append(tuple(stretches))
     shared = job.plan.expert_replicas > 1
     sizes = tuple(own.total if shared else own.common for own in held)
-    return Units(tuple(held), sizes, tuple(chunks), 0 if tied else -1)
+    matrices = _matrices(job, held, chunks)
+    return Units(tuple(held), sizes, tuple(chunks), 0 if tied else -1, matrices)
+
+
+def _matrices(
+    job: Job, held: Sequence[OwnedParameters], chunks: Sequence[Sequence[Stretch]]
+) -> tuple[tuple[float, ...], ...]:
+    """What is gathered of each unit in a call of its own: all that it has, or its layers' matrices one by one.
+
+    Norms and biases are then whole on every rank, too small to be sharded; what sums their gradients, a thousandth of
+    all, is left out.
+    """
+    found = [(own.common,) for own in held]
+    if job.data_parallel.sharding.by_matrix:
+        for stretch in (stretch for chunk in chunks for stretch in chunk if stretch.work.layers):
+            each = layer_matrices_per_tp_rank(job.model, job.plan.tp)
+            found[stretch.unit] = tuple(map(float, each)) * len(stretch.work.layers)
+    return tuple(found)
 
 
 def stretches_of(units: Units, action: Action) -> tuple[Stretch, ...]:
@@ -116,7 +141,7 @@ def uses_of(job: Job, stage: int, units: Units) -> list[Use]:
         for index, stretch in enumerate(order):
             stays = action.kind == "F" and (not reshard or (turn and index >= len(order) - window))
             stays = stays or stretch.unit == units.root
-            found.append(Use(stretch.unit, not there[stretch.unit], not stays))
+            found.append(Use(stretch.unit, not there[stretch.unit], not stays, action.kind != "F"))
             there[stretch.unit] = stays
     for last in {use.unit: index for index, use in enumerate(found)}.values():
         found[last] = replace(found[last], freed=True)

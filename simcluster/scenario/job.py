@@ -202,6 +202,8 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
     bucket = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.replicas) * recipe.gradient
 
     software, fsdp = scenario.software or Software(), scenario.fsdp
+    lists = software.shards == "lists"
+    again = lists and scenario.training.recompute == "full"
     copies, gradients = software.optimizer == "passes", software.gradients if plan.replicas > 1 else "averaged"
 
     def passes(parameters: float, *kinds: Pass) -> float:
@@ -233,8 +235,11 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
             reshard=fsdp.reshard_after_forward,
             two_lanes=fsdp.lanes == "two",
             every_microbatch=fsdp.sync_every_microbatch,
+            by_matrix=lists,
+            piece=software.piece,
+            again=again,
         ),
         zero_seconds=lambda parameters: passes(parameters, "zero"),
         buffer_seconds=partial(buffer_seconds, device, recipe=recipe, gradients=gradients),
-        copy_seconds=partial(sharded_copy_seconds, device, recipe=recipe, shards=software.shards),
+        copy_seconds=partial(sharded_copy_seconds, device, recipe=recipe, shards=software.shards, gathers=2 + again),
     )

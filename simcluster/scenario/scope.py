@@ -103,8 +103,8 @@ EVERYWHERE = paths(
     memory: fragmentation communication_buffers workspace library logits backward_temporaries activation_input
     overlap: tensor tensor_pieces pipeline experts bucket_size interference
     fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
-    software: name kernel collective microbatch gap late loss kernels checkpoint accumulate optimizer gradients shards
-    software: selective probabilities source
+    software: name kernel collective microbatch gap late loss piece kernels checkpoint accumulate optimizer gradients
+    software: shards selective probabilities source
     collectives: all_reduce reduce_scatter all_gather nccl
     measured: step_time tokens_per_s source changed
     """
