@@ -227,6 +227,18 @@ def test_attention_stays_in_bf16_under_fp8() -> None:
     )
 
 
+@pytest.mark.parametrize(("exponent", "share"), [(1.0, 1 / 2), (2.0, 1 / math.sqrt(2)), (3.0, 2 ** (-1 / 3))])
+def test_idle_multiprocessors_leave_power_for_a_higher_clock(exponent: float, share: float) -> None:
+    """Half a wave takes half of a whole one's seconds where their power buys clock one to one, more where it does not."""
+    matmul = {"tiles": [[128, 128]], "power": 0.4, "sustained": 1.0, "clock": 1.0, "epilogue": 0.0}
+    seconds = [
+        kernel_seconds(device, product(128 * tiles, 2**20, 128), precision="bf16") - device.launch
+        for device in [changed("a100-80gb", matmul={**matmul, "power_exponent": exponent})]
+        for tiles in (54, 108)
+    ]
+    assert seconds[0] / seconds[1] == pytest.approx(share, rel=1e-12)
+
+
 def test_the_attention_kernel_is_a_choice() -> None:
     kernel = attention(8192, 32)
     older = changed("h100", attention={"kernel": "flash2"})

@@ -336,7 +336,9 @@ def test_slowdown_slices_and_blocking_of_a_study(write: Write) -> None:
     path = write(("costs: {forward: F, input_grad: I, weight_grad: W_ms * ms}", slower))
     (report,) = validate_studies([load_study(path)])
     slower = slower.replace("send: 4 * ms", "send: 4 * ms if from_stage < to_stage else 1")
-    (again,) = validate_studies([load_study(write(("costs: {forward: F, input_grad: I, weight_grad: W_ms * ms}", slower)))])
+    (again,) = validate_studies(
+        [load_study(write(("costs: {forward: F, input_grad: I, weight_grad: W_ms * ms}", slower)))]
+    )
     assert [point.predicted for point in again.points] == [point.predicted for point in report.points]
     # two stages: F of 6.25 and 18.75 ms, B of 25 ms; 8 microbatches behind the last, F and B sent once each
     two = 0.00625 + 0.004 + 8 * (0.01875 + 0.025) + 7 * 0.004 + 0.004 + 0.025 + 0.002 + 0.005

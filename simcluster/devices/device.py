@@ -81,7 +81,10 @@ class TilesMatmul(Spec):
     Two ceilings, whichever is lower.  ``clock``: what a multiprocessor reaches at full clock on its tile; all wait for
     the last wave to end, so a nearly empty last wave costs a whole one.  ``power``: what the whole chip reaches within
     its power limit; idle multiprocessors leave power to the others, so this one counts tiles, not waves; in training,
-    where it never rests, ``sustained`` of that (in fp8 and fp4 their own, if given).  A smaller
+    where it never rests, ``sustained`` of that (in fp8 and fp4 their own, if given).  How much of their power the
+    others can use is ``power_exponent``: power grows with that power of the clock, so that a share u of the
+    multiprocessors may run at u^(-1/exponent) of the clock that all can keep: all of it with 1, less where voltage
+    rises with the clock.  A smaller
     tile reads its operands more often for each FLOP, and its rate falls with that reuse, tm tn / (tm + tn).  The
     product takes the best of ``tiles``.
 
@@ -100,6 +103,7 @@ class TilesMatmul(Spec):
     sustained: Fraction = 1.0
     sustained_fp8: Fraction | None = None
     clock: Fraction
+    power_exponent: Annotated[float, Field(strict=True, ge=1, le=10)] = 1.0
     epilogue: Annotated[float, Field(strict=True, ge=0)]
     misaligned: Fraction = 1.0
     source: str = ""
@@ -116,13 +120,15 @@ class TilesMatmul(Spec):
         reuses = [_reuse(rows, columns) for rows, columns in self.tiles]
         best_reuse, reached = max(reuses), power * share
         m, n, k, batch, beside, clock = kernel.m, kernel.n, kernel.k, kernel.batch, kernel.beside, self.clock
+        unused = 1.0 - 1.0 / self.power_exponent
         multiprocessors, there = device.multiprocessors, device.multiprocessors - device.reserved
         product = math.inf
         for (rows, columns), reuse in zip(self.tiles, reuses, strict=True):
             tiles = math.ceil(m / rows) * math.ceil(n / columns) * batch
             tile_flops = 2.0 * rows * columns * k * best_reuse / reuse
             waves = math.ceil(tiles * beside / there) / beside
-            sustained = tiles * tile_flops / reached
+            idle = waves * multiprocessors / tiles  # 1 / u
+            sustained = tiles * tile_flops / reached * idle**unused
             clocked = waves * multiprocessors * tile_flops / clock
             product = min(product, max(sustained, clocked) / peak)
         exposed = self.epilogue * _output_traffic(kernel, _ELEMENT_BYTES[precision])

@@ -49,7 +49,9 @@ def buffer_seconds(device: Device, parameters: float, *, recipe: Recipe, gradien
     return seconds + (pass_seconds(device, parameters, "norm", recipe=recipe) if gradients == "checked" else 0.0)
 
 
-def sharded_copy_seconds(device: Device, parameters: float, *, recipe: Recipe, shards: Shards, gathers: int = 2) -> float:
+def sharded_copy_seconds(
+    device: Device, parameters: float, *, recipe: Recipe, shards: Shards, gathers: int = 2
+) -> float:
     """What fully sharded parameters cost in copies on the GPU for each reduction of ``parameters``' gradients.
 
     ``flat``: 16-bit gradients are copied together, cast where they are reduced in fp32, and divided once before the
