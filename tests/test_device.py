@@ -229,7 +229,7 @@ def test_attention_stays_in_bf16_under_fp8() -> None:
 
 @pytest.mark.parametrize(("exponent", "share"), [(1.0, 1 / 2), (2.0, 1 / math.sqrt(2)), (3.0, 2 ** (-1 / 3))])
 def test_idle_multiprocessors_leave_power_for_a_higher_clock(exponent: float, share: float) -> None:
-    """Half a wave takes half of a whole one's seconds where their power buys clock one to one, more where it does not."""
+    """Half a wave takes half of a whole one's seconds where power buys clock one to one, more where it does not."""
     matmul = {"tiles": [[128, 128]], "power": 0.4, "sustained": 1.0, "clock": 1.0, "epilogue": 0.0}
     seconds = [
         kernel_seconds(device, product(128 * tiles, 2**20, 128), precision="bf16") - device.launch

@@ -22,7 +22,7 @@ from simcluster.simulate import simulate
 
 FUSED_LEFT_ALONE = (
     "megatron-deepspeed", "megatron-deepspeed-by-layer", "megatron-lm-2021", "megatron-lm-2022", "torch-1-eager",
-    "torch-eager", "torch-compile", "torchtitan", "llm-foundry",
+    "torch-eager", "torch-compile", "torchtitan", "llm-foundry", "deepspeed-zero-3",
 )  # fmt: skip
 
 

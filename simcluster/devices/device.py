@@ -81,10 +81,9 @@ class TilesMatmul(Spec):
     Two ceilings, whichever is lower.  ``clock``: what a multiprocessor reaches at full clock on its tile; all wait for
     the last wave to end, so a nearly empty last wave costs a whole one.  ``power``: what the whole chip reaches within
     its power limit; idle multiprocessors leave power to the others, so this one counts tiles, not waves; in training,
-    where it never rests, ``sustained`` of that (in fp8 and fp4 their own, if given).  How much of their power the
-    others can use is ``power_exponent``: power grows with that power of the clock, so that a share u of the
-    multiprocessors may run at u^(-1/exponent) of the clock that all can keep: all of it with 1, less where voltage
-    rises with the clock.  A smaller
+    where it never rests, ``sustained`` of that (in fp8 and fp4 their own, if given).  Power grows with the clock to the
+    ``power_exponent``, so a share u of the multiprocessors may run at u^(-1/exponent) of the clock that all can keep:
+    with 1 the others use all that idle ones leave, less where the voltage rises with the clock.  A smaller
     tile reads its operands more often for each FLOP, and its rate falls with that reuse, tm tn / (tm + tn).  The
     product takes the best of ``tiles``.
 

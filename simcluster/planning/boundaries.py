@@ -36,7 +36,7 @@ class _Way(NamedTuple):
     target: Hop | None
 
 
-class Crossings(Protocol):
+class BoundaryRules(Protocol):
     """What of a job says how boundaries are crossed."""
 
     @property
@@ -54,7 +54,7 @@ class Crossings(Protocol):
 class Boundaries:
     """The boundaries of one stage."""
 
-    def __init__(self, job: Crossings, lanes: ProgramBuilder) -> None:
+    def __init__(self, job: BoundaryRules, lanes: ProgramBuilder) -> None:
         self._job = job
         self._lanes = lanes
         self._stage = lanes.stage

@@ -15,7 +15,7 @@ from simcluster.schedules import Action, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """Boundaries at which sender and receiver wait for each other and for the end (as ``boundaries.Crossings``)."""
+    """Boundaries at which sender and receiver wait for each other and for the end (as ``boundaries.BoundaryRules``)."""
 
     schedule: Schedule
     rendezvous: bool = True

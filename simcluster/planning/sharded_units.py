@@ -111,7 +111,7 @@ def _matrices(
     Norms and biases are then whole on every rank, too small to be sharded; what sums their gradients, a thousandth of
     all, is left out.
     """
-    found = [(own.common,) for own in held]
+    found: list[tuple[float, ...]] = [(own.common,) for own in held]
     if job.data_parallel.sharding.by_matrix:
         for stretch in (stretch for chunk in chunks for stretch in chunk if stretch.work.layers):
             each = layer_matrices_per_tp_rank(job.model, job.plan.tp)
