@@ -79,6 +79,7 @@ table:
     - [good, H100, 1, 8, all_reduce, 1073741824, null, 400, null]
     - [good, H100, 1, 8, all_reduce, 1024, 20, null, null]
     - [good, H100, 1, 8, all_to_all, 1048576, 100, null, null]
+    - [good, H100, 1, 8, scatter, 1048576, 100, null, null]
     - [named, H100, 1, 8, all_reduce, 1073741824, null, 360, Ring]
     - [slow, H100, 1, 8, all_reduce, 1073741824, 100000, null, null]
     - [quoted, H100, 1, 8, all_reduce, large, null, 480, null]
@@ -516,8 +517,10 @@ def test_a_study_of_collectives_end_to_end(write: Write, tmp_path: Path, capsys:
         ("named", "all_reduce", "held out"),
         ("slow", "all_reduce", "degraded"),
         ("good", "all_gather", "held out"),
+        ("good", "all_to_all", "held out"),
     ]
-    good, named, slow, gather = report.parts
+    good, named, slow, gather, exchanged = report.parts
+    assert exchanged.points[0].note == "direct LL"
     assert [each.size for each in good.points] == [1024, 2**30]
     assert good.score is not None
     assert good.small is not None
@@ -528,7 +531,7 @@ def test_a_study_of_collectives_end_to_end(write: Write, tmp_path: Path, capsys:
     times = 0.1 / slow.points[0].predicted
     assert f"degraded: slow, all_reduce: measured is {times:.2f} x slower than it should be (1 row; a broken" in shown
     assert [each.reason.split(";")[0] for each in report.refused] == [
-        "NCCL's tuner has no estimate for all_to_all",
+        "NCCL has no estimate for scatter",
         "the study has no platform for GPU 'MI300X'",
     ]
     assert report.left_out == (("quoted: no size", 1),)
@@ -536,7 +539,7 @@ def test_a_study_of_collectives_end_to_end(write: Write, tmp_path: Path, capsys:
     total = overall([report])
     assert total.collectives_fitted is not None
     assert total.collectives_held_out is not None
-    assert (total.collectives_fitted.rows, total.collectives_held_out.rows) == (1, 2)
+    assert (total.collectives_fitted.rows, total.collectives_held_out.rows) == (1, 3)
     assert (total.refused_rows, total.steps) == (2, None)
     assert (tmp_path / "c.svg").stat().st_size > 10_000
 

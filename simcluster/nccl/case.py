@@ -145,6 +145,8 @@ def unavailable(case: Case) -> str:
         return "" if nodes > 1 and case.collective == "all_reduce" else "CollNet is all-reduce between nodes here"
     if platform.graphs(nodes).nvls is None:
         return "the switches of this platform do not multicast and reduce (NVLink SHARP)"
+    if case.graph.channels < 2:
+        return "NVLink SHARP needs two channels, and so few GPUs of the domain have the NICs of one"
     if case.gpus_per_node <= 2:
         return "NVLink SHARP gains nothing from 2 GPUs on a switch, and NCCL does not use it there"
     if algorithm == "nvls":
