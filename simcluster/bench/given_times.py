@@ -333,6 +333,11 @@ class _NoFabric:
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         return (str(gpu),)
 
+    @property
+    def meshed(self) -> bool:
+        """No."""
+        return False
+
     def nvswitch(self, gpu: int) -> str:
         return ""
 

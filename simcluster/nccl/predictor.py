@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 from simcluster.base.errors import InputError
 from simcluster.nccl import chunks
@@ -100,7 +100,7 @@ class Choice:
     @property
     def algorithm(self) -> Algorithm:
         """ring, tree, nvls, ..."""
-        return self.prediction.algorithm
+        return cast(Algorithm, self.prediction.algorithm)  # "direct" is no choice of the tuner
 
     @property
     def protocol(self) -> Protocol:

@@ -50,6 +50,11 @@ class PlacedFabric:
         """NICs of the rank's GPU."""
         return self.fabric.uplinks(self.gpus[gpu])
 
+    @property
+    def meshed(self) -> bool:
+        """Are the GPUs of a machine linked to each other directly?"""
+        return self.fabric.meshed
+
     def nvswitch(self, gpu: int) -> str:
         """The NVSwitch of the rank's GPU."""
         return self.fabric.nvswitch(self.gpus[gpu])

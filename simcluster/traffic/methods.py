@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from simcluster.collectives import ALGORITHMS, Group, Phase
 from simcluster.collectives.entry import Parts
@@ -94,7 +94,7 @@ class Methods:
         """
         wanted = self.named.get(kind, "auto")
         if self.platform is not None and kind in EXCHANGES and wanted in ("auto", next(iter(ALGORITHMS[kind]))):
-            return self._exchanged(self.platform, group, cast(Exchange, kind), size)
+            return self._exchanged(self.platform, group, kind, size)
         if self.platform is None or kind not in COLLECTIVES:
             return Method(next(iter(ALGORITHMS[kind])) if wanted == "auto" else wanted)
         form = group.form

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes
@@ -49,7 +50,8 @@ Forecast = tuple[float, str]
 
 def formula(call: TimedCollective) -> Forecast:
     """NCCL's choice by its tuner, and the time by the effective model of ``simcluster.nccl``; alone on the machine."""
-    shape = {"nodes": call.nodes, "gpus_per_node": call.gpus_per_node, "size": call.size, "platform": call.platform}
+    shape: Any = {"nodes": call.nodes, "gpus_per_node": call.gpus_per_node}
+    shape |= {"size": call.size, "platform": call.platform}
     if call.collective in EXCHANGES:
         alone = exchange(call.collective, **shape)
         return alone.seconds, f"{alone.algorithm} {alone.protocol}"
