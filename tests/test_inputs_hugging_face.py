@@ -218,7 +218,8 @@ def test_multi_token_prediction_is_left_out_and_said(name: str, with_its_layer: 
     layer = found.attention + found.norm + found.everywhere + found.experts * found.expert
     assert total + layer + 2 * h * h + 3 * h + 2 * 151552 * h == with_its_layer
     assert assumptions_of_config(config) == (
-        "without the 1 layer of multi-token prediction, in time and in the parameters",
+        "without the 1 layer of multi-token prediction, in time and in the parameters (mtp_layers: 1 of the model has "
+        "them)",
     )
     assert assumptions_of_config({**config, "num_nextn_predict_layers": 0}) == ()
 

@@ -121,7 +121,11 @@ def predicted(config: Config) -> tuple[str, ...]:
     number = config.natural("num_nextn_predict_layers", 0)
     if not number:
         return ()
-    return (f"without the {number} layer{'s' * (number > 1)} of multi-token prediction, in time and in the parameters",)
+    layers = f"{number} layer{'s' * (number > 1)}"
+    return (
+        f"without the {layers} of multi-token prediction, in time and in the parameters (mtp_layers: {number} of the "
+        "model has them)",
+    )
 
 
 def gpt_oss(config: Config, fields: Fields) -> None:

@@ -79,13 +79,13 @@ def scenario_from_bridge(
         options, cluster=cluster, gpus=gpus, available=available, source=source, problems=problems.found
     )  # fmt: skip
     if model_name:  # all of it, and not only what options say
-        length = found.document["model"]["sequence_length"]
-        found.document["model"] = {**published_model(model_name), "sequence_length": length}
+        own = {key: value for key, value in found.document["model"].items() if key in ("sequence_length", "mtp_layers")}
+        found.document["model"] = {**published_model(model_name), **own}
     model: tuple[str, ...] = (
         (f"{recipe}: the model of it; parallelism and batch are what is written here",) if recipe else ()
     )
-    if recipe.startswith("deepseek_v3"):
-        model += (f"{recipe}: without its layer of multi-token prediction",)
+    if recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
+        model += (f"{recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)",)
     return Imported(
         found.document, tuple(settings), (*no_effect, *found.no_effect), (*model, *found.assumed),
         unknown=(*unknown, *found.unknown),
