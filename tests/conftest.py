@@ -18,6 +18,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import lru_cache, wraps
 from typing import Any
 
+import chromium
 import numpy as np
 import pandas as pd
 import pytest
@@ -112,13 +113,13 @@ def pytest_configure() -> None:
     planned.plan = _once(planned.plan)
 
 
-_PLANNED: dict[Hashable, planned.Planned] = {}
-"""What the test that runs has planned."""
+PLANNED: dict[Hashable, planned.Planned] = {}
+"""What the test that runs has planned; to be cleared where it puts something else in place of what plans."""
 
 
 def pytest_runtest_setup() -> None:
     """No test sees what another has planned, perhaps with something else in place of a part of the package."""
-    _PLANNED.clear()
+    PLANNED.clear()
 
 
 def _once(plan: Callable[..., planned.Planned]) -> Callable[..., planned.Planned]:
@@ -131,13 +132,13 @@ def _once(plan: Callable[..., planned.Planned]) -> Callable[..., planned.Planned
             return plan(scenario, change, trains=trains)
         said = tuple(getattr(scenario, name) for name in Scenario.model_fields if name != "engine")
         try:
-            known = _PLANNED.get((planned.choices_of, said))
+            known = PLANNED.get((planned.choices_of, said))
         except TypeError:  # a device written inline has no hash
             return plan(scenario)
         if known is None:
-            while len(_PLANNED) > 3:
-                _PLANNED.pop(next(iter(_PLANNED)))
-            known = _PLANNED[planned.choices_of, said] = plan(scenario)
+            while len(PLANNED) > 3:
+                PLANNED.pop(next(iter(PLANNED)))
+            known = PLANNED[planned.choices_of, said] = plan(scenario)
         return known
 
     return found
@@ -166,6 +167,13 @@ def dask_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
             yield cluster.scheduler_address.replace("tcp://", "dask://")
     assert set(threading.enumerate()) <= before, "a thread is left behind"
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Browser]:
+    """A browser for all tests of pages, which takes longer to start than most of them."""
+    with chromium.browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
 
 
 @pytest.fixture

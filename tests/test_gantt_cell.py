@@ -35,19 +35,18 @@ def result() -> Result:
 
 
 @pytest.fixture(scope="module")
-def tab(result: Result, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
+def tab(result: Result, browser: chromium.Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
     """A notebook with two cells, on light and on dark ground; the second has one rank."""
     file = tmp_path_factory.mktemp("notebook") / "cells.html"
     cells = (gantt_html(result), gantt_html(result, ranks=[3]))
     file.write_text(NOTEBOOK.format(*(cell._repr_html_() for cell in cells)))
-    with chromium.browser(tmp_path_factory.mktemp("profile")) as browser:
-        opened = chromium.Page(browser)
-        opened.size(1000, 1400)
-        opened.open(file, READY)
-        yield opened
-        opened.run("1")
-        assert opened.problems == []
-        assert {url for url in opened.requests if not url.startswith("about:srcdoc")} == {file.as_uri()}
+    opened = chromium.Page(browser)
+    opened.size(1000, 1400)
+    opened.open(file, READY)
+    yield opened
+    opened.run("1")
+    assert opened.problems == []
+    assert {url for url in opened.requests if not url.startswith("about:srcdoc")} == {file.as_uri()}
 
 
 def gantt(number: int) -> str:

@@ -47,12 +47,11 @@ def folder(entry: Entry, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
-    with chromium.browser(tmp_path_factory.mktemp("profile")) as opened:
-        found = chromium.Page(opened)
-        found.size(1240, 900)
-        yield found
-        assert found.problems == []
+def tab(browser: chromium.Browser) -> Iterator[chromium.Page]:
+    found = chromium.Page(browser)
+    found.size(1240, 900)
+    yield found
+    assert found.problems == []
 
 
 def control(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Table, Tiny
+from conftest import PLANNED, Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,8 +82,10 @@ def both(scenario: Scenario) -> tuple[Quotient | None, PreparedStep, PreparedSte
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("simcluster.symmetry.folding.windows_of", kept)
+        PLANNED.clear()
         seen = prepare(scenario)
         patch.setattr("simcluster.symmetry.folding.windows_of", lambda *_: ())
+        PLANNED.clear()
         return found[-1], seen, prepare(scenario)
 
 

@@ -11,6 +11,7 @@ What groups do in a window does not depend on what is wrong, so it is kept for t
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ class Folding(NamedTuple):
 class Symmetry:
     """Which ranks, groups and links of a job are equal: ``folding`` says it of the job with what is wrong with it.
 
-    The windows of the job with which nothing is wrong, and its groups as they are seen there, are kept.
+    The windows of the job with which nothing is wrong, and its groups as they are seen there or all drawn, are kept.
     """
 
     def __init__(self, programs: Sequence[StageProgram], plan: RankLayout, fabric: Fabric, methods: Methods) -> None:
@@ -68,13 +69,18 @@ class Symmetry:
                 return Folding(communicators, classes_in_window(communicators, window, odd, capacity))
             except NotAlikeError:
                 continue
-        whole = Communicators(*self._job)
-        return Folding(whole, classes_in_whole(whole, self._job[0], capacity, slowness, disturbances, trust))
+        classes = classes_in_whole(self._whole, self._job[0], capacity, slowness, disturbances, trust)
+        return Folding(self._whole, classes)
 
     def unfolded(self, num_links: int) -> Folding:
         """Every rank, group and link by itself: the plain run that folding must equal."""
-        whole = Communicators(*self._job)
+        whole = self._whole
         return Folding(whole, unfolded(len(whole.stage_of), whole.bindings, num_links))
+
+    @cached_property
+    def _whole(self) -> Communicators:
+        """All groups of the job drawn, for who finds no window that tells of all."""
+        return Communicators(*self._job)
 
     def _through(self) -> Iterator[tuple[Quotient, Communicators]]:
         yield from list(self._known)
