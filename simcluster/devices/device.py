@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
 from simcluster.catalogue.devices import device_document, device_names
+from simcluster.devices.attention import AttentionKernel, AttentionModel, AttentionRoom
 from simcluster.devices.files import described, is_device_file
 from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.diagnostics import did_you_mean, listed
@@ -46,7 +47,6 @@ Fraction = Annotated[float, Field(strict=True, gt=0, le=1)]
 Count = Annotated[int, Field(strict=True, gt=0)]
 
 _ALIGNED_BYTES = 16  # NVIDIA, "Matrix Multiplication Background": efficient where dimensions are multiples of 16 B
-_BACKWARD_PRODUCTS = 5.0  # of fused attention, against two of its forward
 _ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "nvfp4": 0.5}
 LOW = ("fp8", "mxfp8", "nvfp4")
 """Precisions of products of layers alone; attention and what is wide stay in 16 bits."""
@@ -182,50 +182,6 @@ def _output_traffic(kernel: Kernel, element_bytes: float) -> float:
 MatmulModel = Annotated[TilesMatmul | CalculonMatmul, Field(discriminator="kind")]
 
 
-class AttentionKernel(Spec):
-    """Fractions of peak that one generation of fused attention reaches on long sequences."""
-
-    forward: Fraction
-    backward: Fraction
-    source: str = ""
-
-
-class AttentionModel(Spec):
-    """Fused attention: the generations of kernel known for the device, and the one that runs."""
-
-    kernel: str
-    kernels: dict[str, AttentionKernel]
-    rows: Count = 128
-    """Query rows that one multiprocessor works on; with fewer blocks than multiprocessors some stay idle."""
-
-    @model_validator(mode="after")
-    def _kernel_known(self) -> Self:
-        if self.kernel not in self.kernels:
-            raise InputError(
-                f"kernel {self.kernel!r} is none of the kernels described{did_you_mean(self.kernel, self.kernels)}; "
-                f"use {listed(self.kernels)}"
-            )
-        return self
-
-    def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
-        """Duration without the launch.  A recipe of fp8 or fp4 keeps attention in bf16, as Transformer Engine does.
-
-        Forward does two products (at most 4 m n k FLOP), backward five (over 4 m n k even under a causal mask).  Blocks
-        on the diagonal of a causal mask are computed whole: half of ``rows`` keys more for each query.
-        """
-        constants = self.kernels[self.kernel]
-        square = 4.0 * kernel.batch * kernel.m * kernel.n * kernel.k
-        forward = kernel.flops <= square
-        flops = kernel.flops
-        if flops < 0.75 * square * (1.0 if forward else _BACKWARD_PRODUCTS / 2):
-            flops *= 1.0 + self.rows / kernel.n
-        blocks = math.ceil(kernel.m / self.rows) * kernel.batch
-        efficiency = constants.forward if forward else constants.backward
-        efficiency *= min(blocks, device.multiprocessors - device.reserved) / device.multiprocessors
-        compute = flops / (device.peak_flops("bf16" if precision in LOW else precision) * efficiency)
-        return max(compute, kernel.bytes / (device.memory_bandwidth * device.memory_efficiency))
-
-
 class Device(Spec):
     """One GPU: what it computes, holds and moves, and how much of that kernels of a given size reach.
 
@@ -284,10 +240,13 @@ def kernel_seconds(device: Device, kernel: Kernel, *, precision: str) -> float:
     device.peak_flops(precision)  # the same complaint for every kind of kernel
     if kernel.kind == "memory":
         return memory_seconds(device, kernel.bytes / (device.by_row if kernel.by_row else 1.0))
-    work = device.matmul if kernel.kind == "matmul" else device.attention
-    if kernel.wide and precision in LOW:
-        precision = "bf16"
-    return device.launch + work.seconds(kernel, device, precision)
+    if precision in LOW and (kernel.wide or kernel.kind == "attention"):
+        precision = "bf16"  # a recipe of fp8 or fp4 keeps attention there, as Transformer Engine does by default
+    if kernel.kind == "matmul":
+        return device.launch + device.matmul.seconds(kernel, device, precision)
+    bandwidth = device.memory_bandwidth * device.memory_efficiency
+    room = AttentionRoom(device.peak_flops(precision), bandwidth, device.multiprocessors, device.reserved)
+    return device.launch + device.attention.seconds(kernel, room)
 
 
 def kernels_seconds(device: Device, kernels: Iterable[Kernel], *, precision: str) -> float:

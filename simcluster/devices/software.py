@@ -29,6 +29,7 @@ Probabilities = Literal["combine", "activation"]
 Selective = Literal["any-core", "unfused-core"]
 Gradients = Literal["averaged", "scaled", "checked"]
 Shards = Literal["in-place", "flat", "copied", "lists"]
+Ring = Literal["transformer-engine", "torch"]
 
 
 class Software(Spec):
@@ -60,7 +61,9 @@ class Software(Spec):
     ``lists`` of as many pieces as there are ranks, each of which costs the host ``piece``, with the GPU waiting
     (DeepSpeed of 2021, zero/partition_parameters.py: _allgather_param, _reduce_scatter_gradient, which PyTorch copies
     out of and into one buffer); after a full recompute all but the last of a layer's are gathered once more:
-    ``updates.sharded_copy_seconds``.
+    ``updates.sharded_copy_seconds``. ``ring``: whose program works on the pieces of an attention over cp, that of
+    ``transformer-engine`` (Megatron-Core, NeMo) or ``torch`` (torch.distributed.tensor.experimental): see
+    ``model.context``.
 
     Besides what it issues too late, the GPU is idle for ``gap`` more at each kernel than the device's ``launch``: small
     kernels around it that our list leaves out (casts, copies, sums of biases, states of random numbers), or a profiler;
@@ -85,6 +88,7 @@ class Software(Spec):
     optimizer: Literal["fused", "passes"] = "fused"
     gradients: Gradients = "averaged"
     shards: Shards = "in-place"
+    ring: Ring = "transformer-engine"
     source: str = ""
 
 
