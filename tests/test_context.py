@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -108,6 +109,54 @@ def test_pieces_read_every_key_once() -> None:
     assert sum(piece.flops for piece in pieces) == core.flops
 
 
+@pytest.mark.parametrize("cp", [2, 4, 8])
+@pytest.mark.parametrize("by", ["ring", "all_gather"])
+def test_contiguous_shares_wait_for_the_last_rank(cp: int, by: str) -> None:
+    """Of cp^2 squares on and under the diagonal it has one half and cp - 1 whole: (2 cp - 1) / cp of the mean."""
+    shape = RankShape(micro_batch=3, cp=cp, cp_comm=by)  # type: ignore[arg-type]
+    even, uneven = context_of(MODEL, shape), context_of(MODEL, replace(shape, cp_shares="contiguous"))
+    assert even is not None
+    assert uneven is not None
+    core = Kernel("attention", "attention", 4e9 * cp, 1e9, 128 // cp, 128, 64, 24)
+    work = [sum(kernel.flops for piece in each.pieces(core) for kernel in piece) for each in (even, uneven)]
+    assert work == pytest.approx([core.flops, core.flops * (2 * cp - 1) / cp], rel=1e-12)
+
+
+@pytest.mark.parametrize("by", ["ring", "all_gather"])
+def test_pytorchs_ring(by: str) -> None:
+    """Keys and values of every query head, gathered or handed on; their gradients hop by hop and home, in fp32."""
+    tokens = 3 * 128 // 4
+    handed = 2 * 2 * tokens * 512
+    mine = passes(4, by, ring="torch", kernels="compiled")
+    gathered = {"all_gather": 4 * handed} if by == "all_gather" else {}
+    keys = {} if gathered else {"send_recv": 3 * handed}
+    assert moved(mine.forward(LAYER)) == gathered | keys
+    assert moved(mine.backward(LAYER)) == gathered | {"send_recv": keys.get("send_recv", 0) + 4 * 2 * handed}
+    assert not any(op.lane == "cp" for op in mine.backward(LAYER).ops)  # a traced graph waits where it asks
+    eager = passes(4, by, ring="torch", kernels="eager").backward(LAYER)
+    assert moved(eager) == moved(mine.backward(LAYER))
+    assert any(op.lane == "cp" for op in eager.ops)
+
+
+def test_each_piece_of_a_backward_has_passes_of_its_own() -> None:
+    """Before and behind a flash kernel: all queries for the diagonal piece, three quarters on average for others."""
+    timer = {"attention_row_sums": 0.0, "attention_query_grad": 0.0}
+
+    def noted(kernels: Sequence[Kernel]) -> float:
+        for kernel in kernels:
+            if kernel.name in timer:
+                timer[kernel.name] += kernel.bytes
+        return 0.0
+
+    found = []
+    for cp in (1, 4):
+        timer.update(dict.fromkeys(timer, 0.0))
+        Passes(MODEL, RankShape(micro_batch=3, cp=cp), noted, overlap_tensor=False).backward(LAYER)
+        found.append(dict(timer))
+    for name in timer:
+        assert found[1][name] == pytest.approx(found[0][name] / 4 * (1 + 3 * 0.75), rel=1e-12)
+
+
 # --- scenarios --------------------------------------------------------------------------------------------------------
 
 TINY = {
@@ -116,9 +165,16 @@ TINY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("by", WAYS)
-def test_folded_is_unfolded_to_the_bit(by: str) -> None:
-    scenario = load("tiny_3d", {**TINY, "parallel.cp_comm": by})
+@pytest.mark.parametrize(
+    ("by", "more"),
+    [
+        *((way, {}) for way in WAYS),
+        ("ring", {"parallel.cp_shares": "contiguous"}),
+        ("all_gather", {"software": "torchtitan"}),
+    ],
+)
+def test_folded_is_unfolded_to_the_bit(by: str, more: dict[str, str]) -> None:
+    scenario = load("tiny_3d", {**TINY, "parallel.cp_comm": by, **more})
     folded, unfolded = simulate(scenario), simulate(scenario, folded=False)
     assert folded.step_time == unfolded.step_time
     for rank in range(16):
@@ -152,6 +208,7 @@ def test_it_divides_activations() -> None:
         ({"parallel.cp": 4, "gpus": 32, "cluster.nodes": 16, "model.heads": 4, "model.kv_heads": 4,
           "parallel.cp_comm": "all_to_all"}, ["heads", "ring"]),
         ({"parallel.cp_comm": "rings"}, ["parallel.cp_comm", "ring"]),
+        ({"parallel.cp": 1, "gpus": 8, "parallel.cp_shares": "contiguous"}, ["cp_shares", "leave cp_shares out"]),
     ],
 )  # fmt: skip
 def test_what_does_not_go_says_why(changes: dict[str, object], words: list[str]) -> None:

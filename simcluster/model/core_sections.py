@@ -22,7 +22,7 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     Back, a kernel before it sums O dO over rows and clears an fp32 dQ, to which blocks of keys add, and one behind it
     casts that to 16 bits (flash-attn: flash_bwd_preprocess_kernel.h and dq_accum, in all generations).
     Dropout inside it draws its mask again from the seed, so no mask is stored.  With cp the rank's queries meet the
-    keys of the whole sequence, in balanced (zig-zag) shares; or it has heads of whole sequences (``context``).
+    keys of the whole sequence; or it has heads of whole sequences (``context``).
     """
     m, n, batch = local.rows, local.columns, shape.micro_batch * local.heads
     k = (local.head_dim + local.value_dim) // 2  # of both products
@@ -35,11 +35,17 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     forward = Kernel("attention", "attention", flops, queries + keys + statistics, m, n, k, batch)
     size = 2 * (queries + keys) + statistics
     back = Kernel("attention_input_grad", "attention", _FLASH_BACKWARD * flops, size, m, n, k, batch)
-    wide = FP32_BYTES * local.tokens * local.query
-    before = memory("attention_row_sums", 2 * queries + wide + statistics)
-    behind = memory("attention_query_grad", queries + wide)
+    before, behind = backward_passes(shape, local)
     again = (forward,) if shape.core_again else ()
     return Section(forward=(forward,), recompute=again, input_grad=(before, back, behind))
+
+
+def backward_passes(shape: RankShape, local: LocalSizes) -> tuple[Kernel, Kernel]:
+    """What goes before and behind a flash kernel's backward: sums of O dO and a cleared fp32 dQ; that in 16 bits."""
+    queries = shape.element_bytes * local.tokens * (local.query + local.output)
+    wide, statistics = FP32_BYTES * local.tokens * local.query, FP32_BYTES * local.tokens * local.heads
+    before = memory("attention_row_sums", 2 * queries + wide + statistics)
+    return before, memory("attention_query_grad", queries + wide)
 
 
 def unfused_core(shape: RankShape, local: LocalSizes) -> Section:

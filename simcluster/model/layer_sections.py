@@ -24,6 +24,8 @@ ActivationInput = Literal["16-bit", "fp8"]
 Kernels = Literal["fused", "compiled", "eager"]
 Accumulate = Literal["fused", "separate"]
 ContextExchange = Literal["ring", "all_gather", "all_to_all"]
+ContextShares = Literal["zigzag", "contiguous"]
+Ring = Literal["transformer-engine", "torch"]
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 MASK_BYTES = 1.0  # a dropout mask is one byte an element
@@ -34,7 +36,8 @@ class RankShape:
     """What decides the shapes of one rank's kernels besides the model.
 
     ``ep`` ranks share the experts of a mixture, each split over ``etp`` (0: as many as tp). ``cp_comm`` is how the
-    ranks that share a sequence bring queries and keys together (``context``). ``attention``: "fused" is a flash kernel,
+    ranks that share a sequence bring queries and keys together, ``cp_shares`` which tokens each has, and ``ring`` whose
+    program works on pieces (``context``). ``attention``: "fused" is a flash kernel,
     "unfused" the separate products and softmax before it.  ``recompute`` is done in the layers whose number divides by
     ``recompute_every``, a selective one of the ``modules``; a full one that ``stops_early`` is over when it has all
     that backward reads, a selective one may leave a fused core alone (``keeps_fused_core``).  ``probabilities`` of the
@@ -52,6 +55,8 @@ class RankShape:
     tp: int = 1
     cp: int = 1
     cp_comm: ContextExchange = "ring"
+    cp_shares: ContextShares = "zigzag"
+    ring: Ring = "transformer-engine"
     ep: int = 1
     etp: int = 0
     sequence_parallel: bool = False

@@ -61,6 +61,8 @@ def shape_of(scenario: Scenario) -> RankShape:
         tp=parallel.tp,
         cp=parallel.cp,
         cp_comm=parallel.cp_comm,
+        cp_shares=parallel.cp_shares,
+        ring=software.ring if software else "transformer-engine",
         ep=parallel.ep,
         etp=parallel.etp or 0,
         sequence_parallel=parallel.sequence_parallel,

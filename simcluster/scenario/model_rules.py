@@ -79,13 +79,17 @@ def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
         if parallel.cp_comm != "ring":
             what = f"{parallel.cp_comm} is how cp ranks share a sequence, and parallel.cp is 1"
             yield ("parallel", "cp_comm"), f"{what}; set cp to 2 or more, or leave cp_comm out"
+        if parallel.cp_shares != "zigzag":
+            what = "contiguous tokens are what cp ranks have of a sequence, and parallel.cp is 1"
+            yield ("parallel", "cp_shares"), f"{what}; set cp to 2 or more, or leave cp_shares out"
         return
     if scenario.training.attention == "unfused":
         what = f"cp {cp} works on attention in pieces, which only a fused kernel gives; training.attention is unfused"
         yield ("training", "attention"), f"{what}; set it to fused, or cp to 1"
-    shares = 2 * cp if model.causal else cp  # zig-zag: a rank has one of the first and one of the last
+    zigzag = model.causal and parallel.cp_shares == "zigzag"
+    shares = 2 * cp if zigzag else cp  # zig-zag: a rank has one of the first and one of the last
     if length % shares:
-        fix = listed(near_divisors(length // 2 if model.causal else length, cp))
+        fix = listed(near_divisors(length // 2 if zigzag else length, cp))
         what = f"cp {cp} cuts model.sequence_length {length} in {shares} equal pieces, and that does not go"
         yield where, f"{what}; use cp {fix}"
     elif parallel.sequence_parallel and length // cp % tp:

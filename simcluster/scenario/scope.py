@@ -95,7 +95,7 @@ EVERYWHERE = paths(
     model: tied_embeddings norm position bias causal vocab_multiple position_rows qk_norm layer_norms embedding_norm
     model: parallel_residual attention_window full_attention_every attention_sinks
     model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
-    parallel: tp pp dp cp_comm ep etp sequence_parallel order
+    parallel: tp pp dp cp_comm cp_shares ep etp sequence_parallel order
     pipeline: chunks scatter_gather
     training: global_batch micro_batch precision recompute recompute_every optimizer attention dropout memory_recipe
     training: recompute_modules
@@ -104,7 +104,7 @@ EVERYWHERE = paths(
     overlap: tensor tensor_pieces pipeline experts bucket_size interference
     fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
     software: name kernel collective microbatch gap late loss piece kernels checkpoint accumulate optimizer gradients
-    software: shards selective probabilities source
+    software: shards selective probabilities ring source
     collectives: all_reduce reduce_scatter all_gather nccl
     measured: step_time tokens_per_s source changed
     """

@@ -54,6 +54,8 @@ class Parallel(Spec):
     the ZeRO stage (arXiv:1910.02054).  ``order`` lists the axes from the fastest-varying rank digit to the slowest.
     ``cp`` ranks share every sequence, and ``cp_comm`` is how its queries meet keys and values of other ranks: handed
     round a ``ring`` beside the attention in pieces, gathered before it, or traded for heads by ``all_to_all``.
+    ``cp_shares``: a rank has a ``zigzag`` of the sequence, a piece from its front and one from its back, or
+    ``contiguous`` tokens, of which under a causal mask the last rank's are the most work, for which all wait.
     ``ep`` ranks of dp x cp share the experts of a mixture, each split over the tp ranks as other matrices are; with
     ``etp: 1`` experts are whole, and the ep ranks are of dp x cp x tp (Megatron-LM's expert-tensor-parallel-size).
     """
@@ -63,6 +65,7 @@ class Parallel(Spec):
     dp: Count = 0
     cp: Count = 1
     cp_comm: Literal["ring", "all_gather", "all_to_all"] = "ring"
+    cp_shares: Literal["zigzag", "contiguous"] = "zigzag"
     ep: Count = 1
     etp: Count | None = None
     sequence_parallel: StrictBool = False

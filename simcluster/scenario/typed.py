@@ -77,6 +77,7 @@ class ParallelSection(TypedDict, total=False):
     dp: int
     cp: int
     cp_comm: Literal["ring", "all_gather", "all_to_all"]
+    cp_shares: Literal["zigzag", "contiguous"]
     ep: int
     etp: int
     sequence_parallel: bool
