@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.faults.words import all_in_words
+from simcluster.results.attention import attention_reached
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.data import data_in_words
@@ -105,6 +106,12 @@ def _answer(result: Result) -> list[str]:
     lines.append(
         f"  MFU          {result.mfu:.1%}   (HFU {result.hfu:.1%}; no recompute in MFU, causal attention at one half)"
     )
+    if (reached := attention_reached(result.scenario)) is not None:
+        parts = f"{reached.forward / reached.peak:.0%} and {reached.backward / reached.peak:.0%} of peak"
+        lines.append(
+            f"  attention    {reached.forward / 1e12:.0f} TFLOP/s forward, {reached.backward / 1e12:.0f} backward   "
+            f"({reached.kernel}, with the passes around it: {parts})"
+        )
     if measured is not None:
         lines.append(
             f"  measured     MFU {measured.mfu:.1%}   (HFU {measured.hfu:.1%}); {measured.tokens_per_s:,.0f} tokens/s"

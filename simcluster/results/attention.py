@@ -1,0 +1,52 @@
+"""What fused attention reaches in a job: FLOP/s of its kernels with the passes around them, by the device's times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from simcluster.devices.device import kernels_seconds
+from simcluster.model.context import context_of
+from simcluster.model.kernels import Kernel
+from simcluster.model.layers import attention_block
+from simcluster.scenario.memory_plan import shape_of
+
+if TYPE_CHECKING:
+    from simcluster.scenario.scenario import Scenario
+
+_AROUND = ("attention", "attention_row_sums", "attention_query_grad")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionReached:
+    """FLOP/s of one layer's core attention on a GPU, of ``peak`` in the precision that it is done in.
+
+    FLOP under a causal mask are those of one half of the square; backward counts five products, as a flash kernel does.
+    """
+
+    kernel: str
+    forward: float
+    backward: float
+    peak: float
+
+
+def attention_reached(scenario: Scenario) -> AttentionReached | None:
+    """Of a scenario's job; None where attention is not fused, or a model has none."""
+    shape, device = shape_of(scenario), scenario.cluster.device
+    if shape.attention != "fused":
+        return None
+    body = attention_block(scenario.model, shape).body
+    context = context_of(scenario.model, shape)
+    precision = scenario.training.precision.removesuffix("-mixed")
+    precision = "bf16" if precision == "fp8" else precision
+
+    def rate(kernels: Sequence[Kernel]) -> float:
+        core = next(kernel for kernel in kernels if kernel.kind == "attention")
+        found = [kernel for kernel in kernels if kernel is not core and kernel.name in _AROUND]
+        pieces = context.pieces(core) if context else [(core,)]
+        return core.flops / kernels_seconds(device, [*found, *chain.from_iterable(pieces)], precision=precision)
+
+    forward, backward = rate(body.forward), rate(body.input_grad)
+    return AttentionReached(device.attention.kernel, forward, backward, device.peak_flops(precision))
