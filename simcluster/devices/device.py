@@ -91,8 +91,9 @@ class TilesMatmul(Spec):
     product slow, efficiency k / (k + k0) with k0 in proportion to the bytes moved for an output element: 2 for a 16-bit
     result, 8 when it is added to an fp32 gradient.
 
-    ``misaligned``: the share of these rates where rows do not begin at multiples of 16 B (a side of the product is no
+    ``misaligned``: the share of these rates where rows in memory do not begin at multiples of 16 B (a width is no
     multiple of 8 elements of 16 bits: a vocabulary of 50,257), which takes kernels that load element by element.
+    How many rows an operand has is free (``_misaligned``).
     """
 
     kind: Literal["tiles"]
@@ -110,7 +111,7 @@ class TilesMatmul(Spec):
     def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
         """Duration of a product without its launch."""
         peak, bandwidth = device.peak_flops(precision), device.memory_bandwidth * device.memory_efficiency
-        if _misaligned(kernel, _ELEMENT_BYTES[precision]):
+        if _misaligned(kernel, precision):
             peak *= self.misaligned
         power, share = self.power, self.sustained
         if precision in LOW:
@@ -165,12 +166,16 @@ def _reuse(rows: int, columns: int) -> float:
     return rows * columns / (rows + columns)
 
 
-def _misaligned(kernel: Kernel, element_bytes: float) -> bool:
-    """Does a row of an operand or of the result end beside a boundary of 16 B?"""
-    aligned = _ALIGNED_BYTES
-    return bool(
-        kernel.m * element_bytes % aligned or kernel.n * element_bytes % aligned or kernel.k * element_bytes % aligned
-    )
+def _misaligned(kernel: Kernel, precision: str) -> bool:
+    """Does a row of an operand or of the result begin beside a boundary of 16 B?
+
+    Rows of (m x k)(k x n) as frameworks keep it are k, n and n elements long, so m, the tokens of a layer, is free; a
+    weight gradient reads its first operand ``turned``, in rows of m, and there k is free.  In fp8 and fp4 they are turned
+    beforehand, so that both are read in rows of k.  cuBLAS, "Tensor Core Usage": leading dimensions; its m, n, k and
+    layouts TN, NN, NT are those of transformer_engine/common/gemm/cublaslt_gemm.cu.
+    """
+    rows = (kernel.m if kernel.turned and precision not in LOW else kernel.k, kernel.n)
+    return any(row * _ELEMENT_BYTES[precision] % _ALIGNED_BYTES for row in rows)
 
 
 def _output_traffic(kernel: Kernel, element_bytes: float) -> float:

@@ -19,6 +19,7 @@ class Kernel:
     ``flops`` and ``bytes`` are what the hardware does (FLOP executed; bytes read and written in device memory).
     A matmul is ``batch`` products (m x k)(k x n); a fused attention kernel keeps m = query rows, n = key rows, k = head
     size, batch = sequences x heads; a memory kernel has no shape.
+    ``turned``: the first operand lies in memory with its m side along rows (a weight gradient's, X^T of X as it is kept).
     ``by_row``: a memory kernel over the square of an unfused attention, such as softmax with its rows and exponentials
     or dropout with its random numbers, which does not keep up with memory.
     """
@@ -31,6 +32,7 @@ class Kernel:
     n: int = 0
     k: int = 0
     batch: int = 1
+    turned: bool = False
     by_row: bool = False
     wide: bool = False  # done in 16 bits where products are in fp8: the LM head
     beside: int = 1  # one of so many equal products on several streams, which share waves of multiprocessors

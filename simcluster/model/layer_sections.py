@@ -221,7 +221,7 @@ def linear(name: str, shape: RankShape, tokens: int, width_in: int, width_out: i
     size = e * tokens * (width_in + width_out) + written
     flops = 2.0 * tokens * weights
     weight_grad: tuple[Kernel, ...] = (
-        Kernel(f"{name}_weight_grad", "matmul", flops, size, width_in, width_out, tokens),
+        Kernel(f"{name}_weight_grad", "matmul", flops, size, width_in, width_out, tokens, turned=True),
     )
     if apart:  # reads what the product wrote, adds it to the main gradient
         weight_grad += (memory(f"{name}_weight_grad_accumulate", e * weights + shape.gradient_bytes(weights)),)
