@@ -47,6 +47,7 @@ Fraction = Annotated[float, Field(strict=True, gt=0, le=1)]
 Count = Annotated[int, Field(strict=True, gt=0)]
 
 _ALIGNED_BYTES = 16  # NVIDIA, "Matrix Multiplication Background": efficient where dimensions are multiples of 16 B
+_BLOCKS = 8  # of 256 threads, which a multiprocessor holds at once, all generations: 2,048 threads
 _ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "nvfp4": 0.5}
 LOW = ("fp8", "mxfp8", "nvfp4")
 """Precisions of products of layers alone; attention and what is wide stay in 16 bits."""
@@ -87,6 +88,9 @@ class TilesMatmul(Spec):
     tile reads its operands more often for each FLOP, and its rate falls with that reuse, tm tn / (tm + tn).  The
     product takes the best of ``tiles``.
 
+    Products of experts that are launched one by one on ``streams`` are short, a wave or two of some 20 us each, and
+    what limits power does so over many of them: what idle multiprocessors leave is no one's, and waves count for both.
+
     ``epilogue``: the share of the output's traffic that is not hidden behind the product.  It is what makes a shallow
     product slow, efficiency k / (k + k0) with k0 in proportion to the bytes moved for an output element: 2 for a 16-bit
     result, 8 when it is added to an fp32 gradient.
@@ -122,13 +126,15 @@ class TilesMatmul(Spec):
         m, n, k, batch, beside, clock = kernel.m, kernel.n, kernel.k, kernel.batch, kernel.beside, self.clock
         unused = 1.0 - 1.0 / self.power_exponent
         multiprocessors, there = device.multiprocessors, device.multiprocessors - device.reserved
+        together = min(kernel.streams, batch) or batch  # products of the batch that share waves
         product = math.inf
         for (rows, columns), reuse in zip(self.tiles, reuses, strict=True):
-            tiles = math.ceil(m / rows) * math.ceil(n / columns) * batch
-            tile_flops = 2.0 * rows * columns * k * best_reuse / reuse
+            tiles = math.ceil(m / rows) * math.ceil(n / columns) * together
+            tile_flops = 2.0 * rows * columns * k * best_reuse / reuse * (batch / together)
             waves = math.ceil(tiles * beside / there) / beside
             idle = waves * multiprocessors / tiles  # 1 / u
-            sustained = tiles * tile_flops / reached * idle**unused
+            counted = tiles * (idle if kernel.streams else idle**unused)
+            sustained = counted * tile_flops / reached
             clocked = waves * multiprocessors * tile_flops / clock
             product = min(product, max(sustained, clocked) / peak)
         exposed = self.epilogue * _output_traffic(kernel, _ELEMENT_BYTES[precision])
@@ -244,14 +250,17 @@ def kernel_seconds(device: Device, kernel: Kernel, *, precision: str) -> float:
     """
     device.peak_flops(precision)  # the same complaint for every kind of kernel
     if kernel.kind == "memory":
-        return memory_seconds(device, kernel.bytes / (device.by_row if kernel.by_row else 1.0))
+        size = kernel.bytes / (device.by_row if kernel.by_row else 1.0)
+        together = _BLOCKS * (device.multiprocessors - device.reserved)
+        return memory_seconds(device, size, kernel.launches, kernel.passes * math.ceil(kernel.rows / together))
     if precision in LOW and (kernel.wide or kernel.kind == "attention"):
         precision = "bf16"  # a recipe of fp8 or fp4 keeps attention there, as Transformer Engine does by default
+    begins = math.ceil(kernel.launches / max(kernel.streams, 1)) * device.launch  # one behind the other
     if kernel.kind == "matmul":
-        return device.launch + device.matmul.seconds(kernel, device, precision)
+        return begins + device.matmul.seconds(kernel, device, precision)
     bandwidth = device.memory_bandwidth * device.memory_efficiency
     room = AttentionRoom(device.peak_flops(precision), bandwidth, device.multiprocessors, device.reserved)
-    return device.launch + device.attention.seconds(kernel, room)
+    return begins + device.attention.seconds(kernel, room)
 
 
 def kernels_seconds(device: Device, kernels: Iterable[Kernel], *, precision: str) -> float:
@@ -259,11 +268,15 @@ def kernels_seconds(device: Device, kernels: Iterable[Kernel], *, precision: str
     return math.fsum(kernel_seconds(device, kernel, precision=precision) for kernel in kernels)
 
 
-def memory_seconds(device: Device, size: float) -> float:
-    """One kernel that moves ``size`` bytes between device memory and the multiprocessors and does little else."""
+def memory_seconds(device: Device, size: float, launches: int = 1, passes: int = 0) -> float:
+    """Kernels that move ``size`` bytes between device memory and the multiprocessors and do little else.
+
+    Each of the ``launches`` waits for memory once, and so does each of ``passes`` that read again.
+    """
     if size <= 0:
-        return device.launch
-    return device.launch + (size + device.memory_half_size) / (device.memory_bandwidth * device.memory_efficiency)
+        return launches * device.launch
+    size += (launches + passes) * device.memory_half_size
+    return launches * device.launch + size / (device.memory_bandwidth * device.memory_efficiency)
 
 
 # --- documents ------------------------------------------------------------------------------------------------------

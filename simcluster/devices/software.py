@@ -21,6 +21,7 @@ from simcluster.base.units import Seconds
 from simcluster.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import Spec
+from simcluster.model.mixture import ExpertKernels
 
 IDEAL = "ideal"
 """Software that costs nothing: everything is issued in time."""
@@ -63,13 +64,15 @@ class Software(Spec):
     out of and into one buffer); after a full recompute all but the last of a layer's are gathered once more:
     ``updates.sharded_copy_seconds``. ``ring``: whose program works on the pieces of an attention over cp, that of
     ``transformer-engine`` (Megatron-Core, NeMo) or ``torch`` (torch.distributed.tensor.experimental): see
-    ``model.context``.
+    ``model.context``. ``experts``: which kernels a mixture has (``model.mixture.ExpertKernels``).
 
     Besides what it issues too late, the GPU is idle for ``gap`` more at each kernel than the device's ``launch``: small
     kernels around it that our list leaves out (casts, copies, sums of biases, states of random numbers), or a profiler;
     for ``loss`` behind the loss of a microbatch, which the host averages, scales and looks at before it goes on; for
-    ``late`` x ``latest_of(tp)`` at each collective over tp that computation waits for: how far the
-    members of a group are apart when they get there, as a standard deviation.
+    ``late`` x ``latest_of(tp)`` at each collective over tp that computation waits for: how far the members of a group
+    are apart when they get there, as a standard deviation; and for ``sync`` where the host has waited for what the GPU
+    counted, the rows for every expert, once in the forward of each mixture (Megatron-Core's dispatcher without
+    capacity: a copy to the host, a synchronisation, and the next launch).  From there on it is not ahead.
     """
 
     name: str = "inline"
@@ -80,6 +83,7 @@ class Software(Spec):
     late: Seconds = 0.0
     loss: Seconds = 0.0
     piece: Seconds = 0.0
+    sync: Seconds = 0.0
     kernels: Literal["fused", "compiled", "eager"] = "fused"
     checkpoint: Literal["whole", "early-stop"] = "whole"
     selective: Selective = "any-core"
@@ -89,6 +93,7 @@ class Software(Spec):
     gradients: Gradients = "averaged"
     shards: Shards = "in-place"
     ring: Ring = "transformer-engine"
+    experts: ExpertKernels = ExpertKernels()
     source: str = ""
 
 
@@ -128,7 +133,11 @@ def _named(value: object) -> object:
         base = value["base"]
         load_software(base)  # complains
         under = {key: of_it for key, of_it in presets("software.yaml").get(base, {}).items() if key != "source"}
-        return {**under, **{key: own for key, own in value.items() if key != "base"}}
+        found = {**under, **{key: own for key, own in value.items() if key != "base"}}
+        own = found.get("experts")
+        if isinstance(own, Mapping):
+            found["experts"] = {**under.get("experts", {}), **own}
+        return found
     return value
 
 

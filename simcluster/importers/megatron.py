@@ -19,6 +19,7 @@ from simcluster.importers.megatron_sections import (
     add_experts,
     add_latent_attention,
     attention_of,
+    expert_kernels,
     overlaps_experts,
     require_adam,
     training_of,
@@ -196,7 +197,8 @@ def _software(run: Options) -> dict[str, Any]:
         run.assumed.append(
             "the router's probabilities weigh in the experts' activation, as Megatron-Core's from 0.12 on"
         )
-    return software
+    experts = expert_kernels(run)
+    return software | ({"experts": experts} if experts else {})
 
 
 def _overlap(

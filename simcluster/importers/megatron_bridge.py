@@ -227,7 +227,7 @@ def _model_options(section: Mapping[str, Any]) -> Words:
             options["kv-channels"] = (str(model.head_dim),)
     if model.moe:
         options |= _of(model.moe, _FIELDS["moe"])
-        flags.append("moe-grouped-gemm")
+        flags += ["moe-grouped-gemm", "moe-permute-fusion"]  # its recipes turn both on
         flags += ["moe-router-enable-expert-bias"] * (model.moe.router_bias and not model.bias)
         dense = model.moe.first_dense_layers
         if dense:

@@ -41,14 +41,53 @@ def add_experts(run: Options, model: dict[str, Any]) -> None:
         del model["ffn_hidden_size"]
     if run.flag("moe-router-enable-expert-bias") or model["bias"] is True:  # TopKRouter has one with linear biases
         moe["router_bias"] = True
-    model["moe"] = moe | where
+    model["moe"] = moe | where | ({} if deepspeed else _balance(run))
     if deepspeed:
         return
-    if not run.flag("moe-grouped-gemm", "moe-use-legacy-grouped-gemm"):
-        run.assumed.append("the experts of a rank are one grouped product, though moe-grouped-gemm is not given")
     dispatcher = run.get("moe-token-dispatcher-type") or "allgather"
     if dispatcher != "alltoall":
         run.assumed.append(f"tokens travel to experts by all-to-all, though moe-token-dispatcher-type is {dispatcher}")
+
+
+def _balance(run: Options) -> dict[str, Any]:
+    """What is done about experts that too many tokens choose: a capacity, padding to it, a loss."""
+    found: dict[str, Any] = {}
+    capacity = max([0.0, *_numbers(run, "moe-expert-capacity-factor")])
+    if capacity:  # a negative one is none, in TransformerConfig
+        found["capacity_factor"] = capacity
+    if run.flag("moe-pad-expert-input-to-capacity"):
+        if not capacity:
+            raise run.error("moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0")
+        found["pad_to_capacity"] = True
+    by_loss = (run.get("moe-router-load-balancing-type") or "aux_loss") not in ("none", "sinkhorn")
+    if by_loss and any(_numbers(run, "moe-aux-loss-coeff")):
+        found["aux_loss"] = True
+    return found
+
+
+def _numbers(run: Options, name: str) -> list[float]:
+    try:
+        return [float(word) for word in (run.get(name) or "").split()]
+    except ValueError:
+        raise run.error(name, f"{str(run.get(name))[:40]!r} is not a number; give one, as in 1.0") from None
+
+
+def expert_kernels(run: Options) -> dict[str, str]:
+    """``software.experts`` where the options differ from its defaults; Megatron-LM's own are all off."""
+    if run.get("num-experts") is None or run.flag("deepspeed"):
+        return {}
+    found = {}
+    if run.flag("moe-router-fusion"):
+        found["router"] = "fused"
+    if not run.flag("moe-permute-fusion"):
+        found["permute"] = "steps"
+    if run.flag("moe-use-legacy-grouped-gemm"):
+        found["products"] = "grouped"
+    elif not run.flag("moe-grouped-gemm"):
+        found["products"] = "sequential"
+    if run.flag("moe-router-padding-for-fp8", "moe-router-padding-for-quantization"):
+        found["padding"] = "routing"
+    return found
 
 
 def overlaps_batches(run: Options) -> bool:

@@ -61,14 +61,17 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
         drop = dropout("probabilities_dropout", shape, square).each(by_row)
     scores = Section(
         forward=(matmul("scores", m, n, k, e, batch),),
-        input_grad=(matmul("scores_query_grad", m, k, n, e, batch), matmul("scores_key_grad", n, k, m, e, batch)),
+        input_grad=(
+            matmul("scores_query_grad", m, k, n, e, batch),
+            replace(matmul("scores_key_grad", n, k, m, e, batch), turned=True),
+        ),
     )
     softmax = _softmax(shape, square, fused=has_fused_softmax(shape, batch, n))
     context = Section(
         forward=(matmul("context", m, v, n, e, batch),),
         input_grad=(
             matmul("context_probabilities_grad", m, n, v, e, batch),
-            matmul("context_value_grad", n, v, m, e, batch),
+            replace(matmul("context_value_grad", n, v, m, e, batch), turned=True),
         ),
     )
     core = join((scores, softmax, drop, context), "none")

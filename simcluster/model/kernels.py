@@ -16,12 +16,15 @@ KernelKind = Literal["matmul", "attention", "memory"]
 class Kernel:
     """One launch on one GPU.
 
-    ``flops`` and ``bytes`` are what the hardware does (FLOP executed; bytes read and written in device memory).
-    A matmul is ``batch`` products (m x k)(k x n); a fused attention kernel keeps m = query rows, n = key rows, k = head
-    size, batch = sequences x heads; a memory kernel has no shape.
-    ``turned``: the first operand lies in memory with its m side along rows (a weight gradient's, X^T of X as it is kept).
-    ``by_row``: a memory kernel over the square of an unfused attention, such as softmax with its rows and exponentials
-    or dropout with its random numbers, which does not keep up with memory.
+    ``flops`` and ``bytes`` are what the hardware does (FLOP executed; bytes read and written in device memory). A
+    matmul is ``batch`` products (m x k)(k x n); a fused attention kernel keeps m = query rows, n = key rows, k = head
+    size, batch = sequences x heads; a memory kernel has no shape. ``turned``: the first operand lies in memory with its
+    m side along rows (a weight gradient's, X^T of X as it is kept). ``launches``: so many kernels together, of these
+    bytes and FLOP in all; ``passes``: dependent readings of a memory kernel besides the first, by a block of threads
+    for each of its ``rows``, each of which waits for memory once more.  ``streams``: the products of a batch are
+    launches of their own, on so many streams; 0, one launch for all. ``by_row``: a memory kernel over the square of an
+    unfused attention, such as softmax with its rows and exponentials or dropout with its random numbers, which does not
+    keep up with memory.
     """
 
     name: str
@@ -33,6 +36,10 @@ class Kernel:
     k: int = 0
     batch: int = 1
     turned: bool = False
+    launches: int = 1
+    passes: int = 0
+    rows: int = 0
+    streams: int = 0
     by_row: bool = False
     wide: bool = False  # done in 16 bits where products are in fp8: the LM head
     beside: int = 1  # one of so many equal products on several streams, which share waves of multiprocessors

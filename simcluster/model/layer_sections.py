@@ -13,6 +13,7 @@ from typing import Literal
 
 from simcluster.base.errors import InputError
 from simcluster.model.kernels import Kernel, Section
+from simcluster.model.mixture import ExpertKernels
 from simcluster.model.recomputed import RecomputeModule
 from simcluster.model.shards import tensor_shard
 from simcluster.model.transformer import Model, Recompute
@@ -28,6 +29,7 @@ ContextShares = Literal["zigzag", "contiguous"]
 Ring = Literal["transformer-engine", "torch"]
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
+_EXPERT_KERNELS = ExpertKernels()
 MASK_BYTES = 1.0  # a dropout mask is one byte an element
 
 
@@ -43,12 +45,13 @@ class RankShape:
     that backward reads, a selective one may leave a fused core alone (``keeps_fused_core``).  ``probabilities`` of the
     router weigh what experts give when it is back (``combine``), or the experts' ``activation`` function does.
     ``activation_input``: what activation functions read is kept in 16 bits or in fp8.  ``kernels`` says who made those
-    that device memory limits (``software.Software``). ``fp8``: products of layers read operands of ``cast_bytes`` an
-    element, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32", of all ranks of tp where they are
-    "gathered", or writes their gradient over them, "in-place".  ``temporaries``: count what lives inside a layer's
-    backward. ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an element of the
-    main gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``. ``accumulate``:
-    the product of W adds by itself, or a "separate" kernel adds what it wrote.
+    that device memory limits (``software.Software``), ``experts`` which those of a mixture are. ``fp8``: products of
+    layers read operands of ``cast_bytes`` an element, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32",
+    of all ranks of tp where they are "gathered", or writes their gradient over them, "in-place".  ``temporaries``:
+    count what lives inside a layer's backward. ``element_bytes``: size of activations and weights.
+    ``grad_accumulate_bytes``: size of an element of the main gradient that W adds to (read and written); 0 if W only
+    writes a gradient of ``element_bytes``. ``accumulate``: the product of W adds by itself, or a "separate" kernel adds
+    what it wrote.
     """
 
     micro_batch: int
@@ -73,6 +76,7 @@ class RankShape:
     accumulate: Accumulate = "fused"
     stops_early: bool = False
     keeps_fused_core: bool = False
+    experts: ExpertKernels = _EXPERT_KERNELS
     fp8: bool = False
     cast_bytes: float = 1.0
     element_bytes: float = 2.0

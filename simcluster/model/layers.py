@@ -81,7 +81,7 @@ def latent_attention(model: Model, shape: RankShape, mla: Mla) -> Block:
     local = local_sizes(model, shape)
     heads, e = local.heads, shape.element_bytes
     core = fused_core(model, shape, local) if shape.attention == "fused" else unfused_core(shape, local)
-    down = linear("latent_down", shape, local.edge_tokens, local.hidden, mla.down, bias=False)
+    down = _narrowed(shape, local, mla)
     narrow = replace(local, hidden=mla.kv_lora_rank + (mla.q_lora_rank or 0))
     low = mla.q_lora_rank or local.hidden
     queries = linear("latent_query", shape, local.tokens, low, heads * mla.qk_head_dim, bias=False)
@@ -96,7 +96,22 @@ def latent_attention(model: Model, shape: RankShape, mla: Mla) -> Block:
     before = again(block.entry, when=shape.reruns("layernorm"))
     inner = again(norm("latent_norm", shape, narrow, residual=False), when=heads_again)
     gathered = mla.kv_lora_rank + mla.qk_rope_head_dim + low
-    return replace(block, entry=join((before, down, inner), shape.recompute), gathered=gathered)
+    return replace(block, entry=join((before, *down, inner), shape.recompute), gathered=gathered)
+
+
+def _narrowed(shape: RankShape, local: LocalSizes, mla: Mla) -> tuple[Section, ...]:
+    """The products that make a token's narrow vectors: one for keys and values with the part that is turned, one for
+    queries; back, the gradients of what both read are added up."""
+
+    def product(name: str, width: int) -> Section:
+        return linear(name, shape, local.edge_tokens, local.hidden, width, bias=False)
+
+    keys = product("latent_key_down", mla.kv_lora_rank + mla.qk_rope_head_dim)
+    if not mla.q_lora_rank:
+        return (keys,)
+    size = 3 * shape.element_bytes * local.edge_tokens * local.hidden
+    summed = Section(input_grad=(memory("latent_down_grad", size),))
+    return (summed, product("latent_query_down", mla.q_lora_rank), keys)
 
 
 def mlp_block(model: Model, shape: RankShape) -> Block:

@@ -5,9 +5,10 @@ The sections of a model that describe them, and their parameters.  Counting only
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+import math
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, StrictBool, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
@@ -24,6 +25,11 @@ class Moe(Spec):
     MLP of the model, and of the others every layer whose number from 1, less ``offset``, does not divide by ``every``
     (offset 1: the first has experts; Megatron-LM's --moe-layer-freq N).  ``router_bias``: the router adds one number
     for each expert (DeepSeek-V3, GPT-OSS).  Gates, activation and biases of an expert are those of the model's MLP.
+
+    ``capacity_factor``: an expert takes at most so many times an even share of every rank's tokens, and those beyond
+    are dropped (Megatron-LM's --moe-expert-capacity-factor); left out, none is.  ``pad_to_capacity``: it gets as many
+    whatever the tokens chose (--moe-pad-expert-input-to-capacity).  ``aux_loss``: a loss balances the experts
+    (--moe-router-load-balancing-type aux_loss or seq_aux_loss, with a coefficient).
     """
 
     experts: Count
@@ -36,6 +42,9 @@ class Moe(Spec):
     every: Count = 1
     offset: Natural = 0
     router_bias: StrictBool = False
+    capacity_factor: Annotated[float, Field(strict=False, gt=0, le=1e6)] | None = None
+    pad_to_capacity: StrictBool = False
+    aux_loss: StrictBool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -43,6 +52,8 @@ class Moe(Spec):
             raise InputError(f"top_k {self.top_k} is more than the {self.experts} experts; use {self.experts} or fewer")
         if self.offset >= self.every:
             raise InputError(f"offset {self.offset} is to be less than every, {self.every}; leave it out, or use less")
+        if self.pad_to_capacity and self.capacity_factor is None:
+            raise InputError("pad_to_capacity needs a capacity to pad to; give capacity_factor, too, as in 1.0")
         if self.shared_gate and not self.shared_width:
             raise InputError("shared_gate is before shared experts, and there are none; give shared_experts, too")
         return self
@@ -51,6 +62,23 @@ class Moe(Spec):
     def shared_width(self) -> int:
         """Width of all shared experts together; 0 without any."""
         return self.shared_ffn_hidden_size or self.shared_experts * self.expert_ffn_hidden_size
+
+    def rows(self, tokens: int) -> int:
+        """Rows that so many tokens of a rank send to the experts: a copy for each that a token visits.
+
+        With a capacity every expert gets at most its own, rounded up (moe_utils.py, ``get_capacity``), of an even
+        spread.
+        """
+        chosen = tokens * self.top_k
+        if self.capacity_factor is None:
+            return chosen
+        most = self.experts * math.ceil(chosen / self.experts * self.capacity_factor)
+        return most if self.pad_to_capacity else min(chosen, most)
+
+    @property
+    def counted(self) -> bool:
+        """Does the host wait for the numbers of rows?  Not where they are known before: padded to capacity."""
+        return not self.pad_to_capacity
 
     def is_in(self, layer: int) -> bool:
         """Has the layer of this number (from 0) a mixture?"""
@@ -71,6 +99,24 @@ class Moe(Spec):
         if self.shared_width:
             found += mlp_parameters(hidden, self.shared_width // tp, matrices, bias=bias)
         return found
+
+
+class ExpertKernels(Spec):
+    """Which kernels a framework's mixtures of experts have.
+
+    ``router``: a kernel for each of its ``steps``, or ``fused`` (Megatron-LM's --moe-router-fusion).  ``permute``: rows
+    are sorted and brought back by PyTorch's sort, gather and scatter-add in ``steps``, or by a ``fused`` kernel each
+    (--moe-permute-fusion).  ``products``: those of a rank's experts are launched one by one on ``streams``, four of
+    them (--moe-grouped-gemm: Transformer Engine's GroupedLinear on cuBLAS), as one ``grouped`` kernel (CUTLASS, cuDNN,
+    DeepGEMM), or ``sequential``ly.  ``padding``, in fp8, to rows that its products take: of ``rows``, by a copy in
+    front of the experts and one behind, or of the ``routing``, which sends as many more (--moe-router-padding-for-fp8).
+    The defaults are what Megatron-Bridge's recipes turn on.
+    """
+
+    router: Literal["steps", "fused"] = "steps"
+    permute: Literal["steps", "fused"] = "fused"
+    products: Literal["streams", "grouped", "sequential"] = "streams"
+    padding: Literal["rows", "routing"] = "rows"
 
 
 class Mla(Spec):

@@ -2,9 +2,10 @@
 
 Megatron-LM's all-to-all dispatcher (core/transformer/moe/token_dispatcher.py): every token is copied to each expert it
 visits (``dispatch``), travels to the rank that holds it and, where experts are split over tp, is gathered there; the
-rank's ``experts`` are one grouped product each way; what they give travels back and is added up by the router's weights
-(``combine``).  Tokens are taken to be spread evenly over experts; what else they may do is a fault's business
-(``faults.experts``).  Bytes as in ``layer_sections``.
+rank's ``experts`` are products of as many tokens each, a grouped one or one by one; what they give travels back and is
+added up by the router's weights (``combine``).  Which kernels do that the framework says (``RankShape.experts``).
+Tokens are taken to be spread evenly over experts; what else they may do is a fault's business (``faults.experts``).
+Bytes as in ``layer_sections``.
 """
 
 from __future__ import annotations
@@ -22,17 +23,26 @@ from simcluster.model.layer_sections import (
     join,
     linear,
     local_sizes,
+    memory,
 )
+from simcluster.model.mixture import Moe
 from simcluster.model.recomputed import again
+from simcluster.model.router_sections import router
 from simcluster.model.transformer import Model
+
+_FP8_ROWS = 16  # products in fp8 take so many rows of every expert (megatron/core/fp8_utils.py, get_fp8_align_size)
+_STREAMS = 4  # of Transformer Engine's products one by one (common/util/multi_stream.cpp)
+_SORT_BYTES = 40.0  # of a stable sort of the map: its key and an index of 8 bytes, read and written twice
+_SORT_LAUNCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
     """Where the tokens of one microbatch's mixture are, on one rank.
 
-    ``sent`` rows leave it (each token once for every expert it visits), ``rows`` are there in front of its
-    ``experts``, whose width is ``ffn`` here; a row is ``hidden`` wide.
+    ``sent`` rows leave it (each token once for every expert it visits), ``rows`` are there in front of its ``experts``,
+    whose width is ``ffn`` here; a row is ``hidden`` wide.  Products work on ``each`` rows for every expert, padding
+    included.
     """
 
     sent: int
@@ -40,6 +50,7 @@ class Routed:
     experts: int
     ffn: int
     hidden: int
+    each: int
 
     def row_bytes(self, shape: RankShape, rows: int) -> float:
         """Bytes of so many rows as they travel."""
@@ -67,9 +78,12 @@ def routed(model: Model, shape: RankShape) -> Routed:
             f"{moe.experts} experts of width {moe.expert_ffn_hidden_size} do not divide over ep {shape.ep} and etp "
             f"{etp}; use divisors of them"
         )
-    sent = local.edge_tokens * moe.top_k
-    rows = (local.tokens if etp > 1 else local.edge_tokens) * moe.top_k
-    return Routed(sent, rows, moe.experts // shape.ep, moe.expert_ffn_hidden_size // etp, local.hidden)
+    sent, experts = moe.rows(local.edge_tokens), moe.experts // shape.ep
+    rows = sent * (local.tokens // local.edge_tokens) if etp > 1 else sent
+    each = -(-rows // experts)  # the last expert may have fewer
+    if shape.fp8:
+        each = -(-each // _FP8_ROWS) * _FP8_ROWS
+    return Routed(sent, rows, experts, moe.expert_ffn_hidden_size // etp, local.hidden, each)
 
 
 def mixture(model: Model, shape: RankShape) -> Mixture:
@@ -77,32 +91,33 @@ def mixture(model: Model, shape: RankShape) -> Mixture:
 
     Else what is named of shared experts and activation function.
     """
-    local, there = local_sizes(model, shape), routed(model, shape)
+    moe, local, there = model.moe, local_sizes(model, shape), routed(model, shape)
+    assert moe is not None
     whole = shape.recompute == "full" or shape.reruns("moe")
 
     def made(*pieces: Section) -> Section:
         return join(pieces, "full" if whole else "none")
 
     return Mixture(
-        router=made(_router(model, shape, local)),
+        router=made(router(moe, shape, local), _branches(moe, shape, local)),
         shared=again(made(*_shared(model, shape, local)), when=whole or shape.reruns("shared_experts")),
-        dispatch=made(_dispatch(shape, local, there)),
+        dispatch=made(_dispatch(moe, shape, local, there)),
         experts=made(
             _sorted("experts_sort", shape, there),
+            _padded("experts_pad", shape, there),
             *_experts(model, shape, local, there),
+            _padded("experts_unpad", shape, there),
             _sorted("experts_unsort", shape, there),
         ),
-        combine=made(_combine(shape, local, there)),
+        combine=made(_combine(moe, shape, local, there)),
     )
 
 
-def _router(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """A score for every expert, a softmax over them, the best top_k; back, through weights and scores."""
-    moe = model.moe
-    assert moe is not None
-    scores = linear("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias)
-    size = FP32_BYTES * local.edge_tokens * moe.experts
-    return join((scores, both_ways("router_choice", 3 * size, 3 * size)), "none")
+def _branches(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
+    """Back, gradients from the experts, the router and the shared experts are added up in front of all three."""
+    sums = 1 + bool(moe.shared_width)
+    size = 3 * shape.element_bytes * local.hidden * local.edge_tokens * sums
+    return Section(input_grad=(replace(memory("mixture_branches_grad", size), launches=sums),))
 
 
 def _shared(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section, ...]:
@@ -117,24 +132,50 @@ def _shared(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section,
     return (up, _named("shared", activation(model, shape, replace(local, ffn=width))), down)
 
 
-def _dispatch(shape: RankShape, local: LocalSizes, there: Routed) -> Section:
-    """Rows in the order of their experts: a token read once and written top_k times; back, those are added up."""
+def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Section:
+    """Rows in the order of their experts: a token read once and written top_k times; back, those are added up.
+
+    In steps the map is sorted, rows are gathered one by one, and their gradients added to zeros, read and written each.
+    (moe_utils.py, ``permute``; Transformer Engine, triton/permutation.py.)
+    """
     one = shape.element_bytes * local.hidden * local.edge_tokens
-    rows = there.row_bytes(shape, there.sent)
-    return both_ways("permute", one + rows, one + rows)
+    rows, choices = there.row_bytes(shape, there.sent), local.edge_tokens * moe.experts
+    if shape.experts.permute == "fused":
+        placed = replace(memory("permute_map", (1 + 4 * FP32_BYTES) * choices), launches=3)
+        return join((Section((placed,)), both_ways("permute", one + rows, one + rows)), "none")
+    placed = replace(memory("permute_map", _SORT_BYTES * choices), launches=_SORT_LAUNCHES)
+    return join((Section((placed,)), both_ways("permute", 2 * rows, one + 3 * rows)), "none")
 
 
-def _combine(shape: RankShape, local: LocalSizes, there: Routed) -> Section:
-    """Rows back in their tokens' order, weighed and added up; back, rows and weights have their gradients."""
+def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Section:
+    """Rows back in their tokens' order, weighed and added up; back, rows and weights have their gradients.
+
+    In steps rows are weighed in a kernel of their own, and added to zeros, read and written each.  What the shared
+    experts gave is added behind.
+    """
     one = shape.element_bytes * local.hidden * local.edge_tokens
     rows = there.row_bytes(shape, there.sent)
     weighed = shape.probabilities == "combine"  # else the activation function has done it, and read no row for that
-    return both_ways("unpermute", one + rows, one + (2 * rows if weighed else rows))
+    if shape.experts.permute == "fused":
+        found = both_ways("unpermute", one + rows, one + (2 if weighed else 1) * rows)
+    else:
+        found = both_ways("unpermute", one + (5 if weighed else 3) * rows, one + (5 if weighed else 2) * rows)
+    if moe.shared_width:
+        found = join((found, Section((memory("experts_shared_add", 3 * one),))), "none")
+    return found
 
 
 def is_sorted(shape: RankShape, there: Routed) -> bool:
     """Do rows of several ranks meet in front of several experts?"""
     return there.experts > 1 and shape.ep * shape.expert_tp > 1
+
+
+def _padded(name: str, shape: RankShape, there: Routed) -> Section:
+    """In fp8 every expert's rows are copied to where they have padding behind them, if routing does not send it."""
+    if not shape.fp8 or shape.experts.padding == "routing":
+        return Section()
+    moved = 2 * there.row_bytes(shape, there.rows)
+    return both_ways(name, moved, moved)
 
 
 def _sorted(name: str, shape: RankShape, there: Routed) -> Section:
@@ -146,25 +187,29 @@ def _sorted(name: str, shape: RankShape, there: Routed) -> Section:
 
 
 def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -> tuple[Section, ...]:
-    """The rank's experts: widening products, activation, narrowing products, all experts in one launch each."""
+    """The rank's experts: widening products, activation, narrowing products."""
     widths = model.mlp_matrices - 1
     up = _grouped("experts_up", shape, there, there.hidden, widths * there.ffn, bias=model.mlp_bias)
     down = _grouped("experts_down", shape, there, there.ffn, there.hidden, bias=model.mlp_bias)
     rows = replace(local, tokens=there.rows, ffn=there.ffn)
-    active = _named("experts", activation(model, shape, rows))
-    return (up, again(active, when=shape.reruns("moe_act")), down)
+    launches = there.experts if shape.experts.products == "sequential" else 1
+    active = activation(model, shape, rows).each(lambda kernel: replace(kernel, launches=launches))
+    return (up, again(_named("experts", active), when=shape.reruns("moe_act")), down)
 
 
 def _grouped(name: str, shape: RankShape, there: Routed, width_in: int, width_out: int, *, bias: bool) -> Section:
-    """``linear`` of every expert on its rows at once; FLOPs are those of the rows that there are."""
-    each = -(-there.rows // there.experts)  # rows of an expert; the last may have fewer
-    one = linear(name, shape, each, width_in, width_out, bias=bias)
-    part = there.rows / (each * there.experts)
+    """``linear`` of every expert on its rows; FLOPs are those of the rows that there are."""
+    one = linear(name, shape, there.each, width_in, width_out, bias=bias)
+    part = there.rows / (there.each * there.experts)
+    streams = {"grouped": 0, "streams": _STREAMS, "sequential": 1}[shape.experts.products] if there.experts > 1 else 0
 
     def of_all(kernel: Kernel) -> Kernel:
-        batch = there.experts if kernel.kind == "matmul" else 1
+        product = kernel.kind == "matmul"
+        batch, side = (there.experts, streams) if product else (1, 0)
+        launches = batch if side else 1
         flops = kernel.flops * there.experts * part
-        return replace(kernel, flops=flops, bytes=kernel.bytes * there.experts, batch=batch)
+        size = kernel.bytes * there.experts
+        return replace(kernel, flops=flops, bytes=size, batch=batch, streams=side, launches=launches)
 
     return one.each(of_all)
 

@@ -36,6 +36,7 @@ class MixtureOps:
         self._recomputed = mixture_edges(model, shape), mixture(model, shape)
         self._visited_again = shape.recompute == "full" or shape.reruns("moe")
         there = routed(model, shape)
+        self._counted = model.moe is not None and model.moe.counted and shape.ep * shape.expert_tp > 1
         self._sent, self._there = there.row_bytes(shape, there.sent), there.row_bytes(shape, there.rows)
 
     def visit(self, ops: OpsInMaking, phase: Phase, layer: int) -> None:
@@ -65,6 +66,8 @@ class MixtureOps:
         if not self._overlap:
             shared()
         ops.compute(half(parts.dispatch), kind, "dispatch", layer)
+        if self._counted:  # how many rows go to each rank: the sizes of the all-to-all are the host's to give
+            ops.wait_for_counts()
         self._to_experts(ops, "dispatch", layer, shared)
         ops.compute(half(parts.experts), kind, EXPERTS, layer)
         self._from_experts(ops, "combine", layer)

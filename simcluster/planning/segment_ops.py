@@ -28,6 +28,7 @@ class Issue(NamedTuple):
     gap: float = 0.0
     late: float = 0.0
     loss: float = 0.0
+    sync: float = 0.0
 
 
 NO_TIME = Issue()
@@ -52,7 +53,8 @@ class OpsInMaking:
     def __init__(self, work: Worker, issue: Issue = NO_TIME) -> None:
         self._work = work
         self._issue = issue
-        self._issued = 0.0  # seconds of the host so far
+        self._issued = 0.0  # seconds of the host since it began, or last waited for the GPU
+        self._begun = 0  # the op from whose end on it issues the others
         self._ops: list[Op] = []
         self._main = -1  # the last op on the main lane
         self._beside: list[int] = []  # ops on other lanes that nobody has joined yet
@@ -67,14 +69,28 @@ class OpsInMaking:
         """The loss is there: the host averages and scales it before a backward can begin."""
         self._idle(self._issue.loss, "loss")
 
+    def wait_for_counts(self) -> None:
+        """The host waits for what the GPU has just counted; whatever it issued ahead is done by then.
+
+        The next ops cannot begin before it has issued what came so far, nor before it has seen the counts.
+        """
+        if self._issue == NO_TIME or not self._ops:
+            return
+        if self._issued:
+            self._ops.append(self._launching())
+            self._joining += (len(self._ops) - 1,)
+        self._add(Host(self._issue.sync), "host", "launch", "counts")
+        self._issued, self._begun = 0.0, self._main
+
     def compute(self, kernels: Sequence[Kernel], kind: str, name: str, layer: int) -> None:
         """Kernels on the main lane; nothing if there are none."""
         if kernels:
-            self._issued += len(kernels) * self._issue.kernel
+            launches = sum(kernel.launches for kernel in kernels)
+            self._issued += launches * self._issue.kernel
             self.launched.append(LaunchedKernels(kind, name, layer, tuple(kernels)))
             work = self._work(kernels)
             if self._issue.gap:
-                work = replace(work, seconds=work.seconds + len(kernels) * self._issue.gap)
+                work = replace(work, seconds=work.seconds + launches * self._issue.gap)
             self._add(work, "compute", kind, name, layer)
 
     def collective(self, kind: str, name: str, size: float, layer: int = -1, axis: str = "tp") -> None:
@@ -182,9 +198,16 @@ class OpsInMaking:
         if len(self._ops) == 1:
             assert isinstance(first.work, Compute), first
             return [replace(first, work=replace(first.work, seconds=max(first.work.seconds, self._issued)))]
-        done = 0.0 if first.work.sensitivity is None else first.work.seconds
-        host = Op(Host(max(self._issued - done, 0.0)), "host", "launch", "launch", lane="host", after=(0,))
-        return [*self._ops[:-1], host, replace(last, after=(*last.after, len(self._ops) - 1))]
+        if self._begun == len(self._ops) - 1:  # nothing came behind what it waited for
+            return self._ops
+        return [*self._ops[:-1], self._launching(), replace(last, after=(*last.after, len(self._ops) - 1))]
+
+    def _launching(self) -> Op:
+        """The host's work since it began, from the end of the op that was issued then."""
+        first = self._ops[self._begun].work
+        done = 0.0 if first.sensitivity is None else first.seconds
+        left = Host(max(self._issued - done, 0.0))
+        return Op(left, "host", "launch", "launch", lane="host", after=(self._begun,))
 
     def _idle(self, seconds: float, name: str, layer: int = -1) -> None:
         """The main lane has nothing to do for so long."""

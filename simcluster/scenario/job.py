@@ -192,8 +192,9 @@ def issue_of(scenario: Scenario) -> Issue:
         return NO_TIME
     slower = scenario.cluster.scale.launch
     late = software.late * latest_of(scenario.parallel.tp)
-    times = (software.kernel, software.collective, software.microbatch, software.gap, late, software.loss)
-    return Issue(*(seconds * slower for seconds in times))
+    host = (software.kernel, software.collective, software.microbatch)
+    idle = (software.gap, late, software.loss, software.sync)
+    return Issue(*(seconds * slower for seconds in host + idle))
 
 
 def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe) -> DataParallel:

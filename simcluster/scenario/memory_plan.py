@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import moved_bytes
+from simcluster.model.mixture import ExpertKernels
 from simcluster.model.recipes import Recipe, recipe_named
 from simcluster.nccl import Platform, load_platform
 from simcluster.planning.buffers import Overheads, nccl_buffer_bytes
@@ -77,6 +78,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         probabilities=software.probabilities if software else "combine",
         kernels=software.kernels if software else "fused",
         accumulate=software.accumulate if software else "fused",
+        experts=software.experts if software else ExpertKernels(),
         fp8=training.precision in _CAST_BYTES,
         cast_bytes=_CAST_BYTES.get(training.precision, 1.0),
         stops_early=software is not None and software.checkpoint == "early-stop",

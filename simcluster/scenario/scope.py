@@ -104,7 +104,8 @@ EVERYWHERE = paths(
     overlap: tensor tensor_pieces pipeline experts bucket_size interference
     fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
     software: name kernel collective microbatch gap late loss piece kernels checkpoint accumulate optimizer gradients
-    software: shards selective probabilities ring source
+    software: shards selective probabilities ring sync source
+    software.experts: router permute products padding
     collectives: all_reduce reduce_scatter all_gather nccl
     measured: step_time tokens_per_s source changed
     """
@@ -116,7 +117,7 @@ ANY_JOB = paths(
     engine steps replicas
     model: mtp_layers
     model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
-    model.moe: first_dense_layers every offset router_bias
+    model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss
     parallel: cp zero
     pipeline: schedule layers_per_stage p2p
     memory.offload: activations modules ahead optimizer bucket buffers host_update source

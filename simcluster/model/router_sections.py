@@ -1,0 +1,84 @@
+"""The router of a mixture of experts as one GPU launches it: scores, the best experts of every token, who gets what.
+
+Megatron-Core's TopKRouter (core/transformer/moe/router.py, moe_utils.py).  Its tensors have an element for each token
+and expert, so its kernels are small, and there are many of them: each step of its expressions is one, or with
+--moe-router-fusion each expression (Transformer Engine, fused_router).  Bytes as in ``layer_sections``; ``launches``
+are the kernels, ``passes`` the readings of a radix selection, each of which waits for the one before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simcluster.model.kernels import Kernel, Section
+from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, join, linear, memory
+from simcluster.model.mixture import Moe
+
+_RADIX_PASSES = 16  # PyTorch's radix selection takes 2 bits of 32 at a time (aten/native/cuda/SortingRadixSelect.cuh)
+_MAP_BYTES = 1.0  # who visits whom is a byte for each token and expert
+_INTEGER_BYTES = 4.0
+
+
+def router(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
+    """Logits of all experts, the choice, what capacity leaves of it, and the loss that balances it."""
+    logits = linear("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias)
+    pieces = [_fused(moe, shape, local)] if shape.experts.router == "fused" else _steps(moe, shape, local)
+    return join((logits, *pieces), "none")
+
+
+def _steps(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Section]:
+    """A kernel for each step: softmax, selection and sort, scores and map scattered into zeros; back through these."""
+    e, wide, tokens = shape.element_bytes, FP32_BYTES, local.edge_tokens
+    scores = tokens * moe.experts
+    found = [
+        Section(
+            forward=(
+                _small("router_scores", (e + wide) * scores, 1),
+                _selection("router_choice", wide * scores, tokens),
+                _small("router_map", (5 * e + 4 * _INTEGER_BYTES + _MAP_BYTES) * scores, 11),
+            ),
+            input_grad=(_small("router_choice_input_grad", (4 * wide + e) * scores, 6),),
+        )
+    ]
+    if moe.capacity_factor is not None:  # apply_router_token_dropping: the best tokens of every expert, by column
+        kept = (6 * e + 2 * _MAP_BYTES) * scores
+        forward = (_selection("router_capacity", e * scores, moe.experts), _small("router_drop", kept, 5))
+        found.append(Section(forward, input_grad=(_small("router_drop_input_grad", (2 * e + _MAP_BYTES) * scores, 1),)))
+    if moe.aux_loss:  # compute_routing_scores_for_aux_loss, and the loss of its sums
+        forward = (
+            _small("router_loss_scores", (e + wide) * scores, 1),
+            _selection("router_loss_choice", wide * scores, tokens),
+            _small("router_loss", (wide + 4 * _INTEGER_BYTES + 2 * _MAP_BYTES) * scores, 16),
+        )
+        back = (_small("router_loss_input_grad", (3 * wide + 4 * e) * scores, 8),)
+        found.append(Section(forward, input_grad=back))
+    return found
+
+
+def _fused(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
+    """One kernel an expression: the choice with its map, the loss's scores, the loss; capacity stays in steps."""
+    e, wide = shape.element_bytes, FP32_BYTES
+    scores = local.edge_tokens * moe.experts
+    one = Section(
+        forward=(_small("router_choice", (2 * e + wide + _MAP_BYTES) * scores, 1),),
+        input_grad=(_small("router_choice_input_grad", (2 * e + wide) * scores, 1),),
+    )
+    if moe.capacity_factor is not None:
+        kept = _steps(moe.model_copy(update={"aux_loss": False}), shape, local)[1]
+        one = join((one, kept), "none")
+    if not moe.aux_loss:
+        return one
+    loss = Section(
+        forward=(_small("router_loss", (e + 2 * wide + 2 * _MAP_BYTES) * scores, 3),),
+        input_grad=(_small("router_loss_input_grad", (2 * wide + 3 * e) * scores, 3),),
+    )
+    return join((one, loss), "none")
+
+
+def _small(name: str, size: float, launches: int) -> Kernel:
+    return replace(memory(name, size), launches=launches)
+
+
+def _selection(name: str, size: float, rows: int) -> Kernel:
+    """The best of every row: a radix selection reads it again and again, then what is selected is sorted."""
+    return replace(memory(name, size), rows=rows, launches=2, passes=_RADIX_PASSES)
