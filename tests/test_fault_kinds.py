@@ -29,7 +29,7 @@ JOB: dict[str, Any] = {
     "cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4},
     "model": {"moe": MOE},
     "parallel": {"pp": 2, "ep": 2},
-    "training": {"global_batch": 8, "attention": "fused"},
+    "training": {"global_batch": 16, "attention": "fused"},
 }
 every_kind = pytest.mark.parametrize("kind", FAULTS)
 

@@ -135,6 +135,7 @@ def test_every_preset_is_a_valid_model_of_its_name() -> None:
         "qwen3-30b-a3b",
         "qwen3-235b-a22b",
         "deepseek-v2-lite",
+        "deepseek-v2",
         "deepseek-v3",
         "gpt-oss-20b",
         "gpt-oss-120b",
