@@ -84,6 +84,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "steps": dice.choice([1, 1, 1, 1, 2]),
         **dice.choice(CHECKPOINT),
         **dice.choice(LOADER),
+        **dice.choice(SOFTWARE),
     }  # fmt: skip
 
 
@@ -106,6 +107,12 @@ LOADER: list[dict[str, Any]] = [
     *[{}] * 3,
     {"data": {"loader": {"batch": "20 ms", "workers": 2}}},
     {"data": {"loader": {"rate": "3M tokens/s", "jitter": {"kind": "normal", "sigma": 0.3}, "prefetch": 0}}},
+]
+
+
+SOFTWARE: list[dict[str, Any]] = [
+    *[{}] * 3,
+    {"software": {"kernel": "3 us", "collective": "5 us", "sync": "20 us"}},  # a mixture waits for its counts
 ]
 
 

@@ -27,8 +27,11 @@ class ExpertLoads:
     ``by_pass``: they are drawn anew for every pass of a microbatch, and each group has its own.
     """
 
-    def __init__(self, faults: Sequence[FaultSpec], plan: Plan, seed: int, experts: int) -> None:
+    def __init__(
+        self, faults: Sequence[FaultSpec], plan: Plan, seed: int, experts: int, capacity: float = math.inf
+    ) -> None:
         self._faults, self._ep, self._seed, self._experts = faults, plan.ep, seed, experts
+        self._capacity = capacity
         self._place = np.zeros((plan.num_ranks, 2), dtype=np.int64)  # number of the group in its stage, rank in it
         stages = plan.grid.reshape(plan.pp, -1, plan.ep, plan.expert_tp)
         for (_, group, place, _), rank in np.ndenumerate(stages):
@@ -38,10 +41,12 @@ class ExpertLoads:
         self._routed: dict[Hashable, Segment] = {}
 
     @classmethod
-    def of(cls, faults: Sequence[FaultSpec], plan: Plan, seed: int, experts: int) -> ExpertLoads | None:
-        """None where all experts get as much."""
+    def of(
+        cls, faults: Sequence[FaultSpec], plan: Plan, seed: int, experts: int, capacity: float = math.inf
+    ) -> ExpertLoads | None:
+        """None where all experts get as much; ``capacity`` is the most that one takes, in even shares."""
         uneven = acting(faults, "expert_loads")
-        return cls(uneven, plan, seed, experts) if uneven else None
+        return cls(uneven, plan, seed, experts, capacity) if uneven else None
 
     def colour(self, rank: int) -> Hashable:
         """What makes the rank different from others of its stage."""
@@ -95,9 +100,10 @@ class ExpertLoads:
 
     def _loads(self, layer: int, step: int, microbatch: int, group: int) -> Floats:
         """What multiplies the tokens of a group's ranks by all faults together, [place in it]."""
-        moment = {"layer": layer, "step": step, "microbatch": microbatch, "replica": group}
+        moment: dict[str, int] = {"layer": layer, "step": step, "microbatch": microbatch, "replica": group}
         loads = [
-            fault.expert_loads(seed=self._seed, experts=self._experts, ep=self._ep, **moment) for fault in self._faults
+            fault.expert_loads(seed=self._seed, experts=self._experts, ep=self._ep, capacity=self._capacity, **moment)
+            for fault in self._faults
         ]
         return np.asarray(math.prod(loads))
 

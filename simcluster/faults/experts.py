@@ -9,6 +9,7 @@ all-to-all and all ranks of the group wait for the fullest (MODELLING.md F.5).  
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
@@ -106,19 +107,31 @@ class ExpertImbalance(FaultSpec):
         return self.per == "pass"
 
     def expert_loads(
-        self, *, seed: int, experts: int, ep: int, layer: int, step: int = 0, microbatch: int = 0, replica: int = 0
+        self,
+        *,
+        seed: int,
+        experts: int,
+        ep: int,
+        layer: int,
+        step: int = 0,
+        microbatch: int = 0,
+        replica: int = 0,
+        capacity: float = math.inf,
     ) -> Floats:
         """What the experts' products take on every expert-parallel rank of a group, [ep]; 1 is an even share.
 
         The same factors multiply the bytes that each rank receives in the dispatch and sends in the combine.  They sum
-        to ``ep``: no token is lost (as without a capacity factor).  Expert e is on rank e // (experts / ep).
+        to ``ep`` as long as no token is lost: beyond ``capacity`` times an even share an expert drops them, and what it
+        takes is a multiple of what planning gives it, the smaller of capacity and even share.  Expert e is on rank
+        e // (experts / ep).
         ``replica`` is the number of the group: with ``per: pass`` each group has other tokens.  The array, the same one
         each time, cannot be written to.  Raises InputError where the ranks do not divide the experts, or fractions are
         not one to each.
         """
         if ep < 1 or experts < 1 or experts % ep:
             raise InputError(f"expert_imbalance: ep {ep} does not divide {experts} experts; each rank has as many")
-        return _loads(self, seed, experts, ep, (layer, step, microbatch, replica) if self.by_pass else (layer,))
+        identity = (layer, step, microbatch, replica) if self.by_pass else (layer,)
+        return _loads(self, seed, experts, ep, identity, capacity)
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
         """There are experts, and as many fractions as there are."""
@@ -127,6 +140,9 @@ class ExpertImbalance(FaultSpec):
             what = "the model is dense: it has no experts that could get unequally many tokens"
             yield (), f"{what}; leave expert_imbalance out, or use sequence_lengths for uneven attention"
             return
+        if moe.pad_to_capacity:
+            what = "model.moe.pad_to_capacity gives every expert as many rows whatever the tokens choose"
+            yield (), f"{what}; leave expert_imbalance out, or pad_to_capacity"
         if scenario.memory.offload.activations and not self.neutral:
             what = "what a rank's experts keep goes with the rows they get, and memory.offload takes an even share of"
             yield (), f"{what} it; set memory.offload.activations to 0, or leave expert_imbalance out"
@@ -137,9 +153,14 @@ class ExpertImbalance(FaultSpec):
 
 
 @lru_cache(maxsize=1 << 16)
-def _loads(fault: ExpertImbalance, seed: int, experts: int, ep: int, identity: tuple[int, ...]) -> Floats:
+def _loads(
+    fault: ExpertImbalance, seed: int, experts: int, ep: int, identity: tuple[int, ...], capacity: float
+) -> Floats:
     shares = fault.tokens.draw(stream(seed, "experts", fault.seed, *identity), experts)
     loads = shares.reshape(ep, -1).sum(axis=1)
     found = np.asarray(loads * (ep / loads.sum()))
+    if capacity < np.inf:  # of even shares
+        taken = np.minimum(shares * (experts / shares.sum()), capacity) / min(capacity, 1.0)
+        found = taken.reshape(ep, -1).mean(axis=1)
     found.setflags(write=False)
     return found

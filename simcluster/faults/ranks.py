@@ -63,7 +63,8 @@ class RankPrograms:
 
     def __init__(self, faults: Sequence[FaultSpec], setting: Setting) -> None:
         self._setting, self._attention = setting, acting(faults, "attention")
-        self._experts = ExpertLoads.of(faults, setting.plan, setting.seed, setting.batch.experts)
+        batch = setting.batch
+        self._experts = ExpertLoads.of(faults, setting.plan, setting.seed, batch.experts, batch.capacity)
         self._others = [(fault, frozenset(fault.chosen(setting.host_of))) for fault in acting(faults, "program")]
 
     @property

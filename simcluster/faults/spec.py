@@ -8,6 +8,7 @@ asked for it (``acting``), whatever their kinds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -33,7 +34,8 @@ EFFECTS = ("slowness", "left", "attention", "expert_loads", "program")
 class Batch:
     """What a step works through: microbatches of each replica, sequences in each, tokens in those.
 
-    ``experts`` are those of a mixture-of-experts layer (0: none).
+    ``experts`` are those of a mixture-of-experts layer (0: none), of which each takes at most ``capacity`` times an
+    even share of tokens.
     """
 
     steps: int
@@ -41,6 +43,7 @@ class Batch:
     micro_batch: int
     length: int
     experts: int = 0
+    capacity: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -151,9 +154,21 @@ class FaultSpec(Spec):
         return np.ones((batch.steps, dp, batch.microbatches))
 
     def expert_loads(
-        self, *, seed: int, experts: int, ep: int, layer: int, step: int = 0, microbatch: int = 0, replica: int = 0
+        self,
+        *,
+        seed: int,
+        experts: int,
+        ep: int,
+        layer: int,
+        step: int = 0,
+        microbatch: int = 0,
+        replica: int = 0,
+        capacity: float = math.inf,
     ) -> Floats:
-        """What multiplies the tokens of the experts of every rank of an ep group, [ep]; ``replica`` is the group."""
+        """What multiplies the tokens of the experts of every rank of an ep group, [ep]; ``replica`` is the group.
+
+        An expert takes at most ``capacity`` times an even share.
+        """
         return np.ones(ep)
 
     @property

@@ -76,6 +76,11 @@ class Moe(Spec):
         return most if self.pad_to_capacity else min(chosen, most)
 
     @property
+    def most(self) -> float:
+        """What an expert takes at most, in even shares of the tokens."""
+        return math.inf if self.capacity_factor is None else self.capacity_factor
+
+    @property
     def counted(self) -> bool:
         """Does the host wait for the numbers of rows?  Not where they are known before: padded to capacity."""
         return not self.pad_to_capacity

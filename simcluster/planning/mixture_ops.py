@@ -67,7 +67,7 @@ class MixtureOps:
             shared()
         ops.compute(half(parts.dispatch), kind, "dispatch", layer)
         if self._counted:  # how many rows go to each rank: the sizes of the all-to-all are the host's to give
-            ops.wait_for_counts()
+            ops.wait_for_counts(layer)
         self._to_experts(ops, "dispatch", layer, shared)
         ops.compute(half(parts.experts), kind, EXPERTS, layer)
         self._from_experts(ops, "combine", layer)

@@ -69,7 +69,7 @@ class OpsInMaking:
         """The loss is there: the host averages and scales it before a backward can begin."""
         self._idle(self._issue.loss, "loss")
 
-    def wait_for_counts(self) -> None:
+    def wait_for_counts(self, layer: int) -> None:
         """The host waits for what the GPU has just counted; whatever it issued ahead is done by then.
 
         The next ops cannot begin before it has issued what came so far, nor before it has seen the counts.
@@ -79,7 +79,7 @@ class OpsInMaking:
         if self._issued:
             self._ops.append(self._launching())
             self._joining += (len(self._ops) - 1,)
-        self._add(Host(self._issue.sync), "host", "launch", "counts")
+        self._add(Host(self._issue.sync), "host", "launch", "counts", layer)
         self._issued, self._begun = 0.0, self._main
 
     def compute(self, kernels: Sequence[Kernel], kind: str, name: str, layer: int) -> None:

@@ -7,6 +7,7 @@ even cut stand in for them (``planned`` puts the right ones in their place).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
@@ -164,6 +165,7 @@ def batch_of(scenario: Scenario) -> Batch:
         scenario.training.micro_batch,
         scenario.model.sequence_length,
         experts=moe.experts if moe else 0,
+        capacity=moe.most if moe else math.inf,
     )
 
 

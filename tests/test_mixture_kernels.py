@@ -1,0 +1,177 @@
+"""The kernels of a mixture of experts by the framework that launches them, and what its host waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simcluster.catalogue.models import model_document
+from simcluster.devices.device import kernel_seconds, load_device, memory_seconds
+from simcluster.devices.software import Software
+from simcluster.faults import ExpertImbalance
+from simcluster.model.kernels import Kernel, Section
+from simcluster.model.layer_sections import linear
+from simcluster.model.layers import RankShape
+from simcluster.model.mixture import ExpertKernels, Moe
+from simcluster.model.mixture_sections import mixture, routed
+from simcluster.model.transformer import Model
+from simcluster.planning.ops import Op
+from simcluster.planning.segment_ops import Issue, OpsInMaking
+from simcluster.planning.segments import Pass, Passes
+from simcluster.planning.works import Compute, Host
+
+B200 = load_device("b200")
+V2 = Model.model_validate(model_document("deepseek-v2"))
+assert V2.moe is not None
+SHAPE = RankShape(micro_batch=1, ep=8)
+
+
+def with_experts(**changes: Any) -> Model:
+    assert V2.moe is not None
+    return V2.model_copy(update={"moe": Moe.model_validate({**V2.moe.model_dump(), **changes})})
+
+
+def seconds(section: Section) -> float:
+    return sum(kernel_seconds(B200, kernel, precision="bf16") for kernel in section.forward)
+
+
+def launches(section: Section) -> int:
+    return sum(kernel.launches for kernel in section.forward)
+
+
+# --- alignment --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", ["forward", "input_grad", "weight_grad"])
+def test_how_many_tokens_there_are_is_no_matter_of_alignment(phase: str) -> None:
+    """1,229 tokens an expert take what 1,229 / 1,232 of 1,232 take; a width of 50,257 is read element by element."""
+
+    def took(tokens: int, width: int, precision: str = "bf16") -> float:
+        (kernel, *_) = getattr(linear("x", SHAPE, tokens, 5120, width, bias=False), phase)
+        return kernel_seconds(B200, kernel, precision=precision)
+
+    assert took(1229, 3072) == pytest.approx(took(1232, 3072), rel=0.01)
+    assert took(1232, 50257) > 1.8 * took(1232, 50264)
+    turned = phase == "weight_grad"  # in fp8 its operands are read in rows of tokens
+    assert (took(1229, 3072, "fp8") > 1.5 * took(1232, 3072, "fp8")) == turned
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_capacity_by_hand() -> None:
+    """4,096 tokens visit 6 of 160 experts, 153.6 rows each; padded to capacity, 154 from each of 8 ranks."""
+    padded = routed(with_experts(capacity_factor=1.0, pad_to_capacity=True), SHAPE)
+    assert (padded.sent, padded.rows, padded.each) == (154 * 160, 154 * 160, 154 * 8)
+    assert routed(V2, SHAPE).sent == 4096 * 6
+    assert routed(with_experts(capacity_factor=1.0), SHAPE).sent == 4096 * 6  # spread evenly none is dropped
+    assert routed(with_experts(capacity_factor=0.5), SHAPE).sent == 77 * 160
+    assert routed(V2, replace(SHAPE, fp8=True)).each == 1232  # 16 rows at a time
+    with pytest.raises(ValueError, match="pad_to_capacity needs a capacity"):
+        with_experts(pad_to_capacity=True)
+
+
+def test_capacity_drops_what_popular_experts_cannot_take() -> None:
+    fault = ExpertImbalance.model_validate(
+        {"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [5, 1, 1, 1]}}
+    )
+    loads = {most: fault.expert_loads(seed=0, experts=4, ep=2, layer=0, capacity=most).tolist() for most in (9, 1.5, 1)}
+    assert loads == {9: [1.5, 0.5], 1.5: [1.0, 0.5], 1: [0.75, 0.5]}
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def by(**kernels: str) -> RankShape:
+    return replace(SHAPE, experts=ExpertKernels.model_validate(kernels))
+
+
+def test_products_together_one_by_one_and_one_behind_the_other() -> None:
+    found = {name: mixture(V2, by(products=name), "none").experts for name in ("grouped", "streams", "sequential")}
+    took = {name: seconds(section) for name, section in found.items()}
+    assert took["grouped"] < took["streams"] < took["sequential"]
+    assert launches(found["streams"]) - launches(found["grouped"]) == 2 * 19  # 20 experts, two products
+    assert len({sum(kernel.flops for kernel in section.forward) for section in found.values()}) == 1
+    alone = replace(SHAPE, ep=160)
+    single = {seconds(mixture(V2, replace(by(products=name), ep=160), "none").experts) for name in found}
+    assert single == {seconds(mixture(V2, alone, "none").experts)}
+
+
+def test_fused_kernels_are_fewer_and_move_less() -> None:
+    model = with_experts(aux_loss=True, capacity_factor=1.0)
+    for part, what in (("router", "router"), ("dispatch", "permute"), ("combine", "permute")):
+        fused, steps = (getattr(mixture(model, by(**{what: how}), "none"), part) for how in ("fused", "steps"))
+        for phase in ("forward", "input_grad"):
+            less, more = getattr(fused, phase), getattr(steps, phase)
+            assert sum(kernel.bytes for kernel in less) < sum(kernel.bytes for kernel in more)
+        assert launches(fused) <= launches(steps)
+        assert seconds(fused) < seconds(steps)
+
+
+def test_the_router_of_megatron_is_many_small_kernels() -> None:
+    """Of scores, choice and map; more with a loss and with a capacity, whose choice reads columns."""
+    plain, loss, both = (
+        mixture(with_experts(**more), SHAPE, "none").router
+        for more in ({}, {"aux_loss": True}, {"aux_loss": True, "capacity_factor": 1.0})
+    )
+    assert launches(plain) < launches(loss) < launches(both)
+    assert seconds(plain) < seconds(loss) < seconds(both)
+    by_column = next(kernel for kernel in both.forward if kernel.name == "router_capacity")
+    assert (by_column.rows, by_column.passes) == (160, 16)
+
+
+def test_small_kernels_wait_for_memory_one_by_one() -> None:
+    many = Kernel("x", "memory", 0.0, 1e6, launches=5)
+    once = memory_seconds(B200, 1e6)
+    waits = memory_seconds(B200, 1.0) - 1.0 / (B200.memory_bandwidth * B200.memory_efficiency)
+    assert kernel_seconds(B200, many, precision="bf16") == pytest.approx(once + 4 * waits, rel=1e-9)
+    read_again = replace(many, launches=1, passes=16, rows=2 * 8 * 148)  # two waves of blocks
+    took = kernel_seconds(B200, read_again, precision="bf16")
+    assert took == pytest.approx(once + 32 * (waits - B200.launch), rel=1e-9)
+
+
+def test_padding_in_fp8_is_copied_unless_the_routing_sends_it() -> None:
+    def copies(shape: RankShape) -> set[str]:
+        return {kernel.name for kernel in mixture(V2, shape, "none").experts.forward if "pad" in kernel.name}
+
+    assert copies(SHAPE) == copies(replace(by(padding="routing"), fp8=True)) == set()
+    assert copies(replace(SHAPE, fp8=True)) == {"experts_pad", "experts_unpad"}
+
+
+def test_the_kernels_of_a_framework_are_those_of_its_base_but_for_what_is_said() -> None:
+    software = Software.model_validate({"experts": {"permute": "steps"}})
+    assert software.experts == ExpertKernels(permute="steps")
+
+
+# --- the host ---------------------------------------------------------------------------------------------------------
+
+
+def ops_of(moe: dict[str, Any], shape: RankShape, issue: Issue) -> tuple[Op, ...]:
+    model = with_experts(**moe)
+    timed = Passes(model, shape, lambda kernels: 1e-3 * len(kernels), overlap_tensor=False, issue=issue)
+    return timed.forward(Pass((1, 2))).ops
+
+
+def test_the_host_waits_for_counts_once_a_mixture() -> None:
+    """In the forward of each; not where rows are padded to capacity, nor on a rank with all experts."""
+    issue = Issue(kernel=1e-5, sync=3e-5)
+    waits = [op.work for op in ops_of({}, SHAPE, issue) if op.name == "counts"]
+    assert waits == [Host(3e-5)] * 2
+    padded = {"capacity_factor": 1.0, "pad_to_capacity": True}
+    for ops in (ops_of(padded, SHAPE, issue), ops_of({}, RankShape(micro_batch=1), issue), ops_of({}, SHAPE, Issue())):
+        assert not [op for op in ops if op.name == "counts"]
+
+
+def test_what_the_host_was_ahead_is_gone_behind_its_wait() -> None:
+    """10 s of GPU, of which the host has issued all; then kernels of 1 s that take it 3 s each to issue."""
+    ops = OpsInMaking(lambda some: Compute(sum(each.flops for each in some)), Issue(kernel=3.0, sync=5.0))
+    ops.compute((Kernel("a", "memory", 10.0, 0.0),), "forward", "a", 0)
+    ops.wait_for_counts(0)
+    for name in "bc":
+        ops.compute((Kernel(name, "memory", 1.0, 0.0),), "forward", name, 0)
+    *_, launching, last = ops.segment().ops
+    assert (launching.work, last.after) == (Host(6.0), (len(ops.segment().ops) - 2,))
+    counts = next(place for place, op in enumerate(ops.segment().ops) if op.name == "counts")
+    assert launching.after == (counts,)
