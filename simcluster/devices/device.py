@@ -90,6 +90,8 @@ class TilesMatmul(Spec):
 
     Products of experts that are launched one by one on ``streams`` are short, a wave or two of some 20 us each, and
     what limits power does so over many of them: what idle multiprocessors leave is no one's, and waves count for both.
+    Each wave takes ``fill`` besides, until its first operands are there and its last results written, which a kernel
+    of many waves does behind other tiles.
 
     ``epilogue``: the share of the output's traffic that is not hidden behind the product.  It is what makes a shallow
     product slow, efficiency k / (k + k0) with k0 in proportion to the bytes moved for an output element: 2 for a 16-bit
@@ -110,6 +112,7 @@ class TilesMatmul(Spec):
     power_exponent: Annotated[float, Field(strict=True, ge=1, le=10)] = 1.0
     epilogue: Annotated[float, Field(strict=True, ge=0)]
     misaligned: Fraction = 1.0
+    fill: Seconds = 0.0
     source: str = ""
 
     def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
@@ -136,7 +139,8 @@ class TilesMatmul(Spec):
             counted = tiles * (idle if kernel.streams else idle**unused)
             sustained = counted * tile_flops / reached
             clocked = waves * multiprocessors * tile_flops / clock
-            product = min(product, max(sustained, clocked) / peak)
+            filled = waves * (batch / together) * self.fill if kernel.streams else 0.0
+            product = min(product, max(sustained, clocked) / peak + filled)
         exposed = self.epilogue * _output_traffic(kernel, _ELEMENT_BYTES[precision])
         return max(product + exposed / bandwidth, kernel.bytes / bandwidth)
 
