@@ -111,6 +111,7 @@ SPREAD = st.fixed_dictionaries(
         "model.tied_embeddings": st.booleans(),
         "cluster.topology": st.sampled_from(["dgx_h100", "dgx_a100"]),
         "cluster.gpus_per_node": st.sampled_from([2, 4, 8]),
+        "software": st.sampled_from([None, {"kernel": "5 us", "sync": "20 us"}]),
     }
 )
 

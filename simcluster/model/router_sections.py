@@ -42,8 +42,8 @@ def _steps(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Section]:
     ]
     if moe.capacity_factor is not None:  # apply_router_token_dropping: the best tokens of every expert, by column
         kept = (6 * e + 2 * _MAP_BYTES) * scores
-        forward = (_selection("router_capacity", e * scores, moe.experts), _small("router_drop", kept, 5))
-        found.append(Section(forward, input_grad=(_small("router_drop_input_grad", (2 * e + _MAP_BYTES) * scores, 1),)))
+        dropped = (_selection("router_capacity", e * scores, moe.experts), _small("router_drop", kept, 5))
+        found.append(Section(dropped, input_grad=(_small("router_drop_input_grad", (2 * e + _MAP_BYTES) * scores, 1),)))
     if moe.aux_loss:  # compute_routing_scores_for_aux_loss, and the loss of its sums
         forward = (
             _small("router_loss_scores", (e + wide) * scores, 1),
