@@ -519,6 +519,15 @@ def test_recipes_of_mixtures_are_the_presets(name: str) -> None:
             },
             {"ep": 8, "zero": 3, "recompute": "full", "recompute_every": 2},
         ),
+        (
+            {
+                "model__name": '"deepseek_v3"',
+                "model__flavor": '"16B"',
+                "parallelism__expert_parallel_degree": "4",
+                "parallelism__data_parallel_replicate_degree": "2",
+            },
+            {"ep": 4, "zero": 3, "shard_group": 8},
+        ),
     ],
 )
 def test_degrees_of_torchtitan(values: dict[str, str], expected: dict[str, Any]) -> None:
@@ -533,10 +542,6 @@ def test_degrees_of_torchtitan(values: dict[str, str], expected: dict[str, Any])
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (
-            {"parallelism__expert_parallel_degree": "4", "parallelism__data_parallel_replicate_degree": "2"},
-            "expert_parallel_degree: with replicas of the shards",
-        ),
         ({"parallelism__expert_parallel_degree": '"4"'}, "expert_parallel_degree: is '4'; a whole number"),
         ({"parallelism__context_parallel_rotate_method": '"p2p"'}, "'p2p' is not one of allgather or alltoall"),
         ({"parallelism__context_parallel_degree": "3"}, "no multiple of tensor x pipeline x context x replicate"),

@@ -38,7 +38,7 @@ SHAPES = st.builds(
     micro_batch=st.sampled_from([1, 3]),
     tp=st.sampled_from([2, 4]),
     ep=st.sampled_from([1, 2, 8]),
-    etp=st.sampled_from([0, 1]),
+    etp=st.sampled_from([0, 1, 2, 8]),
     sequence_parallel=st.just(True),
     recompute=st.sampled_from(["none", "selective", "full"]),
 )
@@ -128,48 +128,53 @@ def test_a_single_expert_is_the_mlp() -> None:
 
 @given(shape=SHAPES)
 def test_tokens_travel_twice_each_way(shape: RankShape) -> None:
-    """Two all-to-alls forward and two backward of tokens x top_k rows; over tp, rows are gathered."""
+    """Two all-to-alls forward and two backward of tokens x top_k rows; those who split an expert gather rows."""
     edge = shape.micro_batch * 1024 // shape.tp
-    sent, there = 2 * edge * 2 * 1024, 2 * edge * shape.tp * 2 * 1024
+    sent, there = 2 * edge * 2 * 1024, 2 * edge * shape.expert_tp * 2 * 1024
+    split = "tp" if shape.expert_tp == shape.tp else "etp"
     forward, backward = moved(passes(shape).forward(LAYER)), moved(passes(shape).backward(LAYER))
     again = shape.recompute == "full"
     for found, names in ((forward, ("dispatch", "combine")), (backward, ("combine_grad", "dispatch_grad"))):
         for name, over_tp in zip(names, ("all_gather", "reduce_scatter"), strict=True):
             assert found["ep", "all_to_all", name] == (sent if shape.ep > 1 else 0)
-            assert found["tp", over_tp, name] == (there if shape.etp == 0 else 0)
+            assert found[split, over_tp, name] == (there if shape.etp != 1 else 0)
+            assert not found["etp" if split == "tp" else "tp", over_tp, name]
     for name in ("dispatch", "combine"):
         assert backward["ep", "all_to_all", name] == (sent if shape.ep > 1 and again else 0)
 
 
 @given(
     tp=st.sampled_from([1, 2, 4]), cp=st.sampled_from([1, 2]), dp=st.sampled_from([1, 2, 4]),
-    pp=st.sampled_from([1, 2]), whole=st.booleans(), wide=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2]), etp=st.sampled_from([0, 1, 2, 4, 8]), ep=st.sampled_from([1, 2, 4, 8]),
     order=st.permutations(["tp", "cp", "dp", "pp"]),
 )  # fmt: skip
-def test_groups_of_experts(tp: int, cp: int, dp: int, pp: int, whole: bool, wide: int, order: list[str]) -> None:
-    """Every rank is in one ep group and one edp group of its stage, and these two share nobody else."""
-    ranks = dp * cp * (tp if whole else 1)
-    ep = min(wide * (tp if whole else 1), ranks)
-    if ranks % ep:
+def test_groups_of_experts(tp: int, cp: int, dp: int, pp: int, etp: int, ep: int, order: list[str]) -> None:
+    """Every rank is in one etp, one ep and one edp group of its stage; any two of these share nobody else."""
+    split = etp or tp
+    if dp * cp * tp % (ep * split):
         return
-    plan = Plan(tp=tp, cp=cp, dp=dp, pp=pp, order=tuple(order), ep=ep, etp=1 if whole else 0)
-    ep_groups, edp_groups = plan.groups("ep").tolist(), plan.groups("edp").tolist()
-    assert sorted(chain(*ep_groups)) == sorted(chain(*edp_groups)) == list(range(plan.num_ranks))
-    assert {len(group) for group in ep_groups} == {ep}
-    assert {len(group) for group in edp_groups} == {plan.expert_replicas}
+    plan = Plan(tp=tp, cp=cp, dp=dp, pp=pp, order=tuple(order), ep=ep, etp=etp)
+    sizes = {"etp": split, "ep": ep, "edp": dp * cp * tp // (ep * split)}
     stages = plan.stages()
-    of_edp = {rank: set(group) for group in edp_groups for rank in group}
-    for group in ep_groups:
-        assert len({int(stages[rank]) for rank in group}) == 1
-        for rank in group:
-            assert of_edp[rank] & set(group) == {rank}
-            if not whole:  # an expert is split over tp, so its ep group has one place there
-                assert len({plan.coordinates(other)["tp"] for other in group}) == 1
+    of: dict[str, dict[int, set[int]]] = {}
+    for axis, size in sizes.items():
+        groups = plan.groups(axis).tolist()
+        assert sorted(chain(*groups)) == list(range(plan.num_ranks))
+        assert {len(group) for group in groups} == {size}
+        assert all(len({int(stages[rank]) for rank in group}) == 1 for group in groups)
+        of[axis] = {rank: set(group) for group in groups for rank in group}
+    for rank in range(plan.num_ranks):
+        assert of["etp"][rank] & of["ep"][rank] == of["etp"][rank] & of["edp"][rank] == {rank}
+        assert of["ep"][rank] & of["edp"][rank] == {rank}
+        if not etp:  # an expert is split over tp, so its ep group has one place there
+            assert len({plan.coordinates(other)["tp"] for other in of["ep"][rank]}) == 1
 
 
-@given(ep=st.sampled_from([1, 2, 4]), whole=st.booleans())
-def test_all_ranks_together_hold_the_model_as_often_as_there_are_replicas(ep: int, whole: bool) -> None:
-    plan = Plan(tp=2, dp=4, ep=ep * 2 if whole else ep, etp=1 if whole else 0)
+@given(ep=st.sampled_from([1, 2, 4]), etp=st.sampled_from([0, 1, 2, 4]))
+def test_all_ranks_together_hold_the_model_as_often_as_there_are_replicas(ep: int, etp: int) -> None:
+    if ep * etp > 8:
+        return
+    plan = Plan(tp=2, dp=4, ep=ep, etp=etp)
     held = of_stage(MODEL, plan, range(4), first=True, last=True)
     padded = 2 * 1024 * (32000 % 256 and 256 - 32000 % 256)
     norms = 4 * 2 * 1024 + 1024 + 3 * 1024 * 8  # norms and routers are whole on every tp rank
@@ -189,6 +194,8 @@ WAYS: list[dict[str, Any]] = [
     {"parallel.ep": 4},
     {"parallel.ep": 1},
     {"parallel.ep": 8, "parallel.etp": 1},
+    {"parallel.ep": 2, "parallel.etp": 1, "parallel.tp": 4, "parallel.dp": 2},
+    {"parallel.ep": 2, "parallel.etp": 4},
     {"parallel.ep": 2, "parallel.zero": 0, "training.recompute": "full"},
     {"parallel.ep": 2, "parallel.zero": 2},
     {"parallel.ep": 4, "parallel.cp": 2, "parallel.dp": 2, "overlap.grad_reduce": True},
@@ -196,7 +203,9 @@ WAYS: list[dict[str, Any]] = [
     {"parallel.ep": 2, "pipeline.schedule": "dualpipe-v"},
     {"parallel.ep": 2, "parallel.zero": 3, "overlap.grad_reduce": True, "overlap.param_gather": True},
     {"parallel.ep": 4, "parallel.zero": 3, "fsdp.lanes": "two", "overlap.param_gather": True},
-]
+    {"parallel.ep": 2, "parallel.etp": 1, "parallel.zero": 3, "fsdp.lanes": "two", "overlap.param_gather": True,
+     "overlap.grad_reduce": True, "fsdp.shard_group": 2},
+]  # fmt: skip
 
 
 def scenario(**changes: object) -> Scenario:
@@ -315,11 +324,11 @@ def test_all_to_all_is_its_closed_form() -> None:
     ("changes", "words"),
     [
         ({"parallel.ep": 3}, ["ep 3 does not divide", "experts 8"]),
-        ({"parallel.ep": 8}, ["groups of ep 8 do not go into dp 4 x cp 1"]),
+        ({"parallel.ep": 8, "parallel.etp": 2}, ["groups of ep 8 x etp 2 do not go into the 8 ranks", "use ep 4 or"]),
         ({"parallel.ep": 2, "model.moe": None}, ["the model is dense", "parallel.ep"]),
         ({"parallel.ep": 2, "parallel.sequence_parallel": False}, ["sequence_parallel to true"]),
-        ({"parallel.ep": 2, "parallel.zero": 3, "fsdp.shard_group": 2}, ["shard_group", "ep 1"]),
-        ({"parallel.ep": 8, "parallel.etp": 3}, ["must be 1", "tp 2"]),
+        ({"parallel.ep": 4, "parallel.zero": 3, "fsdp.shard_group": 2}, ["shard_group", "use a multiple of 4"]),
+        ({"parallel.ep": 8, "parallel.etp": 3}, ["etp 3", "does not divide model.moe.expert_ffn_hidden_size 512"]),
         ({"training.recompute": "operators"}, ["operators", "moe"]),
         ({"model.moe": {**MOE, "top_k": 9}}, ["top_k 9 is more than the 8 experts"]),
         ({"model.moe": {**MOE, "experts": 0}}, ["model.moe.experts"]),

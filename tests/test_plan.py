@@ -67,7 +67,7 @@ def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabyt
     else:
         vary |= {"pipeline.schedule": ("1f1b", "interleaved", "zb-v"), "parallel.zero": (0, 1)}
     if "model__moe" in changes:
-        vary |= {"parallel.cp": (1, 2), "parallel.tp": (1,), "parallel.etp": (None,), "parallel.zero": (0, 1)}
+        vary |= {"parallel.cp": (1, 2), "parallel.tp": (1,), "parallel.etp": (None, 2), "parallel.zero": (0, 1)}
     if gigabytes < 80:
         vary["training.recompute"] = ("none", "full")
     memory, steps, tight = LayoutMemory(base), [], 0

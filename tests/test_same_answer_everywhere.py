@@ -56,7 +56,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     routing = {**dice.choice(POLICIES), "pxn": dice.choice([None, True])}
     tp, cp, pp, dp = dice.choice([shape for shape in SHAPES if math.prod(shape) <= cluster.get("gpus", 8)])
     schedule = dice.choice(list(SCHEDULES) if pp > 1 else ["gpipe", "1f1b"])
-    ep = dice.choice([1, dp])
+    ep, etp = dice.choice([1, 2, dp, tp * dp]), dice.choice([None, None, 1, 2])
     experts = ep > 1 or dice.random() < 0.2
     zero = dice.choice([0, 1, 2, 3]) if dp > 1 else 0
     faults = _faults(dice.randrange(tp * cp * pp * dp), cable, experts=experts)
@@ -65,7 +65,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "gpus": tp * cp * pp * dp,
         "model": {"layers": 8, "gated_mlp": True, **({"moe": EXPERTS} if experts else {})},
         "parallel": {
-            "tp": tp, "cp": cp, "pp": pp, "dp": dp, "zero": zero, "ep": ep, "sequence_parallel": tp > 1 and experts,
+            "tp": tp, "cp": cp, "pp": pp, "dp": dp, "zero": zero, "ep": ep, "etp": etp if experts else None,
+            "sequence_parallel": tp > 1 and experts,
             "order": dice.choice([("tp", "cp", "dp", "pp"), ("pp", "dp", "cp", "tp"), ("dp", "tp", "pp", "cp")]),
         },
         "pipeline": {"schedule": schedule, "chunks": 2 if SCHEDULES[schedule].takes_chunks else 1},

@@ -163,9 +163,6 @@ class _Job:
         if tp > 1 and values["enable_sequence_parallel"]:
             parallel["sequence_parallel"] = True
         parallel |= self._context(cp) | self._experts(tp, sharded)
-        if "ep" in parallel and sharded > 1 and replicate > 1:
-            what = "with replicas of the shards (data_parallel_replicate_degree) is not modelled; 1 is, of either"
-            raise self._error("parallelism.expert_parallel_degree", what)
         fsdp: dict[str, Any] = {}
         reshard = values["fsdp_reshard_after_forward"]
         if sharded > 1 and (reshard == "never" or (reshard == "default" and pp > 1)):
@@ -185,7 +182,8 @@ class _Job:
             return {}
         if sharded > 1:
             self._assumed.append(
-                "the experts of a rank are sharded over the ranks that hold the same, and gathered layer by layer"
+                "the experts of a rank are sharded over the ranks of its shard group that hold the same, and gathered "
+                "layer by layer"
             )
         return {"ep": ep, **({"etp": etp} if tp > 1 else {})}
 

@@ -79,7 +79,7 @@ def routed(model: Model, shape: RankShape) -> Routed:
             f"{etp}; use divisors of them"
         )
     sent, experts = moe.rows(local.edge_tokens), moe.experts // shape.ep
-    rows = sent * (local.tokens // local.edge_tokens) if etp > 1 else sent
+    rows = sent * (local.tokens // local.edge_tokens if etp == shape.tp else etp)  # of all ranks that split an expert
     each = -(-rows // experts)  # the last expert may have fewer
     if shape.fp8:
         each = -(-each // _FP8_ROWS) * _FP8_ROWS

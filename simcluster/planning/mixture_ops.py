@@ -1,10 +1,12 @@
 """The ops of a mixture of experts in a pass: what an MLP's place in a layer becomes.
 
 Forward: norm and router; the shared experts; rows to their experts, by an all-to-all over ep and, where experts are
-split over tp, a gather over tp; the experts; the same way back; weighed sum and residual add.  Backward all of it in
-reverse, with the same four collectives: two all-to-alls forward, two backward (modelling of Megatron-LM's all-to-all
-dispatcher, core/transformer/moe/token_dispatcher.py).  With ``overlap`` the all-to-all to the experts runs beside the
-shared experts, forward and backward, and the one that brings gradients back beside the experts' weight gradients.
+split, a gather over the ranks that split one (those of tp, or of etp where it is another number); the experts; the same
+way back; weighed sum and residual add.  Each tp rank sends the tokens of its own part of the sequence.  Backward all of
+it in it in reverse, with the same four collectives: two all-to-alls forward, two backward (modelling of Megatron-LM's
+all-to-all dispatcher, core/transformer/moe/token_dispatcher.py).  With ``overlap`` the all-to-all to the experts runs
+beside the shared experts, forward and backward, and the one that brings gradients back beside the experts' weight
+gradients.
 
 Pure.
 """
@@ -38,6 +40,7 @@ class MixtureOps:
         there = routed(model, shape)
         self._counted = model.moe is not None and model.moe.counted and shape.ep * shape.expert_tp > 1
         self._sent, self._there = there.row_bytes(shape, there.sent), there.row_bytes(shape, there.rows)
+        self._split = "tp" if shape.expert_tp == shape.tp else "etp"
 
     def visit(self, ops: OpsInMaking, phase: Phase, layer: int) -> None:
         """The mixture's turn in a pass."""
@@ -110,13 +113,13 @@ class MixtureOps:
     def _to_experts(self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None]) -> None:
         self._all_to_all(ops, name, layer, meanwhile)
         if self._shape.expert_tp > 1:
-            ops.collective("all_gather", name, self._there, layer)
+            ops.collective("all_gather", name, self._there, layer, self._split)
 
     def _from_experts(
         self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None] | None = None
     ) -> None:  # fmt: skip
         if self._shape.expert_tp > 1:
-            ops.collective("reduce_scatter", name, self._there, layer)
+            ops.collective("reduce_scatter", name, self._there, layer, self._split)
         self._all_to_all(ops, name, layer, meanwhile)
 
     def _all_to_all(self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None] | None) -> None:

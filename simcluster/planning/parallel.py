@@ -30,6 +30,10 @@ _SPANS: dict[str, tuple[str, ...]] = {
 SHARDING = ("shard", "shard_reduce", "replica")
 """Communicators inside a dp group: ranks that share the parameters between them (a second one, of the same ranks, for
 gradients that travel beside parameters), and ranks that have the same shard."""
+EXPERT_SHARDING = ("edp_shard", "edp_reduce", "edp_replica")
+"""The same inside a group of ranks that hold the same experts ("edp")."""
+EXPERTS_APART = ("edp", *EXPERT_SHARDING)
+"""Communicators of ranks that hold the same experts."""
 
 
 class RankLayout(Protocol):
@@ -47,9 +51,12 @@ class Plan:
 
     ``shard`` is how many of the ranks that hold the same parameters share them where those are sharded (0: all of
     them); consecutive ones do.  ``copies``, where the model is held more than once, lists the stages that hold the same
-    parts of it, each stage once: their ranks are replicas, too.  ``ep`` consecutive ranks of a stage share the experts
-    of a mixture, each expert on ``etp`` of tp (1, or 0 for all of them).  Raises InputError for a size below 1, or a
-    shard, or expert ranks, that do not divide these ranks.
+    parts of it, each stage once: their ranks are replicas, too.
+
+    The ranks of a stage, tp x cp x dp for all else, are etp x ep x edp for the experts of a mixture ("parallel
+    folding", arXiv:2504.14960; Megatron-Core's ``expert_decoder_rank_generator``): ``etp`` consecutive ones (0: as many
+    as tp) split each expert, ``ep`` such groups share the experts, and the same ranks of the next ep groups hold the
+    same ones.  Raises InputError for a size below 1, or a shard, or expert ranks, that do not divide these ranks.
     """
 
     tp: int = 1
@@ -70,10 +77,15 @@ class Plan:
                 raise InputError(f"{axis} {size} must be at least 1, the size of an axis that is not there")
         if self.shard < 0 or (self.dp * self.cp) % (self.shard or 1):
             raise InputError(f"{self.shard} ranks to a shard group do not divide dp {self.dp} x cp {self.cp}")
-        if self.ep < 1 or (self.tp * self.cp * self.dp) % (self.ep * self.expert_tp):
+        if self.ep < 1 or self.etp < 0 or (self.tp * self.cp * self.dp) % (self.ep * self.expert_tp):
             raise InputError(
                 f"ep {self.ep} x etp {self.expert_tp} ranks do not divide the tp {self.tp} x cp {self.cp} x dp "
                 f"{self.dp} ranks of a stage"
+            )
+        if self.shard and self.experts_apart and (self.shard * self.tp) % (self.ep * self.expert_tp):
+            raise InputError(
+                f"ep {self.ep} x etp {self.expert_tp} ranks do not divide the {self.shard} ranks of a shard group x tp "
+                f"{self.tp}"
             )
         assert not self.copies or sorted(sum(self.copies, ())) == list(range(self.pp)), self.copies
         assert len({len(stages) for stages in self.copies}) <= 1, self.copies
@@ -102,6 +114,11 @@ class Plan:
     def expert_replicas(self) -> int:
         """Ranks that hold the same part of the same experts."""
         return self.replicas * self.tp // (self.ep * self.expert_tp)
+
+    @property
+    def expert_shard_size(self) -> int:
+        """Of these the ranks that share experts between them where parameters are sharded: those of a shard group."""
+        return self.shard * self.tp // (self.ep * self.expert_tp) if self.shard else self.expert_replicas
 
     @property
     def experts_apart(self) -> bool:
@@ -134,7 +151,13 @@ class Plan:
             if axis == "replica":
                 shards = np.transpose(shards, (0, 2, 1))
             return self._in_order(shards.reshape(-1, shards.shape[-1]))
-        if axis in ("ep", "edp"):
+        if axis in EXPERT_SHARDING:
+            size = self.expert_shard_size
+            shards = self.groups("edp").reshape(-1, self.expert_replicas // size, size)
+            if axis == "edp_replica":
+                shards = np.transpose(shards, (0, 2, 1))
+            return self._in_order(shards.reshape(-1, shards.shape[-1]))
+        if axis in ("etp", "ep", "edp"):
             return self._in_order(self._expert_groups(axis))
         if axis == "dp" and self.copies:
             together = [np.moveaxis(self.grid[list(stages)], -1, 0).reshape(self.tp, -1) for stages in self.copies]
@@ -148,8 +171,11 @@ class Plan:
         return self._in_order(groups)
 
     def _expert_groups(self, axis: str) -> Ranks:
-        """Of ranks that share experts ("ep") or hold the same ("edp"), by place in a stage: tp fastest, then cp, dp."""
+        """Of ranks that split an expert ("etp"), share experts ("ep") or hold the same ("edp"), by place in a stage: tp
+        fastest, then cp, dp."""
         stages = self.grid.reshape(self.pp, -1, self.ep, self.expert_tp)
+        if axis == "etp":
+            return stages.reshape(-1, self.expert_tp)
         if axis == "ep":
             return np.moveaxis(stages, 2, -1).reshape(-1, self.ep)
         together = stages[np.array(self.copies or [(stage,) for stage in range(self.pp)])]  # copy, of it stage, ...

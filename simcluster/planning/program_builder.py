@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment, StageProgram
-from simcluster.planning.parallel import SHARDING
+from simcluster.planning.parallel import EXPERTS_APART, SHARDING
 from simcluster.planning.works import Collective, Host
 
 
@@ -74,7 +74,7 @@ class ProgramBuilder:
     def _stream(self, axis: str) -> str:
         if axis in ("model", "world", "embedding"):  # over several axes: named after the slowest, between stages
             return "pp" if self._pipelined else "dp" if axis == "world" else "tp"
-        return "dp" if axis in SHARDING or axis == "edp" else axis
+        return "dp" if axis in SHARDING or axis in EXPERTS_APART else axis
 
     def holding(self, name: Hashable, segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
         """The segment of that name, with memory that comes as it begins and goes as it ends."""

@@ -96,8 +96,9 @@ class OpsInMaking:
     def collective(self, kind: str, name: str, size: float, layer: int = -1, axis: str = "tp") -> None:
         """A collective over an axis that the main lane waits for."""
         self._issued += self._issue.collective
-        self._idle(self._issue.late if axis == "tp" else 0.0, "late", layer)
-        self._add(Collective(kind, axis, size), axis, kind, name, layer)
+        split = axis in ("tp", "etp")
+        self._idle(self._issue.late if split else 0.0, "late", layer)
+        self._add(Collective(kind, axis, size), "tp" if split else axis, kind, name, layer)
 
     def beside(self, kind: str, name: str, size: float, layer: int, axis: str = "tp") -> None:
         """A collective on the lane of its axis, from the end of the last main op on."""

@@ -9,7 +9,8 @@ With one lane, gathers and reductions wait for each other in the order in which 
 ``prefetch`` ahead before a stretch, the reduction of its gradients behind it (PyTorch's BACKWARD_PRE).  With two they
 share the links instead.  HSDP: sharded over ``Plan.shard_size`` ranks, whose shards of the gradients are then summed
 over the ranks that have the same shard.  Experts of a mixture that only some ranks hold are sharded over those alone
-("edp", ``owned_parameters``): a unit is then gathered and reduced in two calls, one behind the other.  Without
+("edp", ``owned_parameters``), with HSDP over those in a shard group: a unit is then gathered and reduced in two calls,
+one behind the other (PyTorch FSDP2 on a mesh of its own for experts, as torchtitan has it: "efsdp").  Without
 ``overlap_gather`` nothing is prefetched; without ``overlap_reduce`` computation waits for every reduction.
 
 The root unit's gradients (tied embeddings on one stage) are reduced when the embedding's are complete: in each
@@ -61,6 +62,9 @@ class Sharded:
         self._issue = self._data.sharding.piece * self._shards if self._data.sharding.by_matrix else 0.0
         two = self._data.sharding.two_lanes
         self._lane, self._axis = ("dp reduce", "shard_reduce") if two else ("dp", "shard")
+        grouped = job.plan.expert_shard_size < job.plan.expert_replicas
+        self._experts_axis = "edp_shard" if grouped else "edp"
+        self._experts_reduced = "edp_reduce" if two else self._experts_axis
 
     def before(self, step: int) -> None:
         """The first units of a step are gathered as soon as they have been updated."""
@@ -112,7 +116,7 @@ class Sharded:
         if plan.experts_apart:
             norm = ("world",)
         held = self._units.total
-        parameters = held.common / self._shards + held.experts / plan.expert_replicas
+        parameters = held.common / self._shards + held.experts / plan.expert_shard_size
         end_step(self._job, self._lanes, step, needs, share=self._shards, parameters=parameters, norm=norm)
         self._reductions = []
 
@@ -123,7 +127,7 @@ class Sharded:
         unit = self._uses[number].unit
         chunk, layer = self._place(unit)
         memory = (MemoryChange("parameters", self._bytes(unit, self._data.parameter_bytes), 0.0),)
-        calls = self._calls(unit, "shard", self._data.parameter_bytes)
+        calls = self._calls(unit, "shard", self._experts_axis, self._data.parameter_bytes)
         if self._uses[number].backward and self._data.sharding.again:
             calls += calls[:-1]
         segment = self._lanes.collectives(
@@ -145,15 +149,15 @@ class Sharded:
             need = Need(self._stage, name)
         if self._shards > 1:
             memory = (MemoryChange("gradients", 0.0, -size),)
-            calls = self._calls(stretch.unit, self._axis, self._data.gradient_bytes)
+            calls = self._calls(stretch.unit, self._axis, self._experts_reduced, self._data.gradient_bytes)
             segment = self._lanes.collectives(
                 "reduce_scatter", "gradients", calls, self._lane, layer=layer, memory=memory, issue=self._issue
             )  # fmt: skip
             scattered = (*key, "scattered") if copies > 1 else key
             self._lanes.put(self._lane, Item(segment, scattered, (need,), step, action.chunk))
         if copies > 1:
-            segment = self._lanes.collective(
-                "all_reduce", "replica", "gradients", size / self._shards, self._lane, layer=layer
+            segment = self._lanes.collectives(
+                "all_reduce", "gradients", self._summed(stretch.unit, size), self._lane, layer=layer
             )  # fmt: skip
             self._lanes.put(self._lane, Item(segment, key, (need,), step, action.chunk))
 
@@ -183,12 +187,20 @@ class Sharded:
     def _reduced(action: Action, step: int, index: int) -> Key:
         return ("reduced", step, action.chunk, index, action.microbatch)
 
-    def _calls(self, unit: int, axis: str, each: float) -> list[tuple[str, float]]:
+    def _calls(self, unit: int, axis: str, of_experts: str, each: float) -> list[tuple[str, float]]:
         """(axis, bytes) of gathering or reducing a unit: common parameters over ``axis``, experts over their own."""
         held, plan = self._units.held[unit], self._job.plan
-        experts = held.experts > 0 and plan.expert_replicas > 1
+        experts = held.experts > 0 and plan.expert_shard_size > 1
         common = [(axis, parameters * each) for parameters in self._units.matrices[unit]]
-        return [*common, *([("edp", held.experts * each)] if experts else [])]
+        return [*common, *([(of_experts, held.experts * each)] if experts else [])]
+
+    def _summed(self, unit: int, size: float) -> list[tuple[str, float]]:
+        """(axis, bytes) of summing a unit's shards of gradients, ``size`` bytes in all, over the shard groups."""
+        held, plan = self._units.held[unit], self._job.plan
+        if not held.experts:
+            return [("replica", size / self._shards)]
+        each, experts = self._data.gradient_bytes, held.experts / plan.expert_shard_size
+        return [("replica", held.common / self._shards * each), ("edp_replica", experts * each)]
 
     def _bytes(self, unit: int, each: float) -> float:
         return self._units.sizes[unit] * each

@@ -152,7 +152,7 @@ class _Written:
 
     @classmethod
     def of(cls, plan: Plan, *, sharded: bool) -> _Written:
-        shards = plan.shard_size if sharded else 1, plan.expert_replicas if sharded else 1
+        shards = plan.shard_size if sharded else 1, plan.expert_shard_size if sharded else 1
         common = _first(plan, "dp", shards[0])
         if not plan.experts_apart:
             return cls(common, common, (shards[0], shards[0]))

@@ -28,12 +28,16 @@ def built(scenario: ScenarioFields) -> Cluster:
 
 
 def parallel_of(scenario: ScenarioFields) -> Parallel:
-    """With dp: what the other axes leave of the GPUs, where they divide them."""
+    """With dp: what the other axes leave of the GPUs, where they divide them; and with etp 1 where experts that are
+    split as all else would take more ranks than a stage has, and whole ones do not."""
     parallel = scenario.parallel
     others = parallel.tp * parallel.pp * parallel.cp
-    if parallel.dp or scenario.gpus % others:
-        return parallel
-    return parallel.model_copy(update={"dp": scenario.gpus // others})
+    if not parallel.dp and scenario.gpus % others == 0:
+        parallel = parallel.model_copy(update={"dp": scenario.gpus // others})
+    ranks, ep = parallel.tp * parallel.cp * parallel.dp, parallel.ep
+    if scenario.model.moe and parallel.etp is None and ranks % (ep * parallel.tp) and ranks % ep == 0:
+        parallel = parallel.model_copy(update={"etp": 1})
+    return parallel
 
 
 def pipeline_of(scenario: ScenarioFields) -> Pipeline:

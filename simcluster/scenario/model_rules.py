@@ -111,40 +111,43 @@ def _experts(scenario: ScenarioFields) -> Iterator[Complaint]:
                 yield ("parallel", name), f"{what}; leave it out, or give model.moe"
         return
     tp, etp = parallel.tp, parallel.etp or parallel.tp
-    if etp not in (1, tp):
-        yield ("parallel", "etp"), f"{etp} must be 1 (whole experts) or tp {tp} (split as all else); use one of them"
-        return
     if tp > 1 and not parallel.sequence_parallel:
         what = f"tp {tp} ranks would each send the same tokens to the experts"
         yield ("parallel", "sequence_parallel"), f"{what}; set sequence_parallel to true, as Megatron-LM demands"
-    yield from _split_experts(moe, parallel.ep, tp, etp)
+    yield from _split_experts(moe, parallel.ep, etp)
     yield from _expert_groups(parallel, etp)
-    yield from _experts_apart(scenario, apart=parallel.ep > 1 or etp != tp)
+    yield from _experts_apart(scenario, parallel.ep * etp, apart=parallel.ep > 1 or etp != tp)
 
 
-def _split_experts(moe: Moe, ep: int, tp: int, etp: int) -> Iterator[Complaint]:
+def _split_experts(moe: Moe, ep: int, etp: int) -> Iterator[Complaint]:
     """Every rank of ep has as many experts, every rank of etp as much of each."""
     if moe.experts % ep:
         fix = listed(near_divisors(moe.experts, ep))
         yield ("parallel", "ep"), f"ep {ep} does not divide model.moe.experts {moe.experts}; use ep {fix}"
     if moe.expert_ffn_hidden_size % etp:
-        what = f"tp {tp} does not divide model.moe.expert_ffn_hidden_size {moe.expert_ffn_hidden_size}"
-        yield ("parallel", "etp"), f"{what}; set etp to 1, or another tp"
+        what = f"etp {etp} (left out: as tp) does not divide model.moe.expert_ffn_hidden_size"
+        fix = listed(near_divisors(moe.expert_ffn_hidden_size, etp))
+        yield ("parallel", "etp"), f"{what} {moe.expert_ffn_hidden_size}; use etp {fix}"
 
 
 def _expert_groups(parallel: Parallel, etp: int) -> Iterator[Complaint]:
-    """The ranks that share a stage's data fall into groups of ep (times etp)."""
+    """The ranks of a stage, tp x cp x dp for all else, are etp x ep x (those that hold the same) for experts."""
     tp, ep, cp, dp = parallel.tp, parallel.ep, parallel.cp, parallel.dp
-    if dp and (tp * cp * dp % (ep * etp) or (etp == 1 and ep % tp)):
-        among = f"dp {dp} x cp {cp}" + (f" x tp {tp} (etp 1), by tp" if etp < tp else "")
-        fixes = [f"{(tp if etp < tp else 1) * near}" for near in near_divisors(dp * cp, max(1, ep * etp // tp))]
-        yield ("parallel", "ep"), f"groups of ep {ep} do not go into {among}; use ep {', '.join(fixes)}"
+    ranks = tp * cp * dp
+    if ranks % (ep * etp):
+        split = f" x etp {etp}" if etp > 1 else ""
+        what = f"groups of ep {ep}{split} do not go into the {ranks} ranks of a stage (tp {tp} x cp {cp} x dp {dp})"
+        fixes = [f"ep {listed(near_divisors(ranks // etp, ep))}"] if ranks % etp == 0 else []
+        fixes += [f"etp {listed(near_divisors(ranks // ep, etp))}"] if ranks % ep == 0 else []
+        yield ("parallel", "ep"), f"{what}; use {' or '.join(fixes) or 'divisors of it'}"
 
 
-def _experts_apart(scenario: ScenarioFields, *, apart: bool) -> Iterator[Complaint]:
-    """What is not for experts that are shared out otherwise than all else."""
-    if apart and scenario.fsdp.shard_group:
-        what = "shard groups are of ranks that hold the same, and experts on ep ranks are not held by all of them"
-        yield ("fsdp", "shard_group"), f"{what}; leave it out, or use ep 1 without etp"
+def _experts_apart(scenario: ScenarioFields, together: int, *, apart: bool) -> Iterator[Complaint]:
+    """What is not for experts that are shared out otherwise than all else: each group of ep x etp ``together``."""
+    group, tp = scenario.fsdp.shard_group, scenario.parallel.tp
+    if apart and group and group * tp % together:
+        what = f"shard groups of {group} x tp {tp} ranks do not hold whole groups of ep x etp = {together}"
+        fix = together // math.gcd(together, tp)
+        yield ("fsdp", "shard_group"), f"{what}; use a multiple of {fix}, or leave it out"
     if apart and scenario.memory.offload.optimizer != "none":
         yield ("memory", "offload", "optimizer"), "is not modelled for experts on ep ranks; use none, or ep 1"

@@ -47,17 +47,31 @@ def _zero_stage(value: object) -> object:
     return value
 
 
+def _order(value: object) -> object:
+    """A list of axes, from Megatron-Core's spelling, too: tp-cp-ep-dp-pp.  ``ep`` may stand between tp and dp, where
+    experts are folded anyhow."""
+    axes = value.split("-") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else None
+    if axes is None or "ep" not in axes:
+        return value if axes is None else axes
+    place = {axis: number for number, axis in enumerate(axes)}
+    if not place.get("tp", len(axes)) < place["ep"] < place.get("dp", -1):
+        raise InputError(f"ep is to stand behind tp and before dp, as in tp-cp-ep-dp-pp; got {shown(value)}")
+    return [axis for axis in axes if axis != "ep"]
+
+
 class Parallel(Spec):
     """How the job is split: tp x cp x dp x pp GPUs.
 
     ``dp`` left out is what the GPUs leave over (0 stands for that only until the scenario is complete).  ``zero`` is
-    the ZeRO stage (arXiv:1910.02054).  ``order`` lists the axes from the fastest-varying rank digit to the slowest.
+    the ZeRO stage (arXiv:1910.02054).  ``order`` lists the axes from the fastest-varying rank digit to the slowest, or
+    is Megatron-Core's text of them (tp-cp-ep-dp-pp).
     ``cp`` ranks share every sequence, and ``cp_comm`` is how its queries meet keys and values of other ranks: handed
     round a ``ring`` beside the attention in pieces, gathered before it, or traded for heads by ``all_to_all``.
     ``cp_shares``: a rank has a ``zigzag`` of the sequence, a piece from its front and one from its back, or
     ``contiguous`` tokens, of which under a causal mask the last rank's are the most work, for which all wait.
-    ``ep`` ranks of dp x cp share the experts of a mixture, each split over the tp ranks as other matrices are; with
-    ``etp: 1`` experts are whole, and the ep ranks are of dp x cp x tp (Megatron-LM's expert-tensor-parallel-size).
+    ``ep`` ranks share the experts of a mixture, each split over ``etp`` ranks: as many as tp, unless that is more than
+    a stage has; 1 leaves them whole (Megatron-LM's expert-tensor-parallel-size).  For experts the tp x cp x dp ranks of
+    a stage are etp x ep x those that hold the same, consecutive ones first ("parallel folding", arXiv:2504.14960).
     """
 
     tp: Count = 1
@@ -70,7 +84,7 @@ class Parallel(Spec):
     etp: Count | None = None
     sequence_parallel: StrictBool = False
     zero: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_zero_stage)] = 0
-    order: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
+    order: Annotated[tuple[Axis, ...], BeforeValidator(_order)] = ("tp", "cp", "dp", "pp")
 
 
 LONG_NAMES = {

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 def layout(scenario: Scenario) -> str:
     """Every axis: tp 8 (sequence parallel), cp 2 (ring), pp 8 x 3 chunks (interleaved), dp 2 (ZeRO-1), ep 4.
 
-    tp, pp and dp are always there; with cp, where there is one, their product is the GPUs.  ep ranks are of those of
-    dp x cp (x tp, where experts are whole: etp 1).
+    tp, pp and dp are always there; with cp, where there is one, their product is the GPUs.  Groups of ep x etp ranks,
+    etp of which split an expert, are of the tp x cp x dp of a stage.
     """
     parallel, pipeline = scenario.parallel, scenario.pipeline
     parts = [f"tp {parallel.tp}" + (" (sequence parallel)" if parallel.sequence_parallel else "")]
@@ -22,6 +22,6 @@ def layout(scenario: Scenario) -> str:
     groups = f", groups of {scenario.fsdp.shard_group}" if scenario.fsdp.shard_group else ""
     parts.append(f"dp {parallel.dp}" + (f" (ZeRO-{parallel.zero}{groups})" if parallel.zero else ""))
     if parallel.ep > 1 or parallel.etp is not None:
-        split = f" x etp {parallel.etp or parallel.tp}" if parallel.tp > 1 else ""
+        split = f" x etp {parallel.etp or parallel.tp}" if parallel.tp > 1 or (parallel.etp or 1) > 1 else ""
         parts.append(f"ep {parallel.ep}{split}")
     return ", ".join(parts)

@@ -185,8 +185,8 @@ def _sharding(scenario: Scenario, layout: SmallLayout) -> Iterator[Changed]:
         yield "parallel.sequence_parallel", True, False, "tp is 1"
     if layout.cp == 1 and parallel.cp_comm != "ring":
         yield "parallel.cp_comm", parallel.cp_comm, "ring", "cp is 1"
-    if layout.ep == 1 and parallel.etp is not None:
-        yield "parallel.etp", parallel.etp, None, "ep is 1"
+    if parallel.etp is not None and (layout.ep == 1 or layout.split(parallel) != parallel.etp):
+        yield "parallel.etp", parallel.etp, None, "ep is 1" if layout.ep == 1 else "a stage has no such groups"
 
 
 def _apart(scenario: Scenario) -> Iterator[Changed]:

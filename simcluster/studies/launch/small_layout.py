@@ -15,6 +15,7 @@ from typing import Any
 from simcluster.documents.suggestions import divisors
 from simcluster.model.shards import padded_vocab
 from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.sections import Parallel
 
 _AXES = ("tp", "pp", "dp", "cp")
 
@@ -34,6 +35,11 @@ class SmallLayout:
         """Of the job."""
         return self.tp * self.pp * self.dp * self.cp
 
+    def split(self, parallel: Parallel) -> int:
+        """Ranks that split an expert: as many as in the job, or those of tp where there are none or no whole groups."""
+        ranks, etp = self.tp * self.dp * self.cp, parallel.etp
+        return etp if etp and self.ep > 1 and ranks % (etp * self.ep) == 0 else self.tp
+
 
 def layout_on(scenario: Scenario, gpus: int) -> SmallLayout:
     """The layout on so many GPUs at most: as many axes above 1 as fit, as many GPUs, then tp as large as it can be."""
@@ -41,8 +47,8 @@ def layout_on(scenario: Scenario, gpus: int) -> SmallLayout:
     sizes = {"tp": parallel.tp, "pp": parallel.pp, "dp": scenario.dp, "cp": parallel.cp}
     tried = product(*(divisors(sizes[axis]) for axis in _AXES))
     tp, pp, dp, cp = max((each for each in tried if _product(each) <= gpus), key=_worth)
-    whole = parallel.etp == 1  # experts are whole: their ranks are of dp x cp x tp
-    shared = dp * cp * (tp if whole else 1)
+    ranks, etp = dp * cp * tp, parallel.etp or tp
+    shared = ranks // (etp if ranks % etp == 0 else tp)  # else an expert is split over tp
     ep = max(each for each in divisors(parallel.ep) if shared % each == 0)
     return SmallLayout(tp, pp, dp, cp, ep)
 
@@ -86,11 +92,11 @@ def _experts(scenario: Scenario, small: SmallLayout) -> Iterator[tuple[str, int]
     if small.ep < parallel.ep:
         fewest = -(-moe.top_k // small.ep) * small.ep
         yield "experts", max(fewest, moe.experts * small.ep // parallel.ep)
-    if small.tp < parallel.tp:
-        if parallel.etp is None:
-            yield "expert_ffn_hidden_size", moe.expert_ffn_hidden_size * small.tp // parallel.tp
-        if moe.shared_width:
-            yield "shared_ffn_hidden_size", moe.shared_width * small.tp // parallel.tp
+    split, etp = small.split(parallel), parallel.etp or parallel.tp
+    if split < etp:
+        yield "expert_ffn_hidden_size", max(1, moe.expert_ffn_hidden_size * split // etp)
+    if small.tp < parallel.tp and moe.shared_width:
+        yield "shared_ffn_hidden_size", moe.shared_width * small.tp // parallel.tp
 
 
 def _now(scenario: Scenario, name: str) -> Any:

@@ -22,7 +22,7 @@ REASONS: Mapping[str, str] = {
     "parallel.cp": "cp does not divide the sequence, or what tp splits of it",
     "parallel.cp_comm": "cp that trades heads does not divide those of a rank",
     "parallel.ep": "ep does not divide the experts, or groups of it the ranks of a stage",
-    "parallel.etp": "tp does not divide the width of an expert",
+    "parallel.etp": "etp does not divide the width of an expert",
     "tokens twice": "tensor without sequence parallelism: its ranks would send the same tokens to experts",
     "training.attention": "cp needs a fused attention",
     "memory.offload.optimizer": "the optimizer lives on the host, which is not modelled for experts on ep ranks",
@@ -58,7 +58,8 @@ class LayoutRules:
             return ""
         if moe and tp > 1 and not sequence:
             return REASONS["tokens twice"]
-        if self._base.fsdp.shard_group and (ep > 1 or (etp or tp) != tp):
+        group, together = self._base.fsdp.shard_group, ep * (etp or tp)
+        if group and (ep > 1 or together != tp) and group * tp % together:
             return REASONS["parallel.zero"]
         where = ("parallel.cp", "parallel.ep", "parallel.etp", "training.attention", "memory.offload.optimizer")
         values: dict[str, Any] = {

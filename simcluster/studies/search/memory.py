@@ -68,7 +68,7 @@ class LayoutMemory:
             calls = self._calls.setdefault((name[0], layout.zero), StageCalls(self._base, layout))
             held = calls.held(layers, mixtures, first=first, last=last)
             state = state_bytes(held.common, self._recipe, zero=layout.zero, dp=calls.shards)
-            state += state_bytes(held.experts, self._recipe, zero=layout.zero, dp=calls.plan.expert_replicas)
+            state += state_bytes(held.experts, self._recipe, zero=layout.zero, dp=calls.expert_shards)
             optimizer = state.optimizer if self._base.memory.offload.optimizer == "none" else 0.0
             self._states[name] = state.parameters + state.gradients + optimizer
         return self._states[name]

@@ -270,7 +270,7 @@ def _require(path: str, value: object, base: Scenario) -> None:
     wanted, fits = {
         "parallel.sequence_parallel": ("true or false", isinstance(value, bool)),
         "parallel.cp_comm": (" or ".join(COMMS), value in COMMS),
-        "parallel.etp": ("1, or null for as many ranks as tp", value is None or value == 1),
+        "parallel.etp": ("a whole number from 1, or null for as many ranks as tp", value is None or whole > 0),
         "training.recompute": (" or ".join(get_args(Recompute)), value in get_args(Recompute)),
         "pipeline.schedule": ("the name of a schedule", isinstance(value, str)),
         "parallel.zero": ("0, 1, 2 or 3", not isinstance(value, bool) and value in (0, 1, 2, 3)),

@@ -29,6 +29,7 @@ class StageCalls:
             layout.on(base), base.cluster.device, self.plan, recipe_of(base)
         )  # fmt: skip
         self.shards = (layout.zero == 3 and base.fsdp.shard_group) or self.plan.replicas
+        self.expert_shards = max(1, self.plan.expert_replicas * self.shards // self.plan.replicas)
         mixed = [base.model.has_experts(layer) for layer in range(base.model.layers)]
         self._kinds = {kind: of_layers(base.model, self.plan, [mixed.index(kind)]) for kind in dict.fromkeys(mixed)}
 
@@ -50,7 +51,7 @@ class StageCalls:
         """Of parameters that a rank holds those whose optimizer's state it has."""
         if self.zero == 0:
             return held.total
-        return held.common / self.shards + held.experts / self.plan.expert_replicas
+        return held.common / self.shards + held.experts / self.expert_shards
 
     def behind(self, held: OwnedParameters) -> tuple[Calls, Calls]:
         """What is reduced behind the pipeline and gathered behind the optimizer, each one after the other, if it blocks
