@@ -78,8 +78,8 @@ AWARE = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype
 @pytest.mark.parametrize(
     ("more", "section", "expected"),
     [
-        ("--pipeline-model-parallel-layout Et*2|(tt|)*4t,m|tL", "pipeline",
-         {"layers_per_stage": [2, 2, 2, 2, 2, 1, 1]}),
+        ("--pipeline-model-parallel-layout Et*2|(tt|)*4t|t,mL", "pipeline",
+         {"layout": "Ett|(tt|)*4t|tL"}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 3", "training",
          {"recompute": "full", "recompute_every": 4}),
         ("--recompute-granularity selective --recompute-modules core_attn moe_act", "training",

@@ -19,6 +19,7 @@ from test_same_answer_everywhere import documents as corners
 from simcluster.base.errors import InputError
 from simcluster.reference.fair import Demand, fair_rates
 from simcluster.results.timeline import COLUMNS
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
 
 
@@ -33,6 +34,11 @@ def compare(document: dict[str, Any]) -> None:
         scenario = tiny_scenario(**document)
     except InputError:  # some combinations are none
         reject()
+    compare_scenario(scenario)
+
+
+def compare_scenario(scenario: Scenario) -> None:
+    """The step and every span of it."""
     plain = replay(scenario.model_copy(update={"engine": "reference"}))
     fast = replay(scenario)
     assert fast.step_time == plain.step_time

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
+from simcluster.base.errors import InputError
 from simcluster.importers.megatron_sections import overlaps_batches
 from simcluster.importers.option_values import Options
-
-_MOST_SLICES = 10_000
-_REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([^()|*,\s]|\|)\*(\d{1,4})")
+from simcluster.schedules.stage_layout import StageLayout
 
 
 def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
@@ -27,9 +25,9 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
         chunks = layers // (pp * per)
     if pp == 1:
         return {}
-    slices = _laid_out(run, layers, pp)
-    if slices:
-        chunks = len(slices) // pp
+    layout = _laid_out(run, layers, pp)
+    if layout:
+        chunks = layout.chunks(pp)
     interleaved = (chunks or 1) > 1
     group = run.get("microbatch-group-size-per-virtual-pipeline-stage")
     pipeline: dict[str, Any] = {"schedule": "interleaved" if interleaved else "1f1b"}
@@ -42,10 +40,9 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
     if not interleaved or run.flag("no-overlap-p2p-communication"):
         pipeline["p2p"] = "rendezvous"
     first, last = run.get("decoder-first-pipeline-num-layers"), run.get("decoder-last-pipeline-num-layers")
-    cut = slices or (
-        _uneven(run, layers, pp, first, last) if first or last else _with_ends(run, layers, pp, chunks or 1)
-    )
-    if cut:
+    if layout:
+        pipeline["layout"] = str(layout)
+    elif cut := (_uneven(run, layers, pp, first, last) if first or last else _with_ends(run, layers, pp, chunks or 1)):
         pipeline["layers_per_stage"] = cut
     if run.flag("no-scatter-gather-tensors-in-pipeline"):
         pipeline["scatter_gather"] = False
@@ -83,20 +80,19 @@ def _with_ends(run: Options, layers: int, pp: int, chunks: int) -> Sequence[int]
     return "auto"
 
 
-def _laid_out(run: Options, layers: int, pp: int) -> list[int]:
-    """Layers of each slice in the model's order, of a layout such as ``Et*3|(tt|)*29m|L``; t is a layer."""
+def _laid_out(run: Options, layers: int, pp: int) -> StageLayout | None:
+    """The layout slice by slice, without its layers of multi-token prediction, which a scenario's model has not."""
     name = "pipeline-model-parallel-layout"
     text = run.get(name)
     if text is None:
-        return []
-    plain = text.strip("'\" ").replace(",", "").replace(" ", "")
-    for _ in range(20):
-        plain, found = _REPEATED.subn(lambda part: (part[1] or part[3] or "") * int(part[2] or part[4]), plain, count=1)
-        if not found or len(plain) > _MOST_SLICES:
-            break
-    slices = plain.split("|")
-    counts = [part.count("t") for part in slices]
-    if len(plain) > _MOST_SLICES or set(plain) - set("Etm|L") or len(slices) % pp or sum(counts) != layers:
-        what = f"{text[:40]!r} is no layout of {layers} layers (t) on {pp} stages; write one as in Et*3|(tt|)*29m|L"
-        raise run.error(name, what)
-    return counts
+        return None
+    try:
+        layout = StageLayout.of(text.strip("'\" "))
+        layout.chunks(pp)
+    except InputError as error:
+        raise run.error(name, str(error)) from None
+    if sum(layout.counts) != layers:
+        raise run.error(name, f"has {sum(layout.counts)} decoder layers (t), and the model has {layers}")
+    if any(layout.multi_token):
+        run.assumed.append("the layout is without its layers of multi-token prediction (m)")
+    return StageLayout(tuple(letters.replace("m", "") for letters in layout.slices))

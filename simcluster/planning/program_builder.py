@@ -63,6 +63,7 @@ class ProgramBuilder:
         def make() -> Segment:
             works = [Collective(kind, axis, size) for axis, size in calls]
             ops = [Op(work, self._stream(work.axis), kind, name, layer, lane) for work in works]
+            ops = ops or [Op(Host(0.0), "host", kind, name, layer, lane)]  # of what holds no parameters
             ops[-1] = replace(ops[-1], memory=memory)
             if issue:
                 host = Op(Host(issue), "host", "launch", name, layer, lane)

@@ -93,6 +93,10 @@ class OpsInMaking:
                 work = replace(work, seconds=work.seconds + launches * self._issue.gap)
             self._add(work, "compute", kind, name, layer)
 
+    def pass_on(self, kind: str) -> None:
+        """A pass of no layers: what arrives leaves as it is, in no time."""
+        self._add(Compute(0.0), "compute", kind, "empty", -1)
+
     def collective(self, kind: str, name: str, size: float, layer: int = -1, axis: str = "tp") -> None:
         """A collective over an axis that the main lane waits for."""
         self._issued += self._issue.collective

@@ -167,6 +167,8 @@ class Passes:
             ops.hold(begin, main, held.changes(phase, split=split), held.routed_changes(phase, split=split))
         if kind == "F" and part.lm_head:
             ops.end_forward()
+        if not len(ops):
+            ops.pass_on({"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}[kind])
         return ops
 
     def _visit(self, ops: OpsInMaking, phase: Phase, block: Block, layer: int) -> None:

@@ -169,7 +169,7 @@ class Sharded:
 
     def _is_reduced(self, action: Action, stretch: Stretch) -> bool:
         """Are gradients of its unit complete with this stretch?"""
-        if action.kind not in ("B", "W"):
+        if action.kind not in ("B", "W") or not self._units.sizes[stretch.unit]:
             return False
         if not self._each_microbatch(stretch) and self._last_gradient[action.chunk] != action:
             return False

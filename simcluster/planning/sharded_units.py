@@ -96,6 +96,8 @@ def units_of(job: Job, stage: int) -> Units:
                 Pass((), lm_head=True),
                 OwnedParameters(lm_head_parameters_per_tp_rank(model, tp) + model.norm_parameters),
             )
+        if not stretches:  # a slice without layers
+            add(Pass(()), OwnedParameters())
         chunks.append(tuple(stretches))
     shared = job.plan.expert_replicas > 1
     sizes = tuple(own.total if shared else own.common for own in held)
@@ -141,7 +143,8 @@ def uses_of(job: Job, stage: int, units: Units) -> list[Use]:
         for index, stretch in enumerate(order):
             stays = action.kind == "F" and (not reshard or (turn and index >= len(order) - window))
             stays = stays or stretch.unit == units.root
-            found.append(Use(stretch.unit, not there[stretch.unit], not stays, action.kind != "F"))
+            absent = not there[stretch.unit] and units.sizes[stretch.unit] > 0
+            found.append(Use(stretch.unit, absent, not stays, action.kind != "F"))
             there[stretch.unit] = stays
     for last in {use.unit: index for index, use in enumerate(found)}.values():
         found[last] = replace(found[last], freed=True)
@@ -185,7 +188,7 @@ def unsharded_peak(job: Job, stage: int) -> float:
     if job.schedule.num_microbatches > 1 and not data.sharding.every_microbatch:
         gradients = total
     else:
-        gradients = max(sum(made[at : at + together]) for at in range(len(made)))
+        gradients = max((sum(made[at : at + together]) for at in range(len(made))), default=0.0)
         gradients += root * min(together, job.schedule.num_microbatches)
     return gradients * data.gradient_bytes + (_parameters_peak(job, stage, units) if units else 0.0)
 

@@ -8,8 +8,9 @@ from simcluster.importers.schedule_files import function_in, is_function
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.rules import oversize
 from simcluster.scenario.sections import Parallel, Pipeline
-from simcluster.schedules import make_schedule
+from simcluster.schedules import SCHEDULES, make_schedule, schedules_with
 from simcluster.schedules.specs import Rows
+from simcluster.schedules.stage_layout import StageLayout
 from simcluster.topology import Cluster
 
 
@@ -41,8 +42,11 @@ def parallel_of(scenario: ScenarioFields) -> Parallel:
 
 
 def pipeline_of(scenario: ScenarioFields) -> Pipeline:
-    """With the rows that a schedule FILE.py:FUNCTION gives for the counts of this scenario."""
-    pipeline, training = scenario.pipeline, scenario.training
+    """With what a layout says, and the rows that a schedule FILE.py:FUNCTION gives for the counts of this scenario."""
+    try:
+        pipeline, training = _laid_out(scenario), scenario.training
+    except InputError as error:
+        raise RuleError([(("pipeline", "layout"), str(error))]) from None
     name, together = pipeline.schedule, scenario.parallel.dp * training.micro_batch
     if not isinstance(name, str) or not is_function(name):
         return pipeline
@@ -54,3 +58,41 @@ def pipeline_of(scenario: ScenarioFields) -> Pipeline:
     except InputError as error:
         raise RuleError([(("pipeline", "schedule"), str(error))]) from None
     return pipeline.model_copy(update={"schedule": rows, "chunks": 1})
+
+
+def _laid_out(scenario: ScenarioFields) -> Pipeline:
+    """The pipeline with the layers, chunks and schedule of its layout; InputError where it is none of this model's, or
+    other keys say otherwise."""
+    pipeline, pp = scenario.pipeline, scenario.parallel.pp
+    if pipeline.layout is None:
+        return pipeline
+    layout = StageLayout.of(pipeline.layout)
+    counts, chunks, layers = layout.counts, layout.chunks(pp), scenario.model.layers
+    refuse_multi_token(layout)
+    if sum(counts) != layers:
+        raise InputError(f"has {sum(counts)} decoder layers (t), and model.layers is {layers}; they must be as many")
+    if pipeline.layers_per_stage not in ("even", counts):
+        raise InputError("says which slice holds which layers, and so does layers_per_stage; keep one of the two")
+    found: dict[str, object] = {"layers_per_stage": counts}
+    if "schedule" not in pipeline.model_fields_set and chunks > 1:
+        found["schedule"] = "interleaved"
+    name = found.get("schedule", pipeline.schedule_name)
+    if name in schedules_with("takes_chunks"):
+        if pipeline.chunks not in (1, chunks):
+            what = f"has {len(counts)} slices for pp {pp}, {chunks} a stage, and chunks is {pipeline.chunks}"
+            raise InputError(f"{what}; leave chunks out")
+        found["chunks"] = chunks
+    elif name in SCHEDULES and (route := SCHEDULES[str(name)].route) and len(route(pp, 1)) != len(counts):
+        what = f"has {len(counts)} slices for pp {pp}, and {name} has {len(route(pp, 1))}"
+        raise InputError(f"{what}; use another number of slices, or a schedule that takes chunks, such as interleaved")
+    return pipeline.model_copy(update=found)
+
+
+def refuse_multi_token(layout: StageLayout) -> None:
+    """InputError for a layout with layers of multi-token prediction, which no model here has."""
+    if any(layout.multi_token):
+        number = next(number for number, count in enumerate(layout.multi_token) if count)
+        raise InputError(
+            f"slice {number} of 0 to {len(layout.slices) - 1} has m, a layer of multi-token prediction, and the model "
+            "has none; leave m out"
+        )

@@ -72,6 +72,8 @@ def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
         raise InputError(f"[{', '.join(map(str, wanted))}] is {sum(wanted)} layers, and model.layers is {layers}")
     slices = Slices(wanted) if len(wanted) == number else Slices.of_stages(wanted, schedule)
     empty = [place for place, count in enumerate(slices.counts) if not count]
+    if scenario.pipeline.layout is not None:
+        return slices  # where there is a layout, whoever wrote it knows what is empty
     if any(place not in (0, number - 1) for place in empty) or (empty and not hollow):
         where = f"slice {empty[0]} of {number} has no layer"
         rule = "only the first (embedding) and the last (LM head) can be without" if hollow else (

@@ -96,7 +96,7 @@ EVERYWHERE = paths(
     model: parallel_residual attention_window full_attention_every attention_sinks
     model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     parallel: tp pp dp cp_comm cp_shares ep etp sequence_parallel order
-    pipeline: chunks scatter_gather
+    pipeline: chunks scatter_gather layout
     training: global_batch micro_batch precision recompute recompute_every optimizer attention dropout memory_recipe
     training: recompute_modules
     data: documents packing mask unique seed

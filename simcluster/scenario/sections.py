@@ -6,7 +6,7 @@ Each checks its own values; rules between sections are in ``rules``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
@@ -21,6 +21,7 @@ from simcluster.model.kept import OffloadModule
 from simcluster.model.recomputed import RECOMPUTE_MODULES, RecomputeModule
 from simcluster.nccl import platform_names
 from simcluster.schedules.specs import Rows, ScheduleChoice
+from simcluster.schedules.stage_layout import StageLayout
 
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 """How many of something: a whole number from 1, as in the file (8, not "8" nor 8.0)."""
@@ -112,6 +113,19 @@ def _layers_per_stage(value: object) -> object:
     return tuple(items)
 
 
+def _layout(value: object) -> object:
+    """Checks a layout slice by slice; a list of it as tuples."""
+    if not isinstance(value, str | list | tuple) or not value:
+        raise InputError(f'must be a layout slice by slice, as in "Et*3|(tt|)*29,tL", or a list; got {shown(value)}')
+    if not isinstance(value, str):
+        rows = [[row] if isinstance(row, str) else row for row in value]
+        if not all(isinstance(row, list | tuple) and all(isinstance(name, str) for name in row) for row in rows):
+            raise InputError(f"must have names of layers, or a text, for every slice; got {shown(value)}")
+        value = tuple(row if isinstance(row, str) else tuple(row) for row in value)
+    StageLayout.of(value)
+    return value
+
+
 class Pipeline(Spec):
     """Which stage holds what of the model, the order of microbatches on the stages, and how they hand on.
 
@@ -125,6 +139,10 @@ class Pipeline(Spec):
     get one more), or for every slice in the model's order; ``auto`` makes the slowest slice as fast as it can be, by
     the times of the run (forward and backward of a layer, of the embedding, of LM head and loss).
 
+    ``layout`` is what every slice holds (Megatron-Core's ``--pipeline-model-parallel-layout``, "Et*3|(tt|)*29,tL"): E
+    the embedding, t a layer, L LM head and loss (``schedules.stage_layout``).  It says ``layers_per_stage`` and, where
+    these are left out, ``chunks`` and ``schedule: interleaved``.
+
     ``p2p``: ``async`` sends go out and are received beside computation; at a ``rendezvous`` sender and receiver wait
     for each other and for the end, in blocking pairs as Megatron-LM without ``--overlap-p2p-communication`` (then
     ``overlap.pipeline`` has no say).  ``scatter_gather``: without sequence parallelism a stage boundary is sent split
@@ -136,6 +154,7 @@ class Pipeline(Spec):
     layers_per_stage: Annotated[
         Literal["even", "auto"] | tuple[int, ...], BeforeValidator(_layers_per_stage)
     ] = "even"  # fmt: skip
+    layout: Annotated[str | tuple[str | tuple[str, ...], ...] | None, BeforeValidator(_layout)] = None
     p2p: Literal["async", "rendezvous"] = "async"
     scatter_gather: StrictBool = True
 
@@ -146,6 +165,11 @@ class Pipeline(Spec):
         if isinstance(schedule, Rows):
             return schedule.title
         return schedule if isinstance(schedule, str) else schedule.name
+
+    def recut(self, layers_per_stage: str) -> dict[str, Any]:
+        """Changes of a scenario by which its layers are cut like this, whatever cut them before."""
+        layout: dict[str, Any] = {} if self.layout is None else {"pipeline.layout": None}
+        return {"pipeline.layers_per_stage": layers_per_stage, **layout}
 
 
 def _modules(value: object) -> object:

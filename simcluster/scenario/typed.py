@@ -91,6 +91,7 @@ class PipelineSection(TypedDict, total=False):
     schedule: str | AnySection
     chunks: int
     layers_per_stage: Literal["even", "auto"] | Sequence[int]
+    layout: str | Sequence[str | Sequence[str]]
     p2p: Literal["async", "rendezvous"]
     scatter_gather: bool
 

@@ -171,6 +171,8 @@ def _pipeline(scenario: Scenario, layout: SmallLayout) -> Iterator[Changed]:
     elif layout.pp == 1 and pipeline.chunks > 1:
         yield "pipeline.schedule", pipeline.schedule_name, "1f1b", "there is one stage"
         yield "pipeline.chunks", pipeline.chunks, 1, "with it"
+    if pipeline.layout is not None:
+        yield "pipeline.layout", pipeline.layout, None, "it is for other stages"
     if isinstance(pipeline.layers_per_stage, tuple):
         yield "pipeline.layers_per_stage", list(pipeline.layers_per_stage), "even", "the list is for other stages"
 

@@ -54,6 +54,7 @@ def ladder(base: Scenario) -> tuple[Rung, ...]:
     """
     whole: dict[str, Any] = {} if base.parallel.cp_comm == "ring" else {"parallel.cp_comm": "ring"}
     whole |= {} if base.parallel.etp is None else {"parallel.etp": None}
+    whole |= {} if base.pipeline.layout is None else {"pipeline.layout": None}
     return tuple(_held(base, words, {**_ALONE, **whole, **changes}) for words, changes in _rungs(base))
 
 

@@ -30,7 +30,7 @@ def against_bubble(result: Result, *, uneven: bool) -> tuple[Values, ...]:
     """Against a pipeline that idles: stages cut by their times where they are ``uneven``, more chunks, smaller
     microbatches, fewer stages, a schedule that splits the backward."""
     scenario = result.scenario
-    cut = [{"pipeline.layers_per_stage": "auto"}] if uneven else []
+    cut = [scenario.pipeline.recut("auto")] if uneven else []
     smaller = [{"training.micro_batch": size} for size in divisors(scenario.training.micro_batch)[-2:-1]]
     fewer = [{"parallel.pp": size, **_whole(scenario, size)} for size in divisors(scenario.parallel.pp)[-2:-1]]
     split = [{"pipeline.schedule": "zb-h1"}] if scenario.pipeline.schedule == "1f1b" else []

@@ -218,7 +218,7 @@ def _last_stage(result: Result) -> Point:
         "balance of stages", _verdict(over, _UNEVEN, 0.15),
         f"stage {slowest}{last} computes {format_seconds(own[slowest])}, {over:+.1%} against the others",
         "the slowest stage at most 5 % above the others", "fewer layers on that stage",
-        ({"pipeline.layers_per_stage": "auto"},),
+        (result.scenario.pipeline.recut("auto"),),
     )  # fmt: skip
 
 

@@ -1,0 +1,119 @@
+"""A pipeline layout given slice by slice: which slice of the model holds which layers, as text or as a list.
+
+The grammar is that of Megatron-Core's ``--pipeline-model-parallel-layout`` (in its core/transformer,
+pipeline_parallel_layer_layout.py): E is the embedding, t a decoder layer, m a layer of multi-token prediction, L the LM
+head and loss; | ends a slice,
+``x*3`` and ``(tt|)*29`` repeat, commas and blanks say nothing.  Slices come in the model's order: slice s is on stage
+s mod pp, as its chunk s // pp.  Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import did_you_mean
+
+LAYERS = {"E": "embedding", "t": "decoder", "m": "mtp", "L": "loss"}
+"""What the letters of a layout are called in a list of names."""
+
+_LETTERS = {name: letter for letter, name in LAYERS.items()}
+_GRAMMAR = "EtmL|()*,0123456789"
+_MOST = 100_000  # letters
+_REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,6})|([EtmL|])\*(\d{1,6})")
+_KNOWN = f"{', '.join(f'{letter} ({name})' for letter, name in LAYERS.items())}, | behind a slice, x*3 or (tt|)*29"
+
+
+@dataclass(frozen=True, slots=True)
+class StageLayout:
+    """The letters of every slice of the model, in the model's order."""
+
+    slices: tuple[str, ...]
+
+    @classmethod
+    def of(cls, given: str | Sequence[str | Sequence[str]]) -> StageLayout:
+        """The layout that a text gives, or a list with a text or a list of names for every slice.
+
+        Raises InputError, with the place, for what is no layer, for brackets that do not close, and where the embedding
+        is not first, the loss not last or a layer of multi-token prediction before a decoder layer.
+        """
+        found = cls(tuple(_unrolled(given).split("|") if isinstance(given, str) else map(_of_slice, given)))
+        found._check()
+        return found
+
+    def __str__(self) -> str:
+        """As a text, each slice and run of letters short: Et*3|(tt|)*29L."""
+        runs = [re.sub(r"(.)\1{2,}", lambda run: f"{run[1]}*{len(run[0])}", letters) for letters in self.slices]
+        parts: list[str] = []
+        for letters, same in groupby(runs[:-1]):
+            many = len(list(same))
+            parts.append(f"({letters}|)*{many}" if many > 2 else f"{letters}|" * many)
+        return "".join([*parts, runs[-1]])
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Decoder layers of every slice."""
+        return tuple(letters.count("t") for letters in self.slices)
+
+    @property
+    def multi_token(self) -> tuple[int, ...]:
+        """Layers of multi-token prediction of every slice."""
+        return tuple(letters.count("m") for letters in self.slices)
+
+    def chunks(self, pp: int) -> int:
+        """Slices on each of ``pp`` stages; InputError where that does not come out even."""
+        if len(self.slices) % pp:
+            raise InputError(
+                f"has {len(self.slices)} slices (one more than there are |), which is no multiple of pp {pp}; every "
+                "stage holds as many, if need be with no layer"
+            )
+        return len(self.slices) // pp
+
+    def _check(self) -> None:
+        ends = (
+            ("E", "the first slice begins", self.slices[0].startswith("E")),
+            ("L", "the last slice ends", self.slices[-1].endswith("L")),
+        )
+        for letter, place, there in ends:
+            found = [str(number) for number, letters in enumerate(self.slices) for each in letters if each == letter]
+            if not there or len(found) != 1:
+                at = f"it is in slice {', '.join(found)} of 0 to {len(self.slices) - 1}" if found else "it is nowhere"
+                raise InputError(f"{place} with {letter} ({LAYERS[letter]}), which is there once; {at}")
+        if "t" in "|".join(self.slices).partition("m")[2]:
+            raise InputError("layers of multi-token prediction (m) come behind all decoder layers (t)")
+
+
+def _of_slice(given: str | Sequence[str]) -> str:
+    """The letters of one slice of a list: names of layers, or letters as in a text."""
+    names = [name.strip() for name in ([given] if isinstance(given, str) else given)]
+    wrong = [name for name in names if name.lower() not in _LETTERS and len(name) > 1 and set(name) - set(_GRAMMAR)]
+    if wrong:
+        hint = did_you_mean(wrong[0], _LETTERS)
+        raise InputError(f"{wrong[0][:40]!r} is no layer{hint}; a list has {', '.join(_LETTERS)}, or letters: {_KNOWN}")
+    letters = [_LETTERS.get(name.lower()) or _unrolled(name) for name in names]
+    if any("|" in each for each in letters):
+        raise InputError(f"an item of a list is one slice, and {str(given)[:40]!r} has a |; give the text by itself")
+    return "".join(letters)
+
+
+def _unrolled(text: str) -> str:
+    """A text without repetitions; InputError with the place of what means nothing."""
+    for place, letter in enumerate(text):
+        if letter not in _GRAMMAR and not letter.isspace():
+            raise InputError(
+                f"character {place + 1} of {text[:60]!r} is {letter!r}, which is no layer; known: {_KNOWN}"
+            )
+    plain = re.sub(r"[,\s]", "", text)
+    while match := _REPEATED.search(plain):
+        times = int(match[2] or match[4])
+        part = match[1] if match[3] is None else match[3]
+        if len(plain) + times * len(part) > _MOST:
+            raise InputError(f"{match[0][:40]!r} repeats to more than {_MOST:,} letters")
+        plain = plain[: match.start()] + part * times + plain[match.end() :]
+    if rest := re.search(r"[()*\d]", plain):
+        near = plain[max(0, rest.start() - 8) : rest.start() + 8]
+        raise InputError(f"{rest[0]!r} near {near!r} repeats nothing; write x*3, or (tt|)*29 with both brackets")
+    return plain
