@@ -157,7 +157,7 @@ def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
         ("--attention-dropout 2", "'2' is not a number from 0 to 1"),
         ("--num-layers 2", "--hidden-size is missing"),
         (GPT_345M.replace("--tokenizer-type GPT2BPETokenizer", ""), "add --vocab-size"),
-        (GPT_345M + " --optimizer sgd", "sgd is not modelled; adam is"),
+        (GPT_345M + " --optimizer sgd", "sgd is not modelled; adam and muon are"),
         (GPT_345M + " --fp8-format hybrid", "needs --bf16"),
         (
             GPT_345M + " --recompute-granularity selective --recompute-modules mtp",

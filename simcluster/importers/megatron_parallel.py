@@ -49,8 +49,8 @@ def parallel_of(run: Options) -> dict[str, Any]:
             parallel["sequence_parallel"] = True
         else:
             run.assumed.append("sequence parallelism is switched off where tp is 1, as Megatron-LM does")
-    zero = _sharded(run)
-    zero = max(zero, int(run.get("zero-stage") or 0), int(run.flag("use-distributed-optimizer")))
+    zero, sharded = _sharded(run), run.flag("use-distributed-optimizer") or run.get("optimizer") == "dist_muon"
+    zero = max(zero, int(run.get("zero-stage") or 0), int(sharded))
     if run.flag("deepspeed") and run.flag("bf16") and zero == 0:
         zero = 1
         run.assumed.append("the optimizer's state is sharded with ZeRO stage 0 too, as DeepSpeed does with bf16")

@@ -209,6 +209,7 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
         if not run.flag("bf16"):
             raise run.error("fp4-format", "needs --bf16: all but the products of layers is in bf16")
         training["precision"] = "nvfp4-mixed"
+    training |= _muon(run)
     training |= recompute_of(run)
     training["attention"] = attention_of(run)
     dropout = [run.get(name) for name in ("hidden-dropout", "attention-dropout")]
@@ -231,6 +232,19 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
     return training
 
 
+def _muon(run: Options) -> dict[str, Any]:
+    """The optimizer where it is Muon, sharded as ``parallel_of`` says; what speaks of it says nothing without."""
+    iterations, tp = run.get("muon-num-ns-steps"), run.get("muon-tp-mode")
+    if run.get("optimizer") not in ("muon", "dist_muon"):
+        run.without("optimizer muon", "adam updates all weights", ("muon-num-ns-steps", "muon-tp-mode"))
+        return {}
+    if tp == "distributed":
+        run.assumed.append("each tp rank orthogonalizes whole matrices, though muon-tp-mode is distributed")
+    muon = {"iterations": iterations, "tp": "duplicated" if tp in ("duplicated", "distributed") else None}
+    muon = {name: value for name, value in muon.items() if value is not None}
+    return {"optimizer": "muon", **({"muon": muon} if muon else {})}
+
+
 def attention_of(run: Options) -> str:
     """Whether the core of attention is one kernel."""
     backend = run.get("attention-backend") or "auto"
@@ -244,4 +258,4 @@ def attention_of(run: Options) -> str:
 def require_adam(run: Options) -> None:
     """InputError for another optimizer."""
     if run.get("optimizer") == "sgd":
-        raise run.error("optimizer", "sgd is not modelled; adam is")
+        raise run.error("optimizer", "sgd is not modelled; adam and muon are")

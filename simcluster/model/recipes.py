@@ -35,6 +35,11 @@ class Recipe:
         return self.weight + self.gradient + self.optimizer
 
     @property
+    def moment(self) -> float:
+        """Bytes of one of Adam's two moments."""
+        return (self.optimizer - (4.0 if self.master else 0.0)) / 2
+
+    @property
     def update_traffic(self) -> float:
         """Bytes that one Adam update moves: reads gradient and state, writes state and weight.
 

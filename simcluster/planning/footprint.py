@@ -16,6 +16,7 @@ from simcluster.model.recipes import Recipe, state_bytes
 from simcluster.model.transformer import Model
 from simcluster.planning.buffers import Overheads
 from simcluster.planning.job import Offload, Slices
+from simcluster.planning.matrix_update import MatrixOptimizer
 from simcluster.planning.offload import trips
 from simcluster.planning.owned_parameters import of_stage
 from simcluster.planning.parallel import Plan
@@ -82,9 +83,10 @@ def stage_footprint(
     offload: Offload = _NOTHING,
     experts: UnevenExperts | None = None,
     steps: int = 1,
+    matrices: MatrixOptimizer | None = None,
 ) -> Footprint:
     """The peak of one stage's ranks over a step; of the fullest of them over all ``steps`` if ``experts`` get unequally
-    much."""
+    much.  ``matrices``: what updates whole matrices, and keeps less than Adam does."""
     chunks = range(schedule.num_chunks)
     held_slices = [schedule.slice_of(stage, chunk) for chunk in chunks]
     layers = [layer for number in held_slices for layer in slices.of(number)]
@@ -99,11 +101,12 @@ def stage_footprint(
         order = partial(_visits, blocks, schedule, slices, stage)
         peak = uneven_peak(blocks, schedule.rows[stage], order, experts, steps)
     updated = state.optimizer / recipe.optimizer  # parameters whose state the rank has
+    spared = matrices.spared(layers) if matrices else 0.0
     lost = (overheads.fragmentation - 1.0) * peak.total
     return Footprint(
         state.parameters,
         state.gradients,
-        offload.optimizer_on_gpu(updated) if offload.optimizer != "none" else state.optimizer,
+        offload.optimizer_on_gpu(updated) if offload.optimizer != "none" else state.optimizer - spared,
         peak.activations,
         peak.other + lost,
         buffers=overheads.buffers(model, shape, layers, last=last),

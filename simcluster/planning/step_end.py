@@ -53,7 +53,13 @@ def end_step(
         return host_update(job, lanes, step, reduced, lanes.reached(), data.zero_seconds(max(whole, parameters)))
     others = data.zero_seconds(whole - parameters) if whole > parameters else 0.0  # gradients that others' updates read
     seconds = data.optimizer_seconds(parameters) + others
-    update = Segment((Op(Compute(seconds), "compute", "optimizer", "optimizer"),))
+    ops = [Op(Compute(seconds), "compute", "optimizer", "optimizer")]
+    if data.matrices:
+        made = data.matrices.update([layer for part in held for layer in part.layers])
+        if made.gathers:
+            block_all(lanes, step, "all_gather", "momentum", made.gathers)
+        ops += [Op(Compute(made.seconds), "compute", "optimizer", "orthogonalize")] if made.seconds else []
+    update = Segment(tuple(ops))
     return lanes.put(MAIN, Item(update, ("optimizer", step), (), step))
 
 

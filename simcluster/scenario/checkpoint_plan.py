@@ -24,6 +24,7 @@ from simcluster.planning.owned_parameters import OwnedParameters, of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.headroom import usable
 from simcluster.scenario.memory_plan import recipe_of
+from simcluster.scenario.muon_plan import matrix_share
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.schedules import Schedule
 
@@ -110,9 +111,13 @@ def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
 
 
 def bytes_per_parameter(scenario: Scenario, spec: CheckpointSpec) -> float:
-    """As given, else weights and optimizer state of the memory recipe (copies that are made again not counted)."""
+    """As given, else weights and optimizer state of the memory recipe (copies that are made again not counted), under
+    Muon the mean of all parameters."""
     recipe = recipe_of(scenario)
-    return spec.bytes_per_parameter or recipe.gathered + recipe.optimizer
+    if spec.bytes_per_parameter:
+        return spec.bytes_per_parameter
+    spared = recipe.moment * matrix_share(scenario.model) if scenario.training.optimizer == "muon" else 0.0
+    return recipe.gathered + recipe.optimizer - spared
 
 
 def bytes_by_rank(scenario: Scenario, each: float) -> Floats:

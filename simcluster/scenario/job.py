@@ -34,6 +34,7 @@ from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.planning.segment_ops import NO_TIME, Issue
 from simcluster.planning.segments import Passes, by_heart
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, platform_of, recipe_of, shape_of
+from simcluster.scenario.muon_plan import matrix_optimizer_of
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
@@ -202,7 +203,8 @@ def issue_of(scenario: Scenario) -> Issue:
 def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe) -> DataParallel:
     """What replicas do beside their passes: how gradients are summed and parameters updated, and what that takes."""
     gathered = ELEMENT_BYTES[scenario.training.precision] if scenario.parallel.zero == 3 else recipe.gathered
-    bucket = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.replicas) * recipe.gradient
+    usual = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.replicas) * recipe.gradient
+    bucket = scenario.overlap.bucket_size or usual
 
     software, fsdp = scenario.software or Software(), scenario.fsdp
     lists = software.shards == "lists"
@@ -229,7 +231,7 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
         overlap_gather=scenario.overlap.param_gather,
         gradient_bytes=recipe.gradient,
         parameter_bytes=gathered,
-        bucket_bytes=scenario.overlap.bucket_size or bucket,
+        bucket_bytes=bucket,
         optimizer_seconds=update,
         norm_seconds=norm,
         sharding=Sharding(
@@ -245,4 +247,5 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
         zero_seconds=lambda parameters: passes(parameters, "zero"),
         buffer_seconds=partial(buffer_seconds, device, recipe=recipe, gradients=gradients),
         copy_seconds=partial(sharded_copy_seconds, device, recipe=recipe, shards=software.shards, gathers=2 + again),
+        matrices=matrix_optimizer_of(scenario, device, plan, recipe, bucket / recipe.gradient),
     )

@@ -158,6 +158,7 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
                 offload=job.offload,
                 experts=experts,
                 steps=scenario.steps,
+                matrices=job.data_parallel.matrices,
             ),
             unsharded=unsharded_peak(job, stage),
         )
@@ -191,7 +192,8 @@ def recipe_words(scenario: Scenario) -> str:
     """One line: 18 B a parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)."""
     recipe = recipe_of(scenario)
     default = ", by default" if scenario.training.memory_recipe is None else ""
-    return f"{recipe.total:g} B a parameter ({parts_of(recipe)}: {recipe.name}{default})"
+    muon = f"; matrices under Muon {recipe.moment:g} less" if scenario.training.optimizer == "muon" else ""
+    return f"{recipe.total:g} B a parameter ({parts_of(recipe)}: {recipe.name}{default}{muon})"
 
 
 def parts_of(recipe: Recipe) -> str:

@@ -35,6 +35,7 @@ def broken_rules(scenario: ScenarioFields) -> list[Complaint]:
         found += order_rules(scenario)
     found += _device(scenario)
     found += _recompute(scenario)
+    found += _muon(scenario)
     found += _interference(scenario)
     found += _faults(scenario)
     found += _sharding(scenario)
@@ -128,6 +129,23 @@ def _recompute(scenario: ScenarioFields) -> Iterator[Complaint]:
     if training.recompute == "operators" and training.attention == "unfused":
         what = "operators keeps the result of a fused attention, and training.attention is unfused"
         yield ("training", "recompute"), f"{what}; set attention to fused, or recompute to selective"
+
+
+def _muon(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """Whole matrices are somewhere, in formats that the optimizer takes."""
+    training = scenario.training
+    if training.optimizer != "muon":
+        if training.muon != type(training.muon)():
+            what = f"says how Muon updates matrices, and training.optimizer is {training.optimizer}"
+            yield ("training", "muon"), f"{what}; set it to muon, or leave muon out"
+        return
+    if scenario.parallel.zero > 1:
+        what = f"ZeRO {scenario.parallel.zero} cuts gradients into parts, and muon takes whole matrices"
+        yield ("parallel", "zero"), f"{what}; use 1 (each matrix on one rank, or gathered: training.muon), or 0"
+    if training.precision == "fp16-mixed":
+        yield ("training", "optimizer"), "muon with fp16 is not supported by Megatron-Core; use bf16-mixed, or adam"
+    if scenario.memory.offload.optimizer != "none":
+        yield ("memory", "offload", "optimizer"), "is not modelled for muon; use none, or training.optimizer: adam"
 
 
 def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:

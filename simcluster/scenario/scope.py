@@ -97,8 +97,9 @@ EVERYWHERE = paths(
     model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     parallel: tp pp dp cp_comm cp_shares ep etp sequence_parallel order
     pipeline: chunks scatter_gather layout
-    training: global_batch micro_batch precision recompute recompute_every optimizer attention dropout memory_recipe
+    training: global_batch micro_batch precision recompute recompute_every attention dropout memory_recipe
     training: recompute_modules
+    training.muon: iterations distribute tp
     data: documents packing mask unique seed
     memory: fragmentation communication_buffers workspace library logits backward_temporaries activation_input
     overlap: tensor tensor_pieces pipeline experts bucket_size interference
@@ -119,6 +120,7 @@ ANY_JOB = paths(
     model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
     model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss
     parallel: cp zero
+    training: optimizer
     pipeline: schedule layers_per_stage p2p
     memory.offload: activations modules ahead optimizer bucket buffers host_update source
     overlap: grad_reduce param_gather pairs

@@ -181,10 +181,26 @@ def _modules(value: object) -> object:
     return tuple(name for name in RECOMPUTE_MODULES if name in items)
 
 
+class Muon(Spec):
+    """How Muon updates matrices: ``iterations`` of Newton-Schulz products in 16 bits on each.
+
+    Sharded (zero 1), each of a stage's matrices is on one of the ranks that hold it (``distribute: layers``,
+    Megatron-Core's ``dist_muon``), or each rank gathers all of them and keeps a part of each (``gather``, Moonlight's,
+    arXiv:2502.16982).  ``tp``: each tp rank's part of a matrix by itself (``blockwise``, Megatron-Core's default), or
+    the whole one on each of them (``duplicated``).
+    """
+
+    iterations: Count = 5
+    distribute: Literal["layers", "gather"] = "layers"
+    tp: Literal["blockwise", "duplicated"] = "blockwise"
+
+
 class Training(Spec):
     """The batch (in sequences), the number formats, and what is kept for backward.
 
     ``memory_recipe`` names the bytes per parameter by hand; left out, they follow from precision and optimizer.
+    ``optimizer: muon`` works on the layers' matrices as ``muon`` says, keeps one moment of them, and leaves embedding,
+    LM head, norms and biases to Adam.
     ``precision: fp8-mixed``: the products of layers in fp8, their operands cast from 16 bits, in which all else stays
     (attention, LM head, what is kept and sent); ``mxfp8-mixed``: the same with a scale for every 32 elements;
     ``nvfp4-mixed``: in 4 bits with one for every 16; both on devices whose peak has them.  ``recompute: operators``
@@ -201,7 +217,8 @@ class Training(Spec):
     recompute: Recompute = "none"
     recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_modules)] = ("core_attn",)
     recompute_every: Count = 1
-    optimizer: Literal["adam"] = "adam"
+    optimizer: Literal["adam", "muon"] = "adam"
+    muon: Muon = Muon()
     attention: Literal["fused", "unfused"] = "fused"
     dropout: StrictBool = False
     memory_recipe: MemoryRecipe | None = None

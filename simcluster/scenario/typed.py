@@ -105,7 +105,8 @@ class TrainingSection(TypedDict, total=False):
     recompute: Recompute | Sequence[RecomputeModule]
     recompute_modules: Sequence[RecomputeModule]
     recompute_every: int
-    optimizer: Literal["adam"]
+    optimizer: Literal["adam", "muon"]
+    muon: AnySection
     attention: Literal["fused", "unfused"]
     dropout: bool
     memory_recipe: MemoryRecipe

@@ -70,6 +70,7 @@ class LayoutMemory:
             state = state_bytes(held.common, self._recipe, zero=layout.zero, dp=calls.shards)
             state += state_bytes(held.experts, self._recipe, zero=layout.zero, dp=calls.expert_shards)
             optimizer = state.optimizer if self._base.memory.offload.optimizer == "none" else 0.0
+            optimizer -= calls.spared(layers, mixtures)
             self._states[name] = state.parameters + state.gradients + optimizer
         return self._states[name]
 

@@ -19,6 +19,7 @@ PLAN = Scope(
         model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
         model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss
         parallel: cp zero
+        training: optimizer
         pipeline: schedule layers_per_stage p2p
         memory.offload: activations modules ahead optimizer bucket buffers host_update source
         overlap: grad_reduce param_gather

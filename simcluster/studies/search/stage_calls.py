@@ -31,7 +31,8 @@ class StageCalls:
         self.shards = (layout.zero == 3 and base.fsdp.shard_group) or self.plan.replicas
         self.expert_shards = max(1, self.plan.expert_replicas * self.shards // self.plan.replicas)
         mixed = [base.model.has_experts(layer) for layer in range(base.model.layers)]
-        self._kinds = {kind: of_layers(base.model, self.plan, [mixed.index(kind)]) for kind in dict.fromkeys(mixed)}
+        self._first = {kind: mixed.index(kind) for kind in dict.fromkeys(mixed)}
+        self._kinds = {kind: of_layers(base.model, self.plan, [layer]) for kind, layer in self._first.items()}
 
     def held(self, layers: int, mixtures: int, *, first: bool, last: bool) -> OwnedParameters:
         """By a rank of a stage with so many layers, some of them mixtures of experts, and these ends of the model."""
@@ -46,6 +47,16 @@ class StageCalls:
     def of(self, stage: Stage | StageHoldings) -> OwnedParameters:
         """By a rank of a stage."""
         return self.held(stage.layers, stage.mixtures, first=stage.first, last=stage.last)
+
+    def spared(self, layers: int, mixtures: int) -> float:
+        """Bytes of optimizer state at the most that a rank's matrices do without, where one works on whole ones."""
+        matrices, shards = self.data.matrices, (self.shards, self.expert_shards) if self.zero else (1, 1)
+        found = 0.0
+        for kind, count in ((False, layers - mixtures), (True, mixtures)) if matrices else ():
+            if count and matrices:
+                held = matrices.elements([self._first[kind]])
+                found += count * matrices.moment * (held.common / shards[0] + held.experts / shards[1])
+        return found
 
     def updated(self, held: OwnedParameters) -> float:
         """Of parameters that a rank holds those whose optimizer's state it has."""

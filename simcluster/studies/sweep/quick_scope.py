@@ -27,6 +27,7 @@ QUICK = Scope(
         "checkpoint": Limited("a checkpoint is taken", (None,)),
         "data.loader": Limited("batches are loaded beside the step", (None,)),
         "steps": Limited("several steps are played", (1,)),
+        "training.optimizer": Limited("the optimizer is Muon", ("adam",)),
         "collectives.detail": Limited("collectives are played step by step", ("flow",)),
         "engine": Limited("engine: path or reference is asked for", ("auto", "events")),
         "parallel.zero": Limited("ZeRO 2 or ZeRO 3 shards more than the optimizer", (0, 1)),

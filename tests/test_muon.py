@@ -1,0 +1,160 @@
+"""Muon: which weights are matrices, what their products take, who updates and keeps them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_inputs_megatron import GPT_345M, imported
+from test_reference import compare_scenario
+
+from simcluster import InputError, Scenario, load, simulate
+from simcluster.catalogue.models import model_document
+from simcluster.devices.device import load_device
+from simcluster.devices.muon import newton_schulz, orthogonalized_seconds
+from simcluster.model.matrices import matrices_of
+from simcluster.model.shards import expert_parameters_per_rank, layer_parameters_per_tp_rank
+from simcluster.model.transformer import Model
+from simcluster.planning.matrix_update import MatrixOptimizer
+from simcluster.planning.parallel import Plan
+from simcluster.studies.search.memory import LayoutMemory
+from simcluster.studies.search.space import space_of
+
+H100 = load_device("h100")
+MODELS = ("llama3-8b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3")
+
+
+def of(name: str) -> Model:
+    return Model(**{**model_document(name), "sequence_length": 4096})
+
+
+def optimizer(plan: Plan, distribute: Any = "layers", **more: Any) -> MatrixOptimizer:
+    """Seconds are elements."""
+    values: dict[str, Any] = {
+        "gathered_tp": False, "bucket": 1e6, "moment": 4.0, "orthogonalized": lambda rows, columns: rows * columns,
+        "passes": lambda elements: 0.0, "adam": lambda elements: 0.0,
+    }  # fmt: skip
+    return MatrixOptimizer(more.pop("model", of("llama3-8b")), plan, distribute, **(values | more))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("tp", "ep", "etp"), [(1, 1, 1), (2, 4, 1), (2, 4, 2)])
+def test_matrices_are_all_parameters_but_norms_and_biases(name: str, tp: int, ep: int, etp: int) -> None:
+    model = of(name)
+    for layer in (0, model.layers - 1):
+        whole = layer_parameters_per_tp_rank(model, tp, layer)
+        whole += expert_parameters_per_rank(model, layer, ep=ep, etp=etp)
+        found = sum(each.elements * each.count for each in matrices_of(model, layer, tp=tp, ep=ep, etp=etp))
+        mla, moe = model.mla, model.moe if model.has_experts(layer) else None
+        vectors = model.layer_norm_parameters + (mla.kv_lora_rank + (mla.q_lora_rank or 0) if mla else 0)
+        vectors += moe.experts * moe.router_bias if moe else 0
+        assert found == whole - vectors
+
+
+@given(rows=st.integers(1, 4096), columns=st.integers(1, 4096), iterations=st.integers(1, 7))
+def test_products_are_their_closed_form(rows: int, columns: int, iterations: int) -> None:
+    m, n = min(rows, columns), max(rows, columns)
+    flops = sum(kernel.flops for kernel in newton_schulz(rows, columns, iterations))
+    assert flops == pytest.approx(iterations * (4.0 * m * m * n + 2.0 * m**3))
+    assert newton_schulz(rows, columns, iterations) == newton_schulz(columns, rows, iterations)
+
+
+def test_a_matrix_takes_its_products_at_the_devices_rate() -> None:
+    seconds = orthogonalized_seconds(H100, 4096, 14336, iterations=5)
+    flops = 5 * (4.0 * 4096**2 * 14336 + 2.0 * 4096**3)
+    assert 0.4 < flops / seconds / 989e12 < 0.8
+
+
+@given(dp=st.sampled_from([1, 2, 3, 8, 64]), tp=st.sampled_from([1, 2]), layers=st.integers(1, 6))
+def test_whole_matrices_are_dealt_out(dp: int, tp: int, layers: int) -> None:
+    """The fullest rank has an even part at least, and no more than that and the largest matrix."""
+    plan = Plan(tp=tp, dp=dp)
+    made, stage = optimizer(plan), range(layers)
+    one = matrices_of(of("llama3-8b"), 0, tp=tp, ep=1, etp=1)
+    whole, largest = sum(each.elements * each.count for each in one) * layers, max(each.elements for each in one)
+    own = made.update(stage).seconds
+    assert whole / dp <= own <= whole / dp + largest
+    assert made.elements(stage).total == whole
+    assert optimizer(plan, "none").update(stage).seconds == whole
+    assert optimizer(plan, "none").spared(stage) == 4.0 * whole
+    assert made.spared(stage) == pytest.approx(12.0 * whole / dp - 8.0 * own)
+    gathered = optimizer(plan, "gather").update(stage)
+    assert whole / dp <= gathered.seconds <= whole
+    assert gathered.gathers == ((("dp", 2.0 * whole),) if dp > 1 else ())
+
+
+def test_experts_are_dealt_out_to_those_who_have_them() -> None:
+    model = of("mixtral-8x7b")
+    plan = Plan(tp=2, dp=8, ep=4, etp=1)
+    made = optimizer(plan, "gather", model=model)
+    held = made.elements([0])
+    assert held.experts == 2 * 3 * 4096 * 14336
+    assert dict(made.update([0]).gathers) == {"dp": 2.0 * held.common, "edp": 2.0 * held.experts}
+    gathers = dict(optimizer(plan, "none", gathered_tp=True, model=model).update([0]).gathers)
+    assert gathers == {"tp": 4.0 * 2 * (held.common - 8 * 4096)}  # all but the router, which no rank splits
+
+
+def tiny(**changes: Any) -> Scenario:
+    return load("tiny_3d", {"training.optimizer": "muon", **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training.muon": {"distribute": "gather", "tp": "duplicated"}, "overlap.grad_reduce": True},
+        {"parallel.zero": 0, "pipeline.schedule": "zb-h1", "training.global_batch": 4},
+    ],
+)
+def test_all_engines_play_it_alike(changes: dict[str, Any]) -> None:
+    compare_scenario(tiny(**changes))
+
+
+def test_a_step_pays_products_and_keeps_one_moment() -> None:
+    adam, muon = (simulate(tiny(**{"training.optimizer": each, "parallel.zero": 0})) for each in ("adam", "muon"))
+    table = muon.timeline_of(0)
+    made = table[table["name"] == "orthogonalize"]
+    more = muon.times.breakdown["optimizer"] - adam.times.breakdown["optimizer"]
+    assert len(made) == 1
+    assert more == pytest.approx(float((made["end"] - made["start"]).iloc[0]), rel=0.2)
+    model, plan = muon.scenario.model, Plan(tp=2, dp=2, pp=2)
+    elements = optimizer(plan, "none", model=model).elements(range(model.layers // 2)).total
+    held, less = (each.facts.footprints[0].optimizer for each in (adam, muon))
+    assert held - less == 4.0 * elements
+
+
+def test_megatrons_options_choose_it() -> None:
+    script = GPT_345M.replace("--fp16", "--bf16 --optimizer dist_muon --muon-num-ns-steps 5 --muon-momentum 0.95")
+    document = imported(script + " --muon-tp-mode duplicated").document
+    assert document["training"]["optimizer"] == "muon"
+    assert document["training"]["muon"] == {"iterations": 5, "tp": "duplicated"}
+    assert document["parallel"]["zero"] == 1
+    without = imported(GPT_345M + " --muon-tp-mode blockwise")
+    assert "muon" not in without.document["training"]
+    assert any("muon-tp-mode says nothing" in each for each in without.assumed)
+
+
+def test_bounds_of_a_search_are_below_what_layouts_hold() -> None:
+    base = tiny(**{"model.sequence_length": 256})
+    memory = LayoutMemory(base)
+    vary = {"parallel.zero": (0, 1), "training.recompute": ("none",), "training.micro_batch": (1,)}
+    legal = space_of(base, 8, {**vary, "pipeline.schedule": ("1f1b",)}).found[0]
+    assert len(legal) > 10
+    for layout in legal:
+        assert memory.floor(layout) <= memory.most(layout)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parallel.zero": 2}, "muon takes whole matrices"),
+        ({"training.precision": "fp16-mixed"}, "muon with fp16 is not supported"),
+        ({"training.optimizer": "adam", "training.muon.iterations": 6}, "training.optimizer is adam"),
+        ({"training.optimizer": "moun"}, "did you mean 'muon'"),
+        ({"training.muon.tp": "distributed"}, "blockwise"),
+    ],
+)
+def test_what_does_not_go_says_why(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        tiny(**changes)
