@@ -259,7 +259,7 @@ def _spread_tried(base: Scenario, sizes: Sequence[int]) -> dict[str, Sequence[An
         "parallel.cp": sizes if long else (1,),
         "parallel.cp_comm": COMMS if long else ("ring",),
         "parallel.ep": divisors(moe.experts) if moe else (1,),
-        "parallel.etp": (None, 1) if moe else (None,),
+        "parallel.etp": tuple(dict.fromkeys((None, 1, base.parallel.etp))) if moe else (None,),
     }
 
 
