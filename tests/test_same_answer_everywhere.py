@@ -59,6 +59,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     ep, etp = dice.choice([1, 2, dp, tp * dp]), dice.choice([None, None, 1, 2])
     experts = ep > 1 or dice.random() < 0.2
     zero = dice.choice([0, 1, 2, 3]) if dp > 1 else 0
+    how = dice.choice(DISPATCH) if experts else {}
+    collectives = dice.choice(COLLECTIVES[:-1] if how.get("kind") in ("deepep", "hybridep") else COLLECTIVES)
     faults = _faults(dice.randrange(tp * cp * pp * dp), cable, experts=experts)
     return {
         "cluster": {**{key: value for key, value in cluster.items() if key != "gpus"}, "routing": routing},
@@ -66,7 +68,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
         "model": {"layers": 8, "gated_mlp": True, **({"moe": EXPERTS} if experts else {})},
         "parallel": {
             "tp": tp, "cp": cp, "pp": pp, "dp": dp, "zero": zero, "ep": ep, "etp": etp if experts else None,
-            "sequence_parallel": tp > 1 and experts,
+            "sequence_parallel": tp > 1 and experts, "expert_dispatch": how,
             "order": dice.choice([("tp", "cp", "dp", "pp"), ("pp", "dp", "cp", "tp"), ("dp", "tp", "pp", "cp")]),
         },
         "pipeline": {"schedule": schedule, "chunks": 2 if SCHEDULES[schedule].takes_chunks else 1},
@@ -77,9 +79,10 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             "pipeline": dice.choice([False, True]),
             "pairs": schedule.startswith("dualpipe") and zero < 3 and dice.choice([False, True]),
             "bucket_size": dice.choice(["1 MB", "8 MB"]),
+            "experts": experts and dice.random() < 0.3,
             "interference": dice.choice(["none", "auto"]),
         },
-        "collectives": dice.choice(COLLECTIVES),
+        "collectives": collectives,
         "memory": {} if cluster["topology"] == "leaf_spine_512" else {"offload": dice.choice(OFFLOAD)},
         "faults": dice.sample(faults, dice.choice([0, 1, 1, 2, 3])),
         "steps": dice.choice([1, 1, 1, 1, 2]),
@@ -95,6 +98,9 @@ COLLECTIVES: list[dict[str, Any]] = [
     {"all_reduce": "tree"},
     {"nccl": "none", "detail": "steps"},
 ]
+DISPATCH: list[dict[str, Any]] = [
+    {}, {"kind": "allgather"}, {"kind": "deepep", "dtype": "fp8"}, {"kind": "hybridep", "sms": 64},
+]  # fmt: skip
 OFFLOAD: list[dict[str, Any]] = [{}, {}, {"optimizer": "stream", "bucket": 300_000}, {"activations": 0.5}]
 CHECKPOINT: list[dict[str, Any]] = [
     *[{}] * 3,

@@ -23,10 +23,14 @@ Slowdown = Annotated[float, Field(ge=0, le=100)]
 
 
 class Beside(NamedTuple):
-    """A communication as the GPU feels it: does it leave the node, and how many B/s does the GPU send by itself?"""
+    """A communication as the GPU feels it: does it leave the node, and how many B/s does the GPU send by itself?
+
+    ``relays``: is it kernels of a library that relays tokens to experts?  Then these hold multiprocessors of their own.
+    """
 
     between_nodes: bool
     bytes_per_second: float
+    relays: bool = False
 
 
 class Factor(Spec):
@@ -91,15 +95,21 @@ InterferenceSpec = Annotated[Factor | Multiprocessors | MemoryBandwidth, Field(d
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """A mechanism on GPUs with so many multiprocessors and so much memory bandwidth (B/s)."""
+    """A mechanism on GPUs with so many multiprocessors and so much memory bandwidth (B/s).
 
-    spec: Factor | Multiprocessors | MemoryBandwidth
+    Without a ``spec`` it is of kernels that relay tokens to experts alone, which hold ``dispatcher`` multiprocessors.
+    """
+
+    spec: Factor | Multiprocessors | MemoryBandwidth | None
     multiprocessors: int
     memory_bandwidth: float
+    dispatcher: int = 0
 
     def pressure(self, beside: Beside) -> float:
         """How much longer a computation takes that feels this communication in full."""
-        return self.spec.pressure(beside, self.multiprocessors, self.memory_bandwidth)
+        if beside.relays and self.dispatcher:
+            return self.dispatcher / (self.multiprocessors - self.dispatcher)
+        return self.spec.pressure(beside, self.multiprocessors, self.memory_bandwidth) if self.spec else 0.0
 
     @property
     def by_rate(self) -> bool:
@@ -109,4 +119,4 @@ class Interference:
     @property
     def drag(self) -> float:
         """How much longer a communication takes beside computation."""
-        return self.spec.communication
+        return self.spec.communication if self.spec else 0.0

@@ -22,20 +22,24 @@ from simcluster.model.kernels import Kernel
 Choice = Literal["none", "auto"] | InterferenceSpec
 
 
-def interference_on(device: Device, choice: Choice) -> Interference | None:
+def interference_on(device: Device, choice: Choice, *, dispatcher: int = 0) -> Interference | None:
     """What a scenario asks for on this device: ``auto`` is what the device's entry says; None for no interference.
 
+    ``dispatcher`` multiprocessors are held by kernels that relay tokens to experts, unless the choice is ``none``.
     Raises InputError when communication would hold all multiprocessors.
     """
-    spec = device.interference if choice == "auto" else choice
-    if spec is None or isinstance(spec, str):
+    chosen = device.interference if choice == "auto" else choice
+    if chosen == "none" or (chosen is None and not dispatcher):
         return None
-    if isinstance(spec, Multiprocessors) and spec.channels >= device.multiprocessors - device.reserved:
+    spec = None if isinstance(chosen, str) else chosen
+    there = device.multiprocessors - device.reserved
+    held = max(dispatcher, spec.channels if isinstance(spec, Multiprocessors) else 0)
+    if held >= there:
         raise InputError(
-            f"communication on {spec.channels} multiprocessors leaves none of {device.name}'s "
-            f"{device.multiprocessors - device.reserved} for computation; give fewer channels, as in 24"
+            f"communication on {held} multiprocessors leaves none of {device.name}'s {there} for computation; give "
+            "fewer channels, as in 24"
         )
-    return Interference(spec, device.multiprocessors - device.reserved, device.memory_bandwidth)
+    return Interference(spec, there, device.memory_bandwidth, dispatcher)
 
 
 def sensitivity_on(
@@ -45,7 +49,7 @@ def sensitivity_on(
 
     With multiprocessors taken, the time that the device model gives on the others; with memory bandwidth taken, how
     much longer they take on half of it (all of their time again where bandwidth is what holds them back, nothing where
-    it is not).
+    it is not).  A mechanism of one factor is felt in full.
     """
     if interference is None or isinstance(interference.spec, Factor):
         return lambda kernels: 1.0
@@ -54,8 +58,9 @@ def sensitivity_on(
         left = device.model_copy(update={"memory_bandwidth": device.memory_bandwidth / 2})
         pressure = 1.0
     else:
-        left = device.model_copy(update={"reserved": device.reserved + spec.channels})
-        pressure = spec.channels / (interference.multiprocessors - spec.channels)
+        held = spec.channels if spec else interference.dispatcher
+        left = device.model_copy(update={"reserved": device.reserved + held})
+        pressure = held / (interference.multiprocessors - held)
 
     def sensitivity(kernels: Sequence[Kernel]) -> float:
         alone = kernels_seconds(device, kernels, precision=precision)

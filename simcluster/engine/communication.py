@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 from simcluster.base.arrays import Floats
 from simcluster.base.clock import on_grid
 from simcluster.collectives import Phase
+from simcluster.collectives.relayed import RELAYED
 from simcluster.devices.interference import Beside, Interference
 from simcluster.nccl import bus_factor
 from simcluster.planning.ops import Op, Work
@@ -199,11 +200,11 @@ class CommunicationLowering:
         ranks = self._communicators.ranks(number)
         between_nodes = any(self._ranks.host[rank] != self._ranks.host[ranks[0]] for rank in ranks)
         if not interference.by_rate:
-            return Beside(between_nodes, 0.0)
+            return Beside(between_nodes, 0.0, work.moves in RELAYED)
         name = self.group(number), work
         if name not in self._sent:
             self._sent[name] = self._rate(number, work)
-        return Beside(between_nodes, self._sent[name])
+        return Beside(between_nodes, self._sent[name], work.moves in RELAYED)
 
     def _rate(self, number: int, work: Work) -> float:
         """B/s that a GPU sends while its group has all links to itself, other groups of its class away as well."""

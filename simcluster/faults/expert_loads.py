@@ -19,6 +19,7 @@ from simcluster.planning.works import Collective
 
 TRAVELS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 """Names of the collectives that bring tokens to experts and back."""
+_OF_ALL = ("all_gather", "reduce_scatter")  # of the tokens of all ranks, whatever they choose
 
 
 class ExpertLoads:
@@ -87,7 +88,7 @@ class ExpertLoads:
             op = replace(op, memory=grown(op.memory, op.routed, self._of(rank, item, op.layer)[0]))
         if op.name == EXPERTS:
             return replace(op, work=work.slowed(self._of(rank, item, op.layer)[0]))
-        if isinstance(work, Collective) and op.name in TRAVELS:
+        if isinstance(work, Collective) and op.name in TRAVELS and not (work.axis == "ep" and work.kind in _OF_ALL):
             own, fullest = self._of(rank, item, op.layer)
             return replace(op, work=replace(work, load=fullest if work.axis == "ep" else own))
         return op

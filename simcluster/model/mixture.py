@@ -24,7 +24,9 @@ class Moe(Spec):
     ``shared_ffn_hidden_size`` wide, behind a learned ``shared_gate``.  The first ``first_dense_layers`` layers keep the
     MLP of the model, and of the others every layer whose number from 1, less ``offset``, does not divide by ``every``
     (offset 1: the first has experts; Megatron-LM's --moe-layer-freq N).  ``router_bias``: the router adds one number
-    for each expert (DeepSeek-V3, GPT-OSS).  Gates, activation and biases of an expert are those of the model's MLP.
+    for each expert (DeepSeek-V3, GPT-OSS).  ``top_groups``: the experts are in so many ``groups``, next to each other,
+    and a token may visit those of so few (DeepSeek-V3's node-limited routing, arXiv:2412.19437 section 2.1.2; a group
+    is a machine's then); left out, all.  Gates, activation and biases of an expert are those of the model's MLP.
 
     ``capacity_factor``: an expert takes at most so many times an even share of every rank's tokens, and those beyond
     are dropped (Megatron-LM's --moe-expert-capacity-factor); left out, none is.  ``pad_to_capacity``: it gets as many
@@ -45,11 +47,22 @@ class Moe(Spec):
     capacity_factor: Annotated[float, Field(strict=False, gt=0, le=1e6)] | None = None
     pad_to_capacity: StrictBool = False
     aux_loss: StrictBool = False
+    groups: Count = 1
+    top_groups: Count | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.top_k > self.experts:
             raise InputError(f"top_k {self.top_k} is more than the {self.experts} experts; use {self.experts} or fewer")
+        if self.experts % self.groups:
+            raise InputError(f"groups {self.groups} do not divide the {self.experts} experts; use a divisor")
+        if (self.top_groups or 1) > self.groups:
+            raise InputError(
+                f"top_groups {self.top_groups} is more than groups {self.groups}; use {self.groups} or fewer"
+            )
+        if self.top_k > self.open_groups * self.experts // self.groups:
+            what = f"top_k {self.top_k} is more than the experts of {self.open_groups} of {self.groups} groups"
+            raise InputError(f"{what}; give more top_groups")
         if self.offset >= self.every:
             raise InputError(f"offset {self.offset} is to be less than every, {self.every}; leave it out, or use less")
         if self.pad_to_capacity and self.capacity_factor is None:
@@ -57,6 +70,11 @@ class Moe(Spec):
         if self.shared_gate and not self.shared_width:
             raise InputError("shared_gate is before shared experts, and there are none; give shared_experts, too")
         return self
+
+    @property
+    def open_groups(self) -> int:
+        """Groups whose experts a token may visit."""
+        return self.top_groups or self.groups
 
     @property
     def shared_width(self) -> int:

@@ -40,11 +40,12 @@ _SORT_LAUNCHES = 8
 class Routed:
     """Where the tokens of one microbatch's mixture are, on one rank.
 
-    ``sent`` rows leave it (each token once for every expert it visits), ``rows`` are there in front of its ``experts``,
-    whose width is ``ffn`` here; a row is ``hidden`` wide.  Products work on ``each`` rows for every expert, padding
-    included.
+    It has ``tokens``; ``sent`` rows leave it (each token once for every expert it visits), ``rows`` are there in front
+    of its ``experts``, whose width is ``ffn`` here; a row is ``hidden`` wide.  Products work on ``each`` rows for every
+    expert, padding included.
     """
 
+    tokens: int
     sent: int
     rows: int
     experts: int
@@ -83,7 +84,7 @@ def routed(model: Model, shape: RankShape) -> Routed:
     each = -(-rows // experts)  # the last expert may have fewer
     if shape.fp8:
         each = -(-each // _FP8_ROWS) * _FP8_ROWS
-    return Routed(sent, rows, experts, moe.expert_ffn_hidden_size // etp, local.hidden, each)
+    return Routed(local.edge_tokens, sent, rows, experts, moe.expert_ffn_hidden_size // etp, local.hidden, each)
 
 
 def mixture(model: Model, shape: RankShape) -> Mixture:

@@ -3,10 +3,10 @@
 Forward: norm and router; the shared experts; rows to their experts, by an all-to-all over ep and, where experts are
 split, a gather over the ranks that split one (those of tp, or of etp where it is another number); the experts; the same
 way back; weighed sum and residual add.  Each tp rank sends the tokens of its own part of the sequence.  Backward all of
-it in it in reverse, with the same four collectives: two all-to-alls forward, two backward (modelling of Megatron-LM's
-all-to-all dispatcher, core/transformer/moe/token_dispatcher.py).  With ``overlap`` the all-to-all to the experts runs
-beside the shared experts, forward and backward, and the one that brings gradients back beside the experts' weight
-gradients.
+it in reverse, with the same four collectives: two all-to-alls forward, two backward (modelling of Megatron-LM's
+all-to-all dispatcher, core/transformer/moe/token_dispatcher.py); other dispatchers make other calls
+(``expert_dispatch``).  With ``overlap`` the all-to-all to the experts runs beside the shared experts, forward and
+backward, and the one that brings gradients back beside the experts' weight gradients.
 
 Pure.
 """
@@ -20,18 +20,28 @@ from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import RankShape, mixture_edges
 from simcluster.model.mixture_sections import Mixture, mixture, routed
 from simcluster.model.transformer import Model
+from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.ops import EXPERTS
 from simcluster.planning.residency import Phase
 from simcluster.planning.segment_ops import OpsInMaking
 
+_OUT, _BACK = ("dispatch", "combine_grad"), ("combine", "dispatch_grad")
 Half = Callable[[Section], tuple[Kernel, ...]]
 
 
 class MixtureOps:
     """Makes the ops of the mixture of any layer that has one."""
 
-    def __init__(self, model: Model, shape: RankShape, activation_bytes: float, *, overlap: bool = False) -> None:
-        """``activation_bytes`` of a microbatch's hidden state, gathered over tp."""
+    def __init__(
+        self,
+        model: Model,
+        shape: RankShape,
+        activation_bytes: float,
+        *,
+        overlap: bool = False,
+        dispatch: ExpertDispatch | None = None,
+    ) -> None:
+        """``activation_bytes`` of a microbatch's hidden state, gathered over tp; ``dispatch``: how tokens travel."""
         plain = replace(shape, recompute="none")
         self._shape, self._whole, self._overlap = shape, activation_bytes, overlap and shape.ep > 1
         self._plain = mixture_edges(model, plain), mixture(model, plain)
@@ -39,7 +49,11 @@ class MixtureOps:
         self._visited_again = shape.recompute == "full" or shape.reruns("moe")
         there = routed(model, shape)
         self._counted = model.moe is not None and model.moe.counted and shape.ep * shape.expert_tp > 1
-        self._sent, self._there = there.row_bytes(shape, there.sent), there.row_bytes(shape, there.rows)
+        how = dispatch or ExpertDispatch()
+        out, back = (way(there, shape.ep, shape.element_bytes) for way in (how.out, how.back))
+        self._travels = dict.fromkeys(_OUT, out) | dict.fromkeys(_BACK, back)
+        gathered = shape.ep * shape.expert_tp * there.tokens  # all of all ranks
+        self._there = there.row_bytes(shape, gathered if how.kind == "allgather" else there.rows)
         self._split = "tp" if shape.expert_tp == shape.tp else "etp"
 
     def visit(self, ops: OpsInMaking, phase: Phase, layer: int) -> None:
@@ -111,7 +125,7 @@ class MixtureOps:
         ops.compute(parts.experts.recompute, "recompute", EXPERTS, layer)
 
     def _to_experts(self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None]) -> None:
-        self._all_to_all(ops, name, layer, meanwhile)
+        self._travel(ops, name, layer, meanwhile)
         if self._shape.expert_tp > 1:
             ops.collective("all_gather", name, self._there, layer, self._split)
 
@@ -120,16 +134,17 @@ class MixtureOps:
     ) -> None:  # fmt: skip
         if self._shape.expert_tp > 1:
             ops.collective("reduce_scatter", name, self._there, layer, self._split)
-        self._all_to_all(ops, name, layer, meanwhile)
+        self._travel(ops, name, layer, meanwhile)
 
-    def _all_to_all(self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None] | None) -> None:
+    def _travel(self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None] | None) -> None:
         """Over ep; with overlap beside what is done ``meanwhile``."""
+        travel = self._travels[name]
         if self._overlap and meanwhile:
-            ops.beside("all_to_all", name, self._sent, layer, "ep")
+            ops.beside(travel.kind, name, travel.size, layer, "ep")
             meanwhile()
             ops.join()
         elif self._shape.ep > 1:
-            ops.collective("all_to_all", name, self._sent, layer, "ep")
+            ops.collective(travel.kind, name, travel.size, layer, "ep")
 
     def _gathered(self, ops: OpsInMaking, name: str, layer: int) -> None:
         if self._shape.tp > 1:

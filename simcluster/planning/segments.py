@@ -36,6 +36,7 @@ from simcluster.model.layers import (
 )
 from simcluster.model.transformer import Model
 from simcluster.planning.context_ops import attend
+from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.mixture_ops import MixtureOps
 from simcluster.planning.ops import EXPERTS, Segment
 from simcluster.planning.residency import Phase, residencies, visits
@@ -89,13 +90,15 @@ class Passes:
         overlap_tensor: bool,
         tensor_pieces: int = 1,
         overlap_experts: bool = False,
+        dispatch: ExpertDispatch | None = None,
         sensitivity: Timer = lambda kernels: 1.0,
         attention: Timer = lambda kernels: 0.0,
         issue: Issue = NO_TIME,
     ) -> None:
         """``overlap_tensor``: the input gradient's reduction goes beside the weight gradient.
 
-        ``overlap_experts``: tokens travel to experts beside shared ones, and gradients beside weight gradients.
+        ``overlap_experts``: tokens travel to experts beside shared ones, and gradients beside weight gradients; by
+        which ``dispatch``.
         ``tensor_pieces``: products and the collectives around them are cut into so many pieces that overlap.
         ``sensitivity`` and ``attention`` are what ``ops.Compute`` wants to know of kernels besides; ``issue`` what the
         host needs to issue each.
@@ -116,7 +119,9 @@ class Passes:
         self._shape = shape
         self._context = context_of(model, shape)
         self._model = model
-        self._mixture = MixtureOps(model, shape, self.activation_bytes, overlap=overlap_experts) if model.moe else None
+        self._mixture: MixtureOps | None = None
+        if model.moe:
+            self._mixture = MixtureOps(model, shape, self.activation_bytes, overlap=overlap_experts, dispatch=dispatch)
         self._residencies = residencies(model, shape)
 
     def forward(self, part: Pass) -> Segment:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from simcluster.base.clock import on_grid
 from simcluster.collectives import Phase
+from simcluster.collectives.relayed import RELAYED
 from simcluster.devices.interference import Beside, Interference
 from simcluster.nccl import bus_factor
 from simcluster.planning.ops import Op, Work
@@ -83,7 +84,7 @@ class GroupsAndRoutes:
             return 0.0
         hosts = {self._cluster.host_of[rank] for rank in members}
         sent = self._sent(work, members) if interference.by_rate else 0.0
-        return interference.pressure(Beside(len(hosts) > 1, sent))
+        return interference.pressure(Beside(len(hosts) > 1, sent, work.moves in RELAYED))
 
     def drag(self, op: Op) -> float:
         """How much longer it takes itself while one of its ranks computes."""

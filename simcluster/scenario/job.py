@@ -14,7 +14,9 @@ from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING
 
+from simcluster.collectives.relayed import TokenRoutes
 from simcluster.devices.device import Device, kernels_seconds
+from simcluster.devices.interference import Interference
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
 from simcluster.devices.software import Software, latest_of
 from simcluster.devices.updates import Pass, buffer_seconds, pass_seconds, sharded_copy_seconds
@@ -47,7 +49,7 @@ def passes_of(scenario: Scenario, device: Device) -> Passes:
     """What makes the segments of the scenario's passes."""
     precision = scenario.training.precision.removesuffix("-mixed")
     timer = by_heart(partial(kernels_seconds, device, precision=precision))
-    sensitivity = sensitivity_on(device, interference_on(device, scenario.overlap.interference), precision)
+    sensitivity = sensitivity_on(device, interference_of(scenario, device), precision)
     return Passes(
         scenario.model,
         shape_of(scenario),
@@ -55,6 +57,7 @@ def passes_of(scenario: Scenario, device: Device) -> Passes:
         overlap_tensor=scenario.overlap.tensor,
         tensor_pieces=scenario.overlap.tensor_pieces,
         overlap_experts=scenario.overlap.experts,
+        dispatch=scenario.parallel.expert_dispatch,
         sensitivity=sensitivity,
         attention=lambda kernels: timer([kernel for kernel in kernels if kernel.kind == "attention"]),
         issue=issue_of(scenario),
@@ -178,7 +181,23 @@ def methods_of(scenario: Scenario) -> Methods:
         platform=platform_of(scenario),
         in_rounds=scenario.collectives.detail == "steps",
         factors=scenario.cluster.scale.pace,
+        routes=routes_of(scenario),
+        reach=scenario.parallel.expert_dispatch.reach,
     )
+
+
+def routes_of(scenario: Scenario) -> TokenRoutes | None:
+    """What its tokens take that are relayed to experts; None where none are."""
+    moe = scenario.model.moe
+    if moe is None or not scenario.parallel.expert_dispatch.relays:
+        return None
+    return TokenRoutes(moe.experts, moe.top_k, moe.groups, moe.open_groups)
+
+
+def interference_of(scenario: Scenario, device: Device) -> Interference | None:
+    """What communication and computation on a GPU do to each other."""
+    held = scenario.parallel.expert_dispatch.multiprocessors if scenario.model.moe else 0
+    return interference_on(device, scenario.overlap.interference, dispatcher=held)
 
 
 # --- what its software makes of a step beside its passes: time to issue work, updates of parameters -------------------

@@ -110,6 +110,7 @@ def _experts(scenario: ScenarioFields) -> Iterator[Complaint]:
                 what = f"{size} is for the experts of model.moe, and the model is dense"
                 yield ("parallel", name), f"{what}; leave it out, or give model.moe"
         return
+    yield from _dispatch(scenario)
     tp, etp = parallel.tp, parallel.etp or parallel.tp
     if tp > 1 and not parallel.sequence_parallel:
         what = f"tp {tp} ranks would each send the same tokens to the experts"
@@ -117,6 +118,17 @@ def _experts(scenario: ScenarioFields) -> Iterator[Complaint]:
     yield from _split_experts(moe, parallel.ep, etp)
     yield from _expert_groups(parallel, etp)
     yield from _experts_apart(scenario, parallel.ep * etp, apart=parallel.ep > 1 or etp != tp)
+
+
+def _dispatch(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """Keys of the dispatcher that say something, and collectives that can be played as it makes them."""
+    how, where = scenario.parallel.expert_dispatch, ("parallel", "expert_dispatch")
+    relayed = [name for name in ("sms", "reach") if getattr(how, name) != type(how).model_fields[name].default]
+    if relayed and not how.relays:
+        what = f"{relayed[0]} is of tokens that are relayed, and expert_dispatch.kind is {how.kind}"
+        yield (*where, relayed[0]), f"{what}; use deepep or hybridep, or leave it out"
+    if how.relays and scenario.collectives.detail == "steps":
+        yield (*where, "kind"), f"{how.kind} is under way on all links at once, and has no rounds; use detail: flow"
 
 
 def _split_experts(moe: Moe, ep: int, etp: int) -> Iterator[Complaint]:

@@ -151,18 +151,19 @@ def _muon(scenario: ScenarioFields) -> Iterator[Complaint]:
 def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:
     """What slows computation down leaves some of the GPU, and is asked for where it is modelled."""
     choice, where = scenario.overlap.interference, ("overlap", "interference")
-    if isinstance(choice, str):
+    held = scenario.parallel.expert_dispatch.multiprocessors
+    if isinstance(choice, str) and not held:
         return
-    if scenario.collectives.detail == "steps":
+    if scenario.collectives.detail == "steps" and not isinstance(choice, str):
         yield where, "is not modelled with collectives.detail: steps; use detail: flow, or interference: none"
     try:
         device = scenario.cluster.device
     except InputError:
         return  # said already
     try:
-        interference_on(device, choice)
+        interference_on(device, choice, dispatcher=held)
     except InputError as error:
-        yield where, str(error)
+        yield where if not isinstance(choice, str) else ("parallel", "expert_dispatch", "sms"), str(error)
 
 
 def _sharding(scenario: ScenarioFields) -> Iterator[Complaint]:

@@ -96,6 +96,7 @@ EVERYWHERE = paths(
     model: parallel_residual attention_window full_attention_every attention_sinks
     model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     parallel: tp pp dp cp_comm cp_shares ep etp sequence_parallel order
+    parallel.expert_dispatch: kind sms dtype combine_dtype reach
     pipeline: chunks scatter_gather layout
     training: global_batch micro_batch precision recompute recompute_every attention dropout memory_recipe
     training: recompute_modules
@@ -118,7 +119,7 @@ ANY_JOB = paths(
     engine steps replicas
     model: mtp_layers
     model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
-    model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss
+    model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss groups top_groups
     parallel: cp zero
     training: optimizer
     pipeline: schedule layers_per_stage p2p

@@ -20,6 +20,7 @@ from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.model.kept import OffloadModule
 from simcluster.model.recomputed import RECOMPUTE_MODULES, RecomputeModule
 from simcluster.nccl import platform_names
+from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.schedules.specs import Rows, ScheduleChoice
 from simcluster.schedules.stage_layout import StageLayout
 
@@ -73,6 +74,7 @@ class Parallel(Spec):
     ``ep`` ranks share the experts of a mixture, each split over ``etp`` ranks: as many as tp, unless that is more than
     a stage has; 1 leaves them whole (Megatron-LM's expert-tensor-parallel-size).  For experts the tp x cp x dp ranks of
     a stage are etp x ep x those that hold the same, consecutive ones first ("parallel folding", arXiv:2504.14960).
+    ``expert_dispatch`` is how tokens travel to them.
     """
 
     tp: Count = 1
@@ -83,6 +85,7 @@ class Parallel(Spec):
     cp_shares: Literal["zigzag", "contiguous"] = "zigzag"
     ep: Count = 1
     etp: Count | None = None
+    expert_dispatch: ExpertDispatch = ExpertDispatch()
     sequence_parallel: StrictBool = False
     zero: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_zero_stage)] = 0
     order: Annotated[tuple[Axis, ...], BeforeValidator(_order)] = ("tp", "cp", "dp", "pp")

@@ -80,6 +80,7 @@ class ParallelSection(TypedDict, total=False):
     cp_shares: Literal["zigzag", "contiguous"]
     ep: int
     etp: int
+    expert_dispatch: AnySection
     sequence_parallel: bool
     zero: Literal[0, 1, 2, 3]
     order: Sequence[Axis]

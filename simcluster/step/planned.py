@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from simcluster.base.gc_paused import collector_off
 from simcluster.devices.device import Device
-from simcluster.devices.sensitivity import interference_on
 from simcluster.engine.lower import Choices, Lowered, lower
 from simcluster.faults import Fault
 from simcluster.faults.capacities import with_permanent
@@ -17,7 +16,7 @@ from simcluster.planning.job import Job
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.stages import stage_programs
 from simcluster.scenario.checkpoint_plan import saved_of
-from simcluster.scenario.job import disturbances_of, facts_with_memory, job_of, methods_of, slowness
+from simcluster.scenario.job import disturbances_of, facts_with_memory, interference_of, job_of, methods_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
 from simcluster.step.planning_by_times import OwnTimes
@@ -122,7 +121,7 @@ def choices_of(scenario: Scenario) -> Choices:
     return Choices(
         methods=methods_of(scenario),
         steps=in_steps,
-        interference=None if in_steps else interference_on(scenario.cluster.device, scenario.overlap.interference),
+        interference=None if in_steps else interference_of(scenario, scenario.cluster.device),
     )
 
 

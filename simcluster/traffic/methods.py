@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from simcluster.collectives import ALGORITHMS, Group, Phase
 from simcluster.collectives.entry import Parts
+from simcluster.collectives.relayed import RELAYED, TokenRoutes
 from simcluster.nccl import ALGORITHMS as NCCL_ALGORITHMS
 from simcluster.nccl import (
     COLLECTIVES,
@@ -59,13 +60,16 @@ AS_MEASURED = PaceFactors()
 class Method:
     """One collective of one size in one group: a key of ALGORITHMS[kind], and NCCL's protocol, pace and reason.
 
-    Without a ``pace`` the links alone say how long it takes.
+    Without a ``pace`` the links alone say how long it takes; of these it reaches a part, ``reach``.  With ``routes`` it
+    is tokens that are relayed to their experts, or back (``collectives.relayed``), by none of ALGORITHMS.
     """
 
     algorithm: str
     protocol: str = ""
     pace: Pace | None = None
     why: str = ""
+    routes: TokenRoutes | None = None
+    reach: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class Methods:
     in ALGORITHMS.  An algorithm that NCCL has runs at NCCL's pace if there is a platform.  ``launch``: count what a
     stopwatch around a single call sees of its launch; kernels of a training step are launched ahead of time.
     ``in_rounds``: leave out pipelines, which have no rounds to be played step by step.  ``factors`` are on NCCL's pace,
-    after its choice.
+    after its choice.  ``routes`` are what tokens that are relayed to experts take, at ``reach`` of the links' rates.
     """
 
     named: Mapping[str, str]
@@ -84,6 +88,8 @@ class Methods:
     launch: bool = False
     in_rounds: bool = False
     factors: PaceFactors = AS_MEASURED
+    routes: TokenRoutes | None = None
+    reach: float = 1.0
     _known: dict[tuple[str, float, Hashable], Method] = field(default_factory=dict, repr=False, compare=False)
     _able: dict[tuple[str, str, Hashable], bool] = field(default_factory=dict, repr=False, compare=False)
 
@@ -92,6 +98,8 @@ class Methods:
 
         InputError where NCCL cannot run it: a group that does not fit the platform, an algorithm that refuses.
         """
+        if kind in RELAYED:
+            return Method("relayed", routes=self.routes, reach=self.reach)
         wanted = self.named.get(kind, "auto")
         if self.platform is not None and kind in EXCHANGES and wanted in ("auto", next(iter(ALGORITHMS[kind]))):
             return self._exchanged(self.platform, group, kind, size)
@@ -149,7 +157,8 @@ class Methods:
     @cached_property
     def key(self) -> tuple[object, ...]:
         """Equal for two that do everything alike."""
-        return (*sorted(self.named.items()), self.platform, self.launch, self.in_rounds, self.factors)
+        return (*sorted(self.named.items()), self.platform, self.launch, self.in_rounds, self.factors,
+                self.routes, self.reach)  # fmt: skip
 
 
 def activities(parts: Sequence[Pattern], size: float, method: Method) -> tuple[Traffic, ...]:
@@ -159,7 +168,7 @@ def activities(parts: Sequence[Pattern], size: float, method: Method) -> tuple[T
     that are fast enough, take size / bandwidth.
     """
     if method.pace is None or not parts:
-        return tuple(part.traffic(size) for part in parts)
+        return tuple(part.traffic(size / method.reach) for part in parts)
     each = _round_of([(part.rounds, part.share) for part in parts], method.pace)
     return tuple(Traffic(part.usage, part.share * size, part.rounds, each.latency, each.bandwidth) for part in parts)
 
@@ -179,6 +188,8 @@ def _round_of(rounds: Sequence[tuple[int, float]], pace: Pace) -> Pace:
 
 def phases_of(method: Method, group: Group, kind: str, parts: Parts | None = None) -> Sequence[Phase]:
     """The description of a collective done by this method; ``parts`` are the sizes of an uneven all-to-all."""
+    if method.routes:
+        return RELAYED[kind](group, method.routes)
     return ALGORITHMS[kind][method.algorithm](group, parts)
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from simcluster.collectives.relayed import COMBINE, DISPATCH
 from simcluster.interop.export.work import RECEIVE, Track, WorkRow
 from simcluster.interop.kineto.chrome import arguments, comm_arguments
 from simcluster.interop.kineto.comm import Comm
@@ -26,7 +27,7 @@ _PHASES = {
 _CALLED = {
     "all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base",
     "all_to_all": "all_to_allv", "send_recv": "send_recv", "send": "send", "recv": "recv", "broadcast": "broadcast",
-    "reduce": "reduce",
+    "reduce": "reduce", DISPATCH: "all_to_allv", COMBINE: "all_to_allv",
 }  # fmt: skip
 _COPIES = {
     "d2h": "Memcpy DtoH (Device -> Pinned)",

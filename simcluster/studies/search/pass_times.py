@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.devices.interference import Beside
-from simcluster.devices.sensitivity import interference_on
 from simcluster.faults.ranks import mean_attention
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
@@ -26,7 +25,7 @@ from simcluster.planning.ops import Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.works import Collective
-from simcluster.scenario.job import batch_of, job_of, methods_of
+from simcluster.scenario.job import batch_of, interference_of, job_of, methods_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules.actions import Kind
@@ -164,7 +163,7 @@ def times_of(
 def least_pressures(base: Scenario, plan: Plan) -> dict[str, float]:
     """How much collectives over tp, cp, ep and dp press computation beside them, by axis: at the least of any group's,
     whatever they send."""
-    interference = interference_on(base.cluster.device, base.overlap.interference)
+    interference = interference_of(base, base.cluster.device)
     if interference is None:
         return dict.fromkeys(("tp", "cp", "ep", "dp"), 0.0)
     hosts = np.array(base.cluster.built.host_of)
@@ -172,7 +171,10 @@ def least_pressures(base: Scenario, plan: Plan) -> dict[str, float]:
     for axis in ("tp", "cp", "ep", "dp"):
         where = hosts[plan.groups(axis)]
         far = (where != where[:, :1]).any(axis=1)
-        found[axis] = min(interference.pressure(Beside(bool(each), 0.0)) for each in np.unique(far))
+        kinds = (False, True) if axis == "ep" else (False,)
+        found[axis] = min(
+            interference.pressure(Beside(bool(each), 0.0, kind)) for each in np.unique(far) for kind in kinds
+        )
     return found
 
 

@@ -14,12 +14,11 @@ from functools import cache
 from typing import Any, TypeVar
 
 from simcluster.base.errors import InputError
-from simcluster.devices.sensitivity import interference_on
 from simcluster.planning.job import Job
 from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective
-from simcluster.scenario.job import job_of, passes_of
+from simcluster.scenario.job import interference_of, job_of, passes_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of
@@ -119,7 +118,7 @@ class _PassCosts:
         device = scenario.cluster.device
         self.passes: Passes = passes_of(scenario, device)
         every = scenario.training.recompute_every
-        self._undisturbed = interference_on(device, scenario.overlap.interference) is None
+        self._undisturbed = interference_of(scenario, device) is None
         self._repeats = self._undisturbed and scenario.software is None and every == 1
         everything = Pass((0,), embedding=True, lm_head=True, boundary=scenario.parallel.tp > 1)
         ops = [op for kind in "FBIW" for op in self._segment(kind, everything).ops]

@@ -1,0 +1,74 @@
+"""What brings tokens to their experts and back: calls of collectives, their bytes, and the multiprocessors they hold.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from simcluster.collectives.relayed import COMBINE, DISPATCH
+from simcluster.documents.spec import Spec
+from simcluster.model.mixture_sections import Routed
+
+REACH = 0.9
+"""What DeepEP reaches of the rate of the links that hold it back, as the topologies here have it: the middle of 16
+figures of deepseek-ai/DeepEP@0297fc8, docs/legacy.md and README.md (0.85 to 0.96 where NICs hold it back, 0.75 to 0.90
+where NVLink does; tests/test_dispatch.py)."""
+_DEFAULT_SMS = {"alltoall": 0, "allgather": 0, "deepep": 20, "hybridep": 16}  # Megatron-LM, transformer_config.py
+_BLOCK = 128  # elements that have one fp32 scale (DeepSeek-V3; arXiv:2412.19437 section 3.3.2)
+
+
+class Travel(NamedTuple):
+    """A collective over ep: its kind and the bytes of its buffer."""
+
+    kind: str
+    size: float
+
+
+class ExpertDispatch(Spec):
+    """How tokens travel to experts: Megatron-LM's --moe-token-dispatcher-type, and libraries of its flex dispatcher.
+
+    ``alltoall`` sends a copy to every expert that a token visits, by NCCL's all-to-all; ``allgather`` all tokens to all
+    ep ranks, and sums the results by a reduce-scatter; ``deepep`` and ``hybridep`` one copy to a machine (an NVLink
+    domain) that has experts of the token's, relayed there to each rank.  These hold ``sms`` multiprocessors, which
+    computation beside them has not; left out, as many as Megatron-LM gives them, 20 and 16.  Tokens and the gradients
+    of what experts give travel in ``dtype``, what comes back in ``combine_dtype``: as ``activations`` are, or ``fp8``
+    with an fp32 scale for each 128 elements.  ``reach`` is the part of the links' rates that relaying reaches.
+    """
+
+    kind: Literal["alltoall", "allgather", "deepep", "hybridep"] = "alltoall"
+    sms: Annotated[int, Field(strict=True, ge=0, le=1000)] | None = None
+    dtype: Literal["activations", "fp8"] = "activations"
+    combine_dtype: Literal["activations", "fp8"] = "activations"
+    reach: Annotated[float, Field(gt=0, le=1)] = REACH
+
+    @property
+    def relays(self) -> bool:
+        """Does a machine get one copy?"""
+        return self.kind in ("deepep", "hybridep")
+
+    @property
+    def multiprocessors(self) -> int:
+        """Those that a call holds; NCCL's are a matter of interference."""
+        return _DEFAULT_SMS[self.kind] if self.sms is None else self.sms
+
+    def out(self, there: Routed, ranks: int, element_bytes: float) -> Travel:
+        """The call that brings tokens, or gradients of what experts gave, to ``ranks`` of ep."""
+        return self._travel(there, ranks, _bytes_of(self.dtype, element_bytes), ("all_gather", DISPATCH))
+
+    def back(self, there: Routed, ranks: int, element_bytes: float) -> Travel:
+        """The call that brings what experts gave, or the gradients of tokens, back."""
+        return self._travel(there, ranks, _bytes_of(self.combine_dtype, element_bytes), ("reduce_scatter", COMBINE))
+
+    def _travel(self, there: Routed, ranks: int, element_bytes: float, kinds: tuple[str, str]) -> Travel:
+        row = there.hidden * element_bytes
+        if self.kind == "allgather":
+            return Travel(kinds[0], row * there.tokens * ranks)
+        return Travel(kinds[1] if self.relays else "all_to_all", row * there.sent)
+
+
+def _bytes_of(dtype: str, element_bytes: float) -> float:
+    return 1.0 + 4.0 / _BLOCK if dtype == "fp8" else element_bytes
