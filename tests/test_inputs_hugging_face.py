@@ -167,7 +167,10 @@ MIXTURES = {
         deepseek("deepseek_v2", 27, 2048, 10944, 16, 102400, 1408, 64, **{**V2, "q_lora_rank": None}),
         15_706_484_224,
     ),
-    "DeepSeek-V3": (deepseek("deepseek_v3", 61, 7168, 18432, 128, 129280, 2048, 256, **V3), 671_026_419_200),
+    "DeepSeek-V3": (
+        deepseek("deepseek_v3", 61, 7168, 18432, 128, 129280, 2048, 256, n_group=8, topk_group=4, **V3),
+        671_026_419_200,
+    ),
     "gpt-oss-20b": (gpt_oss(24, 32), 20_914_757_184),
     "gpt-oss-120b": (gpt_oss(36, 128), 116_829_156_672),
     "Kimi-K2": (

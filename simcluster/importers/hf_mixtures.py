@@ -85,7 +85,14 @@ def behind_dense(config: Config, fields: Fields, *, dense: int, shared: int, rou
         every=step,
         offset=1 if step > 1 else 0,
         router_bias=router_bias,
+        **_groups(config),
     )
+
+
+def _groups(config: Config) -> dict[str, int]:
+    """What limits a token to some groups of experts, if that is so."""
+    groups, top_groups = config.size("n_group") or 1, config.size("topk_group") or 1
+    return {"groups": groups, "top_groups": top_groups} if top_groups < groups else {}
 
 
 def llama4(config: Config, fields: Fields) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from simcluster.importers.megatron_sections import dispatch_of
 from simcluster.importers.option_values import Options
 
 
@@ -41,6 +42,8 @@ def parallel_of(run: Options) -> dict[str, Any]:
     parallel: dict[str, Any] = {"tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1}
     sizes = {"context-parallel-size": "cp", "expert-model-parallel-size": "ep", "expert-tensor-parallel-size": "etp"}
     parallel |= {axis: run.get(name) for name, axis in sizes.items() if run.get(name)}
+    if dispatch := dispatch_of(run):
+        parallel["expert_dispatch"] = dispatch
     comm = _context(run)
     if comm != "ring" and parallel.get("cp", 1) > 1:
         parallel["cp_comm"] = comm

@@ -41,12 +41,22 @@ def add_experts(run: Options, model: dict[str, Any]) -> None:
         del model["ffn_hidden_size"]
     if run.flag("moe-router-enable-expert-bias") or model["bias"] is True:  # TopKRouter has one with linear biases
         moe["router_bias"] = True
+    groups, top_groups = run.get("moe-router-num-groups"), run.get("moe-router-group-topk")
+    if groups and top_groups:
+        moe |= {"groups": groups, "top_groups": top_groups}
     model["moe"] = moe | where | ({} if deepspeed else _balance(run))
-    if deepspeed:
-        return
-    dispatcher = run.get("moe-token-dispatcher-type") or "allgather"
-    if dispatcher != "alltoall":
-        run.assumed.append(f"tokens travel to experts by all-to-all, though moe-token-dispatcher-type is {dispatcher}")
+
+
+def dispatch_of(run: Options) -> dict[str, Any]:
+    """The fields of ``expert_dispatch`` that are not the default's; Megatron-LM's own default is allgather."""
+    if run.get("num-experts") is None or run.flag("deepspeed") or (run.get("expert-model-parallel-size") or 1) == 1:
+        return {}
+    kind = run.get("moe-token-dispatcher-type") or "allgather"
+    if kind != "flex":
+        return {} if kind.startswith("alltoall") else {"kind": kind}
+    kind = run.get("moe-flex-dispatcher-backend") or "deepep"
+    sms = run.get(f"moe-{kind}-num-sms") or run.get("moe-flex-dispatcher-num-sms")
+    return {"kind": kind, **({"sms": sms} if sms else {})}
 
 
 def _balance(run: Options) -> dict[str, Any]:
