@@ -161,7 +161,7 @@ def test_words_are_what_the_models_say() -> None:
         ("simcluster validate megascale", ["megascale_table2"]),
         ("simcluster sensitivity tiny_dp --resources nv", ["nvlink"]),
         ("simcluster collective all_r", ["all_reduce"]),
-        ("simcluster collective all_reduce --cluster dgx_b", ["dgx_b200"]),
+        ("simcluster collective all_reduce --cluster dgx_b2", ["dgx_b200"]),
         ("simcluster chakra p", ["play"]),
         ("simcluster completion f", ["fish"]),
         ("A=1 env simcluster chakra p", ["play"]),

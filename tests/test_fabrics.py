@@ -511,6 +511,8 @@ def test_shipped_files_name_a_device_and_draw(path):
         ("oci_bm_gpu_h100_8", 8, 3200e9, 16),
         ("dgx_b200", 8, 3200e9, 8),
         ("gb200_nvl72", 72, 72 * 400e9, 72),
+        ("dgx_b300", 8, 6400e9, 8),
+        ("gb300_nvl72", 72, 72 * 800e9, 72),
     ],
 )
 def test_cloud_shapes_have_the_bits_that_are_sold(name, gpus, line_rate, ports):

@@ -26,6 +26,8 @@ def test_limits_are_the_vendors() -> None:
         "h200": 700,
         "b200": 1000,
         "gb200": 1200,
+        "b300": 1100,
+        "gb300": 1400,
         "mi300x": 750,
     }
     assert all(entry["source"] for entry in presets("power.yaml").values())
