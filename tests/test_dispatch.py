@@ -46,10 +46,10 @@ def test_visits_by_counting_every_choice(experts: int, data: st.DataObject) -> N
 
 
 def test_a_limit_is_what_a_token_visits_at_most() -> None:
-    """DeepSeek-V3 on 8 machines: 3.63 of at most 4, where without the limit it would be 5.29; of 64 ranks 7.31."""
+    """DeepSeek-V3 on 8 machines: 3.63 of at most 4, where without the limit it would be 5.29; of 64 ranks 7.36."""
     assert 8 * V3.visits(32) == pytest.approx(3.63, abs=0.01)
     assert 8 * TokenRoutes(256, 8).visits(32) == pytest.approx(5.29, abs=0.01)
-    assert 64 * V3.visits(4) == pytest.approx(7.31, abs=0.01)
+    assert 64 * V3.visits(4) == pytest.approx(7.36, abs=0.01)
     assert 2 * V3.visits(128) <= 2
     assert V3.visits(256) == 1.0
 
