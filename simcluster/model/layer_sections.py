@@ -48,10 +48,10 @@ class RankShape:
     that device memory limits (``software.Software``), ``experts`` which those of a mixture are. ``fp8``: products of
     layers read operands of ``cast_bytes`` an element, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32",
     of all ranks of tp where they are "gathered", or writes their gradient over them, "in-place".  ``temporaries``:
-    count what lives inside a layer's backward. ``element_bytes``: size of activations and weights.
-    ``grad_accumulate_bytes``: size of an element of the main gradient that W adds to (read and written); 0 if W only
-    writes a gradient of ``element_bytes``. ``accumulate``: the product of W adds by itself, or a "separate" kernel adds
-    what it wrote.
+    count what lives inside a layer's backward.  ``relayed``: ep ranks get one copy of a token, and make of it a row for
+    each of their experts.  ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an
+    element of the main gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.
+    ``accumulate``: the product of W adds by itself, or a "separate" kernel adds what it wrote.
     """
 
     micro_batch: int
@@ -77,6 +77,7 @@ class RankShape:
     stops_early: bool = False
     keeps_fused_core: bool = False
     experts: ExpertKernels = _EXPERT_KERNELS
+    relayed: bool = False
     fp8: bool = False
     cast_bytes: float = 1.0
     element_bytes: float = 2.0

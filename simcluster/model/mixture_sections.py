@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
+from simcluster.collectives.relayed import TokenRoutes
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
@@ -104,11 +105,11 @@ def mixture(model: Model, shape: RankShape) -> Mixture:
         shared=again(made(*_shared(model, shape, local)), when=whole or shape.reruns("shared_experts")),
         dispatch=made(_dispatch(moe, shape, local, there)),
         experts=made(
-            _sorted("experts_sort", shape, there),
+            _sorted("experts_sort", moe, shape, there),
             _padded("experts_pad", shape, there),
             *_experts(model, shape, local, there),
             _padded("experts_unpad", shape, there),
-            _sorted("experts_unsort", shape, there),
+            _sorted("experts_unsort", moe, shape, there),
         ),
         combine=made(_combine(moe, shape, local, there)),
     )
@@ -139,6 +140,8 @@ def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> S
     In steps the map is sorted, rows are gathered one by one, and their gradients added to zeros, read and written each.
     (moe_utils.py, ``permute``; Transformer Engine, triton/permutation.py.)
     """
+    if shape.relayed:  # what is sent is the tokens themselves
+        return Section()
     one = shape.element_bytes * local.hidden * local.edge_tokens
     rows, choices = there.row_bytes(shape, there.sent), local.edge_tokens * moe.experts
     if shape.experts.permute == "fused":
@@ -157,7 +160,9 @@ def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Se
     one = shape.element_bytes * local.hidden * local.edge_tokens
     rows = there.row_bytes(shape, there.sent)
     weighed = shape.probabilities == "combine"  # else the activation function has done it, and read no row for that
-    if shape.experts.permute == "fused":
+    if shape.relayed:  # added up on the way
+        found = Section()
+    elif shape.experts.permute == "fused":
         found = both_ways("unpermute", one + rows, one + (2 if weighed else 1) * rows)
     else:
         found = both_ways("unpermute", one + (5 if weighed else 3) * rows, one + (5 if weighed else 2) * rows)
@@ -179,8 +184,17 @@ def _padded(name: str, shape: RankShape, there: Routed) -> Section:
     return both_ways(name, moved, moved)
 
 
-def _sorted(name: str, shape: RankShape, there: Routed) -> Section:
-    """Where rows of several ranks meet in front of several experts they are sorted once more, and back behind them."""
+def _sorted(name: str, moe: Moe, shape: RankShape, there: Routed) -> Section:
+    """Where rows of several ranks meet in front of several experts they are sorted once more, and back behind them.
+
+    Of tokens that are relayed a rank gets one copy, of which it makes a row for each expert of its own that the token
+    visits; behind these it adds them up again (the permute of Megatron-LM's flex dispatcher, fused_a2a.py).
+    """
+    if shape.relayed:
+        routes = TokenRoutes(moe.experts, moe.top_k, moe.groups, moe.open_groups)
+        came = shape.ep * there.tokens * routes.visits(there.experts)
+        moved = there.row_bytes(shape, there.rows) + shape.element_bytes * came * there.hidden
+        return both_ways(name, moved, moved)
     if not is_sorted(shape, there):
         return Section()
     moved = 2 * there.row_bytes(shape, there.rows)

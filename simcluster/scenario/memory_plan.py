@@ -67,6 +67,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         ep=parallel.ep,
         etp=parallel.etp or 0,
         sequence_parallel=parallel.sequence_parallel,
+        relayed=parallel.ep > 1 and parallel.expert_dispatch.relays,
         recompute=training.recompute,
         modules=training.recompute_modules,
         recompute_every=training.recompute_every,
