@@ -25,7 +25,16 @@ Quantity = Literal[
     "step_time", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "flop_per_s_per_gpu", "mfu", "hfu"
 ]
 Part = Literal[
-    "forward", "backward", "recompute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "bubble", "optimizer"
+    "forward",
+    "backward",
+    "recompute",
+    "exposed_tp",
+    "exposed_pp",
+    "exposed_dp",
+    "exposed_cp",
+    "exposed_ep",
+    "bubble",
+    "optimizer",
 ]
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _UNITS: Mapping[str, Mapping[str, float]] = _TABLES["units"]
