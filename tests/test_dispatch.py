@@ -169,6 +169,16 @@ def test_relaying_holds_multiprocessors(tiny: Tiny) -> None:
     assert alone[0] == alone[1]
 
 
+def test_a_backward_may_begin_with_gradients_on_their_way(tiny: Tiny) -> None:
+    """Relayed, they need no kernel before them: on a stage that begins with a mixture something waits beside them."""
+    stages = {"parallel": {"dp": 4, "pp": 2, "ep": 4, "expert_dispatch": {"kind": "deepep"}}}
+    beside, blocked = (
+        simulate(mixture(tiny, {}).with_({"parallel": stages["parallel"], "overlap.experts": each}))
+        for each in (True, False)
+    )
+    assert beside.step_time < blocked.step_time
+
+
 @pytest.mark.parametrize(
     ("dispatch", "more", "words"),
     [

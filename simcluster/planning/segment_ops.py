@@ -105,7 +105,10 @@ class OpsInMaking:
         self._add(Collective(kind, axis, size), "tp" if split else axis, kind, name, layer)
 
     def beside(self, kind: str, name: str, size: float, layer: int, axis: str = "tp") -> None:
-        """A collective on the lane of its axis, from the end of the last main op on."""
+        """A collective on the lane of its axis, from the end of the last main op on; where there is none yet, from the
+        begin on, which is an op of the host of no time."""
+        if self._main < 0 and axis != "tp":
+            self._add(Host(0.0), "host", "launch", "begin", layer)
         self._issued += self._issue.collective
         after = (self._main,) if self._main >= 0 else ()
         self._ops.append(Op(Collective(kind, axis, size), axis, kind, name, layer, axis, after))

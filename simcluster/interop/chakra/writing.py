@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.collectives.relayed import RELAYED
 from simcluster.interop.chakra.graph import COPIES
 from simcluster.interop.chakra.messages import framed, messages
 from simcluster.interop.chakra.reading import EXACT, MAX_NODES
@@ -226,7 +225,7 @@ class _Writing:
         share = len(ranks) if row.kind == "all_gather" else 1
         return {
             "is_cpu_op": False,
-            "comm_type": COLLECTIVES.index("all_to_all" if row.kind in RELAYED else row.kind),
+            "comm_type": COLLECTIVES.index(row.kind),
             "comm_size": _size(row.bytes / share),
             "pg_name": group,
             "simcluster_group": known,

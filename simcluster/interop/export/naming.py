@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from simcluster.collectives.relayed import COMBINE, DISPATCH
+from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED
 from simcluster.interop.export.work import RECEIVE, Track, WorkRow
 from simcluster.interop.kineto.chrome import arguments, comm_arguments
 from simcluster.interop.kineto.comm import Comm
@@ -124,6 +124,8 @@ class Naming:
             return _MISTAKEN.sub(lambda found: found[0].lower(), f"{work.kind} {work.name}")
         if comm.what == "pipeline":
             return f"ncclKernel_SendRecv({work.name})"
+        if work.kind in RELAYED:
+            return f"deep_ep::{work.kind.removeprefix('expert_')}({work.name})"
         communicators = self._result.lowered.communicators
         method = communicators.method(communicators.number(work.axis, self._first + rank), work.kind, work.bytes)
         how = f"{method.algorithm}_{method.protocol or 'simple'}".upper()
