@@ -490,6 +490,13 @@ def test_a_list_in_yaml() -> None:
     assert bridge(text).document["model"]["moe"]["first_dense_layers"] == 4
 
 
+def test_hybrids_are_refused_by_name() -> None:
+    with pytest.raises(InputError, match="nemotron_3_nano_pretrain_config.*Mamba-2"):
+        bridge("nemotron_3_nano_pretrain_config train.micro_batch_size=1 train.global_batch_size=64")
+    with pytest.raises(InputError, match="nemotron_h.*not all attention and MLP"):
+        model_from_config({"model_type": "nemotron_h", "num_hidden_layers": 52, "hidden_size": 2688})
+
+
 @pytest.mark.parametrize("name", [name for name in presets("models.yaml") if "moe" in model_document(name)])
 def test_recipes_of_mixtures_are_the_presets(name: str) -> None:
     text = f"{name.replace('-', '_')}_pretrain_config train.micro_batch_size=1 train.global_batch_size=64"

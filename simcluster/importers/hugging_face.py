@@ -55,6 +55,8 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
         stated = "has no model_type"
         if kind is not None:
             stated = f"has model_type {str(kind)[:40]!r}, which is not supported"
+            if kind in ("nemotron_h", "mamba", "mamba2", "jamba", "bamba", "zamba2", "granitemoehybrid"):
+                stated += " (layers that are not all attention and MLP are not modelled)"
         raise InputError(
             f"the config {stated}; supported are {', '.join(FAMILIES)}: for another model write its fields "
             "(layers, hidden_size, heads, ...) in the scenario"

@@ -35,6 +35,7 @@ _MIXTURES: dict[str, str] = _TABLES["mixtures"]
 _FIELDS: dict[str, dict[str, str]] = _TABLES["fields"]
 _RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")
 _COMMON: dict[str, Any] = flattened(_TABLES["pretrain_common"], "megatron_bridge.yaml")
+_HYBRIDS = ("nemotronh", "nemotron_h", "nemotron_3", "nemotron_nano", "mamba")
 _OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
 _MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 _MAX_CHARACTERS = 100_000
@@ -194,6 +195,9 @@ def _known_recipe(name: object, source: str) -> str:
     """The name of a recipe; InputError for one whose model is not known here."""
     if isinstance(name, str) and (_RECIPE.fullmatch(name) or _mixture(name)):
         return name
+    if str(name).startswith(_HYBRIDS):
+        what = "some of its layers are Mamba-2, and layers that are not all attention and MLP are not modelled"
+        raise InputError(f"{source}: recipe {shown(name)}: {what}")
     raise InputError(
         f"{source}: recipe {shown(name)} is not known here; known are llama3_8b, llama3_70b, llama31_405b, "
         f"{listed(_MIXTURES)} with what follows (llama3_8b_pretrain_config); or give the model's fields, as in "
