@@ -491,9 +491,9 @@ def test_a_list_in_yaml() -> None:
 
 
 def test_hybrids_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match="nemotron_3_nano_pretrain_config.*Mamba-2"):
+    with pytest.raises(InputError, match=r"nemotron_3_nano_pretrain_config.*Mamba-2"):
         bridge("nemotron_3_nano_pretrain_config train.micro_batch_size=1 train.global_batch_size=64")
-    with pytest.raises(InputError, match="nemotron_h.*not all attention and MLP"):
+    with pytest.raises(InputError, match=r"nemotron_h.*not all attention and MLP"):
         model_from_config({"model_type": "nemotron_h", "num_hidden_layers": 52, "hidden_size": 2688})
 
 

@@ -18,6 +18,8 @@ from simcluster.importers.hf_config import Config
 from simcluster.importers.hf_families import FAMILIES, Family, add_window
 from simcluster.model.transformer import Model, ParameterCount, parameters
 
+_HYBRIDS = ("nemotron_h", "mamba", "mamba2", "jamba", "bamba", "zamba2", "granitemoehybrid")
+
 
 def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None = None) -> dict[str, Any]:
     """The fields of ``Model`` that a parsed ``config.json`` describes.
@@ -55,12 +57,10 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
         stated = "has no model_type"
         if kind is not None:
             stated = f"has model_type {str(kind)[:40]!r}, which is not supported"
-            if kind in ("nemotron_h", "mamba", "mamba2", "jamba", "bamba", "zamba2", "granitemoehybrid"):
-                stated += " (layers that are not all attention and MLP are not modelled)"
-        raise InputError(
-            f"the config {stated}; supported are {', '.join(FAMILIES)}: for another model write its fields "
-            "(layers, hidden_size, heads, ...) in the scenario"
-        )
+        instead = "for another model write its fields (layers, hidden_size, heads, ...) in the scenario"
+        if kind in _HYBRIDS:
+            instead = "layers that are not all attention and MLP are not modelled"
+        raise InputError(f"the config {stated}; supported are {', '.join(FAMILIES)}: {instead}")
     config = Config(data, kind)
     fields = _fields(config, family, sequence_length)
     assumed = family.assumed(config) if family.assumed else ()
