@@ -17,7 +17,8 @@ PLAN = Scope(
         engine
         model: mtp_layers
         model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
-        model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss groups top_groups
+        model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss
+        model.moe: groups top_groups
         parallel: cp zero
         training: optimizer
         pipeline: schedule layers_per_stage p2p
