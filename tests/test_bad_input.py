@@ -68,7 +68,11 @@ SCENARIOS = {
     "interleaved_on_one_stage": ["pipeline.schedule", "parallel.pp is 1"],
     "interleaved_odd_microbatches": ["training.global_batch", "3 microbatches", "pp 2", "8 or 16"],
     "indivisible_batch": ["training.global_batch", "17", "dp 2 x micro_batch 2 = 4", "16 or 20"],
-    "unknown_precision": ["training.precision", "'fp8'", "bf16-mixed, fp16-mixed, fp8-mixed or fp32"],
+    "unknown_precision": [
+        "training.precision",
+        "'fp8'",
+        "bf16-mixed, fp16-mixed, fp8-mixed, mxfp8-mixed",
+    ],
     "gather_without_zero": ["overlap.param_gather", "zero to 1"],
     "unknown_fault": ["faults.0", "'slow_gup'", "did you mean 'slow_gpu'"],
     "fault_rank_out_of_range": [":7:27:", "faults.0.rank", "no rank 8", "0 to 7"],

@@ -58,7 +58,7 @@ def test_a_stranger_adds_a_file_and_a_name_and_has_all_tests_of_faults(tmp_path:
     """In a copy of the package, in which nothing else is changed."""
     for name in ("simcluster", "topologies"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    for name in ("pyproject.toml", "tests/conftest.py", "tests/test_fault_kinds.py"):
+    for name in ("pyproject.toml", "tests/conftest.py", "tests/chromium.py", "tests/test_fault_kinds.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     faults = tmp_path / "simcluster" / "faults"

@@ -480,7 +480,8 @@ def test_experts_in_overrides(written: str) -> None:
     assert found.model.mla is not None
     assert (found.model.mla.kv_lora_rank, found.model.mla.q_lora_rank, found.model.mla.v_head_dim) == (64, None, 128)
     assert (found.parallel.ep, found.parallel.cp, found.parallel.cp_comm) == (4, 2, "all_to_all")
-    assert bridge(text).document["software"] == {"experts": {"permute": "steps", "products": "sequential"}}
+    experts = {"permute": "steps", "products": "sequential"}
+    assert bridge(text).document["software"] == {"probabilities": "activation", "experts": experts}
     assert "experts" not in bridge(text).document["overlap"]
 
 

@@ -58,6 +58,7 @@ def from_graph(cluster: Cluster) -> Cluster:
 @pytest.mark.parametrize("name", ["tiny_3d", "mixtral_8x7b_128xh100"])
 def test_devices_are_those_of_the_graph(name: str) -> None:
     scenario = load(name)
+    scenario.cluster.__dict__["unscaled"] = scenario.cluster.topology.build()  # others may have asked for its graph
     cluster, parts = scenario.cluster.built, Parts(scenario)
     assert "graph" not in cluster.wiring.__dict__
     found = {of: parts.of(of) for of in ("gpu", "memory", "host", "nic", "cable", "switch", "job")}

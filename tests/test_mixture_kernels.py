@@ -89,20 +89,20 @@ def by(**kernels: str) -> RankShape:
 
 
 def test_products_together_one_by_one_and_one_behind_the_other() -> None:
-    found = {name: mixture(V2, by(products=name), "none").experts for name in ("grouped", "streams", "sequential")}
+    found = {name: mixture(V2, by(products=name)).experts for name in ("grouped", "streams", "sequential")}
     took = {name: seconds(section) for name, section in found.items()}
     assert took["grouped"] < took["streams"] < took["sequential"]
     assert launches(found["streams"]) - launches(found["grouped"]) == 2 * 19  # 20 experts, two products
     assert len({sum(kernel.flops for kernel in section.forward) for section in found.values()}) == 1
     alone = replace(SHAPE, ep=160)
-    single = {seconds(mixture(V2, replace(by(products=name), ep=160), "none").experts) for name in found}
-    assert single == {seconds(mixture(V2, alone, "none").experts)}
+    single = {seconds(mixture(V2, replace(by(products=name), ep=160)).experts) for name in found}
+    assert single == {seconds(mixture(V2, alone).experts)}
 
 
 def test_fused_kernels_are_fewer_and_move_less() -> None:
     model = with_experts(aux_loss=True, capacity_factor=1.0)
     for part, what in (("router", "router"), ("dispatch", "permute"), ("combine", "permute")):
-        fused, steps = (getattr(mixture(model, by(**{what: how}), "none"), part) for how in ("fused", "steps"))
+        fused, steps = (getattr(mixture(model, by(**{what: how})), part) for how in ("fused", "steps"))
         for phase in ("forward", "input_grad"):
             less, more = getattr(fused, phase), getattr(steps, phase)
             assert sum(kernel.bytes for kernel in less) < sum(kernel.bytes for kernel in more)
@@ -113,7 +113,7 @@ def test_fused_kernels_are_fewer_and_move_less() -> None:
 def test_the_router_of_megatron_is_many_small_kernels() -> None:
     """Of scores, choice and map; more with a loss and with a capacity, whose choice reads columns."""
     plain, loss, both = (
-        mixture(with_experts(**more), SHAPE, "none").router
+        mixture(with_experts(**more), SHAPE).router
         for more in ({}, {"aux_loss": True}, {"aux_loss": True, "capacity_factor": 1.0})
     )
     assert launches(plain) < launches(loss) < launches(both)
@@ -134,7 +134,7 @@ def test_small_kernels_wait_for_memory_one_by_one() -> None:
 
 def test_padding_in_fp8_is_copied_unless_the_routing_sends_it() -> None:
     def copies(shape: RankShape) -> set[str]:
-        return {kernel.name for kernel in mixture(V2, shape, "none").experts.forward if "pad" in kernel.name}
+        return {kernel.name for kernel in mixture(V2, shape).experts.forward if "pad" in kernel.name}
 
     assert copies(SHAPE) == copies(replace(by(padding="routing"), fp8=True)) == set()
     assert copies(replace(SHAPE, fp8=True)) == {"experts_pad", "experts_unpad"}

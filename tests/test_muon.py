@@ -103,7 +103,7 @@ def tiny(**changes: Any) -> Scenario:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"training.muon": {"distribute": "gather", "tp": "duplicated"}, "overlap.grad_reduce": True},
+        {"training.muon": {"distribute": "gather", "tp_mode": "duplicated"}, "overlap.grad_reduce": True},
         {"parallel.zero": 0, "pipeline.schedule": "zb-h1", "training.global_batch": 4},
     ],
 )
@@ -128,7 +128,7 @@ def test_megatrons_options_choose_it() -> None:
     script = GPT_345M.replace("--fp16", "--bf16 --optimizer dist_muon --muon-num-ns-steps 5 --muon-momentum 0.95")
     document = imported(script + " --muon-tp-mode duplicated").document
     assert document["training"]["optimizer"] == "muon"
-    assert document["training"]["muon"] == {"iterations": 5, "tp": "duplicated"}
+    assert document["training"]["muon"] == {"iterations": 5, "tp_mode": "duplicated"}
     assert document["parallel"]["zero"] == 1
     without = imported(GPT_345M + " --muon-tp-mode blockwise")
     assert "muon" not in without.document["training"]
@@ -152,7 +152,7 @@ def test_bounds_of_a_search_are_below_what_layouts_hold() -> None:
         ({"training.precision": "fp16-mixed"}, "muon with fp16 is not supported"),
         ({"training.optimizer": "adam", "training.muon.iterations": 6}, "training.optimizer is adam"),
         ({"training.optimizer": "moun"}, "did you mean 'muon'"),
-        ({"training.muon.tp": "distributed"}, "blockwise"),
+        ({"training.muon.tp_mode": "distributed"}, "blockwise"),
     ],
 )
 def test_what_does_not_go_says_why(changes: dict[str, Any], words: str) -> None:

@@ -110,7 +110,7 @@ def test_a_short_job_meets_its_neighbour_in_all_measured_steps() -> None:
     A neighbour that left after its one step would make this 1.197 of the short and 1.298 of the long one.
     """
     shared = sharing(on_one_uplink(2), on_one_uplink(6))
-    assert [each.alone for each in shared] == pytest.approx([7.41e-3, 9.79e-3], rel=1e-3)
+    assert [each.alone for each in shared] == pytest.approx([7.426e-3, 9.826e-3], rel=1e-3)
     long_run = sharing(on_one_uplink(2, steps=80), on_one_uplink(6, steps=80))
     assert min(len(each.measured) for each in long_run) >= 80
     for found, expected in zip(shared, long_run, strict=True):

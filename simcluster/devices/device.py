@@ -181,8 +181,8 @@ def _misaligned(kernel: Kernel, precision: str) -> bool:
 
     Rows of (m x k)(k x n) as frameworks keep it are k, n and n elements long, so m, the tokens of a layer, is free; a
     weight gradient reads its first operand ``turned``, in rows of m, and there k is free.  In fp8 and fp4 operands are
-    turned beforehand, so that both are read in rows of k.  cuBLAS, "Tensor Core Usage": leading dimensions; its m, n, k and
-    layouts TN, NN, NT are those of transformer_engine/common/gemm/cublaslt_gemm.cu.
+    turned beforehand, so that both are read in rows of k.  cuBLAS, "Tensor Core Usage": leading dimensions; its m, n, k
+    and layouts TN, NN, NT are those of transformer_engine/common/gemm/cublaslt_gemm.cu.
     """
     rows = (kernel.m if kernel.turned and precision not in LOW else kernel.k, kernel.n)
     return any(row * _ELEMENT_BYTES[precision] % _ALIGNED_BYTES for row in rows)

@@ -250,7 +250,7 @@ def _muon(run: Options) -> dict[str, Any]:
         return {}
     if tp == "distributed":
         run.assumed.append("each tp rank orthogonalizes whole matrices, though muon-tp-mode is distributed")
-    muon = {"iterations": iterations, "tp": "duplicated" if tp in ("duplicated", "distributed") else None}
+    muon = {"iterations": iterations, "tp_mode": "duplicated" if tp in ("duplicated", "distributed") else None}
     muon = {name: value for name, value in muon.items() if value is not None}
     return {"optimizer": "muon", **({"muon": muon} if muon else {})}
 

@@ -29,8 +29,8 @@ from simcluster.scenario.sections import (
     Overlap,
     Parallel,
     Pipeline,
-    Training,
 )
+from simcluster.scenario.training_section import Training
 from simcluster.topology import AnyTopology, Cluster
 
 

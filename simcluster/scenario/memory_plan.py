@@ -27,7 +27,7 @@ from simcluster.planning.sharded_units import unsharded_peak
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
-    from simcluster.scenario.sections import Training
+    from simcluster.scenario.training_section import Training
 
 
 ELEMENT_BYTES = {

@@ -36,7 +36,7 @@ def matrix_optimizer_of(
         model=scenario.model,
         plan=plan,
         distribute=muon.distribute if scenario.parallel.zero else "none",
-        gathered_tp=muon.tp == "duplicated",
+        gathered_tp=muon.tp_mode == "duplicated",
         bucket=bucket if scenario.overlap.grad_reduce else math.inf,  # Megatron-LM: else there is one
         moment=recipe.moment,
         orthogonalized=lru_cache(partial(orthogonalized_seconds, device, iterations=muon.iterations)),

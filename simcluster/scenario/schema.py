@@ -29,7 +29,8 @@ from simcluster.nccl import platform_names
 from simcluster.scenario.fields import ClusterSpec, ScenarioFields
 from simcluster.scenario.key_types import Fragment, any_of, fragment_of
 from simcluster.scenario.keys import default_of, description
-from simcluster.scenario.sections import LONG_NAMES, Parallel, Pipeline, Training
+from simcluster.scenario.sections import LONG_NAMES, Parallel, Pipeline
+from simcluster.scenario.training_section import Training
 from simcluster.schedules import SCHEDULES
 from simcluster.topology import TOPOLOGIES, TopologySpec
 from simcluster.topology.links import PresetSpec

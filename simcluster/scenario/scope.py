@@ -100,7 +100,7 @@ EVERYWHERE = paths(
     pipeline: chunks scatter_gather layout
     training: global_batch micro_batch precision recompute recompute_every attention dropout memory_recipe
     training: recompute_modules
-    training.muon: iterations distribute tp
+    training.muon: iterations distribute tp_mode
     data: documents packing mask unique seed
     memory: fragmentation communication_buffers workspace library logits backward_temporaries activation_input
     overlap: tensor tensor_pieces pipeline experts bucket_size interference

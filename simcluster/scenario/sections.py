@@ -1,4 +1,4 @@
-"""The sections of a scenario file as frozen models: parallel, pipeline, training, overlap, collectives, measured.
+"""The sections of a scenario file as frozen models: parallel, pipeline, memory, overlap, collectives, measured.
 
 Each checks its own values; rules between sections are in ``rules``.
 """
@@ -18,7 +18,6 @@ from simcluster.documents.diagnostics import shown
 from simcluster.documents.kinds import WordOf
 from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.model.kept import OffloadModule
-from simcluster.model.recomputed import RECOMPUTE_MODULES, RecomputeModule
 from simcluster.nccl import platform_names
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.schedules.specs import Rows, ScheduleChoice
@@ -28,16 +27,9 @@ Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 """How many of something: a whole number from 1, as in the file (8, not "8" nor 8.0)."""
 
 Axis = Literal["tp", "cp", "dp", "pp"]
-Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"]
-Recompute = Literal["none", "selective", "operators", "full"]
 Engine = Literal["auto", "events", "path", "reference"]
 """How a step is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``); or op by op of
 every rank, as the ``reference`` interpreter does."""
-
-MemoryRecipe = Literal[
-    "mixed-16", "fp32-16", "mixed-18", "bf16-12", "aware-16", "aware-14", "aware-12", "aware-10", "moments-14",
-    "fp8-20", "fp8-19", "fp8-params-18", "fp8-params-17", "fp8-aware-14", "fp8-params-14", "fp8-13", "nvfp4-19",
-]  # fmt: skip
 
 
 def _zero_stage(value: object) -> object:
@@ -173,71 +165,6 @@ class Pipeline(Spec):
         """Changes of a scenario by which its layers are cut like this, whatever cut them before."""
         layout: dict[str, Any] = {} if self.layout is None else {"pipeline.layout": None}
         return {"pipeline.layers_per_stage": layers_per_stage, **layout}
-
-
-def _modules(value: object) -> object:
-    """Modules from one name, or a list of them in any order."""
-    items = (value,) if isinstance(value, str) else value
-    if not isinstance(items, list | tuple) or not items or any(item not in RECOMPUTE_MODULES for item in items):
-        known = ", ".join(RECOMPUTE_MODULES)
-        raise InputError(f"must be a list of modules, as in [moe_act, layernorm]; known: {known}; got {shown(value)}")
-    return tuple(name for name in RECOMPUTE_MODULES if name in items)
-
-
-class Muon(Spec):
-    """How Muon updates matrices: ``iterations`` of Newton-Schulz products in 16 bits on each.
-
-    Sharded (zero 1), each of a stage's matrices is on one of the ranks that hold it (``distribute: layers``,
-    Megatron-Core's ``dist_muon``), or each rank gathers all of them and keeps a part of each (``gather``, Moonlight's,
-    arXiv:2502.16982).  ``tp``: each tp rank's part of a matrix by itself (``blockwise``, Megatron-Core's default), or
-    the whole one on each of them (``duplicated``).
-    """
-
-    iterations: Count = 5
-    distribute: Literal["layers", "gather"] = "layers"
-    tp: Literal["blockwise", "duplicated"] = "blockwise"
-
-
-class Training(Spec):
-    """The batch (in sequences), the number formats, and what is kept for backward.
-
-    ``memory_recipe`` names the bytes per parameter by hand; left out, they follow from precision and optimizer.
-    ``optimizer: muon`` works on the layers' matrices as ``muon`` says, keeps one moment of them, and leaves embedding,
-    LM head, norms and biases to Adam.
-    ``precision: fp8-mixed``: the products of layers in fp8, their operands cast from 16 bits, in which all else stays
-    (attention, LM head, what is kept and sent); ``mxfp8-mixed``: the same with a scale for every 32 elements;
-    ``nvfp4-mixed``: in 4 bits with one for every 16; both on devices whose peak has them.  ``recompute: operators``
-    keeps what attention and every second product of a layer give, and runs all else again (torchtitan's "op" selective
-    checkpointing); ``selective`` runs the core attention again, of a fused kernel, too, unless the ``software`` leaves
-    that alone; or the ``recompute_modules`` that are listed, by Megatron-Core's names (``model.recomputed``).  A list
-    in the place of ``recompute`` is these.  ``recompute_every: k`` recomputes only the layers whose number in the model
-    divides by k (0, k, 2 k, ...).
-    """
-
-    global_batch: Count
-    micro_batch: Count = 1
-    precision: Precision = "bf16-mixed"
-    recompute: Recompute = "none"
-    recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_modules)] = ("core_attn",)
-    recompute_every: Count = 1
-    optimizer: Literal["adam", "muon"] = "adam"
-    muon: Muon = Muon()
-    attention: Literal["fused", "unfused"] = "fused"
-    dropout: StrictBool = False
-    memory_recipe: MemoryRecipe | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _modules_alone(cls, document: object) -> object:
-        """Modules listed as ``recompute``, or without it, are those of a selective one."""
-        if not isinstance(document, Mapping):
-            return document
-        listed = document.get("recompute")
-        if isinstance(listed, list | tuple) or listed in RECOMPUTE_MODULES:
-            if "recompute_modules" in document:
-                raise InputError("lists modules in recompute and in recompute_modules; keep one of them")
-            return {**document, "recompute": "selective", "recompute_modules": listed}
-        return {"recompute": "selective", **document} if "recompute_modules" in document else document
 
 
 def _buffers(value: object) -> object:

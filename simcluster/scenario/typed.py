@@ -28,8 +28,8 @@ from simcluster.scenario.sections import (
     Pipeline,
     Precision,
     Recompute,
-    Training,
 )
+from simcluster.scenario.training_section import Training
 
 Amount = str | float
 """With its unit, as in "16 MB"."""
