@@ -22,14 +22,11 @@ from simcluster.scenario.sections import (
     Engine,
     Fsdp,
     Memory,
-    MemoryRecipe,
     Overlap,
     Parallel,
     Pipeline,
-    Precision,
-    Recompute,
 )
-from simcluster.scenario.training_section import Training
+from simcluster.scenario.training_section import MemoryRecipe, Precision, Recompute, Training
 
 Amount = str | float
 """With its unit, as in "16 MB"."""
