@@ -385,7 +385,7 @@ HOSTILE: dict[str, Callable[[bytes], bytes]] = {
     "aliases": lambda good: b"a: &a [1, 1, 1]\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n",
     "zeros": lambda good: gzip.compress(bytes(4_000_000)) * 20 if good[:2] == b"\x1f\x8b" else bytes(3_000_000),
 }
-MAY_WORK = {("cut in half", kind) for kind in ("nccl log", "raw table", "schedule")}
+MAY_WORK = {("cut in half", kind) for kind in ("nccl log", "raw table", "schedule", "fits")}
 """What is whole without its second half: lines."""
 SECONDS = 5.0
 BYTES = 3_000_000_000

@@ -58,7 +58,8 @@ def from_graph(cluster: Cluster) -> Cluster:
 @pytest.mark.parametrize("name", ["tiny_3d", "mixtral_8x7b_128xh100"])
 def test_devices_are_those_of_the_graph(name: str) -> None:
     scenario = load(name)
-    scenario.cluster.__dict__["unscaled"] = scenario.cluster.topology.build()  # others may have asked for its graph
+    built = scenario.cluster.topology.build()  # not the one that is shared, whose graph others may have asked for
+    scenario.cluster.__dict__.update(unscaled=built, built=built)
     cluster, parts = scenario.cluster.built, Parts(scenario)
     assert "graph" not in cluster.wiring.__dict__
     found = {of: parts.of(of) for of in ("gpu", "memory", "host", "nic", "cable", "switch", "job")}

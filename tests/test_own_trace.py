@@ -121,8 +121,13 @@ def test_a_slow_gpu_is_named_with_what_it_takes_longer(tiny: Result, slow: Trace
     other = small(faults=[{"kind": "slow_gpu", "rank": 3, "factor": 1.3}])
     assert slow.seconds == pytest.approx(other.step_time - tiny.step_time, abs=2e-9)
     first = slow.sentences()[1]
-    assert first.startswith("Rank 3 computes 1.30 x as long as simulated (+201.3 us on rank 3), the others 1.00 x")
-    assert slow.computed[3][1] / slow.computed[3][0] == pytest.approx(1.3, rel=1e-3)
+    assert first.startswith("Rank 3 computes 1.29 x as long as simulated (+197.6 us on rank 3), the others 1.00 x")
+    spans = (each.timeline[each.timeline["stream"] == "compute"] for each in (tiny, other))
+    usual, longer = (
+        (of["end"] - of["start"])[of["rank"] == rank].sum() for of, rank in zip(spans, (0, 3), strict=True)
+    )  # fmt: skip
+    assert 1.29 < longer / usual < 1.3  # what runs beside a collective is hindered by it for no longer than before
+    assert slow.computed[3][1] / slow.computed[3][0] == pytest.approx(longer / usual, rel=1e-3)
 
 
 def test_a_slow_kind_of_kernel_is_named_with_its_phase(tiny: Result, tmp_path: Path) -> None:
@@ -132,8 +137,8 @@ def test_a_slow_kind_of_kernel_is_named_with_its_phase(tiny: Result, tmp_path: P
     backward = found.causes["backward"]
     assert backward == pytest.approx(other.times.breakdown["backward"] - tiny.times.breakdown["backward"], abs=2e-8)
     told = found.sentences()
-    assert told[1].startswith("Attention backward is 1.39 x slower in the trace: 14.95 us of the 34.57 us")
-    assert any(each.startswith("Attention forward is 1.93 x slower in the trace") for each in told)
+    assert told[1].startswith("Attention backward is 1.40 x slower in the trace: 16.46 us of the 33.85 us")
+    assert any(each.startswith("Attention forward is 1.40 x slower in the trace") for each in told)
     changed = {(each.kind, each.phase) for each in found.kernels if each.recorded.seconds > 1.05 * each.played.seconds}
     assert changed == {("attention", "forward"), ("attention", "backward")}
 
@@ -284,7 +289,7 @@ def test_a_profile_of_one_rank_with_real_names_is_understood(tiny: Result, tmp_p
     }
     counts = {(pair.axis, pair.kind): (pair.played.calls, pair.recorded.calls) for pair in found.calls}
     assert all(one == two for one, two in counts.values()), counts
-    assert "Product backward is 1.19 x slower in the trace" in found.in_words()
+    assert "Product forward is 1.21 x slower in the trace" in found.in_words()
 
 
 def test_a_table_of_ones_own_comes_first(tmp_path: Path) -> None:
@@ -407,7 +412,7 @@ def test_the_command_tells_draws_and_writes(same: Path, tmp_path: Path, capsys: 
     line = ["diff", "tiny_3d", str(same), "--gantt", str(picture), "--ranks", "0,4", "--json", str(answer)]
     assert main([*line, *LINE, "--cluster.scale.network", "0.5", "--cluster.scale.pcie", "0.5"]) == 0
     told = capsys.readouterr().out
-    assert re.search(r"^\* The trace takes 6\.792 ms a step: \d\.\d+ ms \(\d\d\.\d%\) less than simulated", told, re.M)
+    assert re.search(r"^\* The trace takes 5\.829 ms a step: \d\.\d+ ms \(\d\d\.\d%\) less than simulated", told, re.M)
     for title in ("where the step goes", "by kinds of kernel", "communication, a rank", "compute by layer", "by rank"):
         assert title in told
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -452,7 +457,7 @@ def test_the_page_has_both(same: Path, tmp_path: Path, capsys: pytest.CaptureFix
     page = tmp_path / "both.html"
     assert main(["report", "tiny_3d", "--against", str(same), "-o", str(page), "--ranks", "0,4", *LINE]) == 0
     text = page.read_text()
-    assert "No difference: the trace takes 6.792 ms a step" in text
+    assert "No difference: the trace takes 5.829 ms a step" in text
     assert '"name":"recorded: profiles"' in text
     for line in (
         ["report", "tiny_3d", "tiny_dp", "--against", str(same)],

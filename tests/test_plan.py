@@ -207,7 +207,7 @@ def test_words_say_why(found: Found) -> None:
 
 def test_the_front_is_the_fastest_in_less_and_less_memory(few: list[tuple[float, float, Layout]]) -> None:
     found = plan(tiny(), 8, top=1, vary=FEW, front=True)
-    assert len(found.front) > 3
+    assert len(found.front) > 2
     for before, point in zip(found.front, found.front[1:], strict=False):
         assert point.memory <= 0.95 * before.memory
         assert point.step_time == min(step for step, held, _ in few if held <= 0.95 * before.memory)

@@ -157,14 +157,14 @@ def test_gradients_reduced_in_every_microbatch_are_named_and_ended() -> None:
         "overlap": {"grad_reduce": True},
     }
     base = simulate(simcluster.load("tiny_3d", {"faults": None, **document}))
-    assert base.step_time == pytest.approx(19.21, abs=5e-3)
+    assert base.step_time == pytest.approx(19.15, abs=5e-3)
     assert base.times.bubble_fraction == pytest.approx(0.093, abs=5e-4)
     assert base.to_dict()["schedule_bubble_fraction"] == pytest.approx(3 / 35)  # 8.6 %
     found = {point.name: point for point in (check(base) for check in CHECKS)}
     assert "gradients are reduced in each of 32 microbatches" in found["ZeRO under the pipeline"].found
     assert found["pipeline bubble"].verdict == "pass"
     first = against_exposed(base)[:6]
-    tried = ({"parallel.zero": 1}, 13.61, -0.292), ({"fsdp.sync_every_microbatch": False}, 14.07, -0.267)
+    tried = ({"parallel.zero": 1}, 13.58, -0.291), ({"fsdp.sync_every_microbatch": False}, 14.04, -0.267)
     for values, seconds, gain in tried:
         assert values in first
         changed = applied(base.scenario, values)

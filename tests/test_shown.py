@@ -295,7 +295,7 @@ def test_names_are_text_and_nothing_else() -> None:
 
 
 def test_rows_go_where_boxes_would_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawn, "_MOST_BOXES", 60)
+    monkeypatch.setattr(drawn, "_MOST_BOXES", 12)
     tree = ET.fromstring(drawn.timeline(result().timeline, 8))
     assert "1 of 8 ranks shown" in "".join(tree.itertext())
 
