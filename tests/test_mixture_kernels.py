@@ -140,6 +140,18 @@ def test_padding_in_fp8_is_copied_unless_the_routing_sends_it() -> None:
     assert copies(replace(SHAPE, fp8=True)) == {"experts_pad", "experts_unpad"}
 
 
+def test_biases_of_experts_are_added_one_by_one_in_fp32() -> None:
+    """Product, sum, concatenation and cast of every element: 4, 10, 8 and 6 bytes (TEGroupedMLP, ``_apply_bias``)."""
+    model = V2.model_copy(update={"bias": True})
+    plain, fused, steps = (
+        mixture(of, by(bias=how)).experts for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
+    )
+    added = 28 * routed(model, SHAPE).rows * model.hidden_size
+    assert sum(kernel.bytes for kernel in steps.forward) == sum(kernel.bytes for kernel in fused.forward) + added
+    assert not any("experts_bias" in kernel.name for kernel in (*plain.forward, *fused.forward))
+    assert seconds(fused) < seconds(steps)
+
+
 def test_the_kernels_of_a_framework_are_those_of_its_base_but_for_what_is_said() -> None:
     software = Software.model_validate({"experts": {"permute": "steps"}})
     assert software.experts == ExpertKernels(permute="steps")

@@ -133,6 +133,8 @@ class ExpertKernels(Spec):
     them (--moe-grouped-gemm: Transformer Engine's GroupedLinear on cuBLAS), as one ``grouped`` kernel (CUTLASS, cuDNN,
     DeepGEMM), or ``sequential``ly.  ``padding``, in fp8, to rows that its products take: of ``rows``, by a copy in
     front of the experts and one behind, or of the ``routing``, which sends as many more (--moe-router-padding-for-fp8).
+    ``bias`` of the narrowing products, where a model has one: weighed by the router's probabilities in fp32 and added
+    expert by expert in ``steps`` (TEGroupedMLP's ``_apply_bias``), or ``fused``.
     The defaults are what Megatron-Bridge's recipes turn on.
     """
 
@@ -140,6 +142,7 @@ class ExpertKernels(Spec):
     permute: Literal["steps", "fused"] = "fused"
     products: Literal["streams", "grouped", "sequential"] = "streams"
     padding: Literal["rows", "routing"] = "rows"
+    bias: Literal["steps", "fused"] = "steps"
 
 
 class Mla(Spec):

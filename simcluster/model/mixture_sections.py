@@ -109,6 +109,7 @@ def mixture(model: Model, shape: RankShape) -> Mixture:
             _padded("experts_pad", shape, there),
             *_experts(model, shape, local, there),
             _padded("experts_unpad", shape, there),
+            _biased(model, shape, there),
             _sorted("experts_unsort", moe, shape, there),
         ),
         combine=made(_combine(moe, shape, local, there)),
@@ -205,11 +206,30 @@ def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -
     """The rank's experts: widening products, activation, narrowing products."""
     widths = model.mlp_matrices - 1
     up = _grouped("experts_up", shape, there, there.hidden, widths * there.ffn, bias=model.mlp_bias)
-    down = _grouped("experts_down", shape, there, there.ffn, there.hidden, bias=model.mlp_bias)
+    fused = model.mlp_bias and shape.experts.bias == "fused"
+    down = _grouped("experts_down", shape, there, there.ffn, there.hidden, bias=fused)
     rows = replace(local, tokens=there.rows, ffn=there.ffn)
     launches = there.experts if shape.experts.products == "sequential" else 1
     active = activation(model, shape, rows).each(lambda kernel: replace(kernel, launches=launches))
     return (up, again(_named("experts", active), when=shape.reruns("moe_act")), down)
+
+
+def _biased(model: Model, shape: RankShape, there: Routed) -> Section:
+    """The bias of what experts give: a product with the probabilities and a sum for each expert in fp32, all put
+    together, cast; back, the gradients cast and put together, and two products and sums for each expert.
+    """
+    if not model.mlp_bias or shape.experts.bias == "fused":
+        return Section()
+    rows, e = there.rows * there.hidden, shape.element_bytes
+
+    def made(name: str, size: float, launches: int) -> tuple[Kernel, ...]:
+        return (replace(memory(name, size * rows), launches=launches),)
+
+    return Section(
+        made("experts_bias", 2 * e + 6 * FP32_BYTES, 2 * there.experts + 2),
+        input_grad=made("experts_bias_input_grad", 4 * e + 5 * FP32_BYTES, 3 * there.experts + 2),
+        weight_grad=made("experts_bias_weight_grad", 3 * FP32_BYTES, 2 * there.experts),
+    )
 
 
 def _grouped(name: str, shape: RankShape, there: Routed, width_in: int, width_out: int, *, bias: bool) -> Section:
