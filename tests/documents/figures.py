@@ -130,6 +130,7 @@ NOT_OURS = (
     ('memory="32 GB"', "an argument"),
     ("for 500 W parts", "of the device"),
     ("a 700 W part", "of the device"),
+    ("an H100 with 500 W", "of the device"),
     ("on 500 W H100", "of the device"),
     ("64 A100 40 GB", "of the device"),
     ("18.9 % in a node, arXiv:2507.03114", "of its source"),
