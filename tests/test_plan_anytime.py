@@ -17,6 +17,7 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.time_limit import Deadline, TimeUp, within
 from simcluster.cli import search_told
+from simcluster.scenario import contents
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.standing import not_proven, standing
 from simcluster.studies.search import playing
@@ -124,7 +125,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_bytes(
     none = Stops()
     plan(tiny(), 8, top=5, vary=FEW, store=store, executor=none)
     assert none.played == 0
-    monkeypatch.setattr(playing, "sources_digest", lambda: "another simulator")
+    monkeypatch.setattr(contents, "sources_digest", lambda: "another simulator")
     plan(tiny(), 8, top=5, vary=FEW, store=store, executor=none)
     assert none.played == at_once.played
 

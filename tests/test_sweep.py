@@ -124,13 +124,6 @@ def test_what_is_done_is_not_played_again_and_a_sweep_may_grow(tmp_path: Path) -
     assert again.rows == first.rows
 
 
-def test_an_edited_simulator_plays_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make_sweep(Base("tiny_dp"), seeds(3))
-    assert run_sweep(made, store=tmp_path / "rows", measure=cheap).played == 3
-    monkeypatch.setattr("simcluster.studies.sweep.sweep.sources_digest", lambda: "another simulator")
-    assert run_sweep(made, store=tmp_path / "rows", measure=cheap).played == 3
-
-
 KILLED = """
 import sys
 sys.path.insert(0, sys.argv[3])

@@ -7,14 +7,14 @@ from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
-_NUMERIC = ("numpy", "scipy")
+_NUMERIC = ("networkx", "numpy", "scipy", "simpy")
 _SUFFIXES = (".py", ".yaml", ".csv")
 
 
 @lru_cache(maxsize=1)
 def sources_digest() -> str:
-    """Of all Python sources and data (.yaml, .csv) of the package, with the versions of the libraries that draw and
-    compute."""
+    """Of all Python sources and data (.yaml, .csv) of the package, with the versions of the libraries that draw,
+    route, play and compute."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256(repr([(name, version(name)) for name in _NUMERIC]).encode())
     for path in sorted(path for path in package.rglob("*") if path.suffix in _SUFFIXES):

@@ -306,8 +306,3 @@ class Variant:
     def scenario(self) -> Scenario:
         """The scenario; InputError if it cannot be."""
         return self.base.scenario(self.changes)
-
-    def key(self, fingerprint: str) -> str:
-        """Equal for equal changes of bases of that fingerprint."""
-        text = json.dumps([fingerprint, self.changes], default=str)
-        return hashlib.sha256(text.encode()).hexdigest()

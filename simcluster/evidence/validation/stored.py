@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,11 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from simcluster.base.sources import sources_digest
 from simcluster.base.store import Store
 from simcluster.base.version import VERSION
 from simcluster.evidence.validation.measured import StepCounts
 from simcluster.evidence.validation.steps import PlayedRow, RowTask
+from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.likely import RunKind
 from simcluster.scenario.scenario import Base
 
@@ -29,7 +28,8 @@ class StoredRows:
 
     def __init__(self, path: Path | None) -> None:
         self._store = None if path is None else Store(path, VERSION, "--store")
-        self._contents = cache(_content)
+        self._contents = Contents()
+        self._keys = cache(self._keys_of)
 
     def __enter__(self) -> Self:
         return self
@@ -52,25 +52,16 @@ class StoredRows:
     def add(self, task: object, answer: PlayedRow | str) -> None:
         """Keep what a row has come to."""
         if self._store is not None and isinstance(task, RowTask):
+            self._contents.require_unchanged()
             row = {"refused": answer} if isinstance(answer, str) else asdict(answer)
             self._store.add([(self._key(task), row)])
 
     def _key(self, task: RowTask) -> str:
-        base = json.dumps(task.base, sort_keys=True, default=str)
-        files = [_bytes_of(task.folder, value) for _, value in (*task.changes, *task.less)]
-        known = [sources_digest(), self._contents(base, str(task.folder)), task.changes, task.parts, task.less, files]
-        return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()
+        keys = self._keys(json.dumps(task.base, sort_keys=True, default=str), str(task.folder))
+        return keys.of(*task.changes, ("less", task.less), ("parts", task.parts))
 
-
-def _content(base: str, folder: str) -> str:
-    """Equal for bases that say the same."""
-    return Base(json.loads(base), folder).fingerprint()
-
-
-def _bytes_of(folder: Path, value: object) -> str:
-    """Of the file that a value names, if it does."""
-    path = folder / value if isinstance(value, str) and value and len(value) < 256 else None
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path and path.is_file() else ""
+    def _keys_of(self, base: str, folder: str) -> VariantKeys:
+        return VariantKeys(Base(json.loads(base), folder), contents=self._contents)
 
 
 def _read(row: Mapping[str, Any]) -> PlayedRow:

@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.sources import sources_digest
 from simcluster.base.store import Store
 from simcluster.engine.contention_check import crowded
 from simcluster.results.numbers import columns_of, exposed_communication, timed_numbers
 from simcluster.results.result import Result
-from simcluster.scenario.scenario import Base, Scenario, Variant, from_document
+from simcluster.scenario.contents import VariantKeys
+from simcluster.scenario.scenario import Base, Scenario, from_document
 from simcluster.simulate import replay
 from simcluster.step.planned import Planned, plan
 from simcluster.studies.search.programs_path import programs_path
@@ -104,7 +104,7 @@ class LayoutPlayer:
     def __post_init__(self) -> None:
         self._document = self.base.document()
         self.text = json.dumps(self._document)
-        self._fingerprint = f"{sources_digest()} {Base(self._document).fingerprint()}"  # an edited simulator plays anew
+        self._keys = VariantKeys(Base(self._document))
 
     def stored(self, layout: Layout | None) -> Row | None:
         """What the store has of a layout; of the scenario's own for None."""
@@ -117,8 +117,7 @@ class LayoutPlayer:
         self.store.add([(key, row)])
 
     def _key(self, layout: Layout | None) -> str:
-        changes = tuple(layout.values().items()) if layout else ()
-        return Variant(Base(self._document), changes).key(self._fingerprint)
+        return self._keys.of(*(layout.values().items() if layout else ()))
 
 
 __all__ = ["BOUND", "LayoutPlayer", "Row", "accounted", "measured"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
+from simcluster.scenario.contents import Contents
 from simcluster.scenario.measurements import no_longer_measured
 from simcluster.scenario.scenario import Scenario, Variant, load, scenario_path
 from simcluster.scenario.short_forms import schedule_alone
@@ -17,6 +17,10 @@ from simcluster.studies.sweep.quick import quick_numbers, quick_step
 
 SECTIONS = ("parallel", "pipeline", "training", "overlap")
 """Whose values are changed without reading the scenario anew."""
+
+_Written = tuple[dict[str, Any], dict[str, Any]]
+_BASES: dict[str, tuple[Contents, _Written]] = {}
+_MOST_BASES = 4
 
 
 def quickly(variant: Variant) -> Row:
@@ -69,13 +73,25 @@ def _changed(sections: dict[str, Any], written: dict[str, Any], given: list[tupl
     return Scenario.model_validate(found)  # parts that were checked already
 
 
-@lru_cache(maxsize=4)
-def _base(what: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _base(what: str) -> _Written:
+    """What a base file says, read again when it or a file that it names was changed: notebooks and the workers of a
+    Dask cluster live on while somebody edits."""
+    known = _BASES.get(what)
+    if known is None or known[0].changed:
+        known = _BASES[what] = _read(what)
+        if len(_BASES) > _MOST_BASES:
+            del _BASES[next(iter(_BASES))]
+    return known[1]
+
+
+def _read(what: str) -> tuple[Contents, _Written]:
     """The base's sections, dp as it is written, so that it follows from the others where it is left out; and the
     document that they are from."""
+    path, contents = scenario_path(what), Contents()
+    contents.digest([str(path.absolute())])
     base = load(what)
-    written = read_document(scenario_path(what)).data
+    written = read_document(path).data
     sections = {name: getattr(base, name) for name in Scenario.model_fields}
     if not {"dp", "data_parallel_size"} & set(written.get("parallel", {})):
         sections["parallel"] = base.parallel.model_copy(update={"dp": 0})
-    return sections, written
+    return contents, (sections, written)

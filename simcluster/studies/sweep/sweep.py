@@ -5,15 +5,16 @@ The rows are the same to the bit whatever plays them: each is a simulation of it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.sources import sources_digest
 from simcluster.base.store import Store
 from simcluster.results.result import VERSION
+from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.studies.sweep.dealing import in_order
 from simcluster.studies.sweep.players import players_of
@@ -85,9 +86,8 @@ def run_sweep(
     progress: Progress = lambda done, total, wrong: None,
 ) -> Swept:
     """Play what is not there yet, each row stored as soon as it is finished; with ``retry`` what failed, too."""
-    fingerprint = f"{sources_digest()} {made.base.fingerprint()}"  # an edited simulator plays anew
-    fingerprint += "" if measure is measured else f" {measure.__module__}.{_name(measure)}"
-    key_of = {number: variant.key(fingerprint) for number, variant in made.variants()}
+    keys = VariantKeys(made.base, *_identity(measure))
+    key_of = {number: keys.key(variant) for number, variant in made.variants()}
     with Store(store if store else Path(":memory:"), VERSION) as kept:
         done = kept.done(key_of.values())
         if retry:
@@ -100,6 +100,7 @@ def run_sweep(
         there = len(key_of) - sum(key in todo for key in key_of.values())
         progress(there, len(key_of), wrong)
         for rows in _played(made, wanted, executor, measure):
+            keys.contents.require_unchanged()
             kept.add((key_of[number], row) for number, row in rows)
             there += len(rows)
             wrong += sum(row["status"] != "ok" for _, row in rows)
@@ -107,8 +108,14 @@ def run_sweep(
         return Swept(made, list(kept.rows(key_of.values())), len(wanted))
 
 
-def _name(measure: Measure) -> str:
-    return str(getattr(measure, "__qualname__", measure))
+def _identity(measure: Measure) -> list[str]:
+    """What tells a function that makes rows from others, and from what it was before somebody edited it."""
+    home = measure.__module__
+    name = f"{home}.{getattr(measure, '__qualname__', measure)}"
+    if home.partition(".")[0] == "simcluster":
+        return [name]
+    path = getattr(sys.modules.get(home), "__file__", None)
+    return [name, Contents().digest(path) if path else ""]
 
 
 def _played(

@@ -1,0 +1,183 @@
+"""Contents of the files that documents name, and keys over them: numbers that are kept must not outlive an edited file.
+
+There is no list of the keys that may name a file: every text in a document that leads to one counts, so that none is
+forgotten when a scenario learns to name files elsewhere.  A file that has its name in a document by chance counts, too;
+all that costs is that something is played again.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from simcluster.base.errors import InputError
+from simcluster.base.sources import sources_digest
+from simcluster.documents.reading import read_document
+from simcluster.documents.shipped import shipped_folder
+from simcluster.importers.schedule_files import is_function
+from simcluster.scenario.scenario import Base, Variant, scenario_path
+
+_SHIPPED = ("topologies", "scenarios")
+_NAMING = ("", ".yaml", ".yml")  # endings of files that may name others; Python files do so by what they import
+_UNREADABLE = "unreadable"
+
+_Stamp = tuple[int, int, int] | None
+
+
+class Contents:
+    """Digests of files that documents name, each read once."""
+
+    def __init__(self) -> None:
+        self._digests: dict[Path, str] = {}
+        self._below: dict[Path, list[Path]] = {}
+        self._stamps: dict[Path, _Stamp] = {}
+        self._texts: dict[tuple[str, Path], list[Path]] = {}
+
+    @property
+    def files(self) -> frozenset[Path]:
+        """Those that were read."""
+        return frozenset(self._digests)
+
+    def digest(self, value: object, folder: Path = Path()) -> str:
+        """Of all files that texts in plain data lead to, from ``folder`` or from here, and those that these name in
+        turn; empty if there is none."""
+        found = self._reached(list(self._named(value, folder)))
+        return hashlib.sha256("".join(map(self._digest, found)).encode()).hexdigest() if found else ""
+
+    @property
+    def changed(self) -> list[Path]:
+        """Files that are no longer what was read."""
+        return [path for path, stamp in self._stamps.items() if _stamp(path) != stamp]
+
+    def require_unchanged(self) -> None:
+        """InputError where a file is no longer what was read."""
+        if changed := self.changed:
+            raise InputError(
+                f"{changed[0]}: was changed while it was in use, so that nobody knows which rows are of it as it is "
+                "now; what was finished before is stored: run the same command again"
+            )
+
+    def _reached(self, paths: list[Path]) -> list[Path]:
+        """These files and all that they lead to, each once."""
+        seen = dict.fromkeys(paths)
+        while paths:
+            path = paths.pop()
+            if path not in self._below:
+                self._below[path] = list(self._below_one(path))
+            paths += [each for each in self._below[path] if each not in seen]
+            seen.update(dict.fromkeys(self._below[path]))
+        return list(seen)
+
+    def _digest(self, path: Path) -> str:
+        if path not in self._digests:
+            self._stamps[path] = _stamp(path)
+            try:
+                with path.open("rb") as file:
+                    self._digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError:
+                self._digests[path] = _UNREADABLE
+        return self._digests[path]
+
+    def _named(self, value: object, folder: Path) -> Iterator[Path]:
+        """The files that texts lead to."""
+        if isinstance(value, Mapping):
+            for inner in value.values():
+                yield from self._named(inner, folder)
+        elif isinstance(value, list | tuple):
+            for inner in value:
+                yield from self._named(inner, folder)
+        elif isinstance(value, str | Path):
+            key = str(value), folder
+            if key not in self._texts:
+                self._texts[key] = list(_files_of(*key))
+            yield from self._texts[key]
+
+    def _below_one(self, path: Path) -> Iterator[Path]:
+        """The files that a file names."""
+        if path.suffix == ".py":
+            yield from _imported(path)
+        elif path.suffix in _NAMING and path.parent not in map(shipped_folder, _SHIPPED):
+            try:
+                yield from self._named(read_document(path).data, path.parent)
+            except InputError:
+                return  # whoever reads it says what is wrong
+
+
+class VariantKeys:
+    """Keys by which numbers of variants of a base scenario are found again, whoever keeps them.
+
+    Equal where the simulator's sources, the base, the changes, the contents of all files that these name, and ``what``
+    is made of a variant are equal.
+    """
+
+    def __init__(self, base: Base, *what: str, contents: Contents | None = None) -> None:
+        self.contents = contents or Contents()
+        self._folder = Path(base.folder)
+        named = self.contents.digest([_written(base), base.fixed], _folder_of(base))
+        self._base = _hashed([sources_digest(), base.fingerprint(), named, *what])
+
+    def key(self, variant: Variant) -> str:
+        """That of a variant of the base."""
+        return self.of(*variant.changes)
+
+    def of(self, *changes: object) -> str:
+        """That of changes to the base, as (dotted path, value)."""
+        return _hashed([self._base, changes, [self.contents.digest(each, self._folder) for each in changes]])
+
+
+def _hashed(what: object) -> str:
+    return hashlib.sha256(json.dumps(what, default=str).encode()).hexdigest()
+
+
+def _written(base: Base) -> object:
+    """The base as somebody wrote it; its name where nobody can read it."""
+    if not isinstance(base.what, str):
+        return base.what
+    try:
+        return read_document(scenario_path(base.what)).data
+    except InputError:
+        return base.what
+
+
+def _folder_of(base: Base) -> Path:
+    return scenario_path(base.what).parent if isinstance(base.what, str) else Path(base.folder)
+
+
+def _files_of(text: str, folder: Path) -> Iterator[Path]:
+    """The files that a text leads to: its path from a folder or from here, FILE.py:FUNCTION, the name of a shipped
+    document."""
+    names = [text, text.rpartition(":")[0]] if is_function(text) else [text]
+    paths = [place / name for place in dict.fromkeys((folder, Path())) for name in names if name]
+    if not {"/", "\\"} & set(text):
+        paths += [shipped_folder(kind) / f"{text}.yaml" for kind in _SHIPPED]
+    yield from (path for path in paths if os.path.isfile(path))  # noqa: PTH113  # Path's raises for long texts
+
+
+def _imported(path: Path) -> Iterator[Path]:
+    """The files that a Python file imports from beside it, or from here."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return  # whoever runs it says what is wrong
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    for name in dict.fromkeys(names):
+        for place in dict.fromkeys((path.parent, Path())):
+            module = place.joinpath(*name.split("."))
+            yield from (each for each in (module.with_suffix(".py"), module / "__init__.py") if each.is_file())
+
+
+def _stamp(path: Path) -> _Stamp:
+    """What changes when a file is written."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+__all__ = ["Contents", "VariantKeys"]
