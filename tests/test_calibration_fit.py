@@ -158,14 +158,15 @@ def test_without_the_tables_fits_are_skipped_with_their_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SIMCLUSTER_DATA", raising=False)
-    assert main(["fit", "--only", "products", "host-times"]) == 0
-    told = capsys.readouterr().out
+    assert main(["fit", "--only", "products", "host-times"]) == 2
+    told, error = capsys.readouterr()
+    assert "nothing was fitted: products needs simumax_measured_op_efficiency.csv" in error
     assert "skipped: needs simumax_measured_op_efficiency.csv" in told
     assert "https://github.com/MooreThreads/SimuMax" in told
 
 
-def test_measured_products_of_a_table_are_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The table's own format, made from known constants."""
+def write_products(folder: Path) -> None:
+    """A table of products in the format of its own, made from known constants."""
     from simcluster.devices.device import kernel_seconds, load_device
     from simcluster.evidence.calibration.constants import changed
     from simcluster.model.kernels import Kernel
@@ -182,7 +183,11 @@ def test_measured_products_of_a_table_are_fitted(tmp_path: Path, capsys: pytest.
             dtype = "fp32" if accumulate == "True" else "bf16"
             shape = f"b=1, m={m}, k={k}, n={n}, layout=TN, accumulate={accumulate}, out_dtype={dtype}"
             lines.append(f'A100,matmul,"{shape}",312,{rate!r}')
-    (tmp_path / "simumax_measured_op_efficiency.csv").write_text("\n".join(lines) + "\n")
+    (folder / "simumax_measured_op_efficiency.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_measured_products_of_a_table_are_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_products(tmp_path)
     answer = tmp_path / "answer.json"
     assert main(["fit", "--only", "products", "--data", str(tmp_path), "--json", str(answer)]) == 0
     (found,) = json.loads(answer.read_text())["fits"]

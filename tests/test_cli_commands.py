@@ -65,7 +65,7 @@ WORKING = {
     "memory": ["memory", "tiny_dp"],
     "kernels": ["kernels", "tiny_3d", "--stage", "1"],
     "calibrate": ["calibrate", "--from", "raw.jsonl", "-o", "gpu.yaml"],
-    "fit": ["fit", "--only", "host-times", "--no-cross-validation"],
+    "fit": ["fit", "--file", "fits.yaml", "--no-cross-validation", "--data", "."],
     "packing": ["packing", "--documents", "1200,700,300", "--length", "2048"],
     "failures": ["failures", "failures.csv", "--gpus", "16", "--days", "9"],
     "import": ["import", "megatron", "args.txt", "--cluster", "dgx_h100", "--gpus", "8"],
@@ -88,6 +88,15 @@ scenario: tiny_dp
 columns: {batch: training.micro_batch}
 measured: {column: seconds, quantity: step_time, unit: s}
 """
+FITS = """about: mine
+fits:
+  products:
+    about: one constant of the shapes of products
+    constants:
+      clock: {path: cluster.device.matmul.clock, bounds: [0.6, 1.0], unfitted: 0.9, source: mine}
+    rows:
+      - {kernels: simumax_measured_op_efficiency.csv, format: simumax, device: a100-80gb-pcie, original: mine}
+"""
 ARGUMENTS = (
     "--tensor-model-parallel-size 2 --num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
     "--micro-batch-size 1 --global-batch-size 8 --bf16 --vocab-size 32000 --max-position-embeddings 1024"
@@ -105,11 +114,57 @@ LOG = """# nThread 1 nGpus 8 minBytes 1048576 maxBytes 8388608 step: 2(factor) w
 """
 
 
+REFUSED = "training.micro_batch=3,7"
+NOTHING = {
+    "run": (["run", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
+    "new": (["new", "--model", "llama3-8b", "--cluster", "dgx_h100", "--gpus", "0"], "--gpus"),
+    "list": (["list", "nothing"], "nothing"),
+    "show": (["show", "nothing"], "nothing"),
+    "schema": (["schema", "nothing"], "nothing"),
+    "compare": (["compare", "tiny_dp", "--vary", REFUSED], "not a multiple"),
+    "schedule": (["schedule", "dualpipe", "--stages", "3", "--microbatches", "4"], "dualpipe"),
+    "topology": (["topology", "dgx_h100", "--set", "device=h1000"], "device: there is no device 'h1000'"),
+    "collective": ([*WORKING["collective"], "device=h1000"], "there is no device"),
+    "share": (["share", "no_jobs.yaml"], "at least 1"),
+    "validate": (["validate", "refused_rows.yaml"], "no row could be compared with what was measured; the first says"),
+    "replay": (["replay", "empty"], "no profiles"),
+    "stragglers": (["stragglers", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
+    "train": (["train", "tiny_dp", *RUN, "--vary", REFUSED], "nothing to compare"),
+    "diff": (["diff", "empty", "empty"], "is a folder"),
+    "report": (["report", "tiny_dp", "--vary", REFUSED, "-o", "none.html"], "not a multiple"),
+    "sensitivity": (["sensitivity", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
+    "advise": (["advise", "nine", "tiny_dp", "--set", ADVISED, "--training.micro_batch", "3"], "not a multiple"),
+    "scaling": (["scaling", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
+    "check": (["check", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
+    "sweep": (
+        ["sweep", "tiny_dp", "--vary", REFUSED, "-o", "none.csv"], "none of 2 variants has a result; the first says",
+    ),
+    "plan": (["plan", "tiny_dp", "--vary", "training.micro_batch=3", "--executor", "1"], "no layout"),
+    "walls": (["walls", "--parameters", "0", "--tokens", "2T"], "above zero"),
+    "memory": (["memory", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
+    "kernels": (["kernels", "tiny_3d", "--stage", "9"], "no stage 9"),
+    "calibrate": (["calibrate", "--from", "no_rows.csv", "-o", "none.yaml"], "no_rows.csv"),
+    "fit": (["fit", "--file", "fits.yaml", "--data", "empty"], "nothing was fitted: products needs"),
+    "packing": (["packing", "--documents", "no_rows.csv", "--length", "2048"], "no_rows.csv"),
+    "failures": (["failures", "no_rows.csv", "--gpus", "16", "--days", "9"], "has no rows"),
+    "import": (["import", "megatron", "no_rows.csv", "--cluster", "dgx_h100", "--gpus", "8"], "missing"),
+    "chakra": (["chakra", "play", "empty", "--cluster", "flat"], "empty"),
+    "completion": (["completion", "nosh"], "nosh"),
+}  # fmt: skip
+"""An example of each that comes to nothing, and what is said of it."""
+EMPTY = {
+    "no_rows.csv": "cause,count\n",
+    "no_jobs.yaml": "cluster: {topology: flat, gpus: 8}\njobs: []\n",
+    "refused_rows.yaml": STUDY.replace("[[4, 0.02], [8, 0.02]]", "[[3, 0.02], [7, 0.02]]"),
+}
+
+
 def write_files(folder: Path) -> None:
     """The files that WORKING and FILES name."""
     import shutil
 
     from test_calibration import synthetic, write
+    from test_calibration_fit import write_products
 
     tiny = (ROOT / "scenarios" / "tiny_dp.yaml").read_text()
     (folder / "scenario.yaml").write_text(tiny)
@@ -131,8 +186,12 @@ def write_files(folder: Path) -> None:
     (folder / "network.yml").write_text("topology: [Ring]\nnpus_count: [4]\nbandwidth: [50]\nlatency: [500]\n")
     (folder / "nccl.log").write_text(LOG)
     (folder / "sizes.csv").write_text("0,1000,2000,10\n1000,0,10,10\n10,10,0,500\n10,10,10,0\n")
-    (folder / "fits.yaml").write_text((ROOT / "scenarios" / "fits" / "constants.yaml").read_text())
+    (folder / "fits.yaml").write_text(FITS)
     write(synthetic(), folder / "raw.jsonl")
+    write_products(folder)
+    for name, text in EMPTY.items():
+        (folder / name).write_text(text)
+    (folder / "empty").mkdir()
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +286,35 @@ def test_colours_on_a_terminal_unless_refused(
 def test_quiet_keeps_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "nothing", "--quiet"]) == 2
     assert capsys.readouterr().err.startswith("simcluster: error: nothing: no such file")
+
+
+# --- nothing is no success ------------------------------------------------------------------------------------------
+
+
+def test_every_command_has_an_example_that_comes_to_nothing() -> None:
+    assert list(NOTHING) == list(cli.COMMANDS)
+
+
+@pytest.mark.parametrize("command", NOTHING)
+def test_what_comes_to_nothing_is_no_success(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv, words = NOTHING[command]
+    assert cli.main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.count("simcluster: error:") == 1
+    assert words in error
+
+
+@pytest.mark.parametrize("command", ["sweep", "validate", "fit"])
+def test_what_came_to_nothing_is_told_in_full_all_the_same(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv, _ = NOTHING[command]
+    assert cli.main([*argv, "--json", "-"]) == 2
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_one_row_or_variant_is_something(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", "refused_rows.yaml", "study.yaml"]) == 0
+    assert cli.main(["sweep", "tiny_dp", "--vary", "training.micro_batch=3,4", "-o", "one.csv"]) == 0
+    assert "not a multiple" in capsys.readouterr().out
 
 
 # --- overrides --------------------------------------------------------------------------------------------------------
@@ -349,7 +437,7 @@ FILES: dict[str, tuple[str, list[str]]] = {
     "study": ("study.yaml", ["validate", "@"]),
     "swept study": ("swept.yaml", ["sweep", "@", "-o", "hostile.csv", "--executor", "1", "--retry"]),
     "losses": ("losses.csv", ["scaling", "--fit", "@"]),
-    "fits": ("fits.yaml", ["fit", "--file", "@", "--only", "host-times"]),
+    "fits": ("fits.yaml", ["fit", "--file", "@", "--no-cross-validation", "--data", "."]),
     "device": ("gpu.yaml", ["run", "tiny_dp", "--cluster.device", "@"]),
     "saved result": ("saved.json", ["diff", "@", "tiny_dp"]),
     "saved result in a page": ("saved.json", ["report", "@", "-o", "hostile.html"]),

@@ -375,11 +375,12 @@ def test_tables_outside_the_project(
     monkeypatch.delenv("SIMCLUSTER_DATA", raising=False)
     start, end = CALLS.index("table:"), CALLS.index("columns:")
     study = write(CALLS[:start] + "table: calls.csv\n" + CALLS[end:])
-    assert main(["validate", str(study)]) == 0
-    shown = capsys.readouterr().out
+    assert main(["validate", str(study)]) == 2
+    shown, error = capsys.readouterr()
+    assert "nothing was compared with what was measured: " in error
     assert "skipped: needs calls.csv: no directory of measured data is given" in shown
     assert "skipped: 1, for want of their tables" in shown
-    assert main(["validate", str(study), "--data", str(tmp_path)]) == 0
+    assert main(["validate", str(study), "--data", str(tmp_path)]) == 2
     assert f"{tmp_path} has no calls.csv" in capsys.readouterr().out
 
     (tmp_path / "calls.csv").write_text(

@@ -1,8 +1,8 @@
 """The command line: a module a command.
 
-Exit status 0 when the work was done, 2 for a bad input (one message on stderr), 1 for a failure of ours (with its
-traceback), 130 on Ctrl-C.  A command is an entry in ``commands.toml``, which says what it takes, and a module here with
-``run(args)``; only the chosen command's module is imported, and none for help.
+Exit status 0 when the work was done, 2 for a bad input or where nothing came of it (one message on stderr), 1 for a
+failure of ours (with its traceback), 130 on Ctrl-C.  A command is an entry in ``commands.toml``, which says what it
+takes, and a module here with ``run(args)``; only the chosen command's module is imported, and none for help.
 """
 
 from __future__ import annotations
@@ -157,6 +157,8 @@ def _dispatch(argv: list[str]) -> None:
         for path, then in zip(files, before, strict=True):
             if written_at(path) != then and path not in getattr(args, "told", ()):
                 sys.stderr.write(f"wrote {path}\n")
+    if nothing := getattr(args, "came_to_nothing", ""):
+        raise InputError(nothing)
 
 
 @contextlib.contextmanager

@@ -177,6 +177,12 @@ def answer(args: argparse.Namespace, text: Callable[[], str], document: Callable
         write_json(args.json, document())
 
 
+def came_to(args: argparse.Namespace, count: int, nothing: Callable[[], str]) -> None:
+    """How many rows, variants or studies came of a command that may come to nothing: then it did not succeed, and
+    ``nothing`` says why (``cli.main``, when everything is written)."""
+    args.came_to_nothing = "" if count else nothing()
+
+
 def write_json(name: str | Path, value: object) -> None:
     """JSON to a file, or to stdout for "-"; keys in the order given, numbers in full, no NaN."""
     escaped = name == "-" and not takes_everything()

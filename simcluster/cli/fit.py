@@ -31,6 +31,10 @@ def run(args: argparse.Namespace) -> None:
         progress=lambda fit, what: progress(f"{fit}: {what}"),
     )
     progress()
+    first = outcomes[0]
+    common.came_to(
+        args, sum(len(each.rows) for each in outcomes), lambda: f"nothing was fitted: {first.name} {first.skipped}"
+    )
     common.answer(
         args,
         lambda: common.in_blocks([*(_told(each, all_rows=args.rows) for each in outcomes), _overall(outcomes)]),

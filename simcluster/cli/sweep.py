@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> None:
     write_at_once(output, table)
     best = fastest(swept, table, headroom, _BEST)
     summary = {**_summary(swept, table), **_ranked(best)}
+    common.came_to(args, int((table["status"] == "ok").sum()), lambda: _nothing(table))
     common.answer(args, lambda: _text(summary, table, swept.sweep.paths, output, best), lambda: summary)
 
 
@@ -127,6 +128,12 @@ def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, object]:
         **{status: int(counts.get(status, 0)) for status in ("ok", "refused", "failed")},
         "errors": {str(error): int(count) for error, count in errors.head(_BEST).items()},
     }
+
+
+def _nothing(table: pd.DataFrame) -> str:
+    """Why no variant has a result."""
+    first = on_one_line(str(table["error"].iloc[0]))
+    return f"none of {len(table):,} variants has a result; the first says: {first}"
 
 
 def _ranked(best: Fastest) -> dict[str, object]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import format_table
+from simcluster.cli.common import format_table, on_one_line
 from simcluster.cli.signals import exit_status, stopping_signals
 from simcluster.cli.terminal import progress
 from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
@@ -56,11 +56,21 @@ def run(args: argparse.Namespace) -> None:
 def _answer(args: argparse.Namespace, reports: Sequence[Report]) -> None:
     """What the studies come to together."""
     together = overall(reports)
+    common.came_to(args, sum(len(report.points) for report in reports), lambda: _nothing(reports))
     common.answer(
         args,
         lambda: "\n".join(_overall_told(together, len(reports))),
         lambda: {"studies": [report.to_dict() for report in reports], "overall": together.to_dict()},
     )
+
+
+def _nothing(reports: Sequence[Report]) -> str:
+    """Why there is no row to compare."""
+    for report in reports:
+        for each in report.refused:
+            return f"no row could be compared with what was measured; the first says: {on_one_line(each.reason)}"
+    reasons = [report.skipped or "leaves all of its rows out" for report in reports]
+    return f"nothing was compared with what was measured: {reports[0].study.name} {reasons[0]}"
 
 
 def _stopped(args: argparse.Namespace, files: Sequence[StudyFile], reports: Sequence[Report]) -> None:

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document, preset_near
-from simcluster.devices.device import Device
+from simcluster.devices.device import Device, load_device
 from simcluster.devices.files import described, names_device_file
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
 from simcluster.documents.overrides import apply_overrides
@@ -163,6 +163,8 @@ def load_topology(name: str | Path | Mapping[str, Any], overrides: Iterable[tupl
     changed = apply_overrides(document, overrides)
     whole = _with_device(changed.data, _folder(changed, ("device",)))
     topology = validate(_TOPOLOGY, expand_import(replace(changed, data=whole)))
+    with _told_at(changed, ("device",)):
+        load_device(topology.device)
     too_large = oversize(topology)
     if too_large:
         raise InputError(f"{document.source}: {too_large}")
