@@ -166,6 +166,11 @@ class Communicators:
         """How this group does a collective of this kind and size."""
         return self._form(number).methods[kind, size]
 
+    def nearest_method(self, number: int, kind: str, size: float) -> Method:
+        """How it does the planned call of this kind whose size is nearest: of uneven experts' loads none has its own."""
+        planned = {each: method for (name, each), method in self._form(number).methods.items() if name == kind}
+        return planned[min(planned, key=lambda each: abs(each - size))]
+
     def calls(self, ranks: Container[int]) -> dict[tuple[str, Call], Method]:
         """How the groups of these ranks do their collectives, by axis and call; sends are not among them."""
         found: dict[tuple[str, int], None] = {}

@@ -127,7 +127,8 @@ class Naming:
         if work.kind in RELAYED:
             return f"deep_ep::{work.kind.removeprefix('expert_')}({work.name})"
         communicators = self._result.lowered.communicators
-        method = communicators.method(communicators.number(work.axis, self._first + rank), work.kind, work.bytes)
+        number = communicators.number(work.axis, self._first + rank)
+        method = communicators.nearest_method(number, work.kind, work.bytes)
         how = f"{method.algorithm}_{method.protocol or 'simple'}".upper()
         kind = work.kind.title().replace("_", "")
         return f"ncclKernel_{kind}_{how}_Sum_{_IN_NAMES[self._dtype(work)]}({work.name})"
