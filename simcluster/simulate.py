@@ -17,8 +17,8 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
 from simcluster.step.loading import with_loading
-from simcluster.step.planned import Change, Planned, plan, prepare
-from simcluster.step.play import play
+from simcluster.step.planned import Change, Planned, plan
+from simcluster.step.play import prepared_and_played
 from simcluster.symmetry.optimistic import OptimisticFold
 
 ResultLike = ScenarioLike | Result
@@ -84,10 +84,9 @@ def replay(
         scenario, lambda without: replay(without, folded=folded, collapsed=collapsed, planned=planned).step_time
     )
     fast = scenario.engine != "reference"
-    prepared = prepare(
+    prepared, record = prepared_and_played(
         played, planned, folded=folded and fast, collapsed=collapsed and fast, watched=watched, trust=trust
     )
-    record = play(played, planned, prepared)
     return Result(
         lowered=prepared.lowered,
         record=record,

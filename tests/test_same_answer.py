@@ -115,12 +115,12 @@ def every_way(scenario: Scenario) -> None:
     """Plays the scenario in every way, and compares all of them with the plain one."""
     plain = replay(scenario, folded=False, collapsed=False)
     assert len(plain.weights) == scenario.gpus
-    spans = {rank: _spans(plain, rank) for rank in plain.weights}
+    spans = {rank: spans_of(plain, rank) for rank in plain.weights}
     ways = [plain, replay(scenario, folded=False), replay(scenario, collapsed=False), replay(scenario)]
     for found in ways:
         assert found.step_time == plain.step_time
         for rank in spans if found is not plain else ():
-            assert _spans(found, rank) == spans[rank], f"rank {rank}"
+            assert spans_of(found, rank) == spans[rank], f"rank {rank}"
     unfolded, *_, folded = [_by_path(found) for found in ways]
     assert folded or not unfolded, "rings that fold into one share their links in a known way, and the other way about?"
 
@@ -137,7 +137,7 @@ def _by_path(found: Result) -> bool:
     return True
 
 
-def _spans(run: Run, rank: int) -> list[tuple[Any, ...]]:
+def spans_of(run: Run, rank: int) -> list[tuple[Any, ...]]:
     """All that the timeline says of a rank, in an order that does not depend on how it was played."""
     spans = run.spans.of_rank(run.simulated_for(rank))
     words = np.array(spans.words, dtype=object)

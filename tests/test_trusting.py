@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import Tiny
 from hypothesis import given, settings
-from test_same_answer import _spans, documents
+from test_same_answer import documents, spans_of
 
 import simcluster
 from simcluster.engine.contention_check import _held_back, crowded
@@ -26,7 +26,7 @@ def test_what_is_folded_on_trust_is_what_every_rank_does(tiny: Tiny, document: d
     assert len(trusted.weights) <= len(plain.weights)
     assert trusted.step_time == plain.step_time
     for rank in range(scenario.gpus):
-        assert _spans(trusted, rank) == _spans(plain, rank), f"rank {rank}"
+        assert spans_of(trusted, rank) == spans_of(plain, rank), f"rank {rank}"
 
 
 def test_hashed_routes_split_those_that_meet_and_nobody_else() -> None:
@@ -39,7 +39,7 @@ def test_hashed_routes_split_those_that_meet_and_nobody_else() -> None:
     plain, trusted = replay(scenario), replay_on_trust(scenario)
     assert 4 < len(trusted.weights) < len(plain.weights)
     for rank in range(0, 128, 7):
-        assert _spans(trusted, rank) == _spans(plain, rank)
+        assert spans_of(trusted, rank) == spans_of(plain, rank)
 
 
 @pytest.mark.parametrize(("nodes", "settled"), [(16, False), (1, True)])

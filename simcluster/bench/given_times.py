@@ -5,7 +5,6 @@ The same stage programs, folding, engine and metrics as for a scenario; only dur
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
@@ -13,12 +12,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.base.clock import on_fitting_grid
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.engine.choose import PlayedAs, play_by
 from simcluster.engine.lower import Choices, lower
 from simcluster.planning.fixed_boundaries import FixedBoundaries
-from simcluster.planning.fixed_costs import Costs, StageCosts, planning_times, require_seconds
+from simcluster.planning.fixed_costs import Costs, StageCosts, given_slowness, planning_times, require_seconds
 from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
@@ -65,8 +65,8 @@ def simulate_costs(
     waits for those that it sends and receives between two passes, all together, as Megatron-LM does without overlap.
     With ``optimizer_sync`` all_reduce every stage waits for all others before its optimizer, and ``sync`` seconds more.
     ``slowness[rank]`` multiplies that rank's compute times.  Given times are always one longest path (``engine`` path,
-    auto); ``events`` gives the same to the bit.  Raises InputError as the schedule does, for a size below
-    1, costs that are not one a slice, and for the slowness of a rank that is not there.
+    auto); ``events`` gives the same to the bit.  Raises InputError as the schedule does, for a size below 1, costs that
+    are not one a slice, and for the slowness of a rank that is not there.
     """
     plan = Plan(tp=tp, dp=dp, pp=stages)
     _require(steps, optimizer_sync, sync)
@@ -76,17 +76,16 @@ def simulate_costs(
     order = make_schedule(schedule, stages, microbatches, chunks, costs=times, latency=latency)
     given = StageCosts(costs, order)
     end = sync if optimizer_sync == "all_reduce" and stages * tp > 1 else None
-    slow = [1.0] * plan.num_ranks
-    for rank, factor in (slowness or {}).items():
-        if rank not in range(plan.num_ranks) or not 0 < factor < math.inf:
-            ranks = f"ranks 0 to {plan.num_ranks - 1}"
-            raise InputError(f"slowness {{{rank}: {factor}}} must map one of {ranks} to a positive factor, as in 1.1")
-        slow[rank] = factor
+    ranks, slow = range(plan.num_ranks), given_slowness(slowness or {}, plan.num_ranks)
     choices = Choices(methods=Methods({}), folded=folded)
     way: Way = "rendezvous" if rendezvous else "blocking" if blocking_sends else "beside"
-    programs = (_Stage(given, order, plan, stage, way, end).program(steps) for stage in range(stages))
-    lowered = lower([*programs], plan, _NoFabric(plan.num_ranks), [], slowness=slow, choices=choices)
-    return Run(lowered=lowered, record=play_by(engine, lowered.played, []), steps=steps, ranks=range(plan.num_ranks))
+    programs = [_Stage(given, order, plan, stage, way, end).program(steps) for stage in range(stages)]
+
+    def played() -> Run:
+        lowered = lower(programs, plan, _NoFabric(plan.num_ranks), [], slowness=slow, choices=choices)
+        return Run(lowered=lowered, record=play_by(engine, lowered.played, []), steps=steps, ranks=ranks)
+
+    return on_fitting_grid(played)
 
 
 def seconds_between_steps(run: Run) -> float:

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from simcluster.base.clock import require_exact
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.engine.engine import StepsFactory, play
@@ -64,6 +65,7 @@ def play_path(program: Program, capacity: Sequence[float], *, expands: bool = Tr
             raise NeedsEventsError(_IN_STEP)
         program = whole(program)
     once = Once(program, meeting_seconds(program, capacity))
+    require_exact(max(once.end, default=0.0))
     ready, start, end = np.array(once.ready), np.array(once.start), np.array(once.end)
     begins = np.zeros(len(program.meetings))
     meeting = np.array(program.meeting, dtype=np.int64)

@@ -6,6 +6,7 @@ without an event.  The engine knows no model, schedule, scenario or folding.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -13,6 +14,7 @@ from functools import partial
 import numpy as np
 import simpy
 
+from simcluster.base.clock import BeyondGridError, later_on_this_grid
 from simcluster.base.errors import DeadlockError
 from simcluster.engine.calendar import Lane, Lanes, Timer
 from simcluster.engine.compute_tasks import Flight, RankState
@@ -24,6 +26,7 @@ from simcluster.engine.record import Record, Told, when_over
 from simcluster.engine.stepwise import Stepwise
 from simcluster.programs.program import Meeting, OpTimes, Program
 from simcluster.programs.slowed import SlowedRows
+from simcluster.reference.instants import events_played
 
 StepsFactory = Callable[[Network, Callable[[int], object]], Stepwise]
 
@@ -61,14 +64,20 @@ class _Engine:
         for ops, rank in zip(self._program.lanes, self._program.lane_rank, strict=True):
             lanes.append(self._lane(ops, rank, lanes, len(lanes)))
         self._lanes.go_on(lanes)
-        self._env.run()
+        events = events_played(self._env)
         if self._waiting.count(None) < len(self._waiting):
+            if self._env.peek() < math.inf:
+                raise BeyondGridError
             raise DeadlockError(self._explain())
-        events = next(self._env._eid)  # all that were scheduled have been played: the queue is empty
         ready, start, end = (np.frombuffer(times) for times in (self._ready, self._start, self._end))
         columns = OpTimes(ready, np.maximum(ready, start, out=start), end, self._last)
         told = Told(self._program, self._lockstep, self._pacing.slowed, columns)
-        return Record(when_over(self._program, self._end), told.columns, events, SlowedRows(told.slowed))
+        return Record(
+            when_over(self._program, self._end),
+            later_on_this_grid(told.columns),
+            events,
+            SlowedRows(later_on_this_grid(told.slowed)),
+        )
 
     def _lane(self, ops: Sequence[int], rank: int, lanes: Sequence[Lane], own: int) -> Lane:
         """One in-order queue of a rank: wait for what the op needs, do it, tell who waits for it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from simcluster.base.errors import InputError
@@ -140,3 +140,14 @@ def planning_times(costs: Costs | Sequence[Costs], stages: int) -> tuple[Times, 
     if not slices or len(slices) % stages:
         require_slices(slices, stages, "to be made")
     return (lambda kind, stage, chunk: slices[chunk * stages + stage].seconds(kind)), max(each.send for each in slices)
+
+
+def given_slowness(slowness: Mapping[int, float], ranks: int) -> list[float]:
+    """What multiplies the compute times of each of so many ranks; InputError for a rank that is not there."""
+    found = [1.0] * ranks
+    for rank, factor in slowness.items():
+        if rank not in range(ranks) or not 0 < factor < math.inf:
+            those = f"ranks 0 to {ranks - 1}"
+            raise InputError(f"slowness {{{rank}: {factor}}} must map one of {those} to a positive factor, as in 1.1")
+        found[rank] = factor
+    return found

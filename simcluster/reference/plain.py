@@ -17,17 +17,18 @@ Simplest code that is right.  Nothing here is fast; what is fast is compared wit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import simpy
 
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import BeyondGridError, on_grid
 from simcluster.base.errors import DeadlockError
 from simcluster.base.profiles import STEADY, Profile
 from simcluster.reference.communication import GroupsAndRoutes
-from simcluster.reference.instants import AtEndOfInstant
+from simcluster.reference.instants import AtEndOfInstant, events_played
 from simcluster.reference.network import FluidNetwork, FluidTransfer, Process
 from simcluster.reference.nodes import Lanes, Node
 from simcluster.reference.steps import CollectiveInRounds
@@ -134,15 +135,14 @@ class Player:
         self._meetings: dict[Hashable, Communication] = {}
         for nodes in lanes.values():
             env.process(self._lane(nodes))
-        env.run()
-        self.events = next(env._eid)
+        self.events = events_played(env)
         stuck = [
             next(node for node in nodes if not self._is_over(node))
             for nodes in lanes.values()
             if not self._is_over(nodes[-1])
         ]
         if stuck:
-            raise DeadlockError(self._explain(stuck))
+            raise DeadlockError(self._explain(stuck)) if env.peek() == math.inf else BeyondGridError
 
     def _is_over(self, node: Node) -> bool:
         return self._over[node].processed

@@ -172,7 +172,7 @@ def _spans(result: Run) -> dict[int, tuple[Floats, Floats]]:
     np.minimum.at(begun, which, record.start[op[met]])
     np.maximum.at(over, which, record.end[op[met]])
     start, end = np.concatenate([start[alone], begun]), np.concatenate([end[alone], over])
-    end = np.maximum(end, start + TICK)
+    end = np.maximum(end, start + np.maximum(TICK, np.spacing(start)))  # on whichever grid
     traffic = row["traffic"][np.concatenate([alone, met[one]])]
     order = np.argsort(traffic, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(traffic[order])) + 1)

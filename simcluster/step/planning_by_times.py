@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from simcluster.base.clock import on_fitting_grid
 from simcluster.engine.engine import play
 from simcluster.engine.lower import Choices, lower
+from simcluster.engine.record import Record
 from simcluster.planning.job import Job, Slices, balanced
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.segments import Pass
 from simcluster.planning.works import Transfer
+from simcluster.programs.program import Program
 from simcluster.schedules.actions import Kind
 from simcluster.schedules.zb_auto import Times
 from simcluster.topology import Cluster
@@ -83,8 +86,12 @@ class OwnTimes:
         """How long each item takes on its stage's slowest rank; items are known by their microbatch."""
         plan, capacity = self.job.plan, self.cluster.capacity.tolist()
         slowness = [1.0] * plan.num_ranks
-        lowered = lower(programs, plan, self.cluster, capacity, slowness=slowness, choices=Choices(self.methods))
-        record, program = play(lowered.program, lowered.capacity), lowered.program
+
+        def played() -> tuple[Program, Record]:
+            lowered = lower(programs, plan, self.cluster, capacity, slowness=slowness, choices=Choices(self.methods))
+            return lowered.program, play(lowered.program, lowered.capacity)
+
+        program, record = on_fitting_grid(played)
         spans: dict[tuple[int, int, int], tuple[float, float]] = {}
         for op, lane in enumerate(program.lane):
             name = program.lane_stage[lane], program.microbatch[op], program.lane_rank[lane]

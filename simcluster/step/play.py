@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from simcluster.base.clock import on_fitting_grid
 from simcluster.base.errors import DeadlockError
 from simcluster.engine.by_reference import play_plainly
 from simcluster.engine.choose import play_by
@@ -12,11 +13,31 @@ from simcluster.engine.communication import StepsOf
 from simcluster.engine.network import Network
 from simcluster.engine.record import Record
 from simcluster.engine.stepwise import Stepwise
+from simcluster.faults.where import OnLinks
 from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.scenario.job import disturbances_of, slowness
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.planned import Planned, PreparedStep
+from simcluster.step.planned import Planned, PreparedStep, prepare
+from simcluster.symmetry.optimistic import OptimisticFold
 from simcluster.topology import Cluster
+
+
+def prepared_and_played(
+    scenario: Scenario,
+    planned: Planned,
+    *,
+    folded: bool,
+    collapsed: bool,
+    watched: Sequence[OnLinks],
+    trust: OptimisticFold | None,
+) -> tuple[PreparedStep, Record]:
+    """A planned step, made ready and played on the finest grid that its times are exact on: see ``prepare``."""
+
+    def both() -> tuple[PreparedStep, Record]:
+        prepared = prepare(scenario, planned, folded=folded, collapsed=collapsed, watched=watched, trust=trust)
+        return prepared, play(scenario, planned, prepared)
+
+    return on_fitting_grid(both)
 
 
 def play(scenario: Scenario, planned: Planned, prepared: PreparedStep) -> Record:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.base.clock import on_fitting_grid
 from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile
 from simcluster.base.shown import Shown
@@ -87,12 +88,15 @@ def _together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool) -> list
     _check(jobs, cluster)
     links = [fault for job in jobs for fault in in_cluster(job.scenario.faults, job.gpus, cluster)]
     cluster = with_permanent(links, cluster)
-    varying = joint_capacities(
-        [(in_cluster(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs], cluster
-    )
 
     def play(which: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
-        return _play(which, cluster, varying, steps, folded=folded)
+        def played() -> list[Result]:
+            varying = joint_capacities(
+                [(in_cluster(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs], cluster
+            )
+            return _play(which, cluster, varying, steps, folded=folded)
+
+        return on_fitting_grid(played)
 
     if len(jobs) == 1:  # nobody to meet: all its steps count
         (only,) = play(jobs, [jobs[0].scenario.steps])

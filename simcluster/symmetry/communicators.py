@@ -167,7 +167,7 @@ class Communicators:
         return self._form(number).methods[kind, size]
 
     def nearest_method(self, number: int, kind: str, size: float) -> Method:
-        """How it does the planned call of this kind whose size is nearest: of uneven experts' loads none has its own."""
+        """How it does the planned call of this kind that is nearest in size: uneven experts' are none of them."""
         planned = {each: method for (name, each), method in self._form(number).methods.items() if name == kind}
         return planned[min(planned, key=lambda each: abs(each - size))]
 

@@ -103,7 +103,7 @@ class QuickWay:
         met = crossings.met(stepped.begins, lambda name: walk.begins(name, stepped))
         first = () if pressed or crossings.instant else next(met, None)
         if first is None:
-            return Quick(stepped.total, "path", "")
+            return _exact(Quick(stepped.total, "path", ""))
         why = _PRESSED if pressed else _MET
         if bound:
             return Quick(stepped.total, "bound", why)
@@ -114,7 +114,7 @@ class QuickWay:
                 return Quick(total, "events", why)
         program = walk.program(costed, exchanges.last, costs.drawn.ranks)
         record = play_by("events" if scenario.engine == "events" else "auto", program, costs.drawn.capacity)
-        return Quick(float(record.end.max()), "path" if record.kind == "path" else "events", record.why)
+        return _exact(Quick(float(record.end.max()), "path" if record.kind == "path" else "events", record.why))
 
     def _keep(self, cluster: ClusterSpec) -> None:
         """As long as a cluster is kept no other one has its identity; with too many of them all is forgotten."""
@@ -125,6 +125,13 @@ class QuickWay:
             self.shared.clear()
             self.facts.clear()
         self.clusters[id(cluster)] = cluster
+
+
+def _exact(quick: Quick) -> Quick:
+    """NotQuickError for a step that takes a coarser grid than what variants share is on."""
+    if quick.step_time >= MOST_SECONDS:
+        raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is played on a coarser grid")
+    return quick
 
 
 _CLUSTERS = 8

@@ -13,9 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Bools, Ints
+from simcluster.base.clock import on_fitting_grid
 from simcluster.engine.choose import play_by
 from simcluster.engine.contention_check import crowded
-from simcluster.engine.lower import lower
+from simcluster.engine.lower import Lowered, lower
+from simcluster.engine.record import Record
 from simcluster.planning.jobs import PlacedFabric
 from simcluster.results.result import Result
 from simcluster.scenario.job import slowness
@@ -108,7 +110,8 @@ def step_of(job: FewerReplicas) -> float:
     planned, cluster = plan(scenario), scenario.cluster.built
     fabric, choices = PlacedFabric(cluster, gpus), where_proved(planned.choices, [scenario])
     symmetry, trust = Symmetry(planned.programs, planned.job.plan, fabric, choices.methods), OptimisticFold()
-    while True:
+
+    def played() -> tuple[Lowered, Record]:
         lowered = lower(
             planned.programs,
             planned.job.plan,
@@ -119,7 +122,10 @@ def step_of(job: FewerReplicas) -> float:
             trust=trust,
             symmetry=symmetry,
         )
-        record = play_by("auto", lowered.played, lowered.capacity)
+        return lowered, play_by("auto", lowered.played, lowered.capacity)
+
+    while True:
+        lowered, record = on_fitting_grid(played)
         if trust.settled or not trust.learn(crowded(lowered, record)):
             return Result(
                 lowered=lowered,

@@ -1,0 +1,100 @@
+"""Times beyond 512 s: played on a grid of 16, 256, ... times the tick, where every engine gives the same spans, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from conftest import Tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_same_answer import documents, spans_of
+
+from simcluster.base.clock import (
+    TICK,
+    BeyondGridError,
+    exact_until,
+    later_on_this_grid,
+    on_fitting_grid,
+    on_grid,
+    require_exact,
+)
+from simcluster.base.errors import InputError
+from simcluster.simulate import replay
+
+_LATER = {"1 ms": "3 h", "2 ms": "9 h"}
+
+
+@st.composite
+def slow_documents(draw: st.DrawFn) -> dict[str, Any]:
+    """Documents for ``tiny`` whose steps take minutes to months, with windows of faults hours into them."""
+    document = draw(documents())
+    slow, thin = draw(st.sampled_from([(1e-6, 1e-3), (1e-7, 1.0), (1e-8, 1e-6), (1e-5, 1e-8)]))
+    faults = [
+        {key: _LATER.get(value, value) if isinstance(value, str) else value for key, value in fault.items()}
+        for fault in document["faults"]
+    ]
+    cluster = {**document["cluster"], "scale": {"flops": slow, "network": thin}}
+    return {**document, "cluster": cluster, "faults": faults}
+
+
+@settings(max_examples=10)
+@given(document=slow_documents())
+def test_engines_give_the_same_spans_beyond_512_s(tiny: Tiny, document: dict[str, Any]) -> None:
+    every_engine(tiny, document, ways=[("auto", True)])
+
+
+ALL = [("auto", True), ("auto", False), ("events", True), ("events", False)]
+
+
+def every_engine(tiny: Tiny, document: dict[str, Any], ways: Sequence[tuple[Any, bool]] = ALL) -> float:
+    """Plays the document by the reference and in these ways (engine; are ranks folded and ops collapsed?), compares
+    them, and gives the length of all its steps in seconds."""
+    plain = replay(tiny(**document, engine="reference"))
+    spans = {rank: spans_of(plain, rank) for rank in plain.weights}
+    for engine, short in ways:
+        found = replay(tiny(**document, engine=engine), folded=short, collapsed=short)
+        assert found.step_time == plain.step_time
+        for rank, own in spans.items():
+            assert spans_of(found, rank) == own, f"{engine}, rank {rank}"
+    return float(plain.record.end.max())
+
+
+def test_a_step_of_hours_is_played_on_the_grid_that_it_fits(tiny: Tiny) -> None:
+    found = replay(tiny(cluster={"topology": "flat", "gpus": 4, "scale": {"flops": 1e-9}}, gpus=4))
+    end = float(found.record.end.max())
+    tick = TICK
+    while end >= tick * 2.0**53:
+        tick *= 16.0
+    assert end > 512.0
+    assert all(seconds % tick == 0.0 for seconds in found.record.end.tolist())
+
+
+def test_twelve_steps_of_47_s_come_to_an_end(tiny: Tiny) -> None:
+    cluster = {"topology": "dgx_h100", "nodes": 1, "gpus_per_node": 2, "scale": {"flops": 1e-6}}
+    drags = {"kind": "factor", "compute": 0.3, "communication": 0.2}
+    document = {"cluster": cluster, "gpus": 2, "parallel": {"tp": 2}, "model": {"layers": 1}, "steps": 40,
+                "overlap": {"tensor": True, "interference": drags, "tensor_pieces": 2}}  # fmt: skip
+    assert every_engine(tiny, document, ways=[("auto", True)]) > 512.0
+
+
+def test_what_is_asked_later_is_told_on_the_grid_of_the_play() -> None:
+    played: list[float] = []
+
+    def play() -> Any:
+        played.append(exact_until())
+        require_exact(600.0)
+        return later_on_this_grid(lambda: on_grid(1.4 * TICK))
+
+    later = on_fitting_grid(play)
+    assert played == [512.0, 8192.0]
+    assert (later(), on_grid(1.4 * TICK)) == (0.0, TICK)
+
+
+def test_what_no_clock_counts_is_refused() -> None:
+    def never() -> None:
+        raise BeyondGridError
+
+    with pytest.raises(InputError, match=r"longer than 9e\+15 s, .*cluster.scale.flops"):
+        on_fitting_grid(never)
