@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Literal, Protocol
 
+from simcluster.base.printable import printable
+
 Look = Literal["lines", "texts", "pages", "gantt"]
 """``repr``, ``str``, HTML of a cell, and a timeline's picture."""
 
@@ -53,7 +55,7 @@ class Shown:
 
     def __str__(self) -> str:
         told = look(self, "texts")
-        return repr(self) if told is None else str(told)
+        return repr(self) if told is None else printable(str(told))
 
     def _repr_html_(self) -> str:
         return str(look(self, "pages"))
@@ -72,7 +74,7 @@ def shown_by(homes: Mapping[Look, str]) -> None:
 def line_of(it: object) -> str:
     """An object in a line: by what is known of its class, else its plain fields."""
     told = look(it, "lines")
-    return clipped(_fields_of(it) if told is None else str(told), _LONGEST)
+    return clipped(printable(_fields_of(it) if told is None else str(told)), _LONGEST)
 
 
 def look(it: object, kind: Look, **options: Any) -> Any:

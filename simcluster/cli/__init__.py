@@ -30,7 +30,7 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.version import VERSION
 from simcluster.cli.arguments import Parser, did_you_mean
 from simcluster.cli.common import check_picture_size, output_path, written_at
-from simcluster.cli.encoding import never_fail
+from simcluster.cli.encoding import escaping, never_fail
 from simcluster.cli.extras import refuse_missing
 from simcluster.cli.terminal import styled, working
 
@@ -53,6 +53,11 @@ def main(argv: list[str] | None = None) -> int:
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)  # or Python goes through all there is before it ends: 0.04 instead of 0.3 s of a sweep
     never_fail(sys.stdout, sys.stderr)
+    with escaping():
+        return _status(argv)
+
+
+def _status(argv: list[str] | None) -> int:
     try:
         _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()

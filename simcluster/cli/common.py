@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
+from simcluster.base.printable import on_a_line
 from simcluster.cli.encoding import takes_everything
 from simcluster.cli.terminal import progress, styled
 
@@ -83,6 +84,7 @@ def cluster_overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned with two spaces between them: the first to the left, numbers to the right; the header bold on a
     terminal."""
+    header, rows = [*map(on_a_line, header)], [[*map(on_a_line, row)] for row in rows]
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     lines = []
     for row in (header, *rows):

@@ -1,4 +1,5 @@
-"""Text for a terminal or a file whose encoding lacks a sign: plain ASCII in its place, never an error.
+"""The one place through which text goes to stdout and stderr: control characters of names are escaped, and what the
+encoding lacks is plain ASCII, never an error.
 
 Windows has cp1252 where output goes into a file, a container often no locale (ASCII).
 """
@@ -6,9 +7,14 @@ Windows has cp1252 where output goes into a file, a container often no locale (A
 from __future__ import annotations
 
 import codecs
+import secrets
 import sys
 import unicodedata
-from typing import TextIO
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
+
+from simcluster.base.printable import printable
 
 _PLAIN = {
     "█": "#", "▓": "#", "▒": "=", "░": ".", "▉": "#", "▊": "#", "▋": "#", "▌": "#", "▍": "|", "▎": "|", "▏": "|",
@@ -51,3 +57,48 @@ def takes_everything(stream: TextIO | None = None) -> bool:
     """Has the encoding of a stream (left out: stdout) every sign?"""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
     return codecs.lookup(encoding).name.startswith("utf")
+
+
+_OWN = f"\uf8ff{secrets.token_hex(8)}"
+"""Stands for the ESC of a code of our own until it is written; no file can know it."""
+
+
+def own_code(code: str) -> str:
+    """A terminal's code for a style, which ``escaping`` streams let through."""
+    return f"{_OWN}[{code}m"
+
+
+def without_marks(text: str) -> str:
+    """The text as a terminal gets it."""
+    return printable(text).replace(_OWN, "\x1b")
+
+
+class Escaping:
+    """A stream that writes the control characters of what it is given as escapes, but for codes of our own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.raw = stream
+
+    def write(self, text: str) -> int:
+        """As the stream does."""
+        self.raw.write(without_marks(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """As the stream does."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+
+@contextmanager
+def escaping() -> Iterator[None]:
+    """Inside, stdout and stderr are such streams."""
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast(TextIO, Escaping(stream)) for stream in streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TextIO, cast
 
+from simcluster.base.printable import on_a_line
 from simcluster.base.telling import heard_by
+from simcluster.cli.encoding import Escaping, own_code
 
 Style = Literal["bold", "red", "yellow", "green"]
 _CODES: dict[Style, str] = {"bold": "1", "red": "31;1", "yellow": "33", "green": "32"}
@@ -25,7 +27,7 @@ _CODES: dict[Style, str] = {"bold": "1", "red": "31;1", "yellow": "33", "green":
 
 def styled(text: str, style: Style, stream: TextIO | None = None) -> str:
     """The text in a style where ``stream`` (left out: stdout) is a terminal with colours, as it is elsewhere."""
-    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text and has_colours(stream or sys.stdout) else text
+    return own_code(_CODES[style]) + text + own_code("0") if text and has_colours(stream or sys.stdout) else text
 
 
 def has_colours(stream: TextIO) -> bool:
@@ -90,7 +92,8 @@ class _Line:
 
     def __init__(self, command: str, stream: TextIO) -> None:
         self.terminal, self.silent = stream.isatty(), False
-        self._command, self._stream, self._shown, self._process = command, stream, False, os.getpid()
+        self._stream = stream.raw if isinstance(stream, Escaping) else stream  # its own codes are for the terminal
+        self._command, self._shown, self._process = command, False, os.getpid()
         self._text, self._played, self._now = "", 0, ""
         self._begun = self._last = time.monotonic()
 
@@ -118,7 +121,7 @@ class _Line:
             return
         self._last = time.monotonic()
         steps = f"step {self._played:,}: {self._now}" if self._played else "at work"
-        text = f"simcluster {self._command}: {_clock(self._last - self._begun)}, {self._text or steps}"
+        text = f"simcluster {self._command}: {_clock(self._last - self._begun)}, {on_a_line(self._text or steps)}"
         if self.terminal:
             self._shown = True
             text = f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}"

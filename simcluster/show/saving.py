@@ -9,9 +9,11 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from simcluster.base.errors import InputError
+from simcluster.base.printable import printable
 
 FORMATS = ("png", "svg", "pdf")
 _SHRUNK = 0.85  # of the inches that a picture is made for: in fewer its texts would meet, so they are made smaller
@@ -70,6 +72,8 @@ def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = 
     require_dpi(dpi)
     fitted = _fitted(figure, size, dpi or (size.dpi if size else None))
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    for text in figure.findobj(Text):
+        text.set_text(printable(text.get_text()))  # XML knows no ESC, fonts have no picture of one
     with rc_context({"svg.hashsalt": "simcluster"}):
         figure.savefig(path, format=ending, metadata=undated[ending], **fitted)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simcluster.base.printable import on_a_line
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.faults.words import all_in_words
 from simcluster.results.attention import attention_reached
@@ -77,7 +78,7 @@ def job_lines(scenario: Scenario) -> list[str]:
     if training.recompute != "none" and training.recompute_every > 1:
         recompute += f" of 1 layer in {training.recompute_every}"
     return [
-        scenario.name,
+        on_a_line(scenario.name),
         f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name} | {layout(scenario)}",
         f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
         f"{training.micro_batch}, {scenario.microbatches:,} microbatch{'es' * (scenario.microbatches != 1)} | "

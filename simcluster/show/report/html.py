@@ -11,6 +11,8 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
+from simcluster.base.printable import printable
+
 
 class Markup(str):
     """HTML that is not escaped again."""
@@ -29,7 +31,7 @@ def asset(name: str) -> str:
 def filled(name: str, /, **values: Content) -> Markup:
     """The HTML of an asset, its lines one after the other without their indents, with values for its $names."""
     text = "".join(line.strip() for line in asset(name).splitlines())
-    return Markup(Template(text).substitute({key: joined(value) for key, value in values.items()}))
+    return Markup(printable(Template(text).substitute({key: joined(value) for key, value in values.items()})))
 
 
 def element(tag: str, *content: Content, **attributes: str | float | None) -> Markup:
