@@ -33,6 +33,7 @@ from simcluster.cli.common import check_picture_size, output_path, written_at
 from simcluster.cli.encoding import escaping, never_fail
 from simcluster.cli.extras import refuse_missing
 from simcluster.cli.terminal import styled, working
+from simcluster.documents.own_words import allowing_python
 
 _SAID: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 COMMANDS = tuple(_SAID["commands"])
@@ -105,6 +106,8 @@ def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
             free = {" ".join(each for each in names.split() if each not in one.options): said
                     for names, said in _SAID["pictures"].items()}  # fmt: skip
             one.take(free, _SAID["options"])
+        if one.reads_files:
+            one.take(_SAID["reading"], {})
         one.take(_SAID["always"], {})
     return parser, subparsers.choices
 
@@ -154,7 +157,7 @@ def _dispatch(argv: list[str]) -> None:
         check_picture_size(args, files)
     refuse_missing(args)
     before = [written_at(path) for path in files]
-    with _silence() if args.quiet else working(args.command):
+    with _silence() if args.quiet else working(args.command), allowing_python(getattr(args, "allow_python", False)):
         with collector_off():  # 0.6 s instead of 0.7
             module = importlib.import_module(module_of(args.command))
         module.run(args)

@@ -124,6 +124,11 @@ class Parser(argparse.ArgumentParser):
         """Is one of its arguments a scenario?"""
         return any("scenarios" in kinds for kinds in self.values.values())
 
+    @property
+    def reads_files(self) -> bool:
+        """Is one of its arguments a file of the user's?"""
+        return self.takes_overrides or any("files" in kinds for kinds in self.values.values())
+
     def _takes_value(self, argument: str) -> bool:
         """Is it an option, alone, whose value comes next?"""
         action = self.options.get(argument)

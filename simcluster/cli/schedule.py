@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.schedule_report import comparison, document, report
+from simcluster.documents.own_words import OwnWord
 from simcluster.importers.schedule_files import function_in, is_csv, is_function, schedule_in_csv
 from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
 from simcluster.schedules.comparison import PlayedSchedule, StageTimes, play_stages
@@ -154,7 +155,7 @@ def _schedule(name: str, meant: Meant, *, several: bool) -> Schedule | Automatic
         chunks = (meant.chunks or 2) if name in schedules_with("takes_chunks") else 1
     stages, microbatches = _counts(meant, chunks)
     if is_function(name):
-        return make_schedule(function_in(name), stages, microbatches, chunks)
+        return make_schedule(function_in(OwnWord(name)), stages, microbatches, chunks)
     if name == "interleaved":
         return check(interleaved(stages, microbatches, chunks, group_size=meant.group_size, pairs=meant.pairs))
     if name == "zb-auto":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from simcluster.base.errors import InputError
+from simcluster.base.time_limit import TimeUp
 from simcluster.documents.diagnostics import did_you_mean, listed
+from simcluster.documents.own_words import VARIABLE, OwnWord, names_function, python_allowed
 from simcluster.importers.files import decode, read_bytes
 from simcluster.schedules import Schedule, ScheduleFunction
 from simcluster.schedules.specs import Rows
@@ -20,7 +23,7 @@ def is_csv(name: str) -> bool:
 
 def is_function(name: str) -> bool:
     """Does the name mean FILE.py:FUNCTION?"""
-    return ".py:" in name
+    return names_function(name)
 
 
 def schedule_in_csv(path: str | Path) -> tuple[Schedule, Mapping[str, int]]:
@@ -32,20 +35,27 @@ def schedule_in_csv(path: str | Path) -> tuple[Schedule, Mapping[str, int]]:
 
 
 def function_in(name: str) -> ScheduleFunction:
-    """FILE.py:FUNCTION, imported; a mistake in the file is its author's, and an InputError that says so."""
+    """FILE.py:FUNCTION, imported; a mistake in the file is its author's, and an InputError that says so.
+
+    The one place that decides whether it may run: in one's own words, or where that is allowed; else InputError.
+    """
     import importlib.util
 
     file, _, function = name.rpartition(":")
+    if not (isinstance(name, OwnWord) or python_allowed()):
+        raise InputError(
+            f"{name} is Python code that a file names, and no file runs code by itself; read {file} first, then add "
+            "--allow-python, or name it yourself: --pipeline.schedule FILE.py:FUNCTION (from Python: "
+            f"allow_python=True, or {VARIABLE}=1 in the environment)"
+        )
     if not Path(file).is_file():
         raise InputError(f"cannot read {file}: there is no such file")
     spec = importlib.util.spec_from_file_location("simcluster_user_schedule", file)
     if spec is None or spec.loader is None:
         raise InputError(f"{name} is not FILE.py:FUNCTION")
     module = importlib.util.module_from_spec(spec)
-    try:
+    with _told(f"cannot run {file}"):
         spec.loader.exec_module(module)
-    except Exception as problem:
-        raise InputError(f"cannot run {file}: {type(problem).__name__}: {problem}") from problem
     found = getattr(module, function, None)
     if not callable(found):
         own = [each for each, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
@@ -53,12 +63,8 @@ def function_in(name: str) -> ScheduleFunction:
         raise InputError(f"{file} has no function {function!r} to call with (stages, microbatches, chunks){have}")
 
     def called(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-        try:
+        with _told(f"{name} failed"):
             made: object = found(num_stages, num_microbatches, num_chunks)
-        except InputError:
-            raise
-        except Exception as problem:
-            raise InputError(f"{name} failed: {type(problem).__name__}: {problem}") from problem
         if isinstance(made, list | tuple) and made and all(isinstance(row, str) for row in made):
             return Rows(name="rows", rows=tuple(made), title=function).function()(num_stages, num_microbatches)
         if not isinstance(made, Schedule):
@@ -69,3 +75,15 @@ def function_in(name: str) -> ScheduleFunction:
         return made
 
     return called
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever code of somebody else's raises, an exit from the program and endless recursion among it, as one
+    InputError."""
+    try:
+        yield
+    except (InputError, KeyboardInterrupt, TimeUp):
+        raise
+    except BaseException as problem:
+        raise InputError(f"{what}: {type(problem).__name__}: {str(problem)[:300]}") from problem

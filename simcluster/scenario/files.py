@@ -20,6 +20,7 @@ from simcluster.devices.device import Device, load_device
 from simcluster.devices.files import described, names_device_file
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
 from simcluster.documents.overrides import apply_overrides
+from simcluster.documents.own_words import OwnWord
 from simcluster.documents.reading import STDIN, Document, Mark, read_document, read_json, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_names, shipped_path
 from simcluster.faults.pace import PACES
@@ -251,7 +252,7 @@ def _resolve_schedule(document: Document) -> Document:
     if not isinstance(name, str) or not (is_csv(name) or is_function(name)):
         return document
     path = _folder(document, where) / name
-    schedule: Any = str(path)
+    schedule: Any = OwnWord(path) if isinstance(name, OwnWord) else str(path)
     if is_csv(name):
         with _told_at(document, where):
             schedule = Rows.of(schedule_in_csv(path)[0]).model_dump(mode="json", exclude_none=True)

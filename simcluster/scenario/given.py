@@ -33,19 +33,20 @@ ClusterLike = str | Path | Mapping[str, Any] | Cluster | Scenario
 A_SCENARIO = "a scenario (a shipped name, a path, a dict, a Scenario)"
 
 
-def scenario(source: ScenarioLike, /, changes: Changes = (), **more: Any) -> Scenario:
+def scenario(source: ScenarioLike, /, changes: Changes = (), *, allow_python: bool = False, **more: Any) -> Scenario:
     """The scenario of a shipped name, a path, a document or another scenario, with values changed.
 
     A document is what a file holds, as nested dicts: ``scenario({"cluster": "dgx_h100", "model": "llama3-8b",
     "training": {"global_batch": 64}})``; text of several lines is a file's text.  ``changes`` have dotted paths,
     ``{"parallel.tp": 4}``, and keywords two underscores for a dot, ``parallel__tp=4``; a section given whole takes the
-    place of the one that is there.  Raises InputError that says where, what and which rule.
+    place of the one that is there.  With ``allow_python`` what the source says may name code of a schedule, as changes
+    always may.  Raises InputError that says where, what and which rule.
     """
     pairs = [*pairs_of(changes), *keyword_pairs(more)]
     if isinstance(source, str) and "\n" in source:
-        return load_text(source, pairs)
+        return load_text(source, pairs, allow_python=allow_python)
     if isinstance(source, str | Path | Mapping):
-        return load(source, pairs)
+        return load(source, pairs, allow_python=allow_python)
     found = scenario_of(source, "scenario")
     return found.with_(pairs) if pairs else found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +19,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.documents.diagnostics import RuleError, did_you_mean, refuse, shown
 from simcluster.documents.overrides import parse_override
+from simcluster.documents.own_words import own_words, python_allowed
 from simcluster.documents.reading import STDIN, Document, checking, parse_document, read_document, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_folder, shipped_names
 from simcluster.faults import FaultSpec, placed
@@ -111,7 +112,7 @@ class Scenario(Shown, ScenarioFields):
         number of GPUs) follows anew.  Of a scenario that was changed otherwise, its ``document`` is what is changed.
         InputError with the lines of the file, where it was read from one.
         """
-        return self.origin.changed([*pairs_of(changes), *keyword_pairs(more)])
+        return self.origin.changed(own_words([*pairs_of(changes), *keyword_pairs(more)]))
 
     @property
     def origin(self) -> Origin:
@@ -178,24 +179,37 @@ class Scenario(Shown, ScenarioFields):
         return self.model_copy(update={"faults": self.given_faults}).model_dump(mode="json", exclude_none=True)
 
 
-def load(path: str | Path | Mapping[str, Any], overrides: Changes = ()) -> Scenario:
+def load(path: str | Path | Mapping[str, Any], overrides: Changes = (), *, allow_python: bool = False) -> Scenario:
     """The scenario in a file (``-``: standard input), the shipped one of that name, or that of a document, with values
     at dotted paths changed.
 
+    A schedule FILE.py:FUNCTION runs where the overrides name it, and one that the document names with ``allow_python``.
     Raises InputError that names the file, line, key, value, rule and a fix.
     """
-    if isinstance(path, Mapping):
-        return from_document(path, overrides)
-    if not isinstance(path, str | Path):
+    if not isinstance(path, str | Path | Mapping):
         refuse(path, "load", "a shipped name, a path or a dict (simcluster.scenario takes a Scenario, too)")
-    return Origin(read_document(scenario_path(path))).changed(overrides)
+    return _read(path, own_words(pairs_of(overrides)), python=allow_python)
 
 
-def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
-    """The scenario written in ``text``; paths in it are relative to ``folder``."""
+def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".", allow_python: bool = False) -> Scenario:
+    """The scenario written in ``text``; paths in it are relative to ``folder``.  Otherwise as ``load``."""
     if not isinstance(text, str):
         refuse(text, "load_text", "the text of a file")
-    return Origin(parse_document(text, source="<text>", folder=folder)).changed(overrides)
+    document = parse_document(text, source="<text>", folder=folder)
+    return _origin(document, python=allow_python).changed(own_words(pairs_of(overrides)))
+
+
+def _read(what: str | Path | Mapping[str, Any], changes: Changes, *, python: bool, folder: str = ".") -> Scenario:
+    """What a file or a document says, changed by what others may have said; ``python`` if all of it may run code."""
+    if isinstance(what, Mapping):
+        document = Document(data=_plain(what), source="<document>", folder=Path(folder))
+    else:
+        document = read_document(scenario_path(what))
+    return _origin(document, python=python).changed(own_words(pairs_of(changes)) if python else changes)
+
+
+def _origin(document: Document, *, python: bool) -> Origin:
+    return Origin(replace(document, data=own_words(document.data)) if python else document)
 
 
 def from_document(data: Mapping[str, Any], overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
@@ -262,11 +276,12 @@ def scenario_path(path: str | Path) -> Path:
 @dataclass(frozen=True, slots=True)
 class Base:
     """What variants are variants of: the name or path of a scenario file, or a document with its folder; with
-    ``fixed`` changes, of which those of a variant come last."""
+    ``fixed`` changes, of which those of a variant come last; ``python``: whoever made it lets files name code."""
 
     what: Mapping[str, Any] | str
     folder: str = "."
     fixed: tuple[tuple[str, Any], ...] = ()
+    python: bool = field(default_factory=python_allowed, compare=False)  # also where others play it
 
     @classmethod
     def of(cls, scenario: Scenario) -> Base:
@@ -280,9 +295,7 @@ class Base:
 
     def scenario(self, changes: tuple[tuple[str, Any], ...]) -> Scenario:
         """The base with values at dotted paths changed; InputError if that cannot be."""
-        if isinstance(self.what, str):
-            return load(self.what, (*self.fixed, *changes))
-        return from_document(self.what, (*self.fixed, *changes), folder=self.folder)
+        return _read(self.what, (*self.fixed, *changes), python=self.python, folder=self.folder)
 
     def fingerprint(self) -> str:
         """Equal for bases that give the same variants: of what they say, as resolved where that can be done without

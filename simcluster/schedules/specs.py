@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag
+from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag, ValidatorFunctionWrapHandler, WrapValidator
 
 from simcluster.base.errors import InputError
+from simcluster.documents.own_words import OwnWord
 from simcluster.documents.spec import Spec
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
@@ -167,8 +168,13 @@ def _kind(value: object) -> str:
     return value.name if isinstance(value, Interleaved | ZbAuto | Rows) else "text"
 
 
+def _as_said(value: object, text: ValidatorFunctionWrapHandler) -> str:
+    """A name, still in the words of whoever runs this where it is."""
+    return value if isinstance(value, OwnWord) else str(text(value))
+
+
 ScheduleChoice = Annotated[
-    Annotated[str, Tag("text")]
+    Annotated[str, WrapValidator(_as_said), Tag("text")]
     | Annotated[Interleaved, Tag("interleaved")]
     | Annotated[ZbAuto, Tag("zb-auto")]
     | Annotated[Rows, Tag("rows")],

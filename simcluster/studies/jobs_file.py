@@ -15,7 +15,7 @@ from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.spec import Spec
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.files import resolve
-from simcluster.scenario.scenario import Scenario, load, scenario_path
+from simcluster.scenario.scenario import Base, Scenario, scenario_path
 from simcluster.studies.multi_job import Placed
 from simcluster.topology import Cluster
 
@@ -57,7 +57,7 @@ def load_jobs(
         try:
             _check_machines(job, cluster)
             name = _beside(document, job.scenario)
-            scenario = load(name, [("cluster", shared), *_size(job, name, cluster, taken), *job.set.items()])
+            scenario = Base(name).scenario((("cluster", shared), *_size(job, name, cluster, taken), *job.set.items()))
             gpus = _gpus(job, scenario, cluster, taken)
         except InputError as problem:
             raise document.error(("jobs", number), str(problem)) from None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.budget.loss_laws import DEFAULT_LAW, LossLaw, TokenLaw, loss_law
+from simcluster.documents.own_words import own_words
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.studies.scaling import tables, words
 from simcluster.studies.scaling.answer import LossAnswer
@@ -112,5 +113,5 @@ def scaling(
         asked = asked_of_counts(found, given, device)
         return Scaling(asked, *critical_of(critical_batch, asked))
     asked, step = asked_of_scenario(found, given, job)
-    played = play_batches(job, step, vary or {}, grows=batch == "grows")
+    played = play_batches(job, step, own_words(vary or {}), grows=batch == "grows")
     return Scaling(asked, *critical_of(critical_batch, asked), played)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.store import Store
+from simcluster.documents.own_words import own_words
 from simcluster.results.result import VERSION
 from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.given import ScenarioLike, base_of
@@ -72,7 +73,7 @@ def sweep(
     is played here.  With a ``store`` (a file) rows that are there are not played again.  Raises InputError for a bad
     grid; a variant that cannot be is a row with its reason.
     """
-    made = make_sweep(base_of(base, "sweep"), vary, sample=sample, seed=seed)
+    made = make_sweep(base_of(base, "sweep"), own_words(vary), sample=sample, seed=seed)
     return run_sweep(made, executor=executor, store=Path(store) if store else None, measure=measure).frame()
 
 
