@@ -258,6 +258,31 @@ def test_a_full_disk_is_one_message_and_loses_nothing(tmp_path: Path) -> None:
         assert kept.done(["a", "0"]) == {"a"}
 
 
+DAMAGE = ["", "7", "null", '{"status": "ok"}', b"\xff\xfe", None, 3.5, "[" * 5000]
+"""What may stand in the place of a row."""
+
+
+def test_a_damaged_row_is_played_again_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, store = make_sweep(Base("tiny_dp"), seeds(len(DAMAGE) + 2)), tmp_path / "rows"
+    expected = run_sweep(made, store=store, measure=cheap).frame()
+    file = sqlite3.connect(store)
+    keys = [key for (key,) in file.execute("SELECT key FROM rows ORDER BY key")]
+    file.execute("CREATE TABLE other AS SELECT * FROM rows")
+    file.execute("DROP TABLE rows")
+    file.execute("CREATE TABLE rows (key TEXT PRIMARY KEY, row)")
+    file.execute("INSERT INTO rows SELECT * FROM other")
+    for key, damage in zip(keys, DAMAGE, strict=False):
+        file.execute("UPDATE rows SET row=? WHERE key=?", (damage, key))
+    file.execute("UPDATE rows SET row=substr(row, 1, length(row) - 2) || '~}' WHERE key=?", (keys[-1],))
+    file.commit()
+    file.close()
+    with pytest.warns(RuntimeWarning, match=rf"{len(DAMAGE) + 1} of {len(DAMAGE) + 2} rows are damaged"):
+        swept = run_sweep(made, store=store, measure=cheap)
+    assert swept.played == len(DAMAGE) + 1
+    pd.testing.assert_frame_equal(swept.frame(), expected, check_exact=True)
+    assert run_sweep(made, store=store, measure=cheap).played == 0
+
+
 def test_what_cannot_be_sent_is_said_at_once() -> None:
     with pytest.raises(InputError, match="cannot be sent to another process"):
         sweep("tiny_dp", seeds(4), executor=2, measure=lambda variant: {"status": "ok", "error": ""})

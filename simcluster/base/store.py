@@ -1,13 +1,14 @@
 """Finished variants on disk: every row is durable before the next is asked for, and a killed sweep goes on from there.
 
 An SQLite database with a write-ahead log beside the output file.  A row is found again by what it is a variant of and
-what it changes, so a sweep that grows keeps what is done.
+what it changes, so a sweep that grows keeps what is done.  With each row stands its CRC-32: a damaged one is none.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from simcluster.base.errors import InputError
+from simcluster.base.telling import note
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -69,10 +71,17 @@ class Store:
         return found
 
     def done(self, keys: Iterable[str]) -> set[str]:
-        """Which of these rows are there."""
+        """Which of these rows are there; says how many are damaged, so that they are played again."""
+        wanted, there, damaged = set(keys), set(), 0
         with self._complaints():
-            there = {key for (key,) in self._file.execute("SELECT key FROM rows")}
-        return there.intersection(keys)
+            for key, row in self._file.execute("SELECT CAST(key AS BLOB), CAST(row AS BLOB) FROM rows"):
+                if (name := bytes(key or b"").decode(errors="replace")) in wanted:
+                    whole = _whole(row) is not None
+                    there |= {name} if whole else set()
+                    damaged += not whole
+        if damaged:
+            note(f"{self.path}: {damaged:,} of {len(wanted):,} rows are damaged and are played again")
+        return there
 
     def forget(self, keys: Iterable[str]) -> None:
         """Take rows out, so that they are played again."""
@@ -81,10 +90,10 @@ class Store:
 
     def add(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Rows that are finished; on disk when this returns."""
-        pairs = [(key, json.dumps(row)) for key, row in rows]
+        pairs = [(key, _sealed(row)) for key, row in rows]
         with self._complaints():
             self._file.execute("BEGIN IMMEDIATE")
-            self._file.executemany("INSERT OR IGNORE INTO rows VALUES (?, ?)", pairs)
+            self._file.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", pairs)
             self._file.execute("COMMIT")
 
     def rows(self, keys: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -95,10 +104,11 @@ class Store:
             yield row
 
     def row(self, key: str) -> dict[str, Any] | None:
-        """The row of a key, if it is there."""
+        """The row of a key, if it is there and whole."""
         with self._complaints():
-            found = self._file.execute("SELECT row FROM rows WHERE key=?", (key,)).fetchone()
-        return json.loads(found[0]) if found else None
+            found = self._file.execute("SELECT CAST(row AS BLOB) FROM rows WHERE key=?", (key,)).fetchone()
+        text = _whole(found[0]) if found else None
+        return None if text is None else json.loads(text)
 
     @contextmanager
     def _complaints(self) -> Iterator[None]:
@@ -119,3 +129,15 @@ class Store:
             raise InputError(f"{self.path}: {text}") from None
         except sqlite3.DatabaseError as problem:
             raise InputError(f"{self.path}: is no store of finished rows ({problem}); {self._other}") from None
+
+
+def _sealed(row: Mapping[str, Any]) -> str:
+    """A row as it is stored: the CRC-32 of its JSON, and that."""
+    text = json.dumps(row)
+    return f"{zlib.crc32(text.encode()):08x} {text}"
+
+
+def _whole(stored: bytes | None) -> bytes | None:
+    """The JSON of a row as it is stored; None for one that is damaged."""
+    seal, _, text = (stored or b"").partition(b" ")
+    return text if seal == b"%08x" % zlib.crc32(text) else None

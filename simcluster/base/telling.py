@@ -1,12 +1,34 @@
-"""Who hears what is being played: a command line that shows how far it is; else nobody."""
+"""Who hears what is being played, and notes: a command line, else nobody, and notes are Python's warnings."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 _heard_by: ContextVar[Callable[[str], object] | None] = ContextVar("heard_by", default=None)
+
+_notes_to: ContextVar[Callable[[str], object] | None] = ContextVar("notes_to", default=None)
+
+
+def note(text: str) -> None:
+    """Something that went another way than expected, and is no error."""
+    hears = _notes_to.get()
+    if hears is not None:
+        hears(text)
+    else:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+@contextmanager
+def notes_to(hears: Callable[[str], object]) -> Iterator[None]:
+    """Inside, ``hears`` is called with every note, in this thread."""
+    before = _notes_to.set(hears)
+    try:
+        yield
+    finally:
+        _notes_to.reset(before)
 
 
 def playing(name: str) -> None:
