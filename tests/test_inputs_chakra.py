@@ -352,8 +352,8 @@ def raw_trace() -> bytes:
         (b"\x00\x02\x08\x01", "has no type that is known"),
         (b"\x00\x04\x08\x01\x18\x63", "has no type that is known"),
         (b"\x00\x02\xff\xff", "message 1 is no message of an execution trace"),
-        (b"\x1f\x8b" + b"\x00" * 20, "cannot be read"),
-        (gzip.compress(b"\x00" * 100, mtime=0)[:-4], "cannot be read"),
+        (b"\x1f\x8b" + b"\x00" * 20, "cut or damaged"),
+        (gzip.compress(b"\x00" * 100, mtime=0)[:-4], "cut or damaged"),
     ],
 )
 def test_a_bad_file_is_one_clear_message(tmp_path: Path, content: bytes, words: str) -> None:

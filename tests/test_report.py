@@ -410,7 +410,7 @@ BAD = {
     "timeline of a scenario": (["tiny_3d", "--timeline", "run.csv", "-o", "x.html"], "1 times for 0 saved results"),
     "no timeline": (["run.json", "--timeline", "no.csv", "-o", "x.html"], "there is no such file"),
     "timeline of a kind": (["run.json", "--timeline", "run.json", "-o", "x.html"], "ends in .csv or .parquet"),
-    "half a parquet": (["run.json", "--timeline", "half.parquet", "-o", "x.html"], "cannot be read as .parquet"),
+    "half a parquet": (["run.json", "--timeline", "half.parquet", "-o", "x.html"], "no whole Parquet file"),
     "half a csv": (["run.json", "--timeline", "half.csv", "-o", "x.html"], "of the timeline"),
     "one rank of two": (["run.json", "--timeline", "first.csv", "-o", "x.html"], "has 1 ranks and the result"),
     "other columns": (["run.json", "--timeline", "other.csv", "-o", "x.html"], "has no column 'step'"),

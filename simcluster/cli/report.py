@@ -13,6 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
+from simcluster.documents.packed import read_parquet
 from simcluster.results.file import is_saved, read_saved
 from simcluster.results.timeline import COLUMNS
 from simcluster.show.report import Entry, entry_of_result, entry_of_saved, page
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1_000_000_000
 _MOST_ROWS = 20_000_000
+_CELL = 24  # bytes of memory
 
 
 def run(args: argparse.Namespace) -> None:
@@ -124,11 +126,9 @@ def _csv(path: Path) -> pd.DataFrame:
 
 
 def _parquet(path: Path) -> pd.DataFrame:
-    import pandas as pd
-    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
-
-    with ParquetFile(path) as file:
-        rows, names = file.metadata.num_rows, file.schema_arrow.names
-    if rows > _MOST_ROWS:
-        raise InputError(f"--timeline {path}: has {rows:,} rows; {_MOST_ROWS:,} are the most that a page is made of")
-    return pd.read_parquet(path, columns=[name for name in COLUMNS if name in names])
+    table = read_parquet(path, COLUMNS, cell=_CELL)
+    if table.num_rows > _MOST_ROWS:
+        rows = f"{table.num_rows:,} rows; {_MOST_ROWS:,}"
+        raise InputError(f"--timeline {path}: has {rows} are the most that a page is made of")
+    found: pd.DataFrame = table.to_pandas(strings_to_categorical=False)
+    return found.astype({name: object for name, kind in found.dtypes.items() if str(kind) == "category"})

@@ -65,6 +65,8 @@ class Formula:
             raise InputError(f"the formula {self.text!r}: {problem}") from None
         if isinstance(found, tuple):
             raise InputError(f"the formula {self.text!r} gives a list; one value is needed")
+        if isinstance(found, float) and not math.isfinite(found):
+            raise InputError(f"the formula {self.text!r} comes to {found}; are the numbers of this row too large?")
         return whole(found)
 
 
@@ -88,7 +90,7 @@ def parse_formula(text: str) -> Formula:
             raise InputError(
                 f"{text!r}: {ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__} is not allowed "
                 "in a formula; it has columns, numbers, quoted words, + - * / // %, comparisons, and, or, not, in, "
-                "'a if b else c', and min, max, ceil"
+                "'a if b else c', and min(a, b), max(a, b), ceil(a)"
             )
         if isinstance(node, ast.Name) and id(node) not in functions:
             names[node.id] = None
@@ -99,7 +101,8 @@ def _allowed(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, bool | int | float | str) or node.value is None
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and bool(node.args) and not node.keywords
+        known = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
+        return known and (len(node.args) == 1 or (bool(node.args) and ast.unparse(node.func) != "ceil"))
     if isinstance(node, ast.BinOp):
         return type(node.op) in _ARITHMETIC
     if isinstance(node, ast.operator):
@@ -147,9 +150,14 @@ def _value(node: ast.expr, cells: Mapping[str, Cell]) -> _Value:
                 return _ARITHMETIC[type(op)](_number(left, cells), _number(right, cells))
             except ZeroDivisionError:
                 raise _WrongError(f"{ast.unparse(right)} is 0, and {ast.unparse(node)} divides by it") from None
+            except OverflowError:
+                raise _WrongError(f"{ast.unparse(node)} is too large a number in this row") from None
         case ast.Call(func=ast.Name(id=name), args=arguments):
             numbers = [_number(each, cells) for each in arguments]
-            return _FUNCTIONS[name](*numbers) if name == "ceil" else _FUNCTIONS[name](numbers)
+            try:
+                return _FUNCTIONS[name](*numbers) if name == "ceil" else _FUNCTIONS[name](numbers)
+            except (OverflowError, ValueError):  # of inf, of NaN
+                raise _WrongError(f"{ast.unparse(node)} has no number to go by in this row") from None
     raise AssertionError(f"{ast.dump(node)} passed the check of formulas")
 
 

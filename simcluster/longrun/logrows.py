@@ -14,11 +14,14 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import parse_seconds
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.expressions import Cell
+from simcluster.documents.packed import python_rows, read_parquet
 from simcluster.documents.rows import Row, read_csv, texts_of
 
 NAMES = ("time", "cause", "device", "lasts", "end", "of", "count", "age", "since")
 """Columns of a log that is not a run's own."""
 
+_CELL = 400
+"""Bytes of memory of a cell, as a Python object in a row."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 
 
@@ -95,12 +98,10 @@ def _json_lines(path: Path) -> list[Row]:
 def _parquet(path: Path) -> list[Row]:
     """As ``train --log events.parquet`` writes it."""
     try:
-        from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]  # an extra; slow to import
-    except ImportError:
-        raise InputError(f"cannot read {path}: Parquet needs pyarrow; pip install 'simcluster[parquet]'") from None
-    try:
-        table = parquet.read_table(path).to_pylist()
-    except (OSError, ArrowException) as problem:
+        table = python_rows(read_parquet(path, cell=_CELL))
+    except (ValueError, OverflowError, RecursionError) as problem:  # a date that Python has not, a list in a list
+        if isinstance(problem, InputError):
+            raise
         raise InputError(f"{path}: cannot be read as Parquet: {problem}") from None
     rows = [_row(number, row) for number, row in enumerate(table, 1)]
     if not rows:

@@ -21,10 +21,11 @@ from simcluster.nccl.predictor import choose
 
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\]\s*<std(?:out|err)>:\s?|\d+:\s)")  # mpirun --tag-output, srun --label
 _PROGRAM = re.compile(r"\b([a-z]+(?:_[a-z]+)*)_perf\b")
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\s+.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*\S)")
+_RANK = re.compile(r"#\s+Rank\s+(\d{1,9})\s+.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*\S)")
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 _NAMES = {"alltoall": "all_to_all", "sendrecv": "send_receive"}
+_COUNT = re.compile(r"[0-9]{1,18}")
 _NUMBERS = 8  # time, algbw, busbw, wrong: out of place, then in place
 
 
@@ -101,7 +102,7 @@ def parse_log(text: str, *, source: str = "the log") -> Log:
     for number, raw in enumerate(text.splitlines(), start=1):
         line = _PREFIX.sub("", raw).strip()
         words = line.split()
-        if len(words) > 2 and words[0].isdigit() and words[1].isdigit():
+        if len(words) > 2 and _COUNT.fullmatch(words[0]) and _COUNT.fullmatch(words[1]):
             _read_row(words, number, source, found)
         else:
             _read_header(line, number, source, found)
@@ -160,7 +161,7 @@ def _read_row(words: list[str], number: int, source: str, found: _Found) -> None
                 f"{source}:{number}: {size} B in {time} us {what} are {size / seconds / GB:.2f} GB/s, but algbw says "
                 f"{algorithm}: not the columns of nccl-tests, or not one line"
             )
-        checked = int(wrong) if wrong.isdigit() else -1
+        checked = int(wrong) if _COUNT.fullmatch(wrong) else -1
         found.rows.append(LogRow(size, seconds, rate, bus_rate, in_place, checked, number))
 
 

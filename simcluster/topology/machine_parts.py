@@ -159,6 +159,9 @@ class MachineSpec(Spec):
         check_links(
             machines * self.trays * max(self.gpus, *(nic.count for nic in self.nics)), "of a kind inside machines"
         )
+        meshed = {"GPU - GPU": self.gpus if self.mesh else 1, "host - host": self.host.count if self.host else 1}
+        for of, parts in meshed.items():
+            check_links(machines * self.trays * (parts * (parts - 1) // 2), f"{of} inside machines")
         graph = Recorder()
         ports: list[tuple[str, NicPort]] = []
         name = "rack" if self.trays > 1 else "node"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
+from simcluster.documents.packed import read_packed
 from simcluster.documents.reading import unique_keys
 from simcluster.interop.chakra.messages import frames, messages
 from simcluster.interop.chakra.trace import KINDS, ChakraTrace, TraceNode, Value
@@ -74,16 +73,7 @@ def _files(path: Path) -> list[Path]:
 
 def _bytes(path: Path) -> bytes:
     """What a file holds, unpacked, at most ``MAX_BYTES``."""
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise InputError(f"{path}: cannot be read: {reason}") from None
-    if len(raw) > MAX_BYTES:
-        raise InputError(f"{path}: is larger than {MAX_BYTES:,} bytes")
+    raw = read_packed(path, MAX_BYTES)
     if not raw:
         raise InputError(f"{path}: the file is empty")
     return raw

@@ -9,28 +9,26 @@ there the operators are the work, and ``gloo:...`` annotations the collectives.
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.documents.packed import read_packed
 from simcluster.interop.kineto.comm import Comm, Groups, comm_of, is_comm
 
 Event = Mapping[str, Any]
 
 MAX_BYTES = 2_000_000_000
 """Of a file, unpacked: more than any rank's few steps."""
-_PIECE = 1 << 24
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
 BLOCKING = (
@@ -149,27 +147,8 @@ def read_profile(path: Path) -> RankProfile:
     return profile
 
 
-def _up_to(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
-    """What a stream holds, but no more than so much; a single ``read(most)`` would take the memory at once."""
-    pieces: list[bytes] = []
-    while most > 0 and (piece := file.read(min(most, _PIECE))):
-        pieces.append(piece)
-        most -= len(piece)
-    return b"".join(pieces)
-
-
 def _document(path: Path) -> Any:
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as file:
-            content = _up_to(file, MAX_BYTES + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InputError(f"cannot read {path}: its gzip stream is cut or damaged; copy or record it again") from None
-    except OSError as problem:
-        raise InputError(f"cannot read {path}: {problem.strerror}") from None
-    if len(content) > MAX_BYTES:
-        raise InputError(f"cannot read {path}: it is larger than {MAX_BYTES:,} bytes; record fewer steps")
+    content = read_packed(path, MAX_BYTES)
     try:
         return json.loads(content)
     except UnicodeDecodeError:

@@ -83,6 +83,12 @@ def _refuse_rows(trace: Trace) -> None:
 def _refuse_workers(trace: Trace) -> None:
     """Workers must fill the grid of dp ranks and stages."""
     replicas, stages = trace.replicas, trace.stages
+    if replicas * stages > len(trace):  # no table of those that are missing: a damaged number may be 2^62
+        largest = int(np.argmax(trace.dp_rank if replicas > stages else trace.stage))
+        raise InputError(
+            f"trace {trace.name!r}, {trace.describe(largest)}: dp ranks 0 to {replicas - 1} and stages 0 to "
+            f"{stages - 1} must all be there, since others wait for them, and {len(trace):,} rows are fewer than they"
+        )
     there = np.zeros((replicas, stages), dtype=bool)
     there[trace.dp_rank, trace.stage] = True
     if not there.all():

@@ -19,7 +19,12 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.errors import InputError
+from simcluster.documents.packed import read_parquet
 
+_CELL = 120
+"""Bytes of memory of a cell where a trace is replayed: an op takes 1.3 kB."""
+_LONGEST = 200
+"""Letters of an op's type: as an array each row takes as much room as the longest."""
 COLUMNS = (
     "dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc",
 )  # fmt: skip
@@ -112,29 +117,12 @@ class Trace:
         )
 
 
-def parquet_for(path: str | Path, doing: str) -> tuple[Any, Any]:
-    """pyarrow and its Parquet; InputError with what cannot be done where it is missing."""
-    try:
-        import pyarrow as arrow  # type: ignore[import-untyped]  # an extra; slow to import
-        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
-    except ImportError:
-        raise InputError(f"cannot {doing} {path}: Parquet needs pyarrow; pip install 'simcluster[parquet]'") from None
-    return arrow, parquet
-
-
 def read_trace(path: str | Path) -> Trace:
     """A trace from a Parquet file, unchecked (``checks.check`` does that).
 
     Raises InputError where pyarrow is missing, the file is none or cut, or columns are missing or of the wrong type.
     """
-    arrow, parquet = parquet_for(path, "read")
-    if not Path(path).is_file():
-        raise InputError(f"cannot read {path}: there is no such file")
-    try:
-        table = parquet.read_table(path)
-    except (arrow.ArrowException, OSError) as problem:
-        first = str(problem).splitlines()[0]
-        raise InputError(f"cannot read {path}: it is no whole Parquet file (cut, or another format): {first}") from None
+    table = read_parquet(path, COLUMNS, cell=_CELL)
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
         raise InputError(
@@ -147,13 +135,30 @@ def read_trace(path: str | Path) -> Trace:
             row = int(np.flatnonzero(table.column(name).is_null().to_numpy())[0])
             raise InputError(f"{path}, row {row}: {name} is empty ({holes} rows in all); every op needs one")
         columns[name] = table.column(name).to_numpy()
+    if any(len(str(word)) > _LONGEST for word in set(columns["optype"].tolist())):
+        raise InputError(
+            f"cannot read {path}: an optype has more than {_LONGEST} letters; name the ops as the format does"
+        )
     said = (table.schema.metadata or {}).get(METADATA.encode())
-    return trace_of(columns, name=Path(path).stem, blocking=said is not None and json.loads(said) == BLOCKING)
+    return trace_of(columns, name=Path(path).stem, blocking=said is not None and _said(said, path) == BLOCKING)
+
+
+def _said(metadata: bytes, path: str | Path) -> Any:
+    """What a file says of itself beside its columns."""
+    try:
+        return json.loads(metadata)
+    except (ValueError, RecursionError):
+        raise InputError(
+            f"cannot read {path}: its metadata {METADATA!r} is damaged; write the file again, or leave it out"
+        ) from None
 
 
 def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -> Trace:
     """A trace from columns in memory, such as those of a table; InputError for one of the wrong type."""
-    words, codes = np.unique(np.asarray(columns["optype"], dtype=str), return_inverse=True)
+    try:
+        words, codes = np.unique(np.asarray(columns["optype"], dtype=str), return_inverse=True)
+    except (TypeError, ValueError):
+        raise InputError(f"trace {name!r}: column optype must hold names") from None
     found: dict[str, Any] = {}
     for column in COLUMNS:
         if column == "optype":
@@ -161,7 +166,7 @@ def trace_of(columns: Mapping[str, Any], *, name: str, blocking: bool = False) -
         kind = np.float64 if column in ("start_ts", "duration") else np.int64
         try:
             found[column] = np.asarray(columns[column]).astype(kind)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InputError(f"trace {name!r}: column {column} must hold numbers") from None
     found |= {"optype": codes.astype(np.int64), "row": np.arange(len(codes), dtype=np.int64)}
     return Trace(name=name, words=tuple(map(str, words)), blocking=blocking, **found)

@@ -149,7 +149,9 @@ def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
             [graph.seconds[having("types", optype)(graph) & (last(graph) == own)].ravel() for graph in job.graphs]
             for own in (False, True)
         ]
-        others, own = (float(np.concatenate(pool).mean()) for pool in pools)
+        others, own = (float(np.concatenate(pool).sum()) / max(1, sum(map(len, pool))) for pool in pools)
+        if not own > 0:
+            raise InputError(f"what-if {part!r}: {optype} takes no time on the last stage, so there is none to scale")
         factors[optype] = others / own
 
     def seconds(graph: StepGraph) -> Floats:

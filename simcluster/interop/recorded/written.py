@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from simcluster.base.errors import InputError
+from simcluster.documents.packed import parquet_for
 from simcluster.interop.recorded.trace import (
     BACKWARD,
     BLOCKING,
@@ -22,7 +23,6 @@ from simcluster.interop.recorded.trace import (
     METADATA,
     WEIGHT,
     Trace,
-    parquet_for,
     trace_of,
 )
 from simcluster.planning.parallel import Plan

@@ -1,0 +1,161 @@
+"""Files that may be compressed, read with limits: what a small file unpacks to must not take the machine.
+
+The only module that unpacks gzip and reads Parquet.  A file unpacks to at most 20 times its size, or 256 MB where that
+is more; of Parquet the footer says how much that is before anything is read, and of JSON brackets and commas.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from simcluster.base.errors import InputError
+
+RATIO, FLOOR = 20, 256_000_000
+"""A file unpacks to so many times its size, or to so many bytes where that is more."""
+_MEMORY_RATIO, _MEMORY_FLOOR = 85, 850_000_000
+"""The same for the memory that it takes as Python objects: under 1 GB for any file under 10 MB."""
+_OBJECT, _ARRAY, _ITEM = 232, 64, 40
+"""Bytes of memory, roughly, of an object with up to 5 keys, a list, and one more value in either (CPython 3.11)."""
+_CELL, _MOST_COLUMNS = 8, 1000
+_PIECE = 1 << 24
+_PARQUET = "Parquet needs pyarrow; pip install 'simcluster[parquet]'"
+
+
+def read_packed(path: Path, most: int) -> bytes:
+    """What a file holds, unpacked where it is gzip: by its content, whatever it is called.
+
+    Raises InputError for one that is cut or damaged, holds more than ``most`` bytes, or unpacks to more than a file of
+    its size may.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        allowed = min(most, limit_of(size)) if packed else most
+        with gzip.open(path) if packed else path.open("rb") as file:
+            content = _up_to(file, allowed + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise InputError(f"cannot read {path}: its gzip stream is cut or damaged; copy or record it again") from None
+    except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
+        raise InputError(f"cannot read {path}: {getattr(problem, 'strerror', None) or problem}") from None
+    if len(content) > most:
+        raise InputError(f"cannot read {path}: it is larger than {most:,} bytes; record less")
+    if len(content) > allowed:
+        raise _bomb(path, size, f"more than {allowed:,} bytes")
+    if packed:
+        _refuse_memory(path, size, content)
+    return content
+
+
+def limit_of(size: int) -> int:
+    """Bytes that a packed file of so many may unpack to."""
+    return max(FLOOR, RATIO * size)
+
+
+def _memory_of(size: int) -> int:
+    return max(_MEMORY_FLOOR, _MEMORY_RATIO * size)
+
+
+def _up_to(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
+    """What a stream holds, but no more than so much; a single ``read(most)`` would take the memory at once."""
+    pieces: list[bytes] = []
+    while most > 0 and (piece := file.read(min(most, _PIECE))):
+        pieces.append(piece)
+        most -= len(piece)
+    return b"".join(pieces)
+
+
+def _refuse_memory(path: Path, size: int, content: bytes) -> None:
+    """A packed JSON text of nothing but brackets takes thirty times its bytes."""
+    if content[:64].lstrip()[:1] not in (b"{", b"["):
+        return
+    memory = 2 * len(content) + _OBJECT * content.count(b"{") + _ARRAY * content.count(b"[")
+    memory += _ITEM * content.count(b",")
+    if memory > _memory_of(size):
+        raise _bomb(path, size, f"JSON that takes about {memory / 1e9:.1f} GB of memory")
+
+
+def _bomb(path: Path, size: int, what: str) -> InputError:
+    return InputError(
+        f"cannot read {path}: its {size:,} bytes unpack to {what}; a packed file may unpack to {RATIO} times its size, "
+        f"or {FLOOR // 1_000_000} MB. If you trust it, unpack it first (gunzip) and name the unpacked file"
+    )
+
+
+# --- Parquet ----------------------------------------------------------------------------------------------------------
+
+
+def parquet_for(path: str | Path, doing: str) -> tuple[Any, Any]:
+    """pyarrow and its Parquet; InputError with what cannot be done where it is missing."""
+    try:
+        import pyarrow as arrow  # type: ignore[import-untyped]  # an extra; slow to import
+        import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+    except ImportError:
+        raise InputError(f"cannot {doing} {path}: {_PARQUET}") from None
+    return arrow, parquet
+
+
+def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell: int = _CELL) -> Any:
+    """The pyarrow table in a Parquet file, whose text is valid: of the ``wanted`` columns those that it has, or all.
+
+    Text comes as dictionaries.  ``cell`` is bytes of memory, roughly, that a value takes where it is used.
+
+    Raises InputError where pyarrow is missing, and for a file that is none, is cut, or unpacks, as its footer says, to
+    more than a file of its size may.
+    """
+    arrow, parquet = parquet_for(path, "read")
+    if not Path(path).is_file():
+        raise InputError(f"cannot read {path}: there is no such file")
+    try:
+        with parquet.ParquetFile(path) as file:  # the footer alone
+            names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
+            _refuse_rows(Path(path), file.metadata, names, cell)
+        with parquet.ParquetFile(path, read_dictionary=names) as file:
+            table = file.read(columns=names)
+        table.validate(full=True)
+    except InputError:
+        raise
+    except (arrow.ArrowException, OSError, ValueError, MemoryError) as problem:
+        first = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
+        raise InputError(f"cannot read {path}: it is no whole Parquet file (cut, or another format): {first}") from None
+    return table
+
+
+def _refuse_rows(path: Path, footer: Any, names: Sequence[str], cell: int) -> None:
+    """Equal values take no room in a file, and all of it in memory: so rows count, and not only bytes."""
+    size, rows = path.stat().st_size, footer.num_rows
+    if len(names) > _MOST_COLUMNS:
+        raise InputError(f"cannot read {path}: it has {len(names):,} columns; a table has at most {_MOST_COLUMNS:,}")
+    values, unpacked = rows * len(names), 0
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            if "DELTA_BYTE_ARRAY" in column.encodings:  # a text by what it shares with that before
+                raise InputError(f"cannot read {path}: it is encoded as DELTA_BYTE_ARRAY; write it as PLAIN")
+            if column.path_in_schema.partition(".")[0] in names:
+                unpacked += max(0, column.total_uncompressed_size)
+                values += max(0, column.num_values - group.num_rows)
+    if max(unpacked, _CELL * values) > limit_of(size) or cell * values > _memory_of(size):
+        raise InputError(
+            f"cannot read {path}: its {size:,} bytes unpack to {rows:,} rows of {len(names)} columns, about "
+            f"{max(unpacked, cell * values) / 1e6:,.0f} MB of memory; a packed file may unpack to {RATIO} times its "
+            f"size, or {FLOOR // 1_000_000} MB, and take {_MEMORY_RATIO} times its size of memory, or "
+            f"{_MEMORY_FLOOR // 1_000_000} MB. Write fewer rows a file, or, if you trust it, without compression"
+        )
+
+
+def python_rows(table: Any) -> list[dict[str, Any]]:
+    """The rows of a pyarrow table as Python objects, equal text once; ValueError for a value that Python has not."""
+    columns = []
+    for name in table.column_names:
+        column: list[Any] = []
+        for chunk in table.column(name).chunks:
+            words = getattr(chunk, "dictionary", None)
+            known = None if words is None else words.to_pylist()
+            found = (chunk if known is None else chunk.indices).to_pylist()
+            column += found if known is None else [None if place is None else known[place] for place in found]
+        columns.append(column)
+    return [dict(zip(table.column_names, cells, strict=True)) for cells in zip(*columns, strict=True)]
