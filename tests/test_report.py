@@ -394,7 +394,8 @@ def test_scenarios_and_results_on_one_page_and_the_numbers_as_json(
 
 def test_variants_are_named_by_what_varies(tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    assert main(["report", "tiny_3d", "--vary", "pipeline.schedule=gpipe,1f1b", "steps=1", "-o", str(out)]) == 0
+    command = ["report", "tiny_3d", "--vary", "pipeline.schedule=gpipe,1f1b", "steps=1", "--side-by-side"]
+    assert main([*command, "-o", str(out)]) == 0
     assert [run["name"] for run in data_of(out.read_text())["runs"]] == ["schedule gpipe", "schedule 1f1b"]
     assert "<h1>tiny model, tp 2, pp 2, dp 2</h1>" in out.read_text()
 
@@ -406,6 +407,10 @@ BAD = {
     "no scenario": (["nothing", "-o", "x.html"], "no such file"),
     "overrides of a result": (["run.json", "--set", "steps=2", "-o", "x.html"], "--set and --vary cannot change"),
     "ranks of a result": (["run.json", "--ranks", "0", "-o", "x.html"], "--ranks cannot change run.json"),
+    "varied twice": (["tiny_3d", "--vary", "steps=1", "--vary", "steps=2", "-o", "x.html"], "steps is given twice"),
+    "nothing varies": (["tiny_3d", "--side-by-side", "-o", "x.html"], "for the variants of --vary"),
+    "too many variants": (["tiny_3d", "--vary", "steps=1" + ",2" * 200, "-o", "x.html"], "at most 200"),
+    "none can be": (["tiny_3d", "--vary", "parallel.pp=77,78", "-o", "x.html"], "none of 2 variants can be"),
     "no such rank": (["tiny_3d", "--ranks", "0,8", "-o", "x.html"], "there is no rank 8"),
     "timeline of a scenario": (["tiny_3d", "--timeline", "run.csv", "-o", "x.html"], "1 times for 0 saved results"),
     "no timeline": (["run.json", "--timeline", "no.csv", "-o", "x.html"], "there is no such file"),

@@ -1,4 +1,4 @@
-"""simcluster report: one HTML page about a run, or several side by side, complete in itself."""
+"""simcluster report: one HTML page about a run, several side by side, or variants to switch among."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,11 @@ from simcluster.documents.overrides import expand_vary
 from simcluster.documents.packed import read_parquet
 from simcluster.results.file import is_saved, read_saved
 from simcluster.results.timeline import COLUMNS
+from simcluster.scenario.scenario import Base, Scenario
 from simcluster.show.report import Entry, entry_of_result, entry_of_saved, page
+from simcluster.show.report.moving import moving_page
 from simcluster.show.report.saved import TEXTS
+from simcluster.show.report_variants import check_vary, play_variants
 from simcluster.studies.variations import distinct, play_all, possible_variations
 
 if TYPE_CHECKING:
@@ -37,6 +41,11 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"--kernels {args.kernels} is for a trace; name it with --against")
     overrides, vary = common.overrides_of(args), [expand_vary(text) for text in args.vary]
     saved = [name for name in args.runs if is_saved(name)]
+    if args.side_by_side and not vary:
+        raise InputError("--side-by-side is for the variants of --vary; several runs are side by side anyway")
+    if vary and not saved and len(args.runs) == 1 and not args.side_by_side and args.against is None:
+        _moving(args, overrides, vary)
+        return
     if saved and (overrides or vary or args.ranks):
         what = "--ranks" if args.ranks else "--set and --vary"
         raise InputError(f"{what} cannot change {saved[0]}, which was played already; name its scenario instead")
@@ -63,6 +72,42 @@ def run(args: argparse.Namespace) -> None:
         lambda: f"{args.output}: {args.output.stat().st_size / 1e6:.1f} MB, {runs}",
         lambda: [{"name": entry.name, **entry.numbers} for entry in entries],
     )
+
+
+def _moving(
+    args: argparse.Namespace, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]]
+) -> None:
+    """Every variant played beforehand, on a page with a control for each key."""
+    from simcluster.cli.sweep import Bar
+
+    (name,) = args.runs
+    check_vary([path for path, _ in vary])
+    if args.timeline:
+        raise InputError("--timeline is a saved result's; those of variants are played")
+    common.say_what_is_replaced(name, overrides)
+    varied = play_variants(
+        Base(name), dict(vary), fixed=overrides, ranks=partial(_ranks_of, args.ranks), origin=name, progress=Bar()
+    )
+    names = varied.names()
+    for each, state in zip(names, varied.states, strict=True):
+        if isinstance(state, str):
+            print(f"note: {each} is refused: {state}", file=sys.stderr)
+    progress(f"writing {args.output}")
+    common.write_text(args.output, moving_page(varied, title=args.title))
+    progress()
+    played = dict(varied.played())
+    common.answer(
+        args,
+        lambda: (
+            f"{args.output}: {args.output.stat().st_size / 1e6:.1f} MB, {len(played):,} of {len(names):,} variants; "
+            f"its controls choose one of {' x '.join(f'{len(key.values)} {key.path}' for key in varied.keys)}"
+        ),
+        lambda: [{"name": names[at], **state.entry.numbers} for at, state in played.items()],
+    )
+
+
+def _ranks_of(text: str | None, scenario: Scenario) -> Sequence[int] | None:
+    return common.ranks_of(text, scenario.gpus)
 
 
 def _against(args: argparse.Namespace, entries: Sequence[Entry]) -> TraceDifference:

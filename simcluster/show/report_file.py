@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.scenario.given import base_of
+from simcluster.scenario.scenario import Scenario
 from simcluster.show.report import entry_of_result, page
+from simcluster.show.report.moving import moving_page
+from simcluster.show.report_variants import check_vary, play_variants
 from simcluster.studies.variations import Variants, named_results
+
+Ranks = Mapping[str, Sequence[int]] | Sequence[int] | None
 
 
 def report(
     *runs: Variants,
     to: str | Path = "report.html",
     title: str = "",
-    ranks: Mapping[str, Sequence[int]] | Sequence[int] | None = None,
+    ranks: Ranks = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    processes: int | None = None,
 ) -> Path:
     """Write one self-contained page about runs, the first of which the others are compared with; where it lies.
 
     Runs are as in ``compare``: results and scenarios, one or several, or labels with one each.  ``ranks`` are those
-    whose timeline is shown (left out: the simulated ones), of all runs or by label.  InputError for no run, more than
-    12, a rank that a job does not have, and a path that cannot be written.
+    whose timeline is shown (left out: the simulated ones), of all runs or by label.  With ``vary``, as in
+    ``{"parallel.tp": [1, 2, 4]}``, the only run is a scenario, every combination is played beforehand on so many
+    ``processes`` (left out: every core), and the page has a control for each key.  InputError for no run, more than 12
+    (200 combinations), a rank that a job does not have, and a path that cannot be written.
     """
     path = Path(to)
     if path.suffix not in (".html", ".htm") or not path.parent.is_dir():
         raise InputError(f"report: cannot write {path}: name a page in a folder that is there, as in report.html")
-    results, names = named_results(runs, None, "report")
-    entries = [
-        entry_of_result(result, name=name, ranks=ranks.get(name) if isinstance(ranks, Mapping) else ranks)
-        for name, result in zip(names, results, strict=True)
-    ]
-    text = page(entries, title=title)
+    text = _moving(runs, title, ranks, vary, processes) if vary else _of_runs(runs, title, ranks)
     beside = path.with_name(f".{path.name}.writing")
     try:
         beside.write_text(text, encoding="utf-8")
@@ -38,3 +45,29 @@ def report(
     except OSError as problem:
         raise InputError(f"report: cannot write {path}: {problem.strerror}") from None
     return path
+
+
+def _of_runs(runs: Sequence[Variants], title: str, ranks: Ranks) -> str:
+    results, names = named_results(runs, None, "report")
+    entries = [
+        entry_of_result(result, name=name, ranks=ranks.get(name) if isinstance(ranks, Mapping) else ranks)
+        for name, result in zip(names, results, strict=True)
+    ]
+    return page(entries, title=title)
+
+
+def _moving(
+    runs: Sequence[Any], title: str, ranks: Ranks, vary: Mapping[str, Sequence[Any]], processes: int | None
+) -> str:
+    if len(runs) != 1:
+        raise InputError(f"report: vary changes one scenario, and {len(runs)} are given")
+    if isinstance(ranks, Mapping):
+        raise InputError("report: with vary, ranks are those of every variant: a list of numbers")
+    check_vary(list(vary))
+    shown = partial(_named, None if ranks is None else tuple(ranks))
+    varied = play_variants(base_of(runs[0], "report"), dict(vary), ranks=shown, processes=processes)
+    return moving_page(varied, title=title)
+
+
+def _named(ranks: tuple[int, ...] | None, scenario: Scenario) -> tuple[int, ...] | None:
+    return ranks

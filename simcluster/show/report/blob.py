@@ -36,9 +36,14 @@ class Blob:
         """A column of floats with 24 bits each."""
         return self._add(values.astype("<f4"), "f4")
 
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """The columns one after the other."""
+        return tuple(self._parts)
+
     def text(self) -> str:
         """Base64 of the deflated columns."""
-        return base64.b64encode(zlib.compress(b"".join(self._parts), 6)).decode("ascii")
+        return deflated(b"".join(self._parts), 6)
 
     def _add(self, values: npt.NDArray[np.generic], name: str) -> Place:
         """Byte planes, first the lowest bytes of all numbers: the high ones hardly change, and deflate well."""
@@ -48,3 +53,8 @@ class Blob:
         self._parts.append(raw)
         self._size += len(raw)
         return place
+
+
+def deflated(content: bytes, level: int) -> str:
+    """As the script inflates it: deflated, in base64."""
+    return base64.b64encode(zlib.compress(content, level)).decode("ascii")

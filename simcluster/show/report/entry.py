@@ -55,7 +55,8 @@ class Entry:
     ``numbers`` is its result JSON, ``account`` where its time went, ``spans`` its timeline and ``weights`` how many
     ranks each one of it stands for; ``ranks`` are those to be shown, () for those of ``spans``.  ``result`` is None for
     a saved one, and ``lacks`` says in words what its file does not hold.  ``origin`` is what was named on the
-    command line.
+    command line.  With ``replays`` the step is played again to say what would help and what stragglers cost; without,
+    stragglers only where the scenario has faults.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Entry:
     weights: Mapping[int, int] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
     lacks: tuple[str, ...] = ()
+    replays: bool = True
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -140,6 +142,8 @@ class Entry:
         if self.result is None:
             return "A saved result does not hold what each cause costs; give the scenario instead."
         scenario = self.result.scenario
+        if not (self.replays or scenario.faults):
+            return "No fault here; the command simcluster stragglers prices uneven stages and the LM head."
         workers = scenario.dp * scenario.parallel.pp
         if workers == 1:
             return "One worker: dp and pp are 1, so none is slower than another."

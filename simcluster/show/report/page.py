@@ -59,15 +59,16 @@ def page(entries: Sequence[Entry], *, title: str = "", against: TraceDifference 
     if against is not None and not entries[0].ranks:  # those that were recorded, whoever was simulated for them
         ranks = tuple(sorted(against.computed))
         entries = [replace(entries[0], ranks=ranks, weights=dict.fromkeys(ranks, 1)), *entries[1:]]
-    script, sheet = _script(), style_sheet()
-    data, columns, notes = _data(entries, against)
+    script, sheet = script_of(), style_sheet()
+    blob = Blob()
+    data, notes = data_of(entries, blob, against)
     return "<!doctype html>\n" + filled(
         "page.html",
         policy=f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(sheet)}'; img-src data:",
-        heading=title or _heading(entries), style=Markup(sheet), told=_told(entries),
+        heading=title or _heading(entries), style=Markup(sheet), told=told_of(entries),
         contents=(element("a", name, href=f"#{place}") for place, name in _contents(entries, against)),
         sections=_sections(entries, notes, against), version=str(entries[0].numbers.get("version", "")),
-        data=json_block("data", data), columns=Markup(columns), script=Markup(script),
+        data=json_block("data", data), columns=Markup(blob.text()), script=Markup(script),
     ) + "\n"  # fmt: skip
 
 
@@ -83,7 +84,7 @@ def _heading(entries: Sequence[Entry]) -> str:
 # --- sections ---------------------------------------------------------------------------------------------------------
 
 
-def _told(entries: Sequence[Entry]) -> list[Markup]:
+def told_of(entries: Sequence[Entry]) -> list[Markup]:
     """What was run, under the heading."""
     if len(entries) == 1:
         return [element("p", line) for line in summary.what_was_run(entries[0])]
@@ -92,21 +93,36 @@ def _told(entries: Sequence[Entry]) -> list[Markup]:
 
 
 def _contents(entries: Sequence[Entry], against: TraceDifference | None) -> list[tuple[str, str]]:
-    found = [("answer", "Answer"), ("where", "Where the time went"), ("differences", "Differences"),
-             ("trace", "Your trace"), ("timeline", "Timeline"), ("memory", "Memory"), ("links", "Links"),
-             ("stragglers", "Stragglers"), ("schedule", "Schedule"), ("accuracy", "Accuracy"),
-             ("scenario", "Scenario")]  # fmt: skip
     without = {"differences": len(entries) == 1, "trace": against is None}
-    return [pair for pair in found if not without.get(pair[0])]
+    return [pair for pair in CONTENTS if not without.get(pair[0])]
+
+
+CONTENTS = (("answer", "Answer"), ("where", "Where the time went"), ("differences", "Differences"),
+            ("trace", "Your trace"), ("timeline", "Timeline"), ("memory", "Memory"), ("links", "Links"),
+            ("stragglers", "Stragglers"), ("schedule", "Schedule"), ("accuracy", "Accuracy"),
+            ("scenario", "Scenario"))  # fmt: skip
+"""The sections of a page, in their order, and what they are called."""
 
 
 def _sections(entries: Sequence[Entry], notes: Sequence[str], against: TraceDifference | None) -> Markup:
-    several = len(entries) > 1
+    made = parts_of(entries, notes, against)
+    parts = []
+    for place, name in _contents(entries, against):
+        if place == "memory" and len(entries) > 1:
+            parts.append(_picker(entries))
+        parts.append(element("section", element("h2", name), made[place], id=place))
+    return joined(parts)
+
+
+def parts_of(
+    entries: Sequence[Entry], notes: Sequence[str], against: TraceDifference | None = None
+) -> dict[str, Markup]:
+    """What stands in each section; ``notes`` are remarks below the timeline."""
     numbered = list(enumerate(entries))
-    made = {
+    return {
         "answer": summary.answer(entries),
         "where": summary.where(entries),
-        "differences": summary.differences(entries) if several else Markup(),
+        "differences": summary.differences(entries) if len(entries) > 1 else Markup(),
         "trace": own_trace(against) if against else Markup(),
         "timeline": _timeline(entries, notes),
         "memory": _of_runs([details.memory(entry, at) for at, entry in numbered], entries),
@@ -116,12 +132,6 @@ def _sections(entries: Sequence[Entry], notes: Sequence[str], against: TraceDiff
         "accuracy": trust.accuracy(entries),
         "scenario": _of_runs([details.scenario(entry, at) for at, entry in numbered], entries),
     }
-    parts = []
-    for place, name in _contents(entries, against):
-        if place == "memory" and several:
-            parts.append(_picker(entries))
-        parts.append(element("section", element("h2", name), made[place], id=place))
-    return joined(parts)
 
 
 def _of_runs(parts: Sequence[Markup], entries: Sequence[Entry]) -> Markup:
@@ -167,14 +177,17 @@ def timeline_frame(runs: int = 1) -> Markup:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def _data(entries: Sequence[Entry], against: TraceDifference | None) -> tuple[dict[str, Any], str, list[str]]:
-    """What the script reads: JSON, columns of numbers, and remarks on what was left out of the timelines."""
-    blob, runs, notes = Blob(), [], []
+def data_of(
+    entries: Sequence[Entry], blob: Blob, against: TraceDifference | None = None, *, most_spans: int = _MOST_SPANS
+) -> tuple[dict[str, Any], list[str]]:
+    """What the script reads as JSON, its columns of numbers in the ``blob``; and remarks on what was left out of the
+    timelines, which have ``most_spans`` together."""
+    runs, notes = [], []
     paints: dict[tuple[str, str, int], int] = {}
     for entry in entries:
         timeline = grid = None
         if entry.spans is not None:
-            timeline, left_out = _timeline_of(entry, _MOST_SPANS // len(entries), blob)
+            timeline, left_out = _timeline_of(entry, most_spans // len(entries), blob)
             timeline = with_paints(timeline, paints, blob)
             notes += _notes(entry, left_out, several=len(entries) > 1)
         if entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
@@ -198,7 +211,7 @@ def _data(entries: Sequence[Entry], against: TraceDifference | None) -> tuple[di
         runs.append({"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None})
         notes += [f"{len(missing)} more recorded ranks are left out to keep the page small."] if missing else []
     painted = {**colours.paints(list(paints)), "memory": colours.memory_paints()}
-    return {"runs": runs, "paints": painted}, blob.text(), notes
+    return {"runs": runs, "paints": painted}, notes
 
 
 def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], int]:
@@ -272,8 +285,9 @@ def with_paints(
 # --- assets -----------------------------------------------------------------------------------------------------------
 
 
-def _script() -> str:
-    parts = "\n".join(asset(name) for name in SCRIPTS)
+def script_of(*more: str) -> str:
+    """The page's script, and ``more`` assets behind it."""
+    parts = "\n".join(asset(name) for name in (*SCRIPTS, *more))
     return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
 
 

@@ -83,7 +83,7 @@ def _of_one(entry: Entry) -> Iterator[str]:
     yield f"A step takes {_seconds(entry)}, {words.percent(work / whole)} of it the model's own compute{most}."
     if entry.result is not None:
         yield from _faults(entry.result)
-        yield from _help(entry.result)
+        yield from _help(entry.result) if entry.replays else ()
     yield f"It {'fits' if entry.numbers.get('fits') else 'does not fit'}: {_room(entry)}."
     if entry.result is not None and entry.result.remedies and entry.result.remedies.found:
         yield f"It would fit with {_options(entry.result.remedies.found[0].overrides())}."

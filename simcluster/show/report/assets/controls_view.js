@@ -1,5 +1,6 @@
 // Which rows a Gantt has and what is drawn over them; the view as a link; fingers, and keys wherever the reader is.
 const PARTS_OF_LINK = ["t", "ranks", "rows", "runs", "show", "find"];
+const ofPage = {address: () => ""}; // what stands in the address before the view, of a page of several states
 
 Object.assign(Controls.prototype, {
   // --- what is shown ------------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ Object.assign(Controls.prototype, {
 
   write() {
     clearTimeout(this.writing);
-    const text = this.address();
+    const text = [ofPage.address(), this.address()].filter(Boolean).join("&");
     const now = location.hash.slice(1);
     const mine = PARTS_OF_LINK.some((name) => new URLSearchParams(now).has(name));
     if (text ? text === now : !mine) return;
@@ -123,10 +124,15 @@ Object.assign(Controls.prototype, {
     setTimeout(() => { button.textContent = "Link"; }, 2000);
   },
 
-  // Follows the address from now on.
-  follow() {
+  // From now on a view that is not as it is now is written into the address.
+  settle() {
     const value = (name) => (this.part(name) ? this.part(name).value : "");
     this.usual = {rows: value("rows"), order: value("order")};
+  },
+
+  // Follows the address from now on.
+  follow() {
+    this.settle();
     const arrive = () => { if (this.visit(location.hash)) this.root.scrollIntoView({block: "start"}); };
     arrive();
     addEventListener("hashchange", arrive);

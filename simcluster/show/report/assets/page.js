@@ -32,10 +32,11 @@ function colourist(runs, paints) {
     const ground = rgb(own("--ground"));
     const waiting = rgb(own("--k-bubble"));
     const spans = runs.map((run) => {
-      const colours = run.paint.map((place) => rgb(paints[theme][place]));
+      const palette = run.paints || paints; // one that comes from elsewhere has its own
+      const colours = run.paint.map((place) => rgb(palette[theme][place]));
       const pale = colours.map((colour) => mixed(colour, ground, MUTED));
       return {ground, rgb: colours, pale, text: colours.map((colour) => colour.name), paleText: pale.map((colour) => colour.name),
-        on: run.paint.map((place) => paints[`${theme}_text`][place])};
+        on: run.paint.map((place) => palette[`${theme}_text`][place])};
     });
     kept[theme] = {
       ground: own("--ground"), text: own("--text"), quiet: own("--quiet"), rule: own("--rule"), spans, waiting,
@@ -163,18 +164,13 @@ function copying() {
   });
 }
 
-async function main() {
-  const controls = [];
-  const data = JSON.parse($("#data").textContent);
-  const charts = [];
-  const redraw = (whole) => {
-    charts.forEach((chart) => { if (whole && chart.resize) chart.resize(); else chart.draw(); });
-  };
-  copying();
-  const bytes = await inflated($("#columns").textContent);
-  const shown = data.runs.filter((run) => run.timeline).map((run) => ({...run, timeline: new Timeline(run.timeline, bytes)})).map((run) => ({...run, paint: run.timeline.what.paint}));
+// The charts of runs, into `charts` and `controls`: the timeline that they share with those that it begins with, and of
+// each its memory, links and schedule.  The timeline, or null where there is none.
+function present(data, bytes, charts, controls, before = []) {
+  const own = data.runs.filter((run) => run.timeline).map((run) => ({...run, timeline: new Timeline(run.timeline, bytes)}));
+  const shown = [...before, ...own].map((run) => ({...run, paint: run.timeline.what.paint}));
   let timeline = null;
-  if (shown.length) {
+  if (own.length) {
     timeline = ganttIn($("#gantt"), shown, data.paints, SECONDS);
     const draw = () => legend($("#gantt [data-part=legend]"), shown, timeline.gantt.look);
     charts.push(timeline.gantt, {draw});
@@ -207,6 +203,21 @@ async function main() {
     }
   });
   if (timeline && timeline.controls.onview) timeline.controls.onview(timeline.gantt.view);
+  return timeline;
+}
+
+function redrawn(charts) {
+  return (whole) => charts.forEach((chart) => { if (whole && chart.resize) chart.resize(); else chart.draw(); });
+}
+
+async function main() {
+  const controls = [];
+  const data = JSON.parse($("#data").textContent);
+  const charts = [];
+  const redraw = redrawn(charts);
+  copying();
+  const bytes = await inflated($("#columns").textContent);
+  const timeline = present(data, bytes, charts, controls);
   theming(redraw);
   picking(redraw);
   redraw();
@@ -216,9 +227,11 @@ async function main() {
   window.simcluster = {timeline, charts}; // for whoever looks into the page
 }
 
-main().catch((problem) => {
+function troubled(problem) {
   const note = $("#trouble");
   note.hidden = false;
   note.textContent = `The interactive parts cannot be shown (${problem.message}); all tables are complete without them.`;
   throw problem;
-});
+}
+
+if ($("#data")) main().catch(troubled); // what shows runs by and by has no such block

@@ -1,0 +1,193 @@
+"""The page that moves: variants that were played beforehand, their numbers, what they share, and their controls."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chromium
+import pytest
+from conftest import tiny_scenario
+
+import simcluster
+from simcluster.base.units import format_seconds
+from simcluster.scenario.scenario import Base
+from simcluster.show.report.moving import Varied, VariedKey, address, moving_page, names_of, value_label
+from simcluster.show.report_variants import play_variants
+from simcluster.simulate import simulate
+
+VARY = {"pipeline.schedule": ["gpipe", "1f1b"], "training.micro_batch": [1, 2, 3]}
+BASE = tiny_scenario(
+    name="tiny",  # type: ignore[arg-type]
+    cluster={"topology": "flat", "gpus": 4},
+    parallel={"pp": 2, "dp": 2},
+    training={"global_batch": 8},
+    pipeline={"schedule": "1f1b"},
+)
+
+
+@pytest.fixture(scope="module")
+def varied() -> Varied:
+    return play_variants(Base.of(BASE), VARY, processes=1)
+
+
+@pytest.fixture(scope="module")
+def page(varied: Varied) -> str:
+    return moving_page(varied)
+
+
+def read(page: str) -> tuple[dict[str, Any], list[bytes]]:
+    """What the script reads: the states, and the pieces that they are made of."""
+    block = re.search(r'<script type="application/json" id="states">(.*?)</script>', page, re.DOTALL)
+    columns = re.search(r'<script type="text/plain" id="columns">(.*?)</script>', page, re.DOTALL)
+    assert block
+    assert columns
+    states, content, pieces = json.loads(block[1]), zlib.decompress(base64.b64decode(columns[1])), []
+    for size in states["pieces"]:
+        pieces.append(content[:size])
+        content = content[size:]
+    assert not content
+    return states, pieces
+
+
+def test_every_state_has_the_numbers_of_its_own_simulation(varied: Varied, page: str) -> None:
+    states, pieces = read(page)
+    assert [state["name"] for state in states["states"]] == varied.names()
+    for at in (0, 4):
+        schedule, micro_batch = ("gpipe", "1f1b")[at // 3], at % 3 + 1
+        result = simulate(BASE.with_({"pipeline.schedule": schedule, "training.micro_batch": micro_batch}))
+        state = states["states"][at]
+        assert state["name"] == f"schedule {schedule}, micro_batch {micro_batch}"
+        assert format_seconds(result.step_time) in pieces[state["texts"]["answer"]].decode()
+        assert state["told"].startswith(f"{format_seconds(result.step_time)} a step")
+        assert json.loads(pieces[state["data"]])["runs"][0]["timeline"]["count"] == len(result.spans)
+        assert varied.state(at).entry.account == result.account
+
+
+def test_what_cannot_be_is_named_with_its_reason_and_the_base_is_the_scenario_as_it_stands(
+    varied: Varied, page: str
+) -> None:
+    states, _ = read(page)
+    refused = [at for at, state in enumerate(states["states"]) if "refused" in state]
+    assert refused == [2, 5]
+    assert all("not a multiple of dp 2 x micro_batch 3" in states["states"][at]["refused"] for at in refused)
+    assert varied.names()[states["base"]] == "schedule 1f1b, micro_batch 1"
+    assert "2 cannot be" in page
+
+
+def test_parts_that_are_equal_are_kept_once(page: str) -> None:
+    states, pieces = read(page)
+    played = [state for state in states["states"] if "texts" in state]
+    assert len(set(pieces)) == len(pieces)
+    named = [number for state in played for number in (*state["texts"].values(), state["data"], *state["columns"])]
+    assert len(named) > 1.2 * len(set(named))
+    assert set(named) == set(range(len(pieces)))
+
+
+def test_the_page_is_the_same_whoever_plays_it_and_from_python(page: str, tmp_path: Path) -> None:
+    assert moving_page(play_variants(Base.of(BASE), VARY, processes=2)) == page
+    found = simcluster.report(BASE, vary=VARY, processes=1, to=tmp_path / "moves.html")
+    assert found.read_text() == page
+    with pytest.raises(simcluster.InputError, match="vary changes one scenario, and 2 are given"):
+        simcluster.report(BASE, BASE, vary=VARY, to=tmp_path / "two.html")
+
+
+def test_keys_have_short_names_and_numbers_in_order_slide() -> None:
+    assert names_of([("a.b", ["1", "2"]), ("c.d", ["x"])]) == ["b 1, d x", "b 2, d x"]
+    assert names_of([("a.b", ["1"]), ("c.b", ["2"])]) == ["a.b 1, c.b 2"]
+    assert VariedKey("a", (1, 2, 4)).slides
+    assert not any(VariedKey("a", values).slides for values in [(1, 2), (1, 4, 2), (True, False, 1), ("x", "y", "z")])
+    assert VariedKey("a", ("x" * 99, "x" * 98)).labels[0] != VariedKey("a", ("x" * 99, "x" * 98)).labels[1]
+    assert [value_label(value) for value in (True, None, ["tp", "cp"])] == ["true", "not set", "[tp, cp]"]
+
+
+def test_a_hostile_value_is_text() -> None:
+    evil = '</script><script>alert(1)</script>"&='
+    varied = play_variants(Base.of(BASE), {"name": ["mild", evil]}, processes=1)
+    page = moving_page(varied)
+    assert "<script>alert" not in page
+    assert address(varied.keys, 1) == "name=%3C%2Fscript%3E%3Cscript%3Ealert%281%29%3C%2Fscript%3E%22%26%3D"
+
+
+# --- in a browser -----------------------------------------------------------------------------------------------------
+
+needs_chromium = pytest.mark.skipif(chromium.found() is None, reason="no Chromium: apt-get install -y chromium")
+DURATION = "simcluster.timeline.gantt.runs.at(-1).timeline.duration"
+NOW = "document.querySelector('#now').textContent"
+
+
+@pytest.fixture(scope="module")
+def tab(browser: chromium.Browser, page: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
+    path = tmp_path_factory.mktemp("moving") / "moves.html"
+    path.write_text(page)
+    found = chromium.Page(browser)
+    found.size(1240, 900)
+    found.open(path)
+    yield found
+    assert found.problems == []
+    assert found.requests == [path.as_uri()]
+
+
+def choose(tab: chromium.Page, key: int, place: int) -> None:
+    """As a person does: the button's click, the slider's move."""
+    control = f"document.querySelectorAll('[data-key=\"{key}\"] input')"
+    tab.run(
+        f"(() => {{ const all = {control}; if (all.length > 1) all[{place}].click(); else "
+        f"{{ all[0].value = {place}; all[0].dispatchEvent(new Event('input', {{bubbles: true}})); }} }})()"
+    )
+    tab.frame()
+
+
+@needs_chromium
+def test_controls_switch_the_whole_page_and_the_address_says_which(tab: chromium.Page, varied: Varied) -> None:
+    for at in (0, 4, 1):
+        choose(tab, 0, at // 3)
+        choose(tab, 1, at % 3)
+        tab.wait(f"simcluster.moving.at === {at}")
+        account = varied.state(at).entry.account
+        assert tab.run(DURATION) == pytest.approx(account.step_time, rel=1e-6)
+        assert format_seconds(account.step_time) in tab.run(NOW)
+        sections = "[...document.querySelectorAll('[data-state]')].map((part) => part.textContent).join()"
+        assert format_seconds(account.step_time) in tab.run(sections)
+        assert address(varied.keys, at) in tab.run("location.hash")
+        assert tab.run("document.querySelectorAll('.variants [aria-current]').length") == 1
+
+
+@needs_chromium
+def test_a_variant_that_cannot_be_offers_the_nearest_that_can(tab: chromium.Page) -> None:
+    choose(tab, 0, 1)
+    choose(tab, 1, 2)
+    said = tab.run("document.querySelector('#refused').textContent")
+    assert "not a multiple of dp 2 x micro_batch 3" in said
+    tab.run("document.querySelector('#refused button').click()")
+    assert tab.run(NOW).startswith("schedule 1f1b, micro_batch 2: ")
+    assert tab.run("document.querySelector('#refused').hidden")
+
+
+@needs_chromium
+def test_a_link_opens_its_state_and_a_view_stays_from_state_to_state(tab: chromium.Page, varied: Varied) -> None:
+    tab.run(f"location.hash = '#{address(varied.keys, 0)}&rows=stage&beside=1'")
+    tab.wait("simcluster.moving.at === 0")
+    assert tab.run("simcluster.timeline.gantt.runs.length") == 2
+    assert tab.run("simcluster.timeline.gantt.runs[0].name") == varied.names()[varied.base]
+    tab.run("simcluster.timeline.gantt.show(0.001, 0.002)")
+    view = tab.run("simcluster.timeline.gantt.view")
+    choose(tab, 1, 1)
+    tab.wait("simcluster.moving.at === 1")
+    assert tab.run("simcluster.timeline.gantt.view") == pytest.approx(view, rel=1e-3)
+
+
+@needs_chromium
+def test_the_keyboard_and_a_reader_find_every_control(tab: chromium.Page) -> None:
+    unnamed = "[...document.querySelectorAll('#controls input')].filter((each) => !each.labels.length).length"
+    assert tab.run(unnamed) == 0
+    choose(tab, 1, 0)
+    tab.run("document.querySelector('[data-key=\"1\"] input').focus()")
+    tab.press("ArrowRight")
+    tab.wait("simcluster.moving.digits(simcluster.moving.at)[1] === 1")
+    assert tab.run("document.activeElement.getAttribute('aria-valuetext')") == "2"
