@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,20 @@ def test_one_slow_stage_is_named(tiny: Tiny) -> None:
     assert max(own) == own[2] > 0
     assert "The own work of stage 2 changes most" in found.in_words()
     assert [setting.path for setting in found.settings] == ["faults"]
+
+
+def test_in_a_notebook_each_cause_begins_where_the_one_before_ends(tiny: Tiny) -> None:
+    found = diff(simulate(tiny()), simulate(tiny(training={"recompute": "full", "micro_batch": 2})))
+    table = found._repr_html_().rpartition("<table>")[2]
+    bars = [(float(x), float(width)) for x, width in re.findall(r'<rect x="([\d.]+)" y="0" width="([\d.]+)"', table)]
+    *causes, (start, whole) = bars
+    signs = [1 if fill == "more" else -1 for fill in re.findall(r'class="(more|less)"', table)]
+    assert len(causes) == len(signs) > 2
+    level = start if found.seconds > 0 else start + whole
+    for (x, width), sign in zip(causes, signs, strict=True):
+        assert (x if sign > 0 else x + width) == pytest.approx(level, abs=1.5)  # of 1000; the slimmest bar has 1
+        level = x + width if sign > 0 else x
+    assert level == pytest.approx(start + whole if found.seconds > 0 else start, abs=1.5)
 
 
 def test_settings_are_told_leaf_by_leaf() -> None:

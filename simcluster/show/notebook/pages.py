@@ -6,6 +6,7 @@ To add one: a function here, of pieces that ``drawn`` has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,10 +163,12 @@ def _difference(found: Difference) -> str:
     parts = bars(("a step of", "seconds"), steps, caption="The two steps")
     causes = {name: seconds for name, seconds in found.causes.items() if seconds}
     if causes:
+        changes = told(causes)
+        levels = accumulate((seconds for _, seconds in changes), initial=0.0)  # each begins where the one before ends
         rows = [
-            BarRow(_cause_name(name), (signed_seconds(seconds), signed_percent(seconds / base)), 0.0, seconds,
+            BarRow(_cause_name(name), (signed_seconds(seconds), signed_percent(seconds / base)), at, at + seconds,
                    "more" if seconds > 0 else "less")
-            for name, seconds in told(causes)
+            for at, (name, seconds) in zip(levels, changes, strict=False)
         ]  # fmt: skip
         rows.append(BarRow("sum", (signed_seconds(whole), signed_percent(whole / base)), 0.0, whole, "k-bubble"))
         parts = joined(parts, bars(("cause", "difference", "of the first"), rows, caption="The difference by cause"))
