@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from simcluster.scenario.schema import scenario_schema as scenario_schema
     from simcluster.schedules.comparison import play_schedules as play_schedules
     from simcluster.show import plots as plots
+    from simcluster.show.notebook.studio import studio as studio
     from simcluster.show.report_file import report as report
     from simcluster.simulate import simulate as simulate
     from simcluster.studies.kernels import kernels as kernels
@@ -102,6 +103,7 @@ _HOME = {
     "simulate_together": "simcluster.studies.multi_job",
     "state_ladder": "simcluster.budget.states",
     "stragglers": "simcluster.studies.whatif.straggling",
+    "studio": "simcluster.show.notebook.studio",
     "sweep": "simcluster.studies.sweep.sweep",
     "train": "simcluster.studies.long_run.train",
     "train_stages": "simcluster.studies.long_run.train_stages",
