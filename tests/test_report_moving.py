@@ -103,7 +103,14 @@ def test_keys_have_short_names_and_numbers_in_order_slide() -> None:
     assert VariedKey("a", (1, 2, 4)).slides
     assert not any(VariedKey("a", values).slides for values in [(1, 2), (1, 4, 2), (True, False, 1), ("x", "y", "z")])
     assert VariedKey("a", ("x" * 99, "x" * 98)).labels[0] != VariedKey("a", ("x" * 99, "x" * 98)).labels[1]
-    assert [value_label(value) for value in (True, None, ["tp", "cp"])] == ["true", "not set", "[tp, cp]"]
+    values = (True, None, [], ["tp", "cp"], [{"kind": "slow_gpu", "rank": 3}])
+    assert [value_label(value) for value in values] == [
+        "true",
+        "not set",
+        "none",
+        "[tp, cp]",
+        "[{kind: slow_gpu, rank: 3}]",
+    ]
 
 
 def test_a_hostile_value_is_text() -> None:

@@ -19,9 +19,10 @@ from simcluster.show.report.details import quiet
 from simcluster.show.report.html import Markup, element, filled, joined, json_block, table, void
 from simcluster.show.report.page import CONTENTS, hashed, script_of, style_sheet
 from simcluster.show.report.states import PageState
+from simcluster.show.report.yaml_text import flow_text
 
 _MOST_BUTTONS = 6  # values that stand side by side; more are a list
-_LONGEST_VALUE = 40
+_LONGEST_VALUE = 60
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,10 @@ class Varied:
 
 
 def value_label(value: Any) -> str:
-    """A value as a control has it; a list as YAML has it, [tp, cp]."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "not set"}[value]
-    text = f"[{', '.join(map(str, value))}]" if isinstance(value, list | tuple) else str(value)
+    """A value as a control has it; what has parts as YAML has it, [tp, cp]."""
+    if value is None or isinstance(value, bool) or value == []:
+        return {"True": "true", "False": "false", "None": "not set", "[]": "none"}[str(value)]
+    text = flow_text(value) if isinstance(value, list | tuple | Mapping) else str(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
@@ -275,9 +276,11 @@ def _data(varied: Varied, names: Sequence[str], texts: Mapping[int, Mapping[str,
     sections = {place: {at: pieces.number(text[place].encode()) for at, text in texts.items()}
                 for place in texts[varied.base]}  # fmt: skip
     data = {at: pieces.number(state.data.encode()) for at, state in played.items()}
+    lengths = {at: state.entry.account.step_time for at, state in played.items()}
     columns = {at: [pieces.number(column) for column in state.columns] for at, state in played.items()}
     states: list[dict[str, Any]] = [
-        {"name": names[at], "told": _told(varied, at), "data": data[at], "columns": columns[at],
+        {"name": names[at], "told": _told(varied, at), "part": lengths[at] / max(lengths.values()),
+         "data": data[at], "columns": columns[at],
          "texts": {place: numbers[at] for place, numbers in sections.items()}}
         if at in played else {"name": names[at], "refused": state}
         for at, state in enumerate(varied.states)

@@ -22,21 +22,22 @@ def _lines(value: Mapping[str, Any], indent: str) -> list[str]:
     found = []
     for key, item in value.items():
         name = f"{indent}{_scalar(str(key))}:"
-        flat = f"{name} {_flow(item)}"
+        flat = f"{name} {flow_text(item)}"
         if len(flat) <= _WIDE or not isinstance(item, Mapping | list) or not item:
             found.append(flat)
         elif isinstance(item, Mapping):
             found += [name, *_lines(item, indent + "  ")]
         else:
-            found += [name, *(f"{indent}  - {_flow(each)}" for each in item)]
+            found += [name, *(f"{indent}  - {flow_text(each)}" for each in item)]
     return found
 
 
-def _flow(value: Any) -> str:
+def flow_text(value: Any) -> str:
+    """A value on one line, as YAML has it: {kind: slow_gpu, rank: 3}."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_scalar(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_scalar(str(key))}: {flow_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_flow(item) for item in value) + "]"
+        return "[" + ", ".join(flow_text(item) for item in value) + "]"
     return _scalar(value)
 
 

@@ -109,6 +109,7 @@ class Moving {
   fill(state, at) {
     const view = this.timeline ? this.timeline.controls.address() : "";
     for (const part of document.querySelectorAll("[data-state]")) part.innerHTML = this.text(state.texts[part.dataset.state]);
+    document.querySelectorAll("#where .bar svg").forEach((bar) => { bar.style.width = `${100 * state.part}%`; }); // of the longest
     const name = document.createElement("span");
     name.className = "unseen"; // the controls show it to those who see
     name.textContent = `${state.name}: `;
