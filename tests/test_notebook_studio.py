@@ -92,12 +92,12 @@ def test_a_timeline_to_zoom_into_stands_in_a_frame_of_its_own(studio: NotebookSt
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.delitem(sys.modules, "simcluster.show.notebook.widget", raising=False)
-    with pytest.raises(InputError, match=re.escape("pip install 'simcluster[notebook]'")):
+    with pytest.raises(InputError, match=re.escape("pip install 'simcluster[notebooks]'")):
         simcluster.studio(scenario())
 
 
 def test_the_widget_answers_a_change_of_its_traits() -> None:
-    pytest.importorskip("anywidget", reason="pip install 'simcluster[notebook]'")
+    pytest.importorskip("anywidget", reason="pip install 'simcluster[notebooks]'")
     widget = simcluster.studio(scenario())
     before, answered = widget.html, widget.answered
     widget.settings = {"training.micro_batch": 2}

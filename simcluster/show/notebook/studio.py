@@ -24,5 +24,5 @@ def studio(scenario: ScenarioLike) -> StudioWidget:
     except ImportError as problem:
         if problem.name not in ("anywidget", "traitlets"):
             raise
-        raise InputError("studio: the widget needs anywidget; pip install 'simcluster[notebook]'") from None
+        raise InputError("studio: the widget needs anywidget; pip install 'simcluster[notebooks]'") from None
     return StudioWidget(given)
