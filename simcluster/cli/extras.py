@@ -50,6 +50,9 @@ def _needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
     address = getattr(args, "executor", None)
     if isinstance(address, str) and address.startswith("dask://"):
         yield ExtraNeed(f"--executor {address}", "distributed", "Dask", "dask", "give a number of processes")
+    if args.command == "studio":
+        for module, named in (("starlette", "Starlette"), ("uvicorn", "uvicorn"), ("websockets", "websockets")):
+            yield ExtraNeed("the studio", module, named, "studio", "write a page with simcluster report")
     if args.command == "chakra":
         yield ExtraNeed("an execution trace", "google.protobuf", "protobuf", "chakra")
 

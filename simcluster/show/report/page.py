@@ -31,6 +31,7 @@ SCRIPTS = (
     "data.js", "search.js", "gantt.js", "gantt_text.js", "gantt_marks.js", "controls.js", "controls_text.js",
     "controls_view.js", "charts.js", "page.js",
 )  # fmt: skip
+EVERY_PART = frozenset(("timeline", "schedule", "memory", "links"))
 _MOST_SPANS = 1_000_000
 _MOST_ENTRIES = 12
 _LONG_HEADING = 100
@@ -178,28 +179,33 @@ def timeline_frame(runs: int = 1) -> Markup:
 
 
 def data_of(
-    entries: Sequence[Entry], blob: Blob, against: TraceDifference | None = None, *, most_spans: int = _MOST_SPANS
+    entries: Sequence[Entry],
+    blob: Blob,
+    against: TraceDifference | None = None,
+    *,
+    most_spans: int = _MOST_SPANS,
+    parts: frozenset[str] = EVERY_PART,
 ) -> tuple[dict[str, Any], list[str]]:
-    """What the script reads as JSON, its columns of numbers in the ``blob``; and remarks on what was left out of the
-    timelines, which have ``most_spans`` together."""
+    """What the script reads as JSON, all of it or some ``parts``, its columns of numbers in the ``blob``; and remarks on
+    what was left out of the timelines, which have ``most_spans`` together."""
     runs, notes = [], []
     paints: dict[tuple[str, str, int], int] = {}
     for entry in entries:
         timeline = grid = None
-        if entry.spans is not None:
+        if entry.spans is not None and "timeline" in parts:
             timeline, left_out = _timeline_of(entry, most_spans // len(entries), blob)
             timeline = with_paints(timeline, paints, blob)
             notes += _notes(entry, left_out, several=len(entries) > 1)
-        if entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
+        if "schedule" in parts and entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
             grid = with_paints(packed(ideal_spans(entry.schedule), blob, weights={}), paints, blob)
-        full = None if entry.links is None else np.rint(255 * np.clip(entry.links[1], 0.0, 1.0)).astype(np.int64)
+        full = None if "links" not in parts or entry.links is None else np.rint(255 * np.clip(entry.links[1], 0.0, 1.0)).astype(np.int64)
         runs.append(
             {
                 "name": entry.name,
                 "steps": entry.scenario.steps if entry.scenario else 1,
                 "timeline": timeline,
                 "grid": grid,
-                "memory": [_curve(curve, entry, blob) for curve in entry.memory],
+                "memory": [_curve(curve, entry, blob) for curve in entry.memory] if "memory" in parts else [],
                 "capacity": entry.result.facts.memory if entry.result else 0.0,
                 "links": None if full is None else {"bins": full.shape[1], "matrix": blob.integers(full.ravel())},
             }
@@ -287,7 +293,11 @@ def with_paints(
 
 def script_of(*more: str) -> str:
     """The page's script, and ``more`` assets behind it."""
-    parts = "\n".join(asset(name) for name in (*SCRIPTS, *more))
+    return in_a_scope("\n".join(asset(name) for name in (*SCRIPTS, *more)))
+
+
+def in_a_scope(parts: str) -> str:
+    """A script whose names are its own."""
     return f'"use strict";\n(() => {{\n{parts}\n}})();\n'
 
 

@@ -44,7 +44,12 @@ def what_was_run(entry: Entry) -> list[str]:
 
 def answer(entries: Sequence[Entry]) -> Markup:
     """The verdict; the numbers that people ask for, large for one run, side by side for several; what to beware of."""
-    shown = _figures(entries[0]) if len(entries) == 1 else _side_by_side(entries)
+    shown = figures(entries[0]) if len(entries) == 1 else side_by_side(entries)
+    return joined(verdict(entries), shown, remarks(entries))
+
+
+def remarks(entries: Sequence[Entry]) -> Markup:
+    """What to beware of: warnings and notes of each run, and what a saved one lacks."""
     said = [
         element("li", element("strong", f"{kind}: "), f"{entry.name}: {text}" if len(entries) > 1 else text)
         for kind, texts_of in (("Warning", _warnings), ("Note", _notes))
@@ -56,10 +61,11 @@ def answer(entries: Sequence[Entry]) -> Markup:
         for entry in entries
         if entry.lacks
     ]
-    return joined(verdict(entries), shown, element("ul", said, class_="notes") if said else "")
+    return element("ul", said, class_="notes") if said else Markup()
 
 
-def _figures(entry: Entry) -> Markup:
+def figures(entry: Entry) -> Markup:
+    """The numbers that people ask for, large."""
     numbers = entry.numbers
     return element(
         "div",
@@ -95,7 +101,7 @@ def _figure(name: str, value: str, note: str, class_: str = "figure") -> Markup:
 def _against_measured(entry: Entry) -> str:
     measured = entry.scenario.measured_step_time if entry.scenario else None
     if measured is None:
-        slowdown = float(entry.numbers["straggler_slowdown"])
+        slowdown = float(entry.numbers.get("straggler_slowdown", 1.0))
         return f"{slowdown:.3f} × the step without faults" if slowdown != 1 else "predicted, not measured"
     off = entry.numbers["step_time_s"] / measured - 1
     side = "above" if off > 0 else "below"
@@ -123,7 +129,8 @@ def _memory_note(entry: Entry) -> str:
     return f"{of}on the fullest GPU; {fits}"
 
 
-def _side_by_side(entries: Sequence[Entry]) -> Markup:
+def side_by_side(entries: Sequence[Entry]) -> Markup:
+    """The same numbers in a table, a row a run."""
     first, columns = entries[0].numbers["step_time_s"], columns_of("report")
     measured = any(entry.scenario and entry.scenario.measured_step_time for entry in entries)
     rows = []

@@ -1,0 +1,238 @@
+"""What the page shows of a state, part by part, by the code of the report; or the problem and what would go instead.
+
+A part is asked for by itself, the quick ones first, so that nobody waits for what is slow: results are kept between the
+parts.  Runs in a process of the pool: everything that goes in and out can be pickled, and out as JSON.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.results.numbers import METRICS
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import Scenario
+from simcluster.show.report import Entry, details, entry_of_result, page, summary
+from simcluster.show.report.html import Markup, element, joined
+from simcluster.show.report.page import data_of, timeline_frame
+from simcluster.show.report.verdict import verdict
+from simcluster.show.report.yaml_text import yaml_text
+from simcluster.simulate import simulate
+from simcluster.studies.variations import labels
+from simcluster.studio.controls import controls, described, nearest_legal, offered
+from simcluster.studio.states import Folder, State, in_words, scenario_of
+
+_MOST_KEPT = 4
+_MOST_GPUS = 262_144
+_SLOW = "straggler_slowdown"  # the step is played again for it
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a page asks about: the state that is live, the one that is pinned beside it, the folder of files, and the
+    control that was changed last, for which the nearest legal value is sought."""
+
+    live: State
+    pinned: State | None
+    folder: Path
+    changed: str = ""
+
+
+def answer(asked: Asked, part: str) -> dict[str, Any]:
+    """A part of what the page shows; ``problem`` in its place, and what would go, where the scenario is refused."""
+    try:
+        entries = _entries(asked)
+    except InputError as problem:
+        return _refused(asked, str(problem))
+    return {"part": part, **PARTS[part](asked, entries)}
+
+
+def report_of(asked: Asked) -> str:
+    """The report about the state, or about both: the page that is mailed."""
+    folder = Folder(asked.folder)
+    scenarios = [scenario_of(state, folder) for state in _states(asked)]
+    names = labels(scenarios)
+    return page([
+        entry_of_result(_result(scenario), name=name)
+        for scenario, name in zip(scenarios, names, strict=True)
+    ])  # fmt: skip
+
+
+def scenario_text(state: State, folder: Path) -> str:
+    """The state as a scenario file of its own: everything resolved."""
+    return yaml_text(scenario_of(state, Folder(folder)).document())
+
+
+def scenarios_of(folder: Path) -> list[str]:
+    """Scenario files of the folder."""
+    return Folder(folder).names()
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+_kept: OrderedDict[str, Entry] = OrderedDict()
+"""Runs by the text of their scenarios, the last used last."""
+
+
+def _states(asked: Asked) -> list[State]:
+    return [asked.live] if asked.pinned is None else [asked.pinned, asked.live]
+
+
+def _entries(asked: Asked) -> list[Entry]:
+    """The runs that are shown, the pinned one first, called A and B."""
+    folder = Folder(asked.folder)
+    scenarios = [scenario_of(state, folder) for state in _states(asked)]
+    found = [_entry(scenario) for scenario in scenarios]
+    if len(found) == 1:
+        return found
+    return [replace(entry, name=name) for entry, name in zip(found, _letters(scenarios), strict=True)]
+
+
+def _letters(scenarios: list[Scenario]) -> list[str]:
+    told = labels(scenarios) if scenarios[0] != scenarios[1] else ["the same", "the same"]
+    return [f"{letter}: {text}" for letter, text in zip("AB", told, strict=True)]
+
+
+def _entry(scenario: Scenario) -> Entry:
+    """A run with the numbers that are quick to have, played if it is not kept."""
+    text = scenario.model_dump_json()
+    found = _kept.get(text)
+    if found is None:
+        result = _played(scenario)
+        numbers = {name: metric.of(result) for name, metric in METRICS.items()
+                   if name != _SLOW or result.clean is None}  # fmt: skip
+        found = Entry(name=scenario.name, numbers=_with_memory(numbers, result), scenario=scenario, result=result,
+                      account=result.account, spans=result.spans, weights=dict(result.weights))  # fmt: skip
+        _kept[text] = found
+        while len(_kept) > _MOST_KEPT:
+            _kept.popitem(last=False)
+    _kept.move_to_end(text)
+    return found
+
+
+def _result(scenario: Scenario) -> Result:
+    result = _entry(scenario).result
+    assert result is not None
+    return result
+
+
+def _played(scenario: Scenario) -> Result:
+    if scenario.gpus > _MOST_GPUS:
+        raise InputError(f"gpus: the studio plays at most {_MOST_GPUS:,} GPUs, and this has {scenario.gpus:,}")
+    return simulate(scenario)
+
+
+def _with_memory(numbers: Mapping[str, Any], result: Result) -> dict[str, Any]:
+    """As the result JSON has them, as far as the page's quick parts read them."""
+    memory = result.memory
+    parts = {name: getattr(memory, name) for name in ("parameters", "gradients", "optimizer", "activations")}
+    return {**numbers, "memory_bytes": {**parts, "other": memory.other + memory.buffers}}
+
+
+def _base(asked: Asked) -> Scenario:
+    return scenario_of(State(asked.live.base), Folder(asked.folder))
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _answer(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
+    """The numbers at a glance, where the time went, and the difference from what is pinned; and the controls."""
+    live = entries[-1]
+    assert live.scenario is not None
+    several = len(entries) > 1
+    sections = {
+        "figures": summary.figures(live),
+        "dollars": _dollars(live.scenario, live),
+        "compared": joined(verdict(entries), summary.side_by_side(entries)) if several else Markup(),
+        "where": summary.where(entries),
+        "differences": summary.differences(entries) if several else Markup(),
+        "told": joined(element("p", line) for line in summary.what_was_run(live)),
+    }
+    return {
+        "sections": sections,
+        "name": live.scenario.name,
+        "link": asked.live.link(),
+        "changes": in_words(asked.live.settings),
+        "controls": described(live.scenario, _base(asked)),
+        "gpus": live.scenario.gpus,
+        "step": live.account.step_time,
+        "has_run": live.scenario.run is not None,
+    }
+
+
+def _dollars(scenario: Scenario, entry: Entry) -> Markup:
+    """What a step costs, where the scenario says what a GPU does; prices are asked for, never assumed."""
+    price = scenario.run.price if scenario.run is not None else None
+    if price is None:
+        return Markup()
+    dollars = price * scenario.gpus * entry.account.step_time / 3600
+    per_million = 1e6 * dollars / scenario.tokens_per_step
+    return element("p", f"A step costs {dollars:,.2f} dollars at {price:g} a GPU and hour: {per_million:,.3f} a million "
+                   "tokens.", class_="quiet")  # fmt: skip
+
+
+def _timeline(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
+    data, columns, notes = data_of(entries, parts=frozenset(("timeline",)))
+    frame = element("div", timeline_frame(len(entries)), id="gantt", class_="gantt")
+    told = [details.quiet(note.replace("; --ranks chooses which it has", "")) for note in notes]
+    return {"sections": {"timeline": joined(frame, told)}, "data": data, "columns": columns}
+
+
+def _memory(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
+    data, columns, _ = data_of(entries[-1:], parts=frozenset(("memory",)))
+    return {"sections": {"memory": details.memory(entries[-1], 0)}, "data": data, "columns": columns}
+
+
+def _links(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
+    data, columns, _ = data_of(entries[-1:], parts=frozenset(("links",)))
+    return {"sections": {"links": details.links(entries[-1], 0)}, "data": data, "columns": columns}
+
+
+def _advice(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
+    """What needs the step played once more: what faults cost, what would help, what to beware of."""
+    live = entries[-1]
+    assert live.result is not None
+    full = replace(live, numbers=live.result.to_dict())
+    return {"sections": {"figures": summary.figures(full), "advice": joined(verdict([full]), summary.remarks([full]))}}
+
+
+PARTS: Mapping[str, Callable[[Asked, list[Entry]], dict[str, Any]]] = {
+    "answer": _answer,
+    "timeline": _timeline,
+    "memory": _memory,
+    "advice": _advice,
+    "links": _links,
+}
+"""The parts of the page, in the order in which they are asked for: a function of what is asked and the runs of it."""
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+def _refused(asked: Asked, problem: str) -> dict[str, Any]:
+    """The rule in words, and settings that go."""
+    found: dict[str, Any] = {"problem": problem.splitlines(), "remedies": []}
+    key = asked.changed or (asked.live.settings[-1][0] if asked.live.settings else "")
+    try:
+        base = _base(asked)
+    except InputError:
+        return found
+    document = base.document()
+    values = {each.key: offered(base, document, each) for each in controls().values() if not each.is_fault}
+
+    def legal(settings: Any) -> bool:
+        try:
+            scenario_of(State(asked.live.base, settings), Folder(asked.folder))
+        except InputError:
+            return False
+        return True
+
+    if key:
+        remedies = nearest_legal(asked.live.settings, key, values, problem, legal)
+        found["remedies"] = [{"words": each.words, "settings": dict(each.settings)} for each in remedies]
+    return found

@@ -1,0 +1,146 @@
+// The controls: a row each, made once and kept, so that one that is being moved is not taken out of somebody's hand.
+const said = (value) => (typeof value === "number" ? value.toLocaleString("en", {maximumFractionDigits: 3}) : String(value));
+
+class Panel {
+  constructor(root, changed) {
+    Object.assign(this, {root, changed, rows: new Map(), groups: new Map(), held: null});
+  }
+
+  // `controls` as the server describes them, `settings` as they are now.
+  show(controls, settings) {
+    for (const control of controls) {
+      if (!this.rows.has(control.key)) this.add(control);
+      this.update(this.rows.get(control.key), control, settings);
+    }
+    const known = new Set(controls.map((control) => control.key));
+    for (const [key, row] of this.rows) row.root.hidden = !known.has(key);
+  }
+
+  group(name) {
+    if (!this.groups.has(name)) {
+      const field = document.createElement("fieldset");
+      const legend = document.createElement("legend");
+      legend.textContent = name;
+      field.append(legend);
+      this.root.append(field);
+      this.groups.set(name, field);
+    }
+    return this.groups.get(name);
+  }
+
+  add(control) {
+    const root = document.createElement("div");
+    const id = `control-${control.key}`;
+    root.className = "control";
+    root.title = control.says;
+    const label = document.createElement("label");
+    label.textContent = control.label;
+    label.htmlFor = id;
+    const back = document.createElement("button");
+    back.type = "button";
+    back.className = "back";
+    back.textContent = "↺";
+    back.title = `${control.label}: as it is in the file`;
+    back.setAttribute("aria-label", back.title);
+    back.addEventListener("click", () => this.changed(control.key, undefined, true));
+    const row = {root, back, control};
+    root.append(label);
+    this[control.kind](row, id);
+    this.rows.set(control.key, row);
+    this.group(control.group).append(root);
+  }
+
+  choice(row, id) {
+    const input = document.createElement("select");
+    input.id = id;
+    input.addEventListener("change", () => this.changed(row.control.key, row.control.values[input.selectedIndex], true));
+    row.input = input;
+    row.root.append(input, row.back);
+  }
+
+  switch(row, id) {
+    const input = document.createElement("input");
+    input.type = "checkbox";
+    input.id = id;
+    input.addEventListener("change", () => this.changed(row.control.key, input.checked, true));
+    row.input = input;
+    row.root.append(input, row.back);
+  }
+
+  // A scale over the values that are offered, from one to the next.
+  scale(row, id, send) {
+    const input = document.createElement("input");
+    input.type = "range";
+    input.min = 0;
+    input.step = 1;
+    input.id = id;
+    const told = () => {
+      row.output.textContent = this.told(row);
+      input.setAttribute("aria-valuetext", row.output.textContent);
+    };
+    input.addEventListener("input", () => { this.held = row; told(); send(false); });
+    input.addEventListener("change", () => { send(true); this.held = null; });
+    row.input = input;
+    row.output = document.createElement("output");
+    row.output.htmlFor = id;
+    row.say = told;
+    return input;
+  }
+
+  steps(row, id) {
+    const input = this.scale(row, id, (done) => this.changed(row.control.key, row.values[Number(input.value)], done));
+    row.root.append(row.output, row.back, input);
+  }
+
+  fault(row, id) {
+    const rank = document.createElement("input");
+    rank.type = "number";
+    rank.min = 0;
+    rank.value = 0;
+    rank.setAttribute("aria-label", `${row.control.label}: rank`);
+    rank.title = "rank";
+    const send = (done) => {
+      const factor = row.values[Number(row.input.value)];
+      const place = Math.max(0, Math.round(Number(rank.value) || 0));
+      this.changed(row.control.key, factor === 1 ? undefined : [place, factor], done);
+    };
+    const input = this.scale(row, id, send);
+    rank.addEventListener("change", () => { if (row.values[Number(input.value)] !== 1) send(true); });
+    row.rank = rank;
+    row.root.firstChild.append(" of rank ");
+    row.root.append(row.output, row.back, rank, input);
+    rank.classList.add("rank");
+  }
+
+  told(row) {
+    const value = row.values[Number(row.input.value)];
+    if (row.control.kind !== "fault") return said(value);
+    return value === 1 ? "none" : `× ${said(value)}`;
+  }
+
+  update(row, control, settings) {
+    const set = settings[control.key];
+    row.control = control;
+    row.root.classList.toggle("changed", set !== undefined);
+    if (this.held === row) return;
+    if (control.kind === "switch") row.input.checked = Boolean(set === undefined ? control.value : set);
+    if (control.kind === "choice") this.options(row, control, set === undefined ? control.value : set);
+    if (control.kind === "steps" || control.kind === "fault") {
+      const value = control.kind === "fault" ? (set ? set[1] : 1) : set === undefined ? control.value : set;
+      row.values = [...new Set([...control.values, ...(typeof value === "number" ? [value] : [])])].sort((one, other) => one - other);
+      row.input.max = row.values.length - 1;
+      row.input.value = row.values.indexOf(value);
+      if (row.rank && set) row.rank.value = set[0];
+      row.say();
+    }
+  }
+
+  options(row, control, value) {
+    const {input} = row;
+    const texts = control.values.map(said);
+    if (texts.join() !== [...input.options].map((each) => each.textContent).join()) {
+      input.replaceChildren(...texts.map((text) => new Option(text)));
+    }
+    input.selectedIndex = control.values.indexOf(value);
+  }
+}

@@ -1,0 +1,270 @@
+"""The studio's server: one page, a WebSocket for its changes, and files; on this machine alone.
+
+Answers only requests of this machine's own pages: the address is 127.0.0.1, and Host and Origin are checked, so that no
+page from elsewhere can ask through a browser.  Messages are small, everything in them is checked by ``states`` and
+``controls``, and a message that is none gets an answer in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import shown
+from simcluster.documents.shipped import shipped_names
+from simcluster.show.report.html import asset, json_block
+from simcluster.show.report.page import SCRIPTS, hashed, in_a_scope, style_sheet
+from simcluster.studio.answers import Asked, report_of, scenario_text
+from simcluster.studio.pool import Pool, Stopped, Window
+from simcluster.studio.states import MOST_LINK, Folder, State, state_of_json, state_of_link
+
+HOST = "127.0.0.1"
+_MOST_MESSAGE = 65_536  # bytes
+_MOST_CONNECTIONS = 64
+_OWN_SCRIPTS = ("client.js", "panel.js", "studio.js")
+
+
+def application(folder: Path, first: State | None, port: int, pool: Pool) -> ASGIApp:
+    """The studio over a folder, beginning with a state or with the choice of one."""
+    own = Studio(Folder(folder), first, pool)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            pool.close()
+
+    routes = [
+        Route("/", own.page, methods=["GET"]),
+        Route("/report", own.report, methods=["GET"]),
+        Route("/scenario", own.scenario, methods=["GET"]),
+        WebSocketRoute("/live", own.live),
+    ]
+    return OnlyLocal(Starlette(routes=routes, lifespan=lifespan), port)
+
+
+class OnlyLocal:
+    """Refuses requests that are not for this machine by name, or that come from the page of another."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app = app
+        self._hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
+        self._origins = {f"http://{host}" for host in self._hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An ASGI application."""
+        if scope["type"] == "lifespan" or self._allowed(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            refusal = PlainTextResponse("the studio only answers its own page on this machine\n", 403)
+            await refusal(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        found: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        hosts, origins = found.get("host", []), found.get("origin", [])
+        elsewhere = found.get("sec-fetch-site", ["none"])[0] not in ("none", "same-origin")
+        if len(hosts) != 1 or hosts[0] not in self._hosts or elsewhere:
+            return False
+        if scope["type"] == "websocket" and not origins:
+            return False
+        return all(origin in self._origins for origin in origins)
+
+
+class Studio:
+    """What is answered to each request."""
+
+    def __init__(self, folder: Folder, first: State | None, pool: Pool) -> None:
+        self._folder, self._first, self._pool = folder, first, pool
+
+    async def page(self, request: Request) -> Response:
+        """The page itself, whole: it asks for nothing but its WebSocket."""
+        script, sheet = _script(), style_sheet() + _own("studio.css")
+        text = (
+            _own("studio.html")
+            .replace("$style", sheet)
+            .replace("$data", json_block("first", self._beginning()))
+            .replace("$script", script)
+        )
+        policy = (
+            f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(sheet)}'; img-src data:; "
+            f"connect-src 'self' ws://{request.headers['host']}; base-uri 'none'; form-action 'none'; "
+            "frame-ancestors 'none'"
+        )
+        return Response(text, media_type="text/html", headers={"content-security-policy": policy, **_HEADERS})
+
+    def _beginning(self) -> dict[str, Any]:
+        return {
+            "state": self._first and self._first.to_json(),
+            "shipped": shipped_names("scenarios"),
+            "files": self._folder.names(),
+            "folder": self._folder.path.resolve().name,
+        }
+
+    async def report(self, request: Request) -> Response:
+        """The report about a state, and the pinned one if there is one: a page to keep or to mail."""
+        return await self._made(request, self._report, "text/html", "")
+
+    async def _report(self, window: Window, request: Request) -> str:
+        pinned = request.query_params.get("pinned")
+        asked = Asked(_state(request), state_of_link(pinned) if pinned else None, self._folder.path)
+        return str(await window.once(report_of, asked))
+
+    async def scenario(self, request: Request) -> Response:
+        """The state as a scenario file to download."""
+        return await self._made(request, self._scenario, "application/yaml", 'attachment; filename="scenario.yaml"')
+
+    async def _scenario(self, window: Window, request: Request) -> str:
+        return str(await window.once(scenario_text, _state(request), self._folder.path))
+
+    async def _made(self, request: Request, make: Any, media: str, disposition: str) -> Response:
+        """What is made of a request in a process of the pool; in words what cannot be."""
+        window = self._pool.window()
+        try:
+            text = await make(window, request)
+        except InputError as problem:
+            return PlainTextResponse(f"{problem}\n", 400, headers=_HEADERS)
+        except Stopped:
+            return PlainTextResponse("stopped; ask again\n", 503, headers=_HEADERS)
+        finally:
+            await window.close()
+        more = {"content-disposition": disposition} if disposition else {}
+        return Response(text, media_type=media, headers={**_HEADERS, **more})
+
+    async def live(self, socket: WebSocket) -> None:
+        """Changes of a window, and answers to them, until it is closed."""
+        await socket.accept()
+        window = self._pool.window()
+        answers = asyncio.create_task(self._send(socket, window))
+        try:
+            while True:
+                await self._message(socket, window, await socket.receive())
+        except (WebSocketDisconnect, RuntimeError):
+            pass
+        finally:
+            answers.cancel()
+            with suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
+                await answers
+            await window.close()
+
+    async def _send(self, socket: WebSocket, window: Window) -> None:
+        async for message in window.answers():
+            await socket.send_text(message)
+
+    async def _message(self, socket: WebSocket, window: Window, event: Mapping[str, Any]) -> None:
+        if event["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect
+        number = 0
+        try:
+            told = _read(event.get("text"))
+            number = told["ask"]
+            if told.get("leave"):
+                await window.leave()
+            elif "save" in told:
+                text = await self._save(window, told)
+                await socket.send_json({"ask": number, "of": {"saved": text, "files": self._folder.names()}})
+            else:
+                self._ask(window, number, told)
+        except (InputError, Stopped) as problem:
+            lines = str(problem).splitlines() or ["stopped; ask again"]
+            await socket.send_json({"ask": number, "of": {"problem": lines, "remedies": []}})
+
+    def _ask(self, window: Window, number: int, told: Mapping[str, Any]) -> None:
+        live = state_of_json(told.get("live"))
+        pinned = None if told.get("pinned") is None else state_of_json(told["pinned"])
+        changed = told.get("changed", "")
+        asked = Asked(live, pinned, self._folder.path, changed if isinstance(changed, str) else "")
+        states = [live] if pinned is None else [live, pinned]
+        window.ask(number, asked, tuple(_version(self._folder.scenario_path(state.base)) for state in states))
+
+    async def _save(self, window: Window, told: Mapping[str, Any]) -> str:
+        """Write the state into the folder, as a file of a new name."""
+        if not isinstance(told["save"], str):
+            raise InputError(f"a file's name is a text, got {shown(told['save'])}")
+        path = self._folder.to_write(told["save"])
+        text = await window.once(scenario_text, state_of_json(told.get("live")), self._folder.path)
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as problem:
+            raise InputError(f"cannot write {path.name}: {problem.strerror}") from None
+        return path.name
+
+
+_HEADERS = {
+    "cache-control": "no-store", "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}  # fmt: skip
+
+
+def _read(text: object) -> dict[str, Any]:
+    """A message: a mapping with its number."""
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        found = None
+    number = found.get("ask") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(number, int) or not 0 <= number < 2**53:
+        raise InputError('a message is JSON as in {"ask": 1, "live": {"base": "tiny_3d", "settings": {}}}')
+    return found
+
+
+def _state(request: Request) -> State:
+    link = request.query_params.get("state", "")
+    if not link:
+        raise InputError(f"state is missing: a link of the studio, of at most {MOST_LINK:,} characters")
+    return state_of_link(link)
+
+
+def _version(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+def _own(name: str) -> str:
+    return (files("simcluster.studio") / "page" / name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    """The report's script, and the studio's behind it."""
+    return in_a_scope("\n".join([*(asset(name) for name in SCRIPTS), *(_own(name) for name in _OWN_SCRIPTS)]))
+
+
+def serve(folder: Path, first: State | None, *, port: int = 0, ready: Any = None) -> None:
+    """Serve until Ctrl-C; ``ready`` is called with the address when it is reachable.  InputError for a port in use."""
+    import socket
+
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except OSError as problem:
+        raise InputError(f"--port {port}: {problem.strerror}; choose another, or leave it out") from None
+    port = listening.getsockname()[1]
+    config = uvicorn.Config(
+        application(folder, first, port, Pool()), host=HOST, port=port, log_level="error", ws="websockets-sansio",
+        ws_max_size=_MOST_MESSAGE, ws_per_message_deflate=False, limit_concurrency=_MOST_CONNECTIONS,
+        timeout_keep_alive=5, timeout_graceful_shutdown=1, server_header=False, h11_max_incomplete_event_size=16_384,
+    )  # fmt: skip
+    if ready is not None:
+        ready(f"http://{HOST}:{port}/")
+    uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,159 @@
+"""A state of the studio: a base scenario and what its controls are set to; to and from a link, and a scenario file.
+
+Pure, but for reading the base: one that ships, or a file of the folder that was given.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import shown
+from simcluster.documents.reading import read_document
+from simcluster.documents.shipped import shipped_names, shipped_path
+from simcluster.importers.schedule_files import is_function
+from simcluster.scenario.scenario import Origin, Scenario
+from simcluster.studio.controls import Settings, checked, controls, overrides
+
+MOST_LINK = 4096
+"""Characters of a link; what is longer is none."""
+
+_FILE = re.compile(r"[\w][\w .()+-]{0,120}\.ya?ml")
+_BASE = "scenario"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A base scenario, by the name that ships or that of a file of the folder, and what controls are set to, in their
+    order."""
+
+    base: str
+    settings: Settings = ()
+
+    def link(self) -> str:
+        """As the part of an address behind #, every value as JSON has it."""
+        pairs = [(_BASE, self.base), *((key, json.dumps(value)) for key, value in self.settings)]
+        return "&".join(f"{key}={quote(value, safe='[],.')}" for key, value in pairs)
+
+    def to_json(self) -> dict[str, Any]:
+        """As messages have it."""
+        return {"base": self.base, "settings": {key: value for key, value in self.settings}}
+
+
+def state_of_link(text: str) -> State:
+    """The state that a link names; InputError for one that is none."""
+    if len(text) > MOST_LINK:
+        raise InputError(f"a link of the studio has at most {MOST_LINK:,} characters, got {len(text):,}")
+    try:
+        pairs = dict(parse_qsl(text.removeprefix("#"), keep_blank_values=True, strict_parsing=True))
+    except ValueError:
+        raise InputError("not a link of the studio; one is scenario=NAME&parallel.tp=4") from None
+    base = pairs.pop(_BASE, "")
+    settings = {}
+    for key, value in pairs.items():
+        try:
+            settings[key] = json.loads(value)
+        except (ValueError, RecursionError):
+            settings[key] = value  # a word that somebody has written by hand
+    return state_of_json({"base": base, "settings": settings})
+
+
+def state_of_json(value: object) -> State:
+    """The state that a message names; InputError for anything else."""
+    if not isinstance(value, Mapping) or not value.keys() <= {"base", "settings"}:
+        raise InputError(f"a state is {{base, settings}}, got {shown(value)}")
+    base, settings = value.get("base"), value.get("settings", {})
+    if not isinstance(base, str) or not base or len(base) > 200:
+        raise InputError(f"a state needs the name of its scenario, got {shown(base)}")
+    if not isinstance(settings, Mapping):
+        raise InputError(f"settings are a mapping of controls to values, got {shown(settings)}")
+    found = {str(key): checked(str(key), each) for key, each in settings.items()}
+    return State(base, tuple((key, found[key]) for key in controls() if key in found))
+
+
+# --- scenarios --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The folder of a studio, the only one whose files it reads or writes."""
+
+    path: Path
+
+    def names(self) -> list[str]:
+        """Scenario files in it, sorted; nothing of folders below."""
+        found = (each.name for each in self.path.iterdir() if each.suffix in (".yaml", ".yml"))
+        return sorted(name for name in found if self.file(name) is not None)
+
+    def file(self, name: str) -> Path | None:
+        """A file of the folder itself; None for another name, and for a link that leads out of it."""
+        path = self.path / name
+        if not _FILE.fullmatch(name) or not path.is_file() or path.resolve().parent != self.path.resolve():
+            return None
+        return path
+
+    def to_write(self, name: str) -> Path:
+        """Where a scenario of that name is to be written; InputError for a name that is none, or is taken."""
+        if not name.endswith((".yaml", ".yml")):
+            name += ".yaml"
+        if not _FILE.fullmatch(name):
+            raise InputError(f"{shown(name)} is no name for a scenario; use letters, digits, - and _")
+        path = self.path / name
+        if path.exists() or path.is_symlink():
+            raise InputError(f"{name} is there already; choose another name")
+        return path
+
+    def scenario_path(self, base: str) -> Path:
+        """The file of a base; InputError for what neither ships nor is in the folder."""
+        path = self.file(base)
+        if path is not None:
+            return path
+        if base in shipped_names("scenarios"):
+            return shipped_path("scenarios", base)
+        if base.endswith((".yaml", ".yml")):
+            raise InputError(f"{shown(base)} is no scenario in {self.path.name or 'the folder'}")
+        return shipped_path("scenarios", base)
+
+
+def scenario_of(state: State, folder: Folder) -> Scenario:
+    """The scenario that a state is; InputError with every broken rule.
+
+    No Python is run: a file whose schedule is a function of one's own is refused.
+    """
+    document = _read(path := folder.scenario_path(state.base), path.stat().st_mtime_ns)
+    pipeline = document.data.get("pipeline")
+    schedule = pipeline.get("schedule") if isinstance(pipeline, Mapping) else None
+    replaced = any(key == "pipeline.schedule" for key, _ in state.settings)
+    if isinstance(schedule, str) and is_function(schedule) and not replaced:
+        raise InputError(
+            f"{state.base}: pipeline.schedule is Python ({shown(schedule)}), which the studio does not run; write it as "
+            "rows: simcluster schedule --csv"
+        )
+    return Origin(document).changed(overrides(state.settings, document.data))
+
+
+@lru_cache(maxsize=32)
+def _read(path: Path, changed: int) -> Any:
+    """A file's document, read anew when it has changed."""
+    return read_document(path)
+
+
+def in_words(settings: Iterable[tuple[str, Any]]) -> list[str]:
+    """Settings as a person reads them: "tp 4", "slow GPU: rank 3 × 1.5"."""
+    found = []
+    for key, value in settings:
+        label = controls()[key].label
+        if isinstance(value, tuple):
+            found.append(f"{label}: rank {value[0]}, × {value[1]:g}")
+        elif isinstance(value, bool):
+            found.append(f"{label} {'on' if value else 'off'}")
+        else:
+            found.append(f"{label} {value:,}" if isinstance(value, int) else f"{label} {value}")
+    return found
