@@ -159,7 +159,7 @@ DOOR = {"", "__main__"}  # the package's face, and the command's
 def test_every_package_stands_in_the_plan_with_what_it_says_of_itself() -> None:
     packages = {package_of(module) for module in MODULES} - DOOR
     assert packages == set(FLOORS)
-    assert max(FLOORS.values()) <= 13  # and the command's own above
+    assert max(FLOORS.values()) <= 14  # and the command's own above
     for package in packages - {"simulate"}:
         first = str(ast.get_docstring(tree(f"simcluster.{package}"))).split("\n\n")[0]
         assert f"  {package + '/':14}{first}\n" in PLAN, package

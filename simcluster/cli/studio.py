@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from simcluster.base.errors import InputError
+from simcluster.cli.terminal import waits_for_people
 from simcluster.documents.shipped import shipped_names
 from simcluster.studio.server import serve
-from simcluster.studio.states import Folder, State, scenario_of
+from simcluster.studio.states import Folder, StudioState, scenario_of
 
 
 def run(args: argparse.Namespace) -> None:
@@ -22,6 +23,7 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"--port {args.port} must be from 1 to 65535; leave it out for a free one")
 
     def ready(address: str) -> None:
+        waits_for_people()
         print(f"the studio is at {address} (scenario files of {folder.path}; Ctrl-C ends it)", flush=True)
         if args.open:
             webbrowser.open(address)
@@ -30,18 +32,18 @@ def run(args: argparse.Namespace) -> None:
         serve(folder.path, first, port=args.port, ready=ready)
 
 
-def _named(scenario: str | None, folder: str | None) -> tuple[Folder, State | None]:
+def _named(scenario: str | None, folder: str | None) -> tuple[Folder, StudioState | None]:
     """The folder, and the state to begin with: of a file that is named, the folder is where it lies."""
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"--folder {folder}: there is no such folder")
     if scenario is None:
         return Folder(Path(folder or ".").resolve()), None
     if scenario in shipped_names("scenarios") and not Path(scenario).is_file():
-        return Folder(Path(folder or ".").resolve()), State(scenario)
+        return Folder(Path(folder or ".").resolve()), StudioState(scenario)
     path = Path(scenario)
     found = Folder(Path(folder).resolve() if folder else path.resolve().parent)
     if not path.is_file():
-        return found, State(scenario)  # refused with what there is
+        return found, StudioState(scenario)  # refused with what there is
     if path.resolve().parent != found.path:
         raise InputError(f"{scenario} is not in --folder {folder}; leave --folder out, or name a file in it")
-    return found, State(path.name)
+    return found, StudioState(path.name)

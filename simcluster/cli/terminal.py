@@ -71,6 +71,12 @@ def working(command: str) -> Iterator[None]:
         sys.stdout, sys.stderr = streams
 
 
+def waits_for_people() -> None:
+    """From now on the command works only when somebody asks: that it goes on is no news."""
+    if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
 @contextmanager
 def _ticking(line: _Line) -> Iterator[None]:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():

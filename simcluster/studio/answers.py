@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
@@ -23,35 +24,39 @@ from simcluster.show.report.verdict import verdict
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.simulate import simulate
 from simcluster.studies.variations import labels
-from simcluster.studio.controls import controls, described, nearest_legal, offered
-from simcluster.studio.states import Folder, State, in_words, scenario_of
+from simcluster.studio.controls import controls
+from simcluster.studio.nearest import nearest_legal
+from simcluster.studio.offers import described, offered
+from simcluster.studio.states import Folder, StudioState, in_words, scenario_of
 
 _MOST_KEPT = 4
 _MOST_GPUS = 262_144
+_LEVEL = 1  # of deflating: what stays on this machine is made small in little time
 _SLOW = "straggler_slowdown"  # the step is played again for it
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StateAsked:
     """What a page asks about: the state that is live, the one that is pinned beside it, the folder of files, and the
     control that was changed last, for which the nearest legal value is sought."""
 
-    live: State
-    pinned: State | None
+    live: StudioState
+    pinned: StudioState | None
     folder: Path
     changed: str = ""
 
 
-def answer(asked: Asked, part: str) -> dict[str, Any]:
+def answer(asked: StateAsked, part: str) -> dict[str, Any]:
     """A part of what the page shows; ``problem`` in its place, and what would go, where the scenario is refused."""
-    try:
-        entries = _entries(asked)
-    except InputError as problem:
-        return _refused(asked, str(problem))
-    return {"part": part, **PARTS[part](asked, entries)}
+    with collector_off():
+        try:
+            entries = _entries(asked)
+        except InputError as problem:
+            return _refused(asked, str(problem))
+        return {"part": part, **PARTS[part](asked, entries)}
 
 
-def report_of(asked: Asked) -> str:
+def report_of(asked: StateAsked) -> str:
     """The report about the state, or about both: the page that is mailed."""
     folder = Folder(asked.folder)
     scenarios = [scenario_of(state, folder) for state in _states(asked)]
@@ -62,7 +67,7 @@ def report_of(asked: Asked) -> str:
     ])  # fmt: skip
 
 
-def scenario_text(state: State, folder: Path) -> str:
+def scenario_text(state: StudioState, folder: Path) -> str:
     """The state as a scenario file of its own: everything resolved."""
     return yaml_text(scenario_of(state, Folder(folder)).document())
 
@@ -78,23 +83,24 @@ _kept: OrderedDict[str, Entry] = OrderedDict()
 """Runs by the text of their scenarios, the last used last."""
 
 
-def _states(asked: Asked) -> list[State]:
+def _states(asked: StateAsked) -> list[StudioState]:
     return [asked.live] if asked.pinned is None else [asked.pinned, asked.live]
 
 
-def _entries(asked: Asked) -> list[Entry]:
-    """The runs that are shown, the pinned one first, called A and B."""
+def _entries(asked: StateAsked) -> list[Entry]:
+    """The runs that are shown: A, which is pinned, and B, which is live; or that alone under its own name."""
     folder = Folder(asked.folder)
     scenarios = [scenario_of(state, folder) for state in _states(asked)]
     found = [_entry(scenario) for scenario in scenarios]
-    if len(found) == 1:
-        return found
-    return [replace(entry, name=name) for entry, name in zip(found, _letters(scenarios), strict=True)]
+    return found if len(found) == 1 else [replace(entry, name=name) for entry, name in zip(found, "AB", strict=True)]
 
 
-def _letters(scenarios: list[Scenario]) -> list[str]:
-    told = labels(scenarios) if scenarios[0] != scenarios[1] else ["the same", "the same"]
-    return [f"{letter}: {text}" for letter, text in zip("AB", told, strict=True)]
+def _described(entries: list[Entry]) -> list[str]:
+    """What A and B are, by what differs."""
+    one, other = (entry.scenario for entry in entries)
+    assert one is not None
+    assert other is not None
+    return ["as B", "as A"] if one == other else labels([one, other])
 
 
 def _entry(scenario: Scenario) -> Entry:
@@ -133,14 +139,14 @@ def _with_memory(numbers: Mapping[str, Any], result: Result) -> dict[str, Any]:
     return {**numbers, "memory_bytes": {**parts, "other": memory.other + memory.buffers}}
 
 
-def _base(asked: Asked) -> Scenario:
-    return scenario_of(State(asked.live.base), Folder(asked.folder))
+def _base(asked: StateAsked) -> Scenario:
+    return scenario_of(StudioState(asked.live.base), Folder(asked.folder))
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _answer(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
+def _answer(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
     """The numbers at a glance, where the time went, and the difference from what is pinned; and the controls."""
     live = entries[-1]
     assert live.scenario is not None
@@ -148,7 +154,7 @@ def _answer(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
     sections = {
         "figures": summary.figures(live),
         "dollars": _dollars(live.scenario, live),
-        "compared": joined(verdict(entries), summary.side_by_side(entries)) if several else Markup(),
+        "compared": _compared(entries) if several else Markup(),
         "where": summary.where(entries),
         "differences": summary.differences(entries) if several else Markup(),
         "told": joined(element("p", line) for line in summary.what_was_run(live)),
@@ -165,6 +171,15 @@ def _answer(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
     }
 
 
+def _compared(entries: list[Entry]) -> Markup:
+    """What A and B are, which is faster and why, and their numbers in a table."""
+    told = [
+        element("p", element("strong", letter), f"  {text}")
+        for letter, text in zip("AB", _described(entries), strict=True)
+    ]
+    return joined(told, verdict(entries), summary.side_by_side(entries))
+
+
 def _dollars(scenario: Scenario, entry: Entry) -> Markup:
     """What a step costs, where the scenario says what a GPU does; prices are asked for, never assumed."""
     price = scenario.run.price if scenario.run is not None else None
@@ -172,28 +187,30 @@ def _dollars(scenario: Scenario, entry: Entry) -> Markup:
         return Markup()
     dollars = price * scenario.gpus * entry.account.step_time / 3600
     per_million = 1e6 * dollars / scenario.tokens_per_step
-    return element("p", f"A step costs {dollars:,.2f} dollars at {price:g} a GPU and hour: {per_million:,.3f} a million "
-                   "tokens.", class_="quiet")  # fmt: skip
+    told = f"A step costs {dollars:,.2f} dollars at {price:g} a GPU and hour: {per_million:,.3f} a million tokens."
+    return element("p", told, class_="quiet")
 
 
-def _timeline(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
-    data, columns, notes = data_of(entries, parts=frozenset(("timeline",)))
+def _timeline(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
+    if len(entries) > 1:
+        entries = [replace(entry, name=text) for entry, text in zip(entries, _described(entries), strict=True)]
+    data, columns, notes = data_of(entries, parts=frozenset(("timeline",)), level=_LEVEL)
     frame = element("div", timeline_frame(len(entries)), id="gantt", class_="gantt")
     told = [details.quiet(note.replace("; --ranks chooses which it has", "")) for note in notes]
     return {"sections": {"timeline": joined(frame, told)}, "data": data, "columns": columns}
 
 
-def _memory(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
-    data, columns, _ = data_of(entries[-1:], parts=frozenset(("memory",)))
+def _memory(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
+    data, columns, _ = data_of(entries[-1:], parts=frozenset(("memory",)), level=_LEVEL)
     return {"sections": {"memory": details.memory(entries[-1], 0)}, "data": data, "columns": columns}
 
 
-def _links(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
-    data, columns, _ = data_of(entries[-1:], parts=frozenset(("links",)))
+def _links(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
+    data, columns, _ = data_of(entries[-1:], parts=frozenset(("links",)), level=_LEVEL)
     return {"sections": {"links": details.links(entries[-1], 0)}, "data": data, "columns": columns}
 
 
-def _advice(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
+def _advice(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
     """What needs the step played once more: what faults cost, what would help, what to beware of."""
     live = entries[-1]
     assert live.result is not None
@@ -201,7 +218,7 @@ def _advice(asked: Asked, entries: list[Entry]) -> dict[str, Any]:
     return {"sections": {"figures": summary.figures(full), "advice": joined(verdict([full]), summary.remarks([full]))}}
 
 
-PARTS: Mapping[str, Callable[[Asked, list[Entry]], dict[str, Any]]] = {
+PARTS: Mapping[str, Callable[[StateAsked, list[Entry]], dict[str, Any]]] = {
     "answer": _answer,
     "timeline": _timeline,
     "memory": _memory,
@@ -214,7 +231,7 @@ PARTS: Mapping[str, Callable[[Asked, list[Entry]], dict[str, Any]]] = {
 # --- what cannot be ---------------------------------------------------------------------------------------------------
 
 
-def _refused(asked: Asked, problem: str) -> dict[str, Any]:
+def _refused(asked: StateAsked, problem: str) -> dict[str, Any]:
     """The rule in words, and settings that go."""
     found: dict[str, Any] = {"problem": problem.splitlines(), "remedies": []}
     key = asked.changed or (asked.live.settings[-1][0] if asked.live.settings else "")
@@ -227,7 +244,7 @@ def _refused(asked: Asked, problem: str) -> dict[str, Any]:
 
     def legal(settings: Any) -> bool:
         try:
-            scenario_of(State(asked.live.base, settings), Folder(asked.folder))
+            scenario_of(StudioState(asked.live.base, settings), Folder(asked.folder))
         except InputError:
             return False
         return True

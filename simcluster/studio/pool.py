@@ -7,12 +7,13 @@ long.  Answers are kept by content, so that going back is free.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import get_context
@@ -20,7 +21,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
-from simcluster.studio.answers import PARTS, Asked, answer
+from simcluster.studio.answers import PARTS, StateAsked, answer
 
 _MOST_PROCESSES = 4
 _MOST_BYTES = 64_000_000
@@ -31,7 +32,7 @@ MOST_SECONDS = 300.0
 """Of one part; what takes longer is stopped, and said."""
 
 
-class Stopped(Exception):  # noqa: N818 (no error: somebody has asked for it)
+class PlayStopped(Exception):  # noqa: N818 (no error: somebody has asked for it)
     """A call was stopped with its process."""
 
 
@@ -39,56 +40,66 @@ class Worker:
     """A process that plays: an executor of one, so that it is known where the results of a window are kept."""
 
     def __init__(self) -> None:
-        self._executor, self._number = self._hired()
-        self.windows = 0
+        self._executor: ProcessPoolExecutor | None = None
+        self._number: Future[int] | None = None
         self._busy = asyncio.Lock()
+        self.windows = 0
 
-    def _hired(self) -> tuple[ProcessPoolExecutor, Any]:
-        executor = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=begin)
-        return executor, executor.submit(os.getpid)
+    def hire(self) -> ProcessPoolExecutor:
+        """Begin its process, if there is none: it takes a second."""
+        if self._executor is None:
+            self._executor = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=begin)
+            self._number = self._executor.submit(os.getpid)
+        return self._executor
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function of a module returns, called there.  Raises what it raises, and Stopped if it was stopped."""
+        """What a function of a module returns, called there.  Raises what it raises; PlayStopped if it was stopped."""
         async with self._busy:
-            future = self._executor.submit(function, *arguments)
+            executor = self.hire()
             try:
-                return await asyncio.wrap_future(future)
+                return await asyncio.wrap_future(executor.submit(function, *arguments))
             except BrokenProcessPool:
-                self._executor.shutdown(wait=False)
-                self._executor, self._number = self._hired()
-                raise Stopped from None
+                executor.shutdown(wait=False)
+                self._executor = None
+                raise PlayStopped from None
 
     async def stop(self) -> None:
         """End what it is at; it goes on with the next call in a process of its own."""
         with suppress(ProcessLookupError, BrokenProcessPool):
-            os.kill(await asyncio.wrap_future(self._number), signal.SIGTERM)
+            if self._executor is not None and self._number is not None:
+                os.kill(await asyncio.wrap_future(self._number), signal.SIGTERM)
 
     def close(self) -> None:
         """Let it go, whatever it is at."""
-        with suppress(Exception):
+        if self._executor is None or self._number is None:
+            return
+        with suppress(ProcessLookupError, BrokenProcessPool, CancelledError):
             if self._number.done():
                 os.kill(self._number.result(), signal.SIGTERM)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def begin() -> None:
-    """What a process does first: leaves Ctrl-C to the one that began it."""
+    """What a process does first: leaves Ctrl-C to the one that began it, and lets go of what is never let go of, which
+    the garbage collector would go through for ever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()
 
 
-class Pool:
+class StudioPool:
     """Workers, dealt to windows, and answers that were given before, as JSON by what was asked."""
 
     def __init__(self, count: int | None = None) -> None:
         self._workers = [Worker() for _ in range(count or min(cores(), _MOST_PROCESSES))]
+        self._workers[0].hire()
         self._known: OrderedDict[object, str] = OrderedDict()
         self._size = 0
 
-    def window(self) -> Window:
+    def window(self) -> Viewer:
         """A window's own way in, at the worker with the fewest."""
         worker = min(self._workers, key=lambda each: each.windows)
         worker.windows += 1
-        return Window(self, worker)
+        return Viewer(self, worker)
 
     def known(self, key: object) -> str | None:
         """An answer that was given before."""
@@ -109,16 +120,16 @@ class Pool:
             worker.close()
 
 
-class Window:
+class Viewer:
     """What one window asks: its newest request, and the answers to it."""
 
-    def __init__(self, pool: Pool, worker: Worker) -> None:
+    def __init__(self, pool: StudioPool, worker: Worker) -> None:
         self._pool, self._worker = pool, worker
-        self._newest: tuple[int, Asked, object] | None = None
+        self._newest: tuple[int, StateAsked, object] | None = None
         self._came = asyncio.Event()
         self._working = self._refused = False
 
-    def ask(self, number: int, asked: Asked, version: object) -> None:
+    def ask(self, number: int, asked: StateAsked, version: object) -> None:
         """A request, in the place of all before it; ``version`` tells one content of its files from another."""
         self._newest = number, asked, version
         self._came.set()
@@ -155,7 +166,7 @@ class Window:
             else:
                 yield _message(request[0], '{"done":true}')
 
-    async def _part(self, part: str, number: int, asked: Asked, version: object) -> AsyncIterator[str]:
+    async def _part(self, part: str, number: int, asked: StateAsked, version: object) -> AsyncIterator[str]:
         key = (asked, version, part)
         text = self._pool.known(key)
         if text is None:
@@ -180,7 +191,7 @@ class Window:
         """A part's answer as JSON; None where it was stopped."""
         try:
             found = await task
-        except Stopped:
+        except PlayStopped:
             return None
         except InputError as problem:
             found = {"problem": str(problem).splitlines(), "remedies": []}  # found when it was played

@@ -28,9 +28,9 @@ from simcluster.documents.diagnostics import shown
 from simcluster.documents.shipped import shipped_names
 from simcluster.show.report.html import asset, json_block
 from simcluster.show.report.page import SCRIPTS, hashed, in_a_scope, style_sheet
-from simcluster.studio.answers import Asked, report_of, scenario_text
-from simcluster.studio.pool import Pool, Stopped, Window
-from simcluster.studio.states import MOST_LINK, Folder, State, state_of_json, state_of_link
+from simcluster.studio.answers import StateAsked, report_of, scenario_text
+from simcluster.studio.pool import PlayStopped, StudioPool, Viewer
+from simcluster.studio.states import MOST_LINK, Folder, StudioState, state_of_json, state_of_link
 
 HOST = "127.0.0.1"
 _MOST_MESSAGE = 65_536  # bytes
@@ -38,7 +38,7 @@ _MOST_CONNECTIONS = 64
 _OWN_SCRIPTS = ("client.js", "panel.js", "studio.js")
 
 
-def application(folder: Path, first: State | None, port: int, pool: Pool) -> ASGIApp:
+def application(folder: Path, first: StudioState | None, port: int, pool: StudioPool) -> ASGIApp:
     """The studio over a folder, beginning with a state or with the choice of one."""
     own = Studio(Folder(folder), first, pool)
 
@@ -93,7 +93,7 @@ class OnlyLocal:
 class Studio:
     """What is answered to each request."""
 
-    def __init__(self, folder: Folder, first: State | None, pool: Pool) -> None:
+    def __init__(self, folder: Folder, first: StudioState | None, pool: StudioPool) -> None:
         self._folder, self._first, self._pool = folder, first, pool
 
     async def page(self, request: Request) -> Response:
@@ -124,16 +124,16 @@ class Studio:
         """The report about a state, and the pinned one if there is one: a page to keep or to mail."""
         return await self._made(request, self._report, "text/html", "")
 
-    async def _report(self, window: Window, request: Request) -> str:
+    async def _report(self, window: Viewer, request: Request) -> str:
         pinned = request.query_params.get("pinned")
-        asked = Asked(_state(request), state_of_link(pinned) if pinned else None, self._folder.path)
+        asked = StateAsked(_state(request), state_of_link(pinned) if pinned else None, self._folder.path)
         return str(await window.once(report_of, asked))
 
     async def scenario(self, request: Request) -> Response:
         """The state as a scenario file to download."""
         return await self._made(request, self._scenario, "application/yaml", 'attachment; filename="scenario.yaml"')
 
-    async def _scenario(self, window: Window, request: Request) -> str:
+    async def _scenario(self, window: Viewer, request: Request) -> str:
         return str(await window.once(scenario_text, _state(request), self._folder.path))
 
     async def _made(self, request: Request, make: Any, media: str, disposition: str) -> Response:
@@ -143,7 +143,7 @@ class Studio:
             text = await make(window, request)
         except InputError as problem:
             return PlainTextResponse(f"{problem}\n", 400, headers=_HEADERS)
-        except Stopped:
+        except PlayStopped:
             return PlainTextResponse("stopped; ask again\n", 503, headers=_HEADERS)
         finally:
             await window.close()
@@ -166,11 +166,11 @@ class Studio:
                 await answers
             await window.close()
 
-    async def _send(self, socket: WebSocket, window: Window) -> None:
+    async def _send(self, socket: WebSocket, window: Viewer) -> None:
         async for message in window.answers():
             await socket.send_text(message)
 
-    async def _message(self, socket: WebSocket, window: Window, event: Mapping[str, Any]) -> None:
+    async def _message(self, socket: WebSocket, window: Viewer, event: Mapping[str, Any]) -> None:
         if event["type"] == "websocket.disconnect":
             raise WebSocketDisconnect
         number = 0
@@ -184,19 +184,19 @@ class Studio:
                 await socket.send_json({"ask": number, "of": {"saved": text, "files": self._folder.names()}})
             else:
                 self._ask(window, number, told)
-        except (InputError, Stopped) as problem:
+        except (InputError, PlayStopped) as problem:
             lines = str(problem).splitlines() or ["stopped; ask again"]
             await socket.send_json({"ask": number, "of": {"problem": lines, "remedies": []}})
 
-    def _ask(self, window: Window, number: int, told: Mapping[str, Any]) -> None:
+    def _ask(self, window: Viewer, number: int, told: Mapping[str, Any]) -> None:
         live = state_of_json(told.get("live"))
         pinned = None if told.get("pinned") is None else state_of_json(told["pinned"])
         changed = told.get("changed", "")
-        asked = Asked(live, pinned, self._folder.path, changed if isinstance(changed, str) else "")
+        asked = StateAsked(live, pinned, self._folder.path, changed if isinstance(changed, str) else "")
         states = [live] if pinned is None else [live, pinned]
         window.ask(number, asked, tuple(_version(self._folder.scenario_path(state.base)) for state in states))
 
-    async def _save(self, window: Window, told: Mapping[str, Any]) -> str:
+    async def _save(self, window: Viewer, told: Mapping[str, Any]) -> str:
         """Write the state into the folder, as a file of a new name."""
         if not isinstance(told["save"], str):
             raise InputError(f"a file's name is a text, got {shown(told['save'])}")
@@ -228,7 +228,7 @@ def _read(text: object) -> dict[str, Any]:
     return found
 
 
-def _state(request: Request) -> State:
+def _state(request: Request) -> StudioState:
     link = request.query_params.get("state", "")
     if not link:
         raise InputError(f"state is missing: a link of the studio, of at most {MOST_LINK:,} characters")
@@ -249,7 +249,7 @@ def _script() -> str:
     return in_a_scope("\n".join([*(asset(name) for name in SCRIPTS), *(_own(name) for name in _OWN_SCRIPTS)]))
 
 
-def serve(folder: Path, first: State | None, *, port: int = 0, ready: Any = None) -> None:
+def serve(folder: Path, first: StudioState | None, *, port: int = 0, ready: Any = None) -> None:
     """Serve until Ctrl-C; ``ready`` is called with the address when it is reachable.  InputError for a port in use."""
     import socket
 
@@ -261,7 +261,7 @@ def serve(folder: Path, first: State | None, *, port: int = 0, ready: Any = None
         raise InputError(f"--port {port}: {problem.strerror}; choose another, or leave it out") from None
     port = listening.getsockname()[1]
     config = uvicorn.Config(
-        application(folder, first, port, Pool()), host=HOST, port=port, log_level="error", ws="websockets-sansio",
+        application(folder, first, port, StudioPool()), host=HOST, port=port, log_level="error", ws="websockets-sansio",
         ws_max_size=_MOST_MESSAGE, ws_per_message_deflate=False, limit_concurrency=_MOST_CONNECTIONS,
         timeout_keep_alive=5, timeout_graceful_shutdown=1, server_header=False, h11_max_incomplete_event_size=16_384,
     )  # fmt: skip

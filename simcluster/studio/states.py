@@ -30,7 +30,7 @@ _BASE = "scenario"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StudioState:
     """A base scenario, by the name that ships or that of a file of the folder, and what controls are set to, in their
     order."""
 
@@ -44,10 +44,10 @@ class State:
 
     def to_json(self) -> dict[str, Any]:
         """As messages have it."""
-        return {"base": self.base, "settings": {key: value for key, value in self.settings}}
+        return {"base": self.base, "settings": dict(self.settings)}
 
 
-def state_of_link(text: str) -> State:
+def state_of_link(text: str) -> StudioState:
     """The state that a link names; InputError for one that is none."""
     if len(text) > MOST_LINK:
         raise InputError(f"a link of the studio has at most {MOST_LINK:,} characters, got {len(text):,}")
@@ -65,7 +65,7 @@ def state_of_link(text: str) -> State:
     return state_of_json({"base": base, "settings": settings})
 
 
-def state_of_json(value: object) -> State:
+def state_of_json(value: object) -> StudioState:
     """The state that a message names; InputError for anything else."""
     if not isinstance(value, Mapping) or not value.keys() <= {"base", "settings"}:
         raise InputError(f"a state is {{base, settings}}, got {shown(value)}")
@@ -75,7 +75,7 @@ def state_of_json(value: object) -> State:
     if not isinstance(settings, Mapping):
         raise InputError(f"settings are a mapping of controls to values, got {shown(settings)}")
     found = {str(key): checked(str(key), each) for key, each in settings.items()}
-    return State(base, tuple((key, found[key]) for key in controls() if key in found))
+    return StudioState(base, tuple((key, found[key]) for key in controls() if key in found))
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
@@ -122,19 +122,26 @@ class Folder:
         return shipped_path("scenarios", base)
 
 
-def scenario_of(state: State, folder: Folder) -> Scenario:
+def scenario_of(state: StudioState, folder: Folder) -> Scenario:
     """The scenario that a state is; InputError with every broken rule.
 
     No Python is run: a file whose schedule is a function of one's own is refused.
     """
-    document = _read(path := folder.scenario_path(state.base), path.stat().st_mtime_ns)
+    path = folder.scenario_path(state.base)
+    return _made(path, path.stat().st_mtime_ns, state)
+
+
+@lru_cache(maxsize=16)
+def _made(path: Path, changed: int, state: StudioState) -> Scenario:
+    """The scenario of a file, made anew when that has changed."""
+    document = _read(path, changed)
     pipeline = document.data.get("pipeline")
     schedule = pipeline.get("schedule") if isinstance(pipeline, Mapping) else None
     replaced = any(key == "pipeline.schedule" for key, _ in state.settings)
     if isinstance(schedule, str) and is_function(schedule) and not replaced:
         raise InputError(
-            f"{state.base}: pipeline.schedule is Python ({shown(schedule)}), which the studio does not run; write it as "
-            "rows: simcluster schedule --csv"
+            f"{state.base}: pipeline.schedule is Python ({shown(schedule)}), which the studio does not run; write it "
+            "as rows: simcluster schedule --csv"
         )
     return Origin(document).changed(overrides(state.settings, document.data))
 

@@ -198,7 +198,11 @@ def data_of(
             notes += _notes(entry, left_out, several=len(entries) > 1)
         if "schedule" in parts and entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
             grid = with_paints(packed(ideal_spans(entry.schedule), blob, weights={}), paints, blob)
-        full = None if "links" not in parts or entry.links is None else np.rint(255 * np.clip(entry.links[1], 0.0, 1.0)).astype(np.int64)
+        full = (
+            None
+            if "links" not in parts or entry.links is None
+            else np.rint(255 * np.clip(entry.links[1], 0.0, 1.0)).astype(np.int64)
+        )
         runs.append(
             {
                 "name": entry.name,

@@ -89,7 +89,8 @@ class Panel {
 
   steps(row, id) {
     const input = this.scale(row, id, (done) => this.changed(row.control.key, row.values[Number(input.value)], done));
-    row.root.append(row.output, row.back, input);
+    row.root.classList.add("on-scale");
+    row.root.append(input, row.output, row.back);
   }
 
   fault(row, id) {
@@ -107,9 +108,9 @@ class Panel {
     const input = this.scale(row, id, send);
     rank.addEventListener("change", () => { if (row.values[Number(input.value)] !== 1) send(true); });
     row.rank = rank;
-    row.root.firstChild.append(" of rank ");
-    row.root.append(row.output, row.back, rank, input);
-    rank.classList.add("rank");
+    row.root.firstChild.append(", rank");
+    row.root.classList.add("on-scale", "fault");
+    row.root.append(rank, row.output, row.back, input);
   }
 
   told(row) {

@@ -88,6 +88,7 @@ class Studio {
 
   buttons() {
     const act = (name) => document.querySelector(`[data-act="${name}"]`);
+    document.body.classList.toggle("alone", !this.pinned);
     act("undo").disabled = !this.before.length;
     act("redo").disabled = !this.after.length;
     act("reset").disabled = !Object.keys(this.live.settings).length;

@@ -1,0 +1,326 @@
+"""The studio: states and links, values of controls, who is answered, and that no message ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcluster.base.errors import InputError
+from simcluster.documents.reading import parse_document
+from simcluster.documents.shipped import shipped_names
+from simcluster.results.metrics import BREAKDOWN
+from simcluster.scenario.scenario import load_text
+from simcluster.show.report.yaml_text import yaml_text
+from simcluster.studio.answers import PARTS, StateAsked, answer, scenario_text
+from simcluster.studio.controls import controls
+from simcluster.studio.offers import described
+from simcluster.studio.server import application
+from simcluster.studio.states import Folder, StudioState, scenario_of, state_of_json, state_of_link
+
+PORT = 8123
+HOST = f"127.0.0.1:{PORT}"
+HERE = Path()
+BASE = "tiny_3d"
+
+
+def values_of(base: str) -> dict[str, list[Any]]:
+    """What the page offers for every control."""
+    scenario = scenario_of(StudioState(base), Folder(HERE))
+    found = {each["key"]: each["values"] for each in described(scenario, scenario)}
+    for key in ("slow_gpu", "slow_link"):
+        found[key] = [(3, factor) for factor in found[key]]
+    return found
+
+
+OFFERED = values_of("mixtral_8x7b_128xh100")  # it has experts, and so every control
+
+
+def states() -> st.SearchStrategy[StudioState]:
+    chosen = st.fixed_dictionaries({}, optional={key: st.sampled_from(OFFERED[key]) for key in OFFERED})
+    made = chosen.map(lambda found: tuple((key, found[key]) for key in controls() if key in found))
+    return st.builds(StudioState, st.sampled_from([*shipped_names("scenarios"), "my run (2).yaml"]), made)
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(state=states())
+def test_a_state_is_a_link_and_a_message_and_back(state: StudioState) -> None:
+    assert state_of_link(state.link()) == state
+    assert state_of_link("#" + state.link()) == state
+    assert state_of_json(json.loads(json.dumps(state.to_json()))) == state
+
+
+def test_a_state_is_a_scenario_file_of_its_own(tmp_path: Path) -> None:
+    """Saved and opened again it is the same scenario, without a setting."""
+    state = StudioState(BASE, (("parallel.tp", 4), ("training.recompute", "full"), ("slow_gpu", (1, 1.5))))
+    text = scenario_text(state, tmp_path)
+    (tmp_path / "saved.yaml").write_text(text)
+    assert load_text(text).document() == scenario_of(state, Folder(tmp_path)).document()
+    assert scenario_of(StudioState("saved.yaml"), Folder(tmp_path)).document() == load_text(text).document()
+
+
+def test_replicas_and_gpus_follow_the_split_and_the_machines() -> None:
+    folder = Folder(HERE)
+    assert scenario_of(StudioState("gpt3_175b_64xa100", (("parallel.tp", 4),)), folder).dp == 2
+    assert scenario_of(StudioState("gpt3_175b_64xa100", (("cluster.nodes", 16),)), folder).gpus == 128
+    # layers that were counted out for 16 stages are dealt anew for 8
+    assert scenario_of(StudioState("llama3_405b_16384xh100", (("parallel.pp", 8),)), folder).parallel.pp == 8
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"parallel.tp": "8; import os"}, "whole number"),
+        ({"parallel.tp": True}, "whole number"),
+        ({"parallel.tp": 10**30}, "from 1 to 1,024"),
+        ({"cluster.topology": "/etc/passwd"}, "no control"),
+        ({"model.preset": "../x.json"}, "no control"),
+        ({"pipeline.schedule": "evil.py:make"}, "gpipe"),
+        ({"cluster.device": "/etc/passwd"}, "a100-80gb"),
+        ({"slow_gpu": [0, float("nan")]}, "slowdown"),
+        ({"slow_gpu": {"rank": 1}}, "slowdown"),
+        ({"cluster.scale.network": float("inf")}, "from 0.01"),
+        (["parallel.tp"], "mapping"),
+    ],
+)
+def test_only_controls_can_be_set_and_only_to_what_they_take(wanted: Any, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        state_of_json({"base": BASE, "settings": wanted})
+
+
+def test_every_value_that_is_offered_is_legal_or_refused_with_one_that_is() -> None:
+    folder, refused = Folder(HERE), 0
+    for key, values in values_of(BASE).items():
+        for value in values:
+            state = StudioState(BASE, ((key, value),))
+            try:
+                scenario_of(state, folder)
+            except InputError as problem:
+                told = str(problem)
+            else:
+                continue
+            refused += 1
+            found = answer(StateAsked(state, None, HERE, key), "answer")
+            assert found["problem"] == told.splitlines()
+            assert found["remedies"], (key, value)
+            for remedy in found["remedies"]:
+                scenario_of(state_of_json({"base": BASE, "settings": remedy["settings"]}), folder)
+    assert refused > 10  # and the rules were met
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_only_files_of_the_folder_are_read_or_written(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside.yaml"
+    (inside / "below").mkdir(parents=True)
+    outside.write_text("name: secret\n")
+    (inside / "link.yaml").symlink_to(outside)
+    (inside / "below" / "deep.yaml").write_text("name: deep\n")
+    (inside / "mine.yaml").write_text("name: mine\n")
+    folder = Folder(inside)
+    assert folder.names() == ["mine.yaml"]
+    for name in ("../outside.yaml", str(outside), "link.yaml", "below/deep.yaml", "..", "mine.yaml/", "tiny_3d\0"):
+        with pytest.raises(InputError):
+            folder.scenario_path(name)
+    for name in ("../new.yaml", "/tmp/new.yaml", "below/new", "link", "mine", ".hidden", "", "a\nb", "x" * 300):
+        with pytest.raises(InputError):
+            folder.to_write(name)
+    assert folder.to_write("new one") == inside / "new one.yaml"
+
+
+def test_python_of_a_file_is_not_run(tmp_path: Path) -> None:
+    text = scenario_text(StudioState(BASE), tmp_path)
+    document = parse_document(text).data
+    text = yaml_text({**document, "pipeline": {"schedule": "own.py:make"}})
+    (tmp_path / "own.py").write_text("raise SystemExit('ran')\n")
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(InputError, match="does not run"):
+        scenario_of(StudioState("mine.yaml"), Folder(tmp_path))
+    assert scenario_of(StudioState("mine.yaml", (("pipeline.schedule", "gpipe"),)), Folder(tmp_path)).parallel.pp == 2
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_part_is_answered_of_one_and_of_two() -> None:
+    """In JSON that every browser reads, and the same in every process."""
+    one, other = StudioState(BASE), StudioState(BASE, (("slow_gpu", (1, 1.5)),))
+    for asked in (StateAsked(one, None, HERE), StateAsked(other, one, HERE, "slow_gpu")):
+        found = {part: answer(asked, part) for part in PARTS}
+        for part, each in found.items():
+            assert each["part"] == part
+            assert each["sections"]
+            json.dumps(each, allow_nan=False)
+        assert len(found["timeline"]["data"]["runs"]) == 1 + (asked.pinned is not None)
+    sections = found["answer"]["sections"]
+    assert "B is" in sections["compared"]
+    assert "slower than A" in sections["compared"]
+    assert "B against A" in sections["differences"]
+    assert any(f"k-{part}" in sections["where"] for part in BREAKDOWN)
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+class Told:
+    """A window that keeps what it is asked, and plays nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def window(self) -> Told:
+        return self
+
+    def ask(self, *request: Any) -> None:
+        self.asked.append(request)
+
+    async def leave(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def once(self, function: Any, *arguments: Any) -> Any:
+        return function(*arguments)
+
+    async def answers(self) -> Any:
+        await asyncio.Event().wait()
+        yield ""
+
+
+def visited(path: str, headers: dict[str, str], folder: Path = HERE) -> tuple[int, dict[str, str], str]:
+    """Status, headers and text of a GET, or (0, {}, "") of what is never answered."""
+    sent: list[Any] = []
+    way, _, query = path.partition("?")
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "GET", "path": way, "raw_path": way.encode(), "root_path": "",
+        "query_string": query.encode(), "scheme": "http", "server": ("127.0.0.1", PORT), "client": ("127.0.0.1", 1),
+        "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
+    }  # fmt: skip
+    app = application(folder, None, PORT, Told())  # type: ignore[arg-type]
+    asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
+    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], found, b"".join(each.get("body", b"") for each in sent[1:]).decode()
+
+
+def connected(messages: list[Any], headers: dict[str, str], folder: Path = HERE) -> tuple[list[Any], Told]:
+    """What a WebSocket is sent in answer to some messages, one after the other, and what was asked of the window."""
+    told, sent = Told(), list[Any]()
+    left = iter([{"type": "websocket.connect"}, *messages, {"type": "websocket.disconnect", "code": 1000}])
+
+    async def receive() -> Any:
+        return next(left)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "websocket", "path": "/live", "raw_path": b"/live", "root_path": "", "query_string": b"",
+        "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
+        "scheme": "ws", "subprotocols": [], "server": ("127.0.0.1", PORT), "client": ("127.0.0.1", 1),
+    }  # fmt: skip
+    asyncio.run(application(folder, None, PORT, told)(scope, receive, send))  # type: ignore[arg-type]
+    return sent, told
+
+
+def text(message: Any) -> dict[str, Any]:
+    return {"type": "websocket.receive", "text": message if isinstance(message, str) else json.dumps(message)}
+
+
+OWN = {"Host": HOST, "Origin": f"http://{HOST}"}
+FOREIGN = [
+    {"Host": "evil.example"},
+    {"Host": f"evil.example:{PORT}"},
+    {"Host": "127.0.0.1"},
+    {"Host": "127.0.0.1:1"},
+    {},
+    {"Host": HOST, "Origin": "http://evil.example"},
+    {"Host": HOST, "Origin": "null"},
+    {"Host": HOST, "Origin": f"https://{HOST}"},
+    {"Host": HOST, "Sec-Fetch-Site": "cross-site"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_requests_from_elsewhere_are_refused(headers: dict[str, str]) -> None:
+    assert visited("/", headers)[0] == 403
+    assert connected([], headers)[0] == [{"type": "websocket.close", "code": 1008}]
+
+
+def test_a_websocket_says_where_it_is_from() -> None:
+    assert connected([], {"Host": HOST})[0] == [{"type": "websocket.close", "code": 1008}]
+    assert connected([], OWN)[0][0]["type"] == "websocket.accept"
+
+
+def test_the_page_runs_its_own_script_alone_and_asks_nobody_else() -> None:
+    status, headers, page = visited("/", {"Host": HOST})
+    assert status == 200
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert "https:" not in policy
+    assert "$" not in page.partition("<script>")[0].partition("</style>")[2]
+    assert BASE in page
+
+
+def test_files_and_reports_of_a_state() -> None:
+    own = {"Host": HOST}
+    link = StudioState(BASE, (("training.recompute", "full"),)).link().replace("&", "%26").replace("=", "%3D")
+    status, _, written = visited(f"/scenario?state={link}", own)
+    assert status == 200
+    assert load_text(written).training.recompute == "full"
+    for path in ("/scenario", "/scenario?state=scenario%3D../x.yaml", "/report?state=scenario%3Dnone_such"):
+        status, _, told = visited(path, own)
+        assert status == 400
+        assert "Traceback" not in told
+    assert visited("/../../etc/passwd", own)[0] == 404
+
+
+def test_a_thousand_malformed_messages_leave_it_running(tmp_path: Path) -> None:
+    """Each is answered in words, nothing is written, and the next good one is asked."""
+    draw = random.Random(1)
+    pieces: list[Any] = [
+        None, 0, -1, 1.5, 10**400, True, "", "x" * 5000, "\ud800", "../../x", [], {}, [[[]]], {"base": BASE},
+        {"base": "../x.yaml"}, {"base": BASE, "settings": {"parallel.tp": []}}, {"base": BASE, "more": 1}, float("nan"),
+    ]  # fmt: skip
+    broken = ["", "{", "[" * 3000, "nul", '{"ask":1', "\x00", '{"ask":1e999}', '{"ask":"1"}', "[]", '"text"']
+    messages: list[Any] = []
+    while len(messages) < 1000:
+        whole = {key: draw.choice(pieces) for key in ("ask", "live", "pinned", "changed") if draw.random() < 0.8}
+        whole["ask"] = draw.choice([1, whole.get("ask")])
+        if draw.random() < 0.2:
+            whole["save"] = draw.choice(["../x", "/x.yaml", "", 3, None, [], "a/b"])
+        valid = whole.get("live") == {"base": BASE} and "save" not in whole
+        if not (valid and whole.get("pinned") in (None, {"base": BASE})):
+            messages.append(text(draw.choice(broken) if draw.random() < 0.3 else whole))
+    messages += [{"type": "websocket.receive", "bytes": b"\xff\xfe"}, text({"ask": 7, "live": {"base": BASE}})]
+    sent, told = connected(messages, OWN, tmp_path)
+    answers = [json.loads(each["text"])["of"] for each in sent[1:] if each["type"] == "websocket.send"]
+    assert len(answers) == 1001
+    assert all(each["problem"] and "Traceback" not in str(each) for each in answers)
+    assert [request[0] for request in told.asked] == [7]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_save_as_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
+    save = {"ask": 1, "save": "mine", "live": {"base": BASE, "settings": {"parallel.tp": 4}}}
+    sent, _ = connected([text(save), text({**save, "ask": 2})], OWN, tmp_path)
+    first, second = (json.loads(each["text"])["of"] for each in sent[1:])
+    assert first == {"saved": "mine.yaml", "files": ["mine.yaml"]}
+    assert "is there already" in second["problem"][0]
+    assert scenario_of(StudioState("mine.yaml"), Folder(tmp_path)).parallel.tp == 4

@@ -1,0 +1,91 @@
+"""The studio in a browser, as a person goes through it; needs Chromium, and is skipped where there is none."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import chromium
+import pytest
+
+pytestmark = pytest.mark.skipif(chromium.found() is None, reason="no Chromium: apt-get install -y chromium")
+
+READY = "window.studio && document.documentElement.dataset.complete === String(studio.asked)"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A studio over an empty folder."""
+    folder = tmp_path_factory.mktemp("studio")
+    command = [sys.executable, "-m", "simcluster", "studio", "tiny_3d", "--folder", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as server:
+        assert server.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())
+        assert found
+        yield found[0]
+        server.terminate()
+
+
+def text_of(tab: chromium.Page, selector: str) -> str:
+    return str(tab.run(f"document.querySelector({selector!r}).innerText"))
+
+
+def move(tab: chromium.Page, key: str, value: str) -> None:
+    """Move a control to a value by its text, and wait for the answer."""
+    tab.run(f"""(() => {{
+        const row = studio.panel.rows.get({key!r}), input = row.input;
+        if (input.type === "range") input.value = row.values.findIndex((each) => String(each) === {value!r});
+        else input.value = {value!r};
+        input.dispatchEvent(new Event("input"));
+        input.dispatchEvent(new Event("change"));
+    }})()""")
+    tab.wait(READY)
+
+
+def press(tab: chromium.Page, selector: str) -> None:
+    tab.run(f"document.querySelector({selector!r}).click()")
+    tab.wait(READY)
+
+
+def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Browser, address: str) -> None:
+    tab = chromium.Page(browser)
+    tab.size(1400, 900)
+    tab.call("Page.navigate", url=address)
+    tab.wait(READY)
+    assert text_of(tab, "h1") == "tiny model, tp 2, pp 2, dp 2"
+    before = text_of(tab, ".figure .value")
+    move(tab, "pipeline.schedule", "gpipe")
+    assert "pipeline.schedule=%22gpipe%22" in tab.run("location.hash")
+    press(tab, "[data-act=undo]")
+    assert text_of(tab, ".figure .value") == before
+    press(tab, "[data-act=pin]")
+    move(tab, "slow_gpu", "2")
+    assert "slower than A" in text_of(tab, "[data-place=compared]")
+    assert tab.run("studio.gantt.gantt.runs.length") == 2
+
+    move(tab, "parallel.tp", "8")  # 8 GPUs and two stages: the rule is told, and what goes
+    assert "product divides 8" in text_of(tab, "[data-part=problem]")
+    press(tab, "[data-part=remedies] button")
+    assert tab.run("document.querySelector('[data-part=problem]').hidden")
+
+    link = tab.run("location.href")
+    shown = text_of(tab, "[data-place=figures]")
+    tab.call("Page.navigate", url="about:blank")
+    tab.call("Page.navigate", url=link)
+    tab.wait(READY)
+    assert text_of(tab, "[data-place=figures]") == shown
+    tab.run("studio.save(); document.querySelector('[data-part=file]').value = 'mine'")
+    tab.run("document.querySelector('[data-part=saving]').requestSubmit()")
+    tab.wait("document.documentElement.dataset.saved")
+    tab.run("studio.open('mine.yaml')")
+    tab.wait(READY)
+    assert text_of(tab, "[data-place=figures]").split("\n")[:2] == shown.split("\n")[:2]
+    assert tab.problems == []
+    assert all(each.startswith((address, "about:", "data:")) for each in tab.requests)
+
+    tab.size(380, 800, dark=True)
+    tab.frame()
+    assert tab.run("document.documentElement.scrollWidth") <= 380
