@@ -181,6 +181,8 @@ class Told:
     def window(self) -> Told:
         return self
 
+    def begin(self) -> None: ...
+
     def ask(self, *request: Any) -> None:
         self.asked.append(request)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
 
 from simcluster.base.errors import InputError
+from simcluster.cli import common
 from simcluster.cli.terminal import waits_for_people
 from simcluster.documents.shipped import shipped_names
 from simcluster.studio.server import serve
@@ -22,14 +24,23 @@ def run(args: argparse.Namespace) -> None:
     if not 0 <= args.port < 65536:
         raise InputError(f"--port {args.port} must be from 1 to 65535; leave it out for a free one")
 
+    if args.minutes is not None and not 0 <= args.minutes < 1e6:
+        raise InputError(f"--minutes {args.minutes:g} must be 0 or more; leave it out to serve until Ctrl-C")
+    seconds = None if args.minutes is None else 60 * args.minutes
+
     def ready(address: str) -> None:
         waits_for_people()
-        print(f"the studio is at {address} (scenario files of {folder.path}; Ctrl-C ends it)", flush=True)
+        common.answer(
+            args,
+            lambda: f"the studio is at {address} (scenario files of {folder.path}; Ctrl-C ends it)",
+            lambda: {"address": address, "folder": str(folder.path), "scenario": first and first.base},
+        )
+        sys.stdout.flush()
         if args.open:
             webbrowser.open(address)
 
     with suppress(KeyboardInterrupt):  # the way it ends
-        serve(folder.path, first, port=args.port, ready=ready)
+        serve(folder.path, first, ready, port=args.port, seconds=seconds)
 
 
 def _named(scenario: str | None, folder: str | None) -> tuple[Folder, StudioState | None]:

@@ -76,7 +76,7 @@ def checked(key: str, value: object) -> Value:
 def _number(control: Control, value: object) -> int | float:
     whole = control.offer != "factors"
     right = isinstance(value, int) if whole else isinstance(value, int | float)
-    if not right or isinstance(value, bool) or not control.least <= value <= control.most:  # type: ignore[operator]
+    if not right or isinstance(value, bool) or not control.least <= value <= control.most:
         kind = "whole number" if whole else "number"
         raise InputError(
             f"{control.key} must be a {kind} from {control.least:g} to {control.most:,g} in the studio, got "

@@ -91,9 +91,12 @@ class StudioPool:
 
     def __init__(self, count: int | None = None) -> None:
         self._workers = [Worker() for _ in range(count or min(cores(), _MOST_PROCESSES))]
-        self._workers[0].hire()
         self._known: OrderedDict[object, str] = OrderedDict()
         self._size = 0
+
+    def begin(self) -> None:
+        """Begin the process that the first window will ask."""
+        self._workers[0].hire()
 
     def window(self) -> Viewer:
         """A window's own way in, at the worker with the fewest."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -44,6 +45,7 @@ def application(folder: Path, first: StudioState | None, port: int, pool: Studio
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        pool.begin()
         try:
             yield
         finally:
@@ -150,14 +152,14 @@ class Studio:
         more = {"content-disposition": disposition} if disposition else {}
         return Response(text, media_type=media, headers={**_HEADERS, **more})
 
-    async def live(self, socket: WebSocket) -> None:
+    async def live(self, wire: WebSocket) -> None:
         """Changes of a window, and answers to them, until it is closed."""
-        await socket.accept()
+        await wire.accept()
         window = self._pool.window()
-        answers = asyncio.create_task(self._send(socket, window))
+        answers = asyncio.create_task(self._send(wire, window))
         try:
             while True:
-                await self._message(socket, window, await socket.receive())
+                await self._message(wire, window, await wire.receive())
         except (WebSocketDisconnect, RuntimeError):
             pass
         finally:
@@ -166,11 +168,11 @@ class Studio:
                 await answers
             await window.close()
 
-    async def _send(self, socket: WebSocket, window: Viewer) -> None:
+    async def _send(self, wire: WebSocket, window: Viewer) -> None:
         async for message in window.answers():
-            await socket.send_text(message)
+            await wire.send_text(message)
 
-    async def _message(self, socket: WebSocket, window: Viewer, event: Mapping[str, Any]) -> None:
+    async def _message(self, wire: WebSocket, window: Viewer, event: Mapping[str, Any]) -> None:
         if event["type"] == "websocket.disconnect":
             raise WebSocketDisconnect
         number = 0
@@ -181,12 +183,12 @@ class Studio:
                 await window.leave()
             elif "save" in told:
                 text = await self._save(window, told)
-                await socket.send_json({"ask": number, "of": {"saved": text, "files": self._folder.names()}})
+                await wire.send_json({"ask": number, "of": {"saved": text, "files": self._folder.names()}})
             else:
                 self._ask(window, number, told)
         except (InputError, PlayStopped) as problem:
             lines = str(problem).splitlines() or ["stopped; ask again"]
-            await socket.send_json({"ask": number, "of": {"problem": lines, "remedies": []}})
+            await wire.send_json({"ask": number, "of": {"problem": lines, "remedies": []}})
 
     def _ask(self, window: Viewer, number: int, told: Mapping[str, Any]) -> None:
         live = state_of_json(told.get("live"))
@@ -249,10 +251,13 @@ def _script() -> str:
     return in_a_scope("\n".join([*(asset(name) for name in SCRIPTS), *(_own(name) for name in _OWN_SCRIPTS)]))
 
 
-def serve(folder: Path, first: StudioState | None, *, port: int = 0, ready: Any = None) -> None:
-    """Serve until Ctrl-C; ``ready`` is called with the address when it is reachable.  InputError for a port in use."""
-    import socket
+def serve(
+    folder: Path, first: StudioState | None, ready: Callable[[str], None], *, port: int = 0, seconds: float | None = None
+) -> None:
+    """Serve until Ctrl-C, or for so many seconds; ``ready`` is called with the address once it can be opened.
 
+    InputError for a port in use.
+    """
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -265,6 +270,13 @@ def serve(folder: Path, first: StudioState | None, *, port: int = 0, ready: Any 
         ws_max_size=_MOST_MESSAGE, ws_per_message_deflate=False, limit_concurrency=_MOST_CONNECTIONS,
         timeout_keep_alive=5, timeout_graceful_shutdown=1, server_header=False, h11_max_incomplete_event_size=16_384,
     )  # fmt: skip
-    if ready is not None:
-        ready(f"http://{HOST}:{port}/")
-    uvicorn.Server(config).run(sockets=[listening])
+    ready(f"http://{HOST}:{port}/")
+    asyncio.run(_served(uvicorn.Server(config), listening, seconds))
+
+
+async def _served(server: uvicorn.Server, listening: socket.socket, seconds: float | None) -> None:
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    if seconds is not None:
+        await asyncio.wait([task], timeout=seconds)
+        server.should_exit = True
+    await task
