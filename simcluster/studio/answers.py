@@ -29,7 +29,7 @@ from simcluster.studio.nearest import nearest_legal
 from simcluster.studio.offers import described, offered
 from simcluster.studio.states import Folder, StudioState, in_words, scenario_of
 
-_MOST_KEPT = 4
+_MOST_KEPT = 3
 _MOST_GPUS = 262_144
 _LEVEL = 1  # of deflating: what stays on this machine is made small in little time
 _SLOW = "straggler_slowdown"  # the step is played again for it
@@ -225,7 +225,11 @@ PARTS: Mapping[str, Callable[[StateAsked, list[Entry]], dict[str, Any]]] = {
     "advice": _advice,
     "links": _links,
 }
-"""The parts of the page, in the order in which they are asked for: a function of what is asked and the runs of it."""
+"""The parts of the page: a function of what is asked and the runs of it."""
+QUICK = ("answer", "timeline", "memory")
+"""Those that follow every change, in their order."""
+SLOW = ("advice", "links")
+"""Those that come when nobody has changed anything for a while: the step is played again, or every link looked at."""
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------

@@ -12,22 +12,23 @@ import json
 import os
 import signal
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
-from simcluster.studio.answers import PARTS, StateAsked, answer
+from simcluster.studio.answers import QUICK, SLOW, StateAsked, answer
 
 _MOST_PROCESSES = 4
 _MOST_BYTES = 64_000_000
-_PATIENCE = 1.0  # s that a stale part may go on before its process is stopped; to begin one anew takes as long
+_PATIENCE = 3.0  # s that a stale part may go on before its process is stopped; to begin one anew takes as long
 _TELLS_EVERY = 0.5  # s
-_REFUSED = ('{"problem"', '{"bug"')  # how an answer begins that has no parts to follow
+_STOPPED = '{"stopped":true}'
 MOST_SECONDS = 300.0
 """Of one part; what takes longer is stopped, and said."""
 
@@ -43,6 +44,7 @@ class Worker:
         self._executor: ProcessPoolExecutor | None = None
         self._number: Future[int] | None = None
         self._busy = asyncio.Lock()
+        self._running: object = None
         self.windows = 0
 
     def hire(self) -> ProcessPoolExecutor:
@@ -55,16 +57,21 @@ class Worker:
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function of a module returns, called there.  Raises what it raises; PlayStopped if it was stopped."""
         async with self._busy:
-            executor = self.hire()
+            executor, self._running = self.hire(), asyncio.current_task()
             try:
                 return await asyncio.wrap_future(executor.submit(function, *arguments))
             except BrokenProcessPool:
                 executor.shutdown(wait=False)
                 self._executor = None
                 raise PlayStopped from None
+            finally:
+                self._running = None
 
-    async def stop(self) -> None:
-        """End what it is at; it goes on with the next call in a process of its own."""
+    async def stop(self, task: asyncio.Task[Any]) -> None:
+        """End a call, and the process if it is at that one; it goes on with the next call in another process."""
+        if self._running is not task:
+            task.cancel()
+            return
         with suppress(ProcessLookupError, BrokenProcessPool):
             if self._executor is not None and self._number is not None:
                 os.kill(await asyncio.wrap_future(self._number), signal.SIGTERM)
@@ -76,7 +83,8 @@ class Worker:
         with suppress(ProcessLookupError, BrokenProcessPool, CancelledError):
             if self._number.done():
                 os.kill(self._number.result(), signal.SIGTERM)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(cancel_futures=True)
+        self._executor = None
 
 
 def begin() -> None:
@@ -87,10 +95,12 @@ def begin() -> None:
 
 
 class StudioPool:
-    """Workers, dealt to windows, and answers that were given before, as JSON by what was asked."""
+    """Workers, dealt to windows, one more for what is slow, and answers that were given before, as JSON by what was
+    asked."""
 
     def __init__(self, count: int | None = None) -> None:
         self._workers = [Worker() for _ in range(count or min(cores(), _MOST_PROCESSES))]
+        self._slow = Worker()
         self._known: OrderedDict[object, str] = OrderedDict()
         self._size = 0
 
@@ -102,7 +112,7 @@ class StudioPool:
         """A window's own way in, at the worker with the fewest."""
         worker = min(self._workers, key=lambda each: each.windows)
         worker.windows += 1
-        return Viewer(self, worker)
+        return Viewer(self, worker, self._slow)
 
     def known(self, key: object) -> str | None:
         """An answer that was given before."""
@@ -119,30 +129,42 @@ class StudioPool:
 
     def close(self) -> None:
         """End all processes."""
-        for worker in self._workers:
+        for worker in (*self._workers, self._slow):
             worker.close()
 
 
-class Viewer:
-    """What one window asks: its newest request, and the answers to it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewRequest:
+    """What a window asks, its number, and what tells one content of its files from another."""
 
-    def __init__(self, pool: StudioPool, worker: Worker) -> None:
-        self._pool, self._worker = pool, worker
-        self._newest: tuple[int, StateAsked, object] | None = None
-        self._came = asyncio.Event()
-        self._working = self._refused = False
+    number: int
+    asked: StateAsked
+    version: object
+
+
+class Viewer:
+    """What one window asks: its newest request, and the answers to it.
+
+    Quick parts come from the window's own worker; slow ones from another, so that the next change waits for none.
+    """
+
+    def __init__(self, pool: StudioPool, worker: Worker, slow: Worker) -> None:
+        self._pool, self._worker, self._slow = pool, worker, slow
+        self._newest: ViewRequest | None = None
+        self._came, self._rest = asyncio.Event(), asyncio.Event()
+        self._said: asyncio.Queue[str] = asyncio.Queue()
+        self._at: dict[Worker, asyncio.Task[Any]] = {}
 
     def ask(self, number: int, asked: StateAsked, version: object) -> None:
-        """A request, in the place of all before it; ``version`` tells one content of its files from another."""
-        self._newest = number, asked, version
+        """A request, in the place of all before it."""
+        self._newest = ViewRequest(number, asked, version)
         self._came.set()
 
     async def leave(self) -> None:
         """Give up what is asked for."""
         self._newest = None
-        self._came.set()
-        if self._working:
-            await self._worker.stop()
+        for worker, task in tuple(self._at.items()):
+            await worker.stop(task)
 
     async def close(self) -> None:
         """The window is gone."""
@@ -151,72 +173,84 @@ class Viewer:
 
     async def once(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call beside the requests: a file, a report."""
-        return await self._worker.call(function, *arguments)
+        return await self._slow.call(function, *arguments)
 
     async def answers(self) -> AsyncIterator[str]:
         """Messages to the window, for ever: parts of answers, as JSON, and what takes long."""
+        tasks = [asyncio.create_task(self._quick_parts()), asyncio.create_task(self._slow_parts())]
+        try:
+            while True:
+                yield await self._said.get()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _quick_parts(self) -> None:
         while True:
             await self._came.wait()
             self._came.clear()
-            request, self._refused = self._newest, False
-            if request is None:
-                continue
-            for part in PARTS:
-                async for message in self._part(part, *request):
-                    yield message
-                if self._newest is not request or self._refused:
-                    break
-            else:
-                yield _message(request[0], '{"done":true}')
+            if (request := self._newest) and await self._parts(request, QUICK, self._worker):
+                self._rest.set()
 
-    async def _part(self, part: str, number: int, asked: StateAsked, version: object) -> AsyncIterator[str]:
-        key = (asked, version, part)
-        text = self._pool.known(key)
-        if text is None:
-            task = asyncio.create_task(self._worker.call(answer, asked, part))
-            self._working = True
-            try:
-                async for seconds in self._waiting(task):
-                    yield _message(number, json.dumps({"part": part, "seconds": seconds}))
-                text = await self._said(task, part)
-            finally:
-                self._working = False
+    async def _slow_parts(self) -> None:
+        while True:
+            await self._rest.wait()
+            self._rest.clear()
+            if (request := self._newest) and await self._parts(request, SLOW, self._slow):
+                self._said.put_nowait(_message(request.number, '{"done":true}'))
+
+    async def _parts(self, request: ViewRequest, parts: Sequence[str], worker: Worker) -> bool:
+        """Say these parts of an answer, one by one; False where a newer request came or there is no answer."""
+        for part in parts:
+            key = (request.asked, request.version, part)
+            text = self._pool.known(key)
             if text is None:
-                if self._newest is not None and self._newest[0] == number:
-                    yield _message(number, '{"stopped":true}')
-                return
-            self._pool.keep(key, text)
-        self._refused = text.startswith(_REFUSED)
-        if self._newest is not None and (self._newest[0] == number or part == "answer"):
-            yield _message(number, text)
+                text = await self._played(request, part, worker)
+                if text.startswith('{"part"'):
+                    self._pool.keep(key, text)
+            if self._newest is request or part == QUICK[0]:  # on the way of a drag its numbers are shown
+                self._said.put_nowait(_message(request.number, text))
+            if self._newest is not request or not text.startswith('{"part"'):
+                return False
+        return True
 
-    async def _said(self, task: asyncio.Task[Any], part: str) -> str | None:
-        """A part's answer as JSON; None where it was stopped."""
+    async def _played(self, request: ViewRequest, part: str, worker: Worker) -> str:
+        """A part's answer as JSON; where there is none, why."""
         try:
-            found = await task
-        except PlayStopped:
-            return None
-        except InputError as problem:
-            found = {"problem": str(problem).splitlines(), "remedies": []}  # found when it was played
+            while True:
+                self._at[worker] = task = asyncio.create_task(worker.call(answer, request.asked, part))
+                given_up = await self._wait(task, request, part, worker)
+                if task.cancelled():
+                    return _STOPPED
+                try:
+                    return json.dumps(await task, separators=(",", ":"), allow_nan=False)
+                except PlayStopped:  # by another window's wish, if not by this one's: then once more
+                    if given_up or self._newest is not request:
+                        return _STOPPED
+        except InputError as problem:  # found when it was played
+            return json.dumps({"problem": str(problem).splitlines(), "remedies": []})
         except Exception as problem:  # ours; the page says so, and lives on
-            found = {"bug": f"{type(problem).__name__}: {problem}"[:500]}
-        return json.dumps(found if "sections" in found else {**found, "refused": part}, separators=(",", ":"))
+            return json.dumps({"bug": f"{type(problem).__name__}: {problem}"[:500]})
+        finally:
+            self._at.pop(worker, None)
 
-    async def _waiting(self, task: asyncio.Task[Any]) -> AsyncIterator[float]:
-        """Seconds gone, now and then, until a task is done; it is stopped when it is stale, or takes too long."""
+    async def _wait(self, task: asyncio.Task[Any], request: ViewRequest, part: str, worker: Worker) -> bool:
+        """Until a task is done; when it is stale or takes too long it is stopped: then True."""
         clock = asyncio.get_running_loop().time
-        begun, request, told = clock(), self._newest, 0.0
+        begun = told = clock()
         while not task.done():
             await asyncio.wait([task], timeout=0.1)
-            gone = clock() - begun
+            now = clock()
             stale = self._newest is not request
-            if not task.done() and ((stale and gone > _PATIENCE) or gone > MOST_SECONDS):
-                await self._worker.stop()
-                await asyncio.wait([task], timeout=5)
-                return
-            if not task.done() and gone - told > _TELLS_EVERY:
-                told = gone
-                yield gone
+            if not task.done() and ((stale and now - begun > _PATIENCE) or now - begun > MOST_SECONDS):
+                await worker.stop(task)
+                await asyncio.wait([task])
+                return True
+            if not task.done() and not stale and now - told > _TELLS_EVERY:
+                told = now
+                message = json.dumps({"doing": part, "seconds": now - begun})
+                self._said.put_nowait(_message(request.number, message))
+        return False
 
 
 def _message(number: int, text: str) -> str:

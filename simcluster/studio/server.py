@@ -252,7 +252,12 @@ def _script() -> str:
 
 
 def serve(
-    folder: Path, first: StudioState | None, ready: Callable[[str], None], *, port: int = 0, seconds: float | None = None
+    folder: Path,
+    first: StudioState | None,
+    ready: Callable[[str], None],
+    *,
+    port: int = 0,
+    seconds: float | None = None,
 ) -> None:
     """Serve until Ctrl-C, or for so many seconds; ``ready`` is called with the address once it can be opened.
 
@@ -264,6 +269,7 @@ def serve(
         listening.bind((HOST, port))
     except OSError as problem:
         raise InputError(f"--port {port}: {problem.strerror}; choose another, or leave it out") from None
+    listening.listen(128)  # from now on who comes waits, and is not refused
     port = listening.getsockname()[1]
     config = uvicorn.Config(
         application(folder, first, port, StudioPool()), host=HOST, port=port, log_level="error", ws="websockets-sansio",

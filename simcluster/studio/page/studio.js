@@ -120,7 +120,8 @@ class Studio {
   heard(ask, of) {
     if (of.saved) { this.wrote(of); return; }
     if (of.seconds !== undefined) {
-      if (ask === this.asked) this.progress(`Playing the step (${of.part}): ${of.seconds.toFixed(1)} s.`, true);
+      const what = {answer: "Playing the step", advice: "Playing what would help", links: "Looking at every link"}[of.doing] || "Drawing";
+      if (ask === this.asked) this.progress(`${what}: ${of.seconds.toFixed(1)} s.`, true);
       return;
     }
     if (ask < this.shown) return;
