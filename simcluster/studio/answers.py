@@ -18,6 +18,7 @@ from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report import Entry, details, entry_of_result, page, summary
+from simcluster.show.report.blob import Blob
 from simcluster.show.report.html import Markup, element, joined
 from simcluster.show.report.page import data_of, timeline_frame
 from simcluster.show.report.verdict import verdict
@@ -191,22 +192,29 @@ def _dollars(scenario: Scenario, entry: Entry) -> Markup:
     return element("p", told, class_="quiet")
 
 
+def _columns(entries: list[Entry], part: str) -> tuple[dict[str, Any], str, list[str]]:
+    """What the script reads of one part: JSON, its columns of numbers, remarks on what was left out."""
+    blob = Blob()
+    data, notes = data_of(entries, blob, parts=frozenset((part,)))
+    return data, blob.text(_LEVEL), notes
+
+
 def _timeline(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
     if len(entries) > 1:
         entries = [replace(entry, name=text) for entry, text in zip(entries, _described(entries), strict=True)]
-    data, columns, notes = data_of(entries, parts=frozenset(("timeline",)), level=_LEVEL)
+    data, columns, notes = _columns(entries, "timeline")
     frame = element("div", timeline_frame(len(entries)), id="gantt", class_="gantt")
     told = [details.quiet(note.replace("; --ranks chooses which it has", "")) for note in notes]
     return {"sections": {"timeline": joined(frame, told)}, "data": data, "columns": columns}
 
 
 def _memory(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
-    data, columns, _ = data_of(entries[-1:], parts=frozenset(("memory",)), level=_LEVEL)
+    data, columns, _ = _columns(entries[-1:], "memory")
     return {"sections": {"memory": details.memory(entries[-1], 0)}, "data": data, "columns": columns}
 
 
 def _links(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
-    data, columns, _ = data_of(entries[-1:], parts=frozenset(("links",)), level=_LEVEL)
+    data, columns, _ = _columns(entries[-1:], "links")
     return {"sections": {"links": details.links(entries[-1], 0)}, "data": data, "columns": columns}
 
 
