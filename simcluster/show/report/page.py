@@ -186,8 +186,10 @@ def data_of(
     most_spans: int = _MOST_SPANS,
     parts: frozenset[str] = EVERY_PART,
 ) -> tuple[dict[str, Any], list[str]]:
-    """What the script reads as JSON, all of it or some ``parts``, its columns of numbers in the ``blob``; and remarks on
-    what was left out of the timelines, which have ``most_spans`` together."""
+    """What the script reads as JSON, all of it or some ``parts``, its columns of numbers in the ``blob``; and remarks.
+
+    These say what was left out of the timelines, which have ``most_spans`` together.
+    """
     runs, notes = [], []
     paints: dict[tuple[str, str, int], int] = {}
     for entry in entries:
