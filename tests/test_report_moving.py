@@ -17,7 +17,8 @@ from conftest import tiny_scenario
 import simcluster
 from simcluster.base.units import format_seconds
 from simcluster.scenario.scenario import Base
-from simcluster.show.report.moving import Varied, VariedKey, address, moving_page, names_of, value_label
+from simcluster.show.report.moving import Varied, moving_page
+from simcluster.show.report.varied import VariedKey, address, names_of, value_label
 from simcluster.show.report_variants import play_variants
 from simcluster.simulate import simulate
 
@@ -64,7 +65,7 @@ def test_every_state_has_the_numbers_of_its_own_simulation(varied: Varied, page:
         state = states["states"][at]
         assert state["name"] == f"schedule {schedule}, micro_batch {micro_batch}"
         assert format_seconds(result.step_time) in pieces[state["texts"]["answer"]].decode()
-        assert state["told"].startswith(f"{format_seconds(result.step_time)} a step")
+        assert state["step"] == format_seconds(result.step_time)
         assert json.loads(pieces[state["data"]])["runs"][0]["timeline"]["count"] == len(result.spans)
         assert varied.state(at).entry.account == result.account
 
@@ -77,14 +78,19 @@ def test_what_cannot_be_is_named_with_its_reason_and_the_base_is_the_scenario_as
     assert refused == [2, 5]
     assert all("not a multiple of dp 2 x micro_batch 3" in states["states"][at]["refused"] for at in refused)
     assert varied.names()[states["base"]] == "schedule 1f1b, micro_batch 1"
-    assert "2 cannot be" in page
+    assert "2 cannot be." in page
+    assert page.count("not a multiple of dp 2 x micro_batch 3 = 6; use") == 1 + 2  # below the table, and for the script
 
 
 def test_parts_that_are_equal_are_kept_once(page: str) -> None:
     states, pieces = read(page)
     played = [state for state in states["states"] if "texts" in state]
     assert len(set(pieces)) == len(pieces)
-    named = [number for state in played for number in (*state["texts"].values(), state["data"], *state["columns"])]
+    named = [
+        number
+        for state in played
+        for number in (*state["texts"].values(), *state["against"].values(), state["data"], *state["columns"])
+    ]
     assert len(named) > 1.2 * len(set(named))
     assert set(named) == set(range(len(pieces)))
 
@@ -187,6 +193,30 @@ def test_a_link_opens_its_state_and_a_view_stays_from_state_to_state(tab: chromi
     choose(tab, 1, 1)
     tab.wait("simcluster.moving.at === 1")
     assert tab.run("simcluster.timeline.gantt.view") == pytest.approx(view, rel=1e-3)
+
+
+@needs_chromium
+def test_any_variant_can_be_pinned_and_the_others_are_told_against_it(tab: chromium.Page, varied: Varied) -> None:
+    one, other = varied.state(0).entry.account, varied.state(4).entry.account
+    tab.run(f"location.hash = '#{address(varied.keys, 0)}'")
+    tab.wait("simcluster.moving.at === 0")
+    tab.run("document.querySelector('#pin').click()")
+    choose(tab, 0, 1)
+    choose(tab, 1, 1)
+    tab.wait("simcluster.moving.at === 4")
+    change = (
+        f"{'+' if other.step_time > one.step_time else '−'}{abs(100 * (other.step_time / one.step_time - 1)):.1f} %"
+    )
+    assert f"({change} against A)" in tab.run(NOW)
+    assert f"{varied.names()[4]} against {varied.names()[0]}" in tab.run(
+        "document.querySelector('#differences').textContent"
+    )
+    assert tab.run("document.querySelector('.variants tbody tr').cells[3].textContent") == "A"
+    assert tab.run("location.hash").endswith("&against=0")
+    tab.run("simcluster.moving.pin(2)")  # cannot be
+    assert tab.run("simcluster.moving.pinned") == 0
+    tab.run(f"location.hash = '#{address(varied.keys, 4)}'")
+    tab.wait(f"simcluster.moving.pinned === {varied.base}")
 
 
 @needs_chromium

@@ -13,8 +13,9 @@ from simcluster.base.processes import cores
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario, Variant
 from simcluster.show.report import entry_of_result
-from simcluster.show.report.moving import Varied, VariedKey
+from simcluster.show.report.moving import Varied
 from simcluster.show.report.states import PageState, state_of
+from simcluster.show.report.varied import VariedKey
 from simcluster.simulate import simulate
 from simcluster.studies.sweep.dealing import in_order
 from simcluster.studies.sweep.players import players_of

@@ -8,48 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
-from urllib.parse import quote
 
 from simcluster.base.units import format_seconds
 from simcluster.show.report import summary, words
 from simcluster.show.report.blob import deflated
 from simcluster.show.report.details import quiet
+from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, element, filled, joined, json_block, table, void
 from simcluster.show.report.page import CONTENTS, hashed, script_of, style_sheet
 from simcluster.show.report.states import PageState
-from simcluster.show.report.yaml_text import flow_text
+from simcluster.show.report.varied import VariedKey, address, control, digits, names_of, short_names
 
-_MOST_BUTTONS = 6  # values that stand side by side; more are a list
-_LONGEST_VALUE = 60
-
-
-@dataclass(frozen=True)
-class VariedKey:
-    """A dotted path of the scenario and the values that it takes."""
-
-    path: str
-    values: tuple[Any, ...]
-
-    @property
-    def labels(self) -> list[str]:
-        """The values in words, no two alike."""
-        told = [value_label(value) for value in self.values]
-        return [text if told.count(text) == 1 else f"{text} ({at + 1})" for at, text in enumerate(told)]
-
-    @property
-    def slides(self) -> bool:
-        """Is it a slider: at least three numbers that go one way?"""
-        numbers = [value for value in self.values if isinstance(value, int | float) and not isinstance(value, bool)]
-        ordered = numbers in (sorted(numbers), sorted(numbers, reverse=True))
-        return len(numbers) == len(self.values) > 2 and ordered
+_MOST_PINNED = 48  # played variants of which each can be pinned: pairs are a kilobyte each
 
 
 @dataclass(frozen=True)
 class Varied:
     """A grid of variants: its ``keys``, and for every combination, the last key fastest, its state or why there is
-    none; ``base`` is the combination that the others are compared with."""
+    none; ``base`` is the combination that the page begins with, and that the others are compared with until another is
+    pinned."""
 
     keys: tuple[VariedKey, ...]
     states: tuple[PageState | str, ...]
@@ -71,32 +49,13 @@ class Varied:
         return ((at, state) for at, state in enumerate(self.states) if isinstance(state, PageState))
 
 
-def value_label(value: Any) -> str:
-    """A value as a control has it; what has parts as YAML has it, [tp, cp]."""
-    if value is None or isinstance(value, bool) or value == []:
-        return {"True": "true", "False": "false", "None": "not set", "[]": "none"}[str(value)]
-    text = flow_text(value) if isinstance(value, list | tuple | Mapping) else str(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
-
-
-def names_of(keys: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Every combination of values of keys, the last one fastest; keys by their last words where those differ."""
-    told = dict(zip([path for path, _ in keys], short_names([path for path, _ in keys]), strict=True))
-    labelled = [[f"{told[path]} {label}" for label in labels] for path, labels in keys]
-    return [", ".join(parts) for parts in product(*labelled)]
-
-
-def short_names(paths: Sequence[str]) -> list[str]:
-    """The last words of dotted paths; whole paths where two have the same one."""
-    last = [path.rpartition(".")[2] for path in paths]
-    return [name if last.count(name) == 1 else path for name, path in zip(last, paths, strict=True)]
-
-
 def moving_page(varied: Varied, *, title: str = "") -> str:
     """The page as HTML, which begins with the base."""
     names = varied.names()
     base = varied.state(varied.base)
-    texts = {at: {**state.texts, "differences": _against_base(varied, names, at)} for at, state in varied.played()}
+    texts = {
+        at: {**state.texts, "differences": _against(varied, names, varied.base, at)} for at, state in varied.played()
+    }
     states, columns = _data(varied, names, texts)
     script, sheet = script_of("moving.js"), style_sheet()
     contents = [("variants", "Variants"), *((place, name) for place, name in CONTENTS if place in texts[varied.base])]
@@ -120,14 +79,11 @@ def _part(place: str, texts: Mapping[str, str]) -> Markup:
     return element("div", Markup(texts[place]), data_state=place)
 
 
-def _against_base(varied: Varied, names: Sequence[str], at: int) -> str:
-    """Why a variant's step is longer or shorter than the base's."""
-    base, state = varied.state(varied.base), varied.state(at)
-    if at == varied.base:
-        return str(
-            quiet(f"This is the base that the others are compared with ({names[at]}); choose another one above.")
-        )
-    entries = [replace(each.entry, name=names[of]) for each, of in ((base, varied.base), (state, at))]
+def _against(varied: Varied, names: Sequence[str], pinned: int, at: int) -> str:
+    """Why a variant's step is longer or shorter than that of the pinned one: in words, and cause by cause."""
+    if at == pinned:
+        return str(quiet(f"This is A, which the others are compared with ({names[at]}); choose another one above."))
+    entries = [replace(varied.state(each).entry, name=names[each]) for each in (pinned, at)]
     return str(summary.differences(entries))
 
 
@@ -136,59 +92,26 @@ def _against_base(varied: Varied, names: Sequence[str], at: int) -> str:
 
 def _bar(varied: Varied, names: Sequence[str]) -> Markup:
     """A control for every key, and what is chosen, in view wherever the reader is."""
-    shown = short_names([key.path for key in varied.keys])
-    places = _digits(varied.base, varied.keys)
+    places = digits(varied.base, varied.keys)
+    names_of_keys = short_names([key.path for key in varied.keys])
     controls = [
-        _slider(number, key, name, at) if key.slides
-        else _list(number, key, name, at) if len(key.values) > _MOST_BUTTONS
-        else _buttons(number, key, name, at)
-        for number, (key, name, at) in enumerate(zip(varied.keys, shown, places, strict=True))
-    ]  # fmt: skip
-    return filled("moving.html", controls=controls, base=names[varied.base], told=_told(varied, varied.base))
+        control(number, key, name, at)
+        for number, (key, name, at) in enumerate(zip(varied.keys, names_of_keys, places, strict=True))
+    ]
+    return filled(
+        "moving.html", controls=controls, base=names[varied.base], told=_told(varied.state(varied.base).entry)
+    )
 
 
-def _buttons(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
-    buttons = [
-        element("label", void("input", type="radio", name=f"key-{number}", value=str(at),
-                              checked="" if at == chosen else None), element("span", label))
-        for at, label in enumerate(key.labels)
-    ]  # fmt: skip
-    return element("fieldset", element("legend", name), buttons, data_key=str(number), title=key.path)
+def _told(entry: Entry) -> str:
+    """A variant in one line: its step, MFU, bubble and memory."""
+    return f"{format_seconds(entry.account.step_time)} a step; {_rest_told(entry)}"
 
 
-def _slider(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
-    slider = void("input", type="range", id=f"key-{number}", min="0", max=str(len(key.values) - 1), step="1",
-                  value=str(chosen), aria_valuetext=key.labels[chosen])  # fmt: skip
-    told = element("output", key.labels[chosen], for_=f"key-{number}")
-    return element("div", element("label", name, for_=f"key-{number}"), element("span", slider, told),
-                   class_="slider", data_key=str(number), title=key.path)  # fmt: skip
-
-
-def _list(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
-    options = [element("option", label, value=str(at), selected="" if at == chosen else None)
-               for at, label in enumerate(key.labels)]  # fmt: skip
-    return element("div", element("label", name, for_=f"key-{number}"),
-                   element("select", options, id=f"key-{number}"), class_="slider", data_key=str(number),
-                   title=key.path)  # fmt: skip
-
-
-def _digits(number: int, keys: Sequence[VariedKey]) -> list[int]:
-    """The place of each key's value in a combination."""
-    found = []
-    for key in reversed(keys):
-        number, place = divmod(number, len(key.values))
-        found.append(place)
-    return found[::-1]
-
-
-def _told(varied: Varied, at: int) -> str:
-    """A combination in one line: its step and what it differs by from the base, MFU, memory and bubble."""
-    entry, base = varied.state(at).entry, varied.state(varied.base)
-    change = entry.account.step_time / base.entry.account.step_time - 1
-    differs = "" if at == varied.base else f" ({words.signed_percent(change)} against the base)"
+def _rest_told(entry: Entry) -> str:
     room = "" if entry.numbers.get("fits") else ", does not fit"
     return (
-        f"{format_seconds(entry.account.step_time)} a step{differs}; MFU {words.percent(entry.numbers['mfu'])}; "
+        f"MFU {words.percent(entry.numbers['mfu'])}; "
         f"bubble {words.percent(entry.account.breakdown['bubble'] / entry.account.step_time)}; "
         f"memory {words.gigabytes(entry.numbers['peak_memory_bytes'])}{room}"
     )
@@ -206,22 +129,35 @@ def _variants(varied: Varied, names: Sequence[str]) -> Markup:
     for at, state in enumerate(varied.states):
         link = element("a", names[at], href=f"#{address(varied.keys, at)}", data_at=str(at))
         if isinstance(state, str):
-            rows.append([link, "refused", element("span", state, class_="why"), *[""] * 5])
+            rows.append([link, "refused", *[""] * 6])
             continue
         account, numbers = state.entry.account, state.entry.numbers
         change = account.step_time / base.entry.account.step_time - 1
         rows.append([
             link, format_seconds(account.step_time), _length(account.step_time / longest),
-            "base" if at == varied.base else words.signed_percent(change), words.percent(numbers["mfu"]),
+            "A" if at == varied.base else words.signed_percent(change), words.percent(numbers["mfu"]),
             words.percent(account.breakdown["bubble"] / account.step_time),
             format_seconds(numbers["exposed_communication_s"]),
             words.gigabytes(numbers["peak_memory_bytes"]) + ("" if numbers.get("fits") else " (does not fit)"),
         ])  # fmt: skip
-    caption = f"All variants; differences from the base, {names[varied.base]}"
+    caption = "All variants; differences are from A, which is pinned"
     return element(
         "section", element("h2", "Variants"), element("p", _fastest(varied, names), class_="verdict"),
-        table(header, rows, caption=caption, class_="variants tall"), id="variants",
+        table(header, rows, caption=caption, class_="variants tall"), _refused(varied, names), id="variants",
     )  # fmt: skip
+
+
+def _refused(varied: Varied, names: Sequence[str]) -> Markup:
+    """Why variants cannot be, each reason once."""
+    of: dict[str, list[str]] = {}
+    for name, state in zip(names, varied.states, strict=True):
+        if isinstance(state, str):
+            of.setdefault(state, []).append(name)
+    said = [
+        element("li", element("strong", f"{known[0]}{f' and {len(known) - 1} more' if len(known) > 1 else ''}: "), why)
+        for why, known in of.items()
+    ]
+    return element("ul", said, class_="notes") if said else Markup()
 
 
 def _length(part: float) -> Markup:
@@ -236,18 +172,12 @@ def _fastest(varied: Varied, names: Sequence[str]) -> str:
     at = min(fitting or played, key=lambda each: each[1].entry.account.step_time)[0]
     refused = len(varied.states) - len(played)
     told = f"Of {len(varied.states)} variants {names[at]} is the fastest{' that fits' if fitting else ''}: "
-    told += f"{_told(varied, at)}."
+    told += f"{_told(varied.state(at).entry)}."
     if not fitting:
         told += " None of them fits its GPU."
     elif len(fitting) < len(played):
         told += f" {len(played) - len(fitting)} of them {'do' if len(played) - len(fitting) > 1 else 'does'} not fit."
-    return told + (f" {refused} cannot be: the table says why." if refused else "")
-
-
-def address(keys: Sequence[VariedKey], at: int) -> str:
-    """A combination as the page's address has it behind #; the script reads and writes the same."""
-    pairs = zip(keys, _digits(at, keys), strict=True)
-    return "&".join(f"{quote(key.path, safe='.')}={quote(key.labels[place], safe='')}" for key, place in pairs)
+    return told + (f" {refused} cannot be." if refused else "")
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -275,12 +205,15 @@ def _data(varied: Varied, names: Sequence[str], texts: Mapping[int, Mapping[str,
     pieces, played = _Pieces(), dict(varied.played())
     sections = {place: {at: pieces.number(text[place].encode()) for at, text in texts.items()}
                 for place in texts[varied.base]}  # fmt: skip
+    pinnable = list(played) if len(played) <= _MOST_PINNED else [varied.base]
+    against = {at: {pinned: pieces.number(_against(varied, names, pinned, at).encode()) for pinned in pinnable}
+               for at in played}  # fmt: skip
     data = {at: pieces.number(state.data.encode()) for at, state in played.items()}
-    lengths = {at: state.entry.account.step_time for at, state in played.items()}
+    seconds = {at: state.entry.account.step_time for at, state in played.items()}
     columns = {at: [pieces.number(column) for column in state.columns] for at, state in played.items()}
     states: list[dict[str, Any]] = [
-        {"name": names[at], "told": _told(varied, at), "part": lengths[at] / max(lengths.values()),
-         "data": data[at], "columns": columns[at],
+        {"name": names[at], "seconds": seconds[at], "step": format_seconds(seconds[at]),
+         "told": _rest_told(played[at].entry), "against": against[at], "data": data[at], "columns": columns[at],
          "texts": {place: numbers[at] for place, numbers in sections.items()}}
         if at in played else {"name": names[at], "refused": state}
         for at, state in enumerate(varied.states)

@@ -1,7 +1,8 @@
 // A page of variants that were played beforehand: its controls choose one, and every part of the page follows.
 class Moving {
   constructor(told, bytes) {
-    Object.assign(this, {told, bytes, charts: [], controls: [], timeline: null, at: told.base, waits: false});
+    Object.assign(this, {told, bytes, charts: [], controls: [], timeline: null, at: told.base, pinned: told.base, waits: false});
+    this.longest = Math.max(...told.states.filter((state) => !state.refused).map((state) => state.seconds));
     let from = 0;
     this.pieces = told.pieces.map((size) => bytes.subarray(from, from += size));
     this.form = $("#controls");
@@ -81,6 +82,7 @@ class Moving {
       if (number === at && hidden) table.scrollTop = row.offsetTop - table.clientHeight / 2;
     });
     this.refuse(at, state.refused);
+    this.compare(at, state);
     if (!state.refused) this.fill(state, at);
     this.write();
   }
@@ -106,14 +108,39 @@ class Moving {
     note.replaceChildren(`${this.told.states[at].name} cannot be. ${why}. The nearest that can: `, link);
   }
 
-  fill(state, at) {
-    const view = this.timeline ? this.timeline.controls.address() : "";
-    for (const part of document.querySelectorAll("[data-state]")) part.innerHTML = this.text(state.texts[part.dataset.state]);
-    document.querySelectorAll("#where .bar svg").forEach((bar) => { bar.style.width = `${100 * state.part}%`; }); // of the longest
+  // What is pinned, and how far the others are from it.
+  compare(at, state) {
+    const {states} = this.told;
+    const part = (other) => {
+      const change = other.seconds / states[this.pinned].seconds - 1;
+      return `${change < 0 ? "−" : "+"}${Math.abs(100 * change).toFixed(1)} %`;
+    };
+    $("#pinned").textContent = states[this.pinned].name;
+    $("#pin").disabled = at === this.pinned || Boolean(state.refused) || state.against[at] === undefined;
+    document.querySelectorAll(".variants tbody tr").forEach((row, number) => {
+      if (!states[number].refused) row.cells[3].textContent = number === this.pinned ? "A" : part(states[number]);
+    });
+    if (state.refused) return;
     const name = document.createElement("span");
     name.className = "unseen"; // the controls show it to those who see
     name.textContent = `${state.name}: `;
-    $("#now").replaceChildren(name, state.told);
+    const differs = at === this.pinned ? "" : ` (${part(state)} against A)`;
+    $("#now").replaceChildren(name, `${state.step} a step${differs}; ${state.told}`);
+  }
+
+  pin(at) {
+    if (this.told.states[at]?.against?.[at] === undefined) return; // refused, or one of too many
+    this.pinned = at;
+    this.show();
+  }
+
+  fill(state, at) {
+    const view = this.timeline ? this.timeline.controls.address() : "";
+    for (const part of document.querySelectorAll("[data-state]")) {
+      const place = part.dataset.state;
+      part.innerHTML = this.text(place === "differences" ? state.against[this.pinned] : state.texts[place]);
+    }
+    document.querySelectorAll("#where .bar svg").forEach((bar) => { bar.style.width = `${100 * state.seconds / this.longest}%`; });
     const data = JSON.parse(this.text(state.data));
     data.runs[0].name = state.name;
     this.charts.length = this.controls.length = 0;
@@ -126,15 +153,18 @@ class Moving {
     redrawn(this.charts)();
   }
 
-  // The base's timeline, to stand beside another one.
+  // The timeline of what is pinned, to stand beside another one.
   before(at) {
-    const {base, states} = this.told;
-    if (!$("#beside").checked || at === base) return [];
-    const {runs: [run], paints} = JSON.parse(this.text(states[base].data));
+    const state = this.told.states[this.pinned];
+    if (!$("#beside").checked || at === this.pinned) return [];
+    const {runs: [run], paints} = JSON.parse(this.text(state.data));
     const rows = $("#gantt [data-part=rows]");
     if (!run.timeline || !rows) return [];
     rows.value = "stage";
-    return [{...run, name: states[base].name, paints, timeline: new Timeline(run.timeline, this.columns(states[base]))}];
+    if (!this.kept || this.kept.name !== state.name) {
+      this.kept = {...run, name: state.name, paints, timeline: new Timeline(run.timeline, this.columns(state))};
+    }
+    return [this.kept];
   }
 
   // What a view says that this timeline has: not ranks of another layout, nor an order of runs where there is one.
@@ -152,7 +182,8 @@ class Moving {
   address() {
     const digits = this.digits(this.at);
     const parts = this.told.keys.map(({path, labels}, key) => `${encodeURIComponent(path)}=${encodeURIComponent(labels[digits[key]])}`);
-    return [...parts, ...($("#beside").checked ? ["beside=1"] : [])].join("&");
+    const more = {against: this.pinned === this.told.base ? "" : this.pinned, beside: $("#beside").checked ? 1 : ""};
+    return [...parts, ...Object.entries(more).filter(([, value]) => value !== "").map((pair) => pair.join("="))].join("&");
   }
 
   write() {
@@ -173,7 +204,9 @@ class Moving {
     });
     this.choose(this.number(digits));
     $("#beside").checked = told.has("beside");
+    this.pinned = this.told.base;
     this.show();
+    if (told.has("against")) this.pin(Number(told.get("against")));
     if (this.timeline) this.timeline.controls.visit(this.known(told.toString()));
     return true;
   }
@@ -190,6 +223,7 @@ class Moving {
 
 async function move() {
   const moving = new Moving(JSON.parse($("#states").textContent), await inflated($("#columns").textContent));
+  $("#pin").addEventListener("click", () => moving.pin(moving.at));
   $("#link").addEventListener("click", () => moving.copyLink($("#link")));
   ofPage.address = () => moving.address();
   const begin = location.hash;

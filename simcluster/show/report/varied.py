@@ -1,0 +1,105 @@
+"""Keys that vary on a moving page: their values in words, a control for each, and a combination as an address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+from urllib.parse import quote
+
+from simcluster.show.report.html import Markup, element, void
+from simcluster.show.report.yaml_text import flow_text
+
+_MOST_BUTTONS = 6  # values that stand side by side; more are a list
+_LONGEST_VALUE = 60
+
+
+@dataclass(frozen=True)
+class VariedKey:
+    """A dotted path of the scenario and the values that it takes."""
+
+    path: str
+    values: tuple[Any, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """The values in words, no two alike."""
+        told = [value_label(value) for value in self.values]
+        return [text if told.count(text) == 1 else f"{text} ({at + 1})" for at, text in enumerate(told)]
+
+    @property
+    def slides(self) -> bool:
+        """Is it a slider: at least three numbers that go one way?"""
+        numbers = [value for value in self.values if isinstance(value, int | float) and not isinstance(value, bool)]
+        ordered = numbers in (sorted(numbers), sorted(numbers, reverse=True))
+        return len(numbers) == len(self.values) > 2 and ordered
+
+
+def value_label(value: Any) -> str:
+    """A value as a control has it; what has parts as YAML has it, [tp, cp]."""
+    if value is None or isinstance(value, bool) or value == []:
+        return {"True": "true", "False": "false", "None": "not set", "[]": "none"}[str(value)]
+    text = flow_text(value) if isinstance(value, list | tuple | Mapping) else str(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+
+
+def names_of(keys: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Every combination of values of keys, the last one fastest; keys by their last words where those differ."""
+    told = dict(zip([path for path, _ in keys], short_names([path for path, _ in keys]), strict=True))
+    labelled = [[f"{told[path]} {label}" for label in labels] for path, labels in keys]
+    return [", ".join(parts) for parts in product(*labelled)]
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """The last words of dotted paths; whole paths where two have the same one."""
+    last = [path.rpartition(".")[2] for path in paths]
+    return [name if last.count(name) == 1 else path for name, path in zip(last, paths, strict=True)]
+
+
+def control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
+    """The control of a key, of which the value at a place is chosen: a slider, buttons, or where they are many a
+    list."""
+    if key.slides:
+        return _slider(number, key, name, chosen)
+    return (_list if len(key.values) > _MOST_BUTTONS else _buttons)(number, key, name, chosen)
+
+
+def _buttons(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
+    buttons = [
+        element("label", void("input", type="radio", name=f"key-{number}", value=str(at),
+                              checked="" if at == chosen else None), element("span", label))
+        for at, label in enumerate(key.labels)
+    ]  # fmt: skip
+    return element("fieldset", element("legend", name), buttons, data_key=str(number), title=key.path)
+
+
+def _slider(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
+    slider = void("input", type="range", id=f"key-{number}", min="0", max=str(len(key.values) - 1), step="1",
+                  value=str(chosen), aria_valuetext=key.labels[chosen])  # fmt: skip
+    told = element("output", key.labels[chosen], for_=f"key-{number}")
+    return element("div", element("label", name, for_=f"key-{number}"), element("span", slider, told),
+                   class_="slider", data_key=str(number), title=key.path)  # fmt: skip
+
+
+def _list(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
+    options = [element("option", label, value=str(at), selected="" if at == chosen else None)
+               for at, label in enumerate(key.labels)]  # fmt: skip
+    return element("div", element("label", name, for_=f"key-{number}"),
+                   element("select", options, id=f"key-{number}"), class_="slider", data_key=str(number),
+                   title=key.path)  # fmt: skip
+
+
+def digits(number: int, keys: Sequence[VariedKey]) -> list[int]:
+    """The place of each key's value in a combination."""
+    found = []
+    for key in reversed(keys):
+        number, place = divmod(number, len(key.values))
+        found.append(place)
+    return found[::-1]
+
+
+def address(keys: Sequence[VariedKey], at: int) -> str:
+    """A combination as the page's address has it behind #; the script reads and writes the same."""
+    pairs = zip(keys, digits(at, keys), strict=True)
+    return "&".join(f"{quote(key.path, safe='.')}={quote(key.labels[place], safe='')}" for key, place in pairs)
