@@ -45,7 +45,9 @@ def value_label(value: Any) -> str:
 
 
 def names_of(keys: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Every combination of values of keys, the last one fastest; keys by their last words where those differ."""
+    """Every combination of values of keys, the last one fastest; keys by their last words where those differ, and those
+    of one value not at all, where there are others."""
+    keys = [each for each in keys if len(each[1]) > 1] or keys
     told = dict(zip([path for path, _ in keys], short_names([path for path, _ in keys]), strict=True))
     labelled = [[f"{told[path]} {label}" for label in labels] for path, labels in keys]
     return [", ".join(parts) for parts in product(*labelled)]
@@ -71,7 +73,8 @@ def _buttons(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
                               checked="" if at == chosen else None), element("span", label))
         for at, label in enumerate(key.labels)
     ]  # fmt: skip
-    return element("fieldset", element("legend", name), buttons, data_key=str(number), title=key.path)
+    hidden = "" if len(key.values) == 1 else None  # nothing to choose
+    return element("fieldset", element("legend", name), buttons, data_key=str(number), title=key.path, hidden=hidden)
 
 
 def _slider(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
