@@ -16,7 +16,7 @@ from functools import partial
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import Crew
-from simcluster.studies.sweep.playing import Finished, Measure, Numbered, check_sendable, play_chunk
+from simcluster.studies.sweep.playing import KILLED, Finished, Measure, Numbered, check_sendable, play_chunk
 from simcluster.studies.sweep.study import Sweep
 
 _CHUNK_SECONDS = 0.1  # what a process plays before it says so: rows that a kill may cost, and the wait at the end
@@ -129,5 +129,5 @@ def _alone(crew: Crew[Sequence[Numbered], tuple[list[Finished], float]], suspect
     crew.begin(0, [suspect])
     ((_, answer),) = crew.finished([0])
     if answer is None:
-        return suspect[0], {"status": "failed", "error": "its process was killed; out of memory?"}
+        return suspect[0], dict(KILLED)
     return answer[0][0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
@@ -23,8 +23,12 @@ Finished = tuple[int, Row]
 Measure = Callable[[Any], Row]
 """A function of a module that plays a task."""
 
+KILLED: Row = {"status": "failed", "error": "its process was killed; out of memory?"}
+"""The row of a variant that kills whatever plays it."""
+
 _CHUNK_SECONDS = 0.2  # short variants travel together: a task by itself costs an executor up to 3 ms
 _MOST_TOGETHER = 64
+_LOOK_SECONDS = 5.0
 _AHEAD = 3  # tasks that wait for each worker: few, so that little is played twice after a kill
 
 
@@ -44,32 +48,86 @@ def play_serially(variants: Iterable[Numbered], measure: Measure = measured) -> 
         yield [(number, measure(variant))]
 
 
+class Lookout(Protocol):
+    """Who looks after an executor that may be lost."""
+
+    def task(self) -> tuple[Any, ...]:
+        """What plays a measure and a chunk there: a function, and what comes before these."""
+
+    def look(self) -> None:
+        """InputError where it is lost; asked while nothing is finished."""
+
+    def killed(self, problem: Exception) -> bool:
+        """Has a task killed who played it?  InputError where it failed for another reason."""
+
+
+class _Nobody:
+    """Of executors that say so themselves."""
+
+    def task(self) -> tuple[Any, ...]:
+        return (play_chunk,)
+
+    def look(self) -> None:
+        """Nothing can be known."""
+
+    def killed(self, problem: Exception) -> bool:
+        if isinstance(problem, BrokenExecutor):
+            raise InputError(
+                f"the executor is broken ({problem}); what is finished is stored, where a file keeps it: run the same "
+                "again with a new one"
+            ) from None
+        raise problem
+
+
 def play_on(
-    executor: Executor, workers: int, variants: Iterable[Numbered], measure: Measure = measured
+    executor: Executor,
+    workers: int,
+    variants: Iterable[Numbered],
+    measure: Measure = measured,
+    lookout: Lookout | None = None,
 ) -> Iterator[list[Finished]]:
     """On an executor, whatever is done first; a few tasks ahead for each worker, not all at once.
 
-    InputError if a variant cannot be sent there.
+    A chunk that kills who plays it is played again, each variant by itself; one that does so then, too, is a row that
+    says so.  InputError if a variant cannot be sent there, or the executor is lost.
     """
+    lookout = lookout or _Nobody()
     rest = iter(variants)
     together = 1
-    under_way: dict[Future[tuple[list[Finished], float]], None] = {}
+    suspects: list[Numbered] = []
+    under_way: dict[Future[tuple[list[Finished], float]], list[Numbered]] = {}
     first = True
-    while True:
-        while len(under_way) < _AHEAD * workers and (chunk := list(islice(rest, together))):
-            if first:
-                check_sendable(measure, chunk)
-                first = False
-            under_way[executor.submit(play_chunk, measure, chunk)] = None
-        if not under_way:
-            return
-        finished, _ = wait(under_way, return_when=FIRST_COMPLETED)
-        for future in [each for each in under_way if each in finished]:
-            del under_way[future]
-            rows, seconds = future.result()
-            each = seconds / len(rows)
-            together = max(1, min(_MOST_TOGETHER, int(_CHUNK_SECONDS / each) if each else _MOST_TOGETHER))
-            yield rows
+
+    def chunk_of() -> list[Numbered]:
+        return [suspects.pop()] if suspects else list(islice(rest, together))
+
+    try:
+        while True:
+            while len(under_way) < _AHEAD * workers and (chunk := chunk_of()):
+                if first:
+                    check_sendable(measure, chunk)
+                    first = False
+                under_way[executor.submit(*lookout.task(), measure, chunk)] = chunk
+            if not under_way:
+                return
+            finished, _ = wait(under_way, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED)
+            if not finished:
+                lookout.look()
+            for future in [each for each in under_way if each in finished]:
+                chunk = under_way.pop(future)
+                try:
+                    rows, seconds = future.result()
+                except (Exception, CancelledError) as problem:  # whatever executors raise
+                    if lookout.killed(problem) and len(chunk) > 1:
+                        suspects += chunk
+                        continue
+                    rows, seconds = [(chunk[0][0], dict(KILLED))], 0.0
+                each = seconds / len(rows)
+                together = max(1, min(_MOST_TOGETHER, int(_CHUNK_SECONDS / each) if each else _MOST_TOGETHER))
+                yield rows
+    finally:
+        for future in under_way:
+            future.cancel()
 
 
 def play_chunk(measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
@@ -92,5 +150,6 @@ def check_sendable(measure: Measure, chunk: Sequence[Numbered]) -> None:
 
 
 __all__ = [
-    "Finished", "Measure", "Numbered", "Row", "check_sendable", "measured", "play_chunk", "play_on", "play_serially",
+    "KILLED", "Finished", "Lookout", "Measure", "Numbered", "Row", "check_sendable", "measured", "play_chunk",
+    "play_on", "play_serially",
 ]  # fmt: skip

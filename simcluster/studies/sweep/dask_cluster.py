@@ -1,0 +1,150 @@
+"""Workers of a Dask cluster as players: the same simulator on all of them, and one message where they are lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from simcluster.base.errors import InputError
+from simcluster.base.sources import sources_digest
+from simcluster.studies.sweep.playing import Finished, Lookout, Measure, Numbered, play_chunk
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+DASK = "dask://"
+_CONNECT_SECONDS = 10
+_CHECK_SECONDS = 30  # for workers to say which simulator they have: those that do not are asked with their first task
+_ANSWER_SECONDS = 15  # without an answer the scheduler, or the way to it, is lost
+_EMPTY_SECONDS = 30  # a cluster that grows by itself may be without workers for a while
+_OTHER = "has another simcluster, numpy, scipy, networkx or SimPy than this process; numbers of two versions do not mix"
+_SAID = {"CancelledError": "the connection to its scheduler broke", "TimeoutError": "its scheduler does not answer"}
+_REMEDY = "start the workers anew in the environment of this command"
+
+
+def play_checked(digest: str, measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
+    """``play_chunk`` where the simulator's sources are those of that digest; InputError elsewhere."""
+    if sources_digest() != digest:
+        raise InputError(f"a worker of the Dask cluster {_OTHER}: {_REMEDY}")
+    return play_chunk(measure, chunk)
+
+
+@contextmanager
+def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
+    """An executor on a cluster, how many workers it has, and who looks after them.
+
+    InputError if no scheduler answers there, it has no workers, or one of them has another simulator.
+    """
+    if not address.startswith(DASK) or address == DASK:
+        raise InputError(f"executor {address!r}: use a number of processes, or dask://HOST:PORT of a Dask scheduler")
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError(f"executor {address!r} needs Dask; pip install 'simcluster[dask]'") from None
+    with _silenced():
+        try:
+            client = Client("tcp://" + address.removeprefix(DASK), timeout=_CONNECT_SECONDS)
+        except (OSError, ValueError) as problem:
+            raise InputError(f"executor {address!r}: no Dask scheduler answers there ({problem})") from None
+        cluster = _Cluster(address, client)
+        try:
+            workers = cluster.workers()
+            if not workers:
+                raise InputError(f"executor {address!r}: the scheduler has no workers; start some with dask worker")
+            cluster.check(workers)
+            yield client.get_executor(pure=False), len(workers), cluster
+        finally:
+            with suppress(Exception):  # of a cluster that is lost there is nothing to close
+                client.close(timeout=2)
+
+
+@dataclass
+class _Cluster:
+    """The cluster at an address, as long as it answers."""
+
+    address: str
+    client: Client
+    _empty_since: float | None = field(default=None, init=False)
+
+    def workers(self) -> list[str]:
+        """Their addresses; InputError where the scheduler does not answer."""
+        try:
+            if self.client.status != "running":
+                raise ConnectionError(f"its connection is {self.client.status}")  # as if it was noticed
+            about: dict[str, Any] = self.client.sync(self.client.scheduler.identity, callback_timeout=_ANSWER_SECONDS)
+        except Exception as problem:  # whatever Dask, its sockets and its event loop raise
+            raise self._lost(problem) from None
+        return list(about["workers"])
+
+    def check(self, workers: Sequence[str]) -> None:
+        """InputError where one of them has another simulator, or none; those that do not answer are asked later."""
+        from distributed import wait
+
+        mine = sources_digest()
+        asked = {worker: self.client.submit(sources_digest, workers=[worker], pure=False) for worker in workers}
+        with suppress(Exception):  # some may be on their way down
+            wait(list(asked.values()), timeout=_CHECK_SECONDS)
+        for worker, future in asked.items():
+            if future.status == "error":
+                raise InputError(
+                    f"executor {self.address!r}: worker {worker} cannot run simcluster: {future.exception()}; {_REMEDY}"
+                )
+            if future.status == "finished" and future.result() != mine:
+                raise InputError(f"executor {self.address!r}: worker {worker} {_OTHER}: {_REMEDY}")
+
+    def task(self) -> tuple[Any, ...]:
+        """What is sent with the measure and the tasks."""
+        return play_checked, sources_digest()
+
+    def look(self) -> None:
+        """InputError where the scheduler or all workers are lost."""
+        if self.workers():
+            self._empty_since = None
+            return
+        self._empty_since = self._empty_since or time.monotonic()
+        if time.monotonic() - self._empty_since > _EMPTY_SECONDS:
+            raise self._lost("all of its workers are gone")
+
+    def killed(self, problem: Exception) -> bool:
+        """Does a failed task say that it has killed its workers, one after the other?  InputError where the cluster is
+        lost."""
+        from distributed import KilledWorker
+
+        if isinstance(problem, KilledWorker):
+            return True
+        if isinstance(problem, InputError):
+            raise problem
+        raise self._lost(problem)
+
+    def _lost(self, problem: object) -> InputError:
+        why = str(problem) or _SAID.get(type(problem).__name__, type(problem).__name__)
+        return InputError(
+            f"executor {self.address!r}: the Dask cluster is lost ({why}); what is finished is stored, where a file "
+            "keeps it: run the same command again when a scheduler and workers are there"
+        )
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Dask's own complaints, tracebacks among them, are said in a message of ours."""
+    log = logging.getLogger("distributed")
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+__all__ = ["DASK", "on_dask", "play_checked"]
