@@ -20,6 +20,7 @@ from simcluster.base.shown import shown_by
 from simcluster.base.version import VERSION
 
 if TYPE_CHECKING:
+    from simcluster.base.effort import however_long as however_long
     from simcluster.base.errors import InputError as InputError
     from simcluster.bench.collective import collective_times as collective_times
     from simcluster.bench.given_times import Costs as Costs
@@ -81,6 +82,7 @@ _HOME = {
     "diff": "simcluster.studies.own_trace.door",
     "differences": "simcluster.studies.variations",
     "first_scenario": "simcluster.studies.launch.first",
+    "however_long": "simcluster.base.effort",
     "job_memory": "simcluster.studies.whatif.job_memory",
     "kernels": "simcluster.studies.kernels",
     "largest": "simcluster.studies.whatif.largest",

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_heard_by: ContextVar[Callable[[str], object] | None] = ContextVar("heard_by", default=None)
+Hearer = Callable[[str, float], object]
+
+_heard_by: ContextVar[Hearer | None] = ContextVar("heard_by", default=None)
 
 _notes_to: ContextVar[Callable[[str], object] | None] = ContextVar("notes_to", default=None)
 
@@ -33,14 +35,24 @@ def notes_to(hears: Callable[[str], object]) -> Iterator[None]:
 
 def playing(name: str) -> None:
     """A step of this name begins to be played."""
+    _tell(name, 0.0)
+
+
+def estimated(name: str, seconds: float) -> None:
+    """A scenario of this name is to be planned and played, which will take about so many seconds."""
+    _tell(name, seconds)
+
+
+def _tell(name: str, seconds: float) -> None:
     hears = _heard_by.get()
     if hears is not None:
-        hears(name)
+        hears(name, seconds)
 
 
 @contextmanager
-def heard_by(hears: Callable[[str], object]) -> Iterator[None]:
-    """Inside, ``hears`` is called with the name of every step that begins, in this thread."""
+def heard_by(hears: Hearer) -> Iterator[None]:
+    """Inside, ``hears`` is called with the name of every step that begins and 0, or of a scenario and its estimate,
+    in this thread."""
     before = _heard_by.set(hears)
     try:
         yield

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from simcluster.base.effort import however_long
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import notes_to
@@ -162,7 +163,8 @@ def _dispatch(argv: list[str]) -> None:
     with _silence() if args.quiet else working(args.command), allowing_python(allowed), notes_to(_note):
         with collector_off():  # 0.6 s instead of 0.7
             module = importlib.import_module(module_of(args.command))
-        module.run(args)
+        with however_long(args.yes):
+            module.run(args)
         sys.stdout.flush()
         for path, then in zip(files, before, strict=True):
             if written_at(path) != then and path not in getattr(args, "told", ()):

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TextIO, cast
 
+from simcluster.base.effort import NOTED, in_words
 from simcluster.base.printable import on_a_line
 from simcluster.base.telling import heard_by
 from simcluster.cli.encoding import Escaping, own_code
@@ -100,7 +101,7 @@ class _Line:
         self.terminal, self.silent = stream.isatty(), False
         self._stream = stream.raw if isinstance(stream, Escaping) else stream  # its own codes are for the terminal
         self._command, self._shown, self._process = command, False, os.getpid()
-        self._text, self._played, self._now = "", 0, ""
+        self._text, self._played, self._now, self._noted = "", 0, "", False
         self._begun = self._last = time.monotonic()
 
     def tell(self, text: str) -> None:
@@ -111,8 +112,13 @@ class _Line:
         else:
             self.clear()
 
-    def hear(self, name: str) -> None:
-        """The same of a step of this name that begins."""
+    def hear(self, name: str, about: float) -> None:
+        """The same of a step of this name that begins; of a scenario a minute or more, ``about``, is said."""
+        if about:
+            if about >= NOTED and not self._noted:
+                self._noted = True
+                print(f"note: {on_a_line(name)}: this will take about {in_words(about)}", file=sys.stderr)
+            return
         self._played, self._now = self._played + 1, name
         self._renew()
 

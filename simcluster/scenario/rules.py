@@ -13,6 +13,7 @@ from simcluster.devices.sensitivity import interference_on
 from simcluster.documents.diagnostics import Complaint, listed
 from simcluster.documents.suggestions import divisors, near_divisors, near_multiples
 from simcluster.planning.parallel import AXES
+from simcluster.scenario.effort import effort_rules
 from simcluster.scenario.model_rules import model_rules
 from simcluster.scenario.pipeline_rules import order_rules, schedule_rules, stage_rules
 from simcluster.schedules import schedules_with
@@ -31,6 +32,8 @@ def broken_rules(scenario: ScenarioFields) -> list[Complaint]:
     found += stage_rules(scenario)
     if scenario.parallel.dp:  # otherwise the grid's complaint is enough
         found += _batch(scenario)
+    if not found:
+        found += effort_rules(scenario)
     if not found:
         found += order_rules(scenario)
     found += _device(scenario)

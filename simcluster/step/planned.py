@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.telling import estimated
 from simcluster.devices.device import Device
 from simcluster.engine.lower import Choices, Lowered, lower
 from simcluster.faults import Fault
@@ -16,6 +17,7 @@ from simcluster.planning.job import Job
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.stages import stage_programs
 from simcluster.scenario.checkpoint_plan import saved_of
+from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.job import disturbances_of, facts_with_memory, interference_of, job_of, methods_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
@@ -56,6 +58,7 @@ class PreparedStep:
 def plan(scenario: Scenario, change: Change = list, *, trains: bool = True) -> Planned:
     """Plan the scenario, whatever faults it has, with its programs changed if a change is given; or, where it does not
     train, the forward passes of one step alone."""
+    estimated(scenario.name, estimated_seconds(scenario))
     job, facts = plan_job(scenario, scenario.cluster.device)
     job = job if trains else job.forward_only()
     programs, choices = change(stage_programs(job)), choices_of(scenario)

@@ -1,0 +1,39 @@
+"""How long a scenario may take to be played before somebody is asked: seconds of work, for what would begin it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+NOTED = 60.0
+"""Seconds from which on a command says how long it will take."""
+
+MOST = 600.0
+"""Seconds up to which a scenario is planned and played without being asked for again."""
+
+_most: ContextVar[float] = ContextVar("most", default=MOST)
+
+
+def most_seconds() -> float:
+    """The estimate up to which work is begun."""
+    return _most.get()
+
+
+@contextmanager
+def however_long(asked: bool = True) -> Iterator[None]:
+    """Inside, work is begun whatever its estimate says; ``asked`` False: it is as outside."""
+    before = _most.set(math.inf if asked else _most.get())
+    try:
+        yield
+    finally:
+        _most.reset(before)
+
+
+def in_words(seconds: float) -> str:
+    """An estimate, as rough as it is: 4 min, 3 h, 12 days."""
+    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size or unit == "min":
+            return f"{float(f'{seconds / size:.2g}'):,.0f} {unit}"
+    raise AssertionError

@@ -1,0 +1,62 @@
+"""What a scenario costs to plan and play, in seconds of a processor, estimated from its counts before any of that.
+
+Constants are those of one core in 2026, to within a factor of five: the estimate keeps a slip of the finger, as 10^9
+layers, from running for days.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from simcluster.base.effort import in_words, most_seconds
+from simcluster.documents.diagnostics import Complaint, KeyPath
+
+if TYPE_CHECKING:
+    from simcluster.scenario.fields import ScenarioFields
+
+_PLANNED_PIECE = 8e-4  # a layer's part of a step: tiny_3d with 40 layers in 100 pieces each takes 3.6 s
+_PLANNED_PAIR = 2e-6  # of layers on a stage, which planning compares: with 4,000 layers it takes 19 s
+_PLAYED_PASS = 3e-4  # a microbatch on a chunk, forward and back: 1,000 steps of it take 3.0 s
+_PLAIN_LAYER = 1e-3  # a layer's passes on a rank by the reference: 186,192 events in 1.9 s
+_REPLICA = 0.02  # of a step: replicas are played together
+
+
+def estimated_seconds(scenario: ScenarioFields) -> float:
+    """Seconds of a processor to plan the scenario and play its steps."""
+    parallel, layers = scenario.parallel, scenario.model.layers
+    pp, pieces = parallel.pp, scenario.overlap.tensor_pieces
+    passes = scenario.steps * (scenario.microbatches or 1)
+    planned = _PLANNED_PIECE * layers * pieces + _PLANNED_PAIR * layers**2 / pp
+    if scenario.engine == "reference":
+        return planned + _PLAIN_LAYER * passes * (scenario.gpus or 1) * pieces * layers / pp
+    apart = any(fault.by_chance for fault in scenario.faults) and scenario.replicas == 1
+    played = _PLAYED_PASS * passes * pp * scenario.pipeline.chunks * ((scenario.gpus or pp) / pp if apart else 1.0)
+    return planned + played * (1.0 + _REPLICA * (scenario.replicas - 1))
+
+
+def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """The work is no more than is begun without being asked for again."""
+    seconds = estimated_seconds(scenario)
+    if seconds <= most_seconds():
+        return
+    path, what = _driver(scenario)
+    yield (
+        path,
+        f"{what} would take about {in_words(seconds)} to plan and play; without being asked for again "
+        f"{in_words(most_seconds())} are spent on a scenario: use fewer, or say --yes (from Python: "
+        "with simcluster.however_long():)",
+    )
+
+
+def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
+    """The count that is largest beside what is usual for it."""
+    counts: list[tuple[float, KeyPath, str]] = [
+        (scenario.model.layers / 100, ("model", "layers"), f"{scenario.model.layers:,} layers"),
+        (scenario.overlap.tensor_pieces, ("overlap", "tensor_pieces"), f"{scenario.overlap.tensor_pieces:,} pieces"),
+        ((scenario.microbatches or 1) / 100, ("training", "global_batch"), f"{scenario.microbatches:,} microbatches"),
+        (scenario.steps, ("steps",), f"{scenario.steps:,} steps"),
+        (scenario.replicas / 50, ("replicas",), f"{scenario.replicas:,} replicas"),
+    ]
+    _, path, what = max(counts)
+    return path, what

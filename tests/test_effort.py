@@ -1,0 +1,67 @@
+"""What a scenario costs is estimated before it begins: a slip of the finger is refused at once, real ones never are."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from conftest import Tiny
+
+import simcluster
+from simcluster import cli
+from simcluster.base.effort import MOST, NOTED, in_words
+from simcluster.base.errors import InputError
+from simcluster.scenario.effort import estimated_seconds
+from simcluster.scenario.scenario import Scenario, load
+
+
+def test_no_scenario_that_ships_is_near_the_limit() -> None:
+    found = {name: estimated_seconds(load(name)) for name in ("tiny_3d", "llama3_405b_16384xh100", "jitter_8")}
+    assert all(seconds < NOTED for seconds in found.values()), found
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("model.layers=1000000000", r"model.layers: 1,000,000,000 layers would take about .* days"),
+        ("overlap.tensor_pieces=1000000000", r"overlap.tensor_pieces: 1,000,000,000 pieces would take about .* days"),
+        ("training.global_batch=16000000", r"training.global_batch: 8,000,000 microbatches would take about .* min"),
+        ("steps=100000 training.global_batch=80", r"steps: 100,000 steps would take about .* min"),
+    ],
+)
+def test_a_slip_of_the_finger_is_refused_at_once(override: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = time.process_time()
+    assert cli.main(["run", "tiny_3d", *override.split()]) == 2
+    assert time.process_time() - begun < 2.0
+    with pytest.raises(InputError, match=says + r" .*10 min .*: use fewer, or say --yes"):
+        load("tiny_3d", override.split())
+    assert "use fewer, or say --yes" in capsys.readouterr().err
+
+
+def test_who_says_so_gets_it() -> None:
+    changes = {"steps": 100_000, "training.global_batch": 800}
+    with simcluster.however_long():
+        scenario = load("tiny_3d", changes)
+    assert estimated_seconds(scenario) > MOST
+    with pytest.raises(InputError, match="steps"):
+        load("tiny_3d", changes)
+
+
+def test_the_estimate_grows_with_every_count(tiny: Tiny) -> None:
+    least = estimated_seconds(tiny(gpus=4, cluster={"topology": "flat", "gpus": 4}, parallel={"dp": 4}))
+    jitter = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}}
+    more: list[Scenario] = [
+        tiny(gpus=4, cluster={"topology": "flat", "gpus": 4}, parallel={"dp": 4}, **each)
+        for each in (
+            {"model": {"layers": 64}}, {"steps": 9}, {"engine": "reference"}, {"training": {"global_batch": 64}},
+            {"overlap": {"tensor_pieces": 8}}, {"faults": [jitter]},
+        )
+    ]  # fmt: skip
+    assert all(estimated_seconds(each) > least for each in more)
+    assert [in_words(seconds) for seconds in (60.0, 600.0, 9000.0, 1e6)] == ["1 min", "10 min", "2 h", "12 days"]
+
+
+def test_what_takes_minutes_says_so_first(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simcluster.cli.terminal.NOTED", 1e-9)
+    assert cli.main(["run", "tiny_3d"]) == 0
+    assert "note: tiny model, tp 2, pp 2, dp 2: this will take about 0 min\n" in capsys.readouterr().err
