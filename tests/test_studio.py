@@ -18,7 +18,7 @@ from simcluster.documents.shipped import shipped_names
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.scenario import load_text
 from simcluster.show.report.yaml_text import yaml_text
-from simcluster.studio.answers import PARTS, StateAsked, answer, scenario_text
+from simcluster.studio.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
 from simcluster.studio.controls import controls
 from simcluster.studio.offers import described
 from simcluster.studio.server import application
@@ -159,10 +159,12 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
         found = {part: answer(asked, part) for part in PARTS}
         for part, each in found.items():
             assert each["part"] == part
-            assert each["sections"]
+            assert each["sections"] or part == "hints"
             json.dumps(each, allow_nan=False)
         assert len(found["timeline"]["data"]["runs"]) == 1 + (asked.pinned is not None)
     sections = found["answer"]["sections"]
+    assert set(found["hints"]["hints"]) <= set(controls())
+    assert (*QUICK, *SLOW) == tuple(PARTS)
     assert "B is" in sections["compared"]
     assert "slower than A" in sections["compared"]
     assert "B against A" in sections["differences"]

@@ -24,7 +24,9 @@ from simcluster.show.report.page import data_of, timeline_frame
 from simcluster.show.report.verdict import verdict
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.simulate import simulate
+from simcluster.studies.long_run.train import train
 from simcluster.studies.variations import labels
+from simcluster.studies.whatif.sensitivities import TIMES, Sensitivity, sensitivity
 from simcluster.studio.controls import controls
 from simcluster.studio.nearest import nearest_legal
 from simcluster.studio.offers import described, offered
@@ -33,6 +35,8 @@ from simcluster.studio.states import Folder, StudioState, in_words, scenario_of
 _MOST_KEPT = 3
 _MOST_GPUS = 262_144
 _LEVEL = 1  # of deflating: what stays on this machine is made small in little time
+_RUNS = 50  # of weeks: enough for the mean to be of use, few enough to wait for
+_SCALE = "cluster.scale."
 _SLOW = "straggler_slowdown"  # the step is played again for it
 
 
@@ -226,17 +230,48 @@ def _advice(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
     return {"sections": {"figures": summary.figures(full), "advice": joined(verdict([full]), summary.remarks([full]))}}
 
 
+def _run(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
+    """What a run of weeks comes to, where the scenario has one."""
+    scenario = entries[-1].scenario
+    if scenario is None or scenario.run is None:
+        return {"sections": {"run": Markup()}}
+    try:
+        told = train(scenario, played=_RUNS).summary()
+    except InputError as problem:
+        return {"sections": {"run": details.quiet(f"Not to be had: {problem}")}}
+    text = element("pre", told, tabindex="0", role="region", aria_label="The run of weeks", class_="scenario")
+    return {"sections": {"run": text}}
+
+
+def _hints(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
+    """What a percent more of each resource of the cluster would give, as played, by control."""
+    live = entries[-1]
+    assert live.result is not None
+    resources = [key.removeprefix(_SCALE) for key in controls() if key.startswith(_SCALE)]
+    found = {each.resource: each for each in sensitivity(live.result, resources)}
+    said = {f"{_SCALE}{name}": _hint(name, each) for name, each in found.items()}
+    return {"sections": {}, "hints": said}
+
+
+def _hint(name: str, found: Sensitivity) -> str:
+    which = "less" if name in TIMES else "more"
+    change = -100 * (found.step_time - found.before) / found.before
+    return f"1 % {which}: step {'−' if change >= 0 else '+'}{abs(change):.2f} %"
+
+
 PARTS: Mapping[str, Callable[[StateAsked, list[Entry]], dict[str, Any]]] = {
     "answer": _answer,
     "timeline": _timeline,
     "memory": _memory,
     "advice": _advice,
     "links": _links,
+    "run": _run,
+    "hints": _hints,
 }
 """The parts of the page: a function of what is asked and the runs of it."""
 QUICK = ("answer", "timeline", "memory")
 """Those that follow every change, in their order."""
-SLOW = ("advice", "links")
+SLOW = ("advice", "links", "run", "hints")
 """Those that come when nobody has changed anything for a while: the step is played again, or every link looked at."""
 
 

@@ -136,6 +136,18 @@ class Panel {
     }
   }
 
+  // What moving a control would give, below it; what is known no more is taken away.
+  hint(hints) {
+    for (const [key, row] of this.rows) {
+      if (hints[key] === undefined && !row.hint) continue;
+      if (!row.hint) {
+        row.hint = document.createElement("small");
+        row.root.append(row.hint);
+      }
+      row.hint.textContent = hints[key] || "";
+    }
+  }
+
   options(row, control, value) {
     const {input} = row;
     const texts = control.values.map(said);

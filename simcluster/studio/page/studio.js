@@ -120,7 +120,7 @@ class Studio {
   heard(ask, of) {
     if (of.saved) { this.wrote(of); return; }
     if (of.seconds !== undefined) {
-      const what = {answer: "Playing the step", advice: "Playing what would help", links: "Looking at every link"}[of.doing] || "Drawing";
+      const what = {answer: "Playing the step", advice: "Playing what would help", run: "Playing the run of weeks", hints: "Playing a percent more of each resource", links: "Looking at every link"}[of.doing] || "Drawing";
       if (ask === this.asked) this.progress(`${what}: ${of.seconds.toFixed(1)} s.`, true);
       return;
     }
@@ -142,7 +142,12 @@ class Studio {
     if (of.part === "timeline") { await this.timeline(ask, of); return; }
     for (const [name, html] of Object.entries(of.sections)) place(name).innerHTML = html;
     if (of.part === "answer") this.answered(ask, of);
-    if (of.part === "memory") await this.memory(ask, of);
+    if (of.part === "run") part("weeks").hidden = !of.sections.run;
+    if (of.part === "hints") this.panel.hint(of.hints);
+    if (of.part === "memory") {
+      await this.memory(ask, of);
+      document.documentElement.dataset.quick = String(ask); // what follows every change is shown
+    }
     if (of.part === "links") await this.links(ask, of);
   }
 
@@ -151,6 +156,7 @@ class Studio {
     document.title = `${of.name}: simcluster studio`;
     this.controls = of.controls;
     this.panel.show(of.controls, this.live.settings);
+    this.panel.hint({});
     part("changes").textContent = of.changes.length ? `Changed: ${of.changes.join("; ")}.` : "";
     this.suggest(of);
     if (ask !== this.asked) return;
@@ -198,7 +204,7 @@ class Studio {
     });
     part("remedies").replaceChildren(...(remedies.length ? ["What goes: ", ...remedies] : []));
     if (this.controls) this.panel.show(this.controls, this.live.settings);
-    document.documentElement.dataset.complete = String(ask);
+    document.documentElement.dataset.quick = document.documentElement.dataset.complete = String(ask);
   }
 
   // --- pictures -----------------------------------------------------------------------------------------------------
