@@ -5,11 +5,12 @@ Pure.  The rows are in ``controls.yaml``; what a key takes and says is the scena
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.devices import device_names
@@ -70,19 +71,18 @@ def checked(key: str, value: object) -> Value:
     known = list(words_of(key))
     if value not in known or isinstance(value, bool):
         raise InputError(f"{key} must be {listed(known)}, got {shown(value)}")
-    return value  # type: ignore[return-value]
+    return cast(Value, value)
 
 
 def _number(control: Control, value: object) -> int | float:
     whole = control.offer != "factors"
-    right = isinstance(value, int) if whole else isinstance(value, int | float)
-    if not right or isinstance(value, bool) or not control.least <= value <= control.most:
-        kind = "whole number" if whole else "number"
-        raise InputError(
-            f"{control.key} must be a {kind} from {control.least:g} to {control.most:,g} in the studio, got "
-            f"{shown(value)}"
-        )
-    return value  # type: ignore[return-value]
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if control.least <= number <= control.most and (not whole or isinstance(number, int)):
+        return number
+    raise InputError(
+        f"{control.key} must be a {'whole number' if whole else 'number'} from {control.least:g} to {control.most:,g} "
+        f"in the studio, got {shown(value)}"
+    )
 
 
 def _fault(key: str, value: object) -> tuple[int, float]:
