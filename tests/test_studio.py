@@ -21,6 +21,7 @@ from simcluster.show.report.yaml_text import yaml_text
 from simcluster.studio.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
 from simcluster.studio.controls import controls
 from simcluster.studio.offers import described
+from simcluster.studio.pool import StudioPool, Viewer
 from simcluster.studio.server import application
 from simcluster.studio.states import Folder, StudioState, scenario_of, state_of_json, state_of_link
 
@@ -328,3 +329,47 @@ def test_save_as_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
     assert first == {"saved": "mine.yaml", "files": ["mine.yaml"]}
     assert "is there already" in second["problem"][0]
     assert scenario_of(StudioState("mine.yaml"), Folder(tmp_path)).parallel.tp == 4
+
+
+# --- who plays --------------------------------------------------------------------------------------------------------
+
+
+class Slowly:
+    """A worker that answers after a moment, and counts; 0.01 s stand for a step."""
+
+    def __init__(self) -> None:
+        self.windows, self.calls, self.stops = 0, list[tuple[StudioState, str]](), 0
+
+    async def call(self, function: Any, asked: StateAsked, part: str) -> dict[str, Any]:
+        self.calls.append((asked.live, part))
+        await asyncio.sleep(0.01)
+        return {"part": part, "sections": {}}
+
+    async def stop(self, task: asyncio.Task[Any]) -> None:
+        self.stops += 1
+        task.cancel()
+
+
+def test_the_newest_request_wins_and_what_is_known_is_not_played_again() -> None:
+    async def path() -> tuple[list[dict[str, Any]], Slowly]:
+        pool, worker = StudioPool(1), Slowly()
+        viewer = Viewer(pool, worker, worker)  # type: ignore[arg-type]
+        asked = [StateAsked(StudioState(BASE, (("parallel.tp", number),)), None, HERE) for number in (1, 2, 4)]
+        said, answers = list[dict[str, Any]](), viewer.answers()
+        for number in (0, 1, 2, 0):
+            viewer.ask(len(said) + number, asked[number], 0)
+            if number != 1:  # the second is overtaken at once
+                async for message in answers:
+                    said.append(json.loads(message))
+                    if (number == 0 and len(said) == 1) or "done" in said[-1]["of"]:
+                        break
+        await answers.aclose()  # type: ignore[attr-defined]
+        await viewer.leave()
+        return said, worker
+
+    said, worker = asyncio.run(path())
+    played = [state.settings[0][1] for state, part in worker.calls if part == "answer"]
+    assert played == [1, 4]
+    parts = [each["of"].get("part") for each in said if each["ask"] == said[-2]["ask"]]
+    assert said[0]["of"]["part"] == QUICK[0]
+    assert [*PARTS] == [part for part in parts if part]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.devices import device_names
@@ -71,7 +71,7 @@ def checked(key: str, value: object) -> Value:
     known = list(words_of(key))
     if value not in known or isinstance(value, bool):
         raise InputError(f"{key} must be {listed(known)}, got {shown(value)}")
-    return cast(Value, value)
+    return value
 
 
 def _number(control: Control, value: object) -> int | float:
