@@ -18,12 +18,12 @@ from simcluster.documents.shipped import shipped_names
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.scenario import load_text
 from simcluster.show.report.yaml_text import yaml_text
-from simcluster.studio.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
-from simcluster.studio.controls import controls
-from simcluster.studio.offers import described
-from simcluster.studio.pool import StudioPool, Viewer
-from simcluster.studio.server import application
-from simcluster.studio.states import Folder, StudioState, scenario_of, state_of_json, state_of_link
+from simcluster.studio_page.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
+from simcluster.studio_page.controls import controls
+from simcluster.studio_page.offers import described
+from simcluster.studio_page.pool import StudioPool, Viewer
+from simcluster.studio_page.server import application
+from simcluster.studio_page.states import Folder, StudioState, scenario_of, state_of_json, state_of_link
 
 PORT = 8123
 HOST = f"127.0.0.1:{PORT}"

@@ -12,8 +12,8 @@ from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.terminal import waits_for_people
 from simcluster.documents.shipped import shipped_names
-from simcluster.studio.server import serve
-from simcluster.studio.states import Folder, StudioState, scenario_of
+from simcluster.studio_page.server import serve
+from simcluster.studio_page.states import Folder, StudioState, scenario_of
 
 
 def run(args: argparse.Namespace) -> None:

@@ -27,10 +27,10 @@ from simcluster.simulate import simulate
 from simcluster.studies.long_run.train import train
 from simcluster.studies.variations import labels
 from simcluster.studies.whatif.sensitivities import TIMES, Sensitivity, sensitivity
-from simcluster.studio.controls import controls
-from simcluster.studio.nearest import nearest_legal
-from simcluster.studio.offers import described, offered
-from simcluster.studio.states import Folder, StudioState, in_words, scenario_of
+from simcluster.studio_page.controls import controls
+from simcluster.studio_page.nearest import nearest_legal
+from simcluster.studio_page.offers import described, offered
+from simcluster.studio_page.states import Folder, StudioState, in_words, scenario_of
 
 _MOST_KEPT = 3
 _MOST_GPUS = 262_144

@@ -22,7 +22,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
-from simcluster.studio.answers import QUICK, SLOW, StateAsked, answer
+from simcluster.studio_page.answers import QUICK, SLOW, StateAsked, answer
 
 _MOST_PROCESSES = 4
 _MOST_BYTES = 64_000_000

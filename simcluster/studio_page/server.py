@@ -29,9 +29,9 @@ from simcluster.documents.diagnostics import shown
 from simcluster.documents.shipped import shipped_names
 from simcluster.show.report.html import asset, json_block
 from simcluster.show.report.page import SCRIPTS, hashed, in_a_scope, style_sheet
-from simcluster.studio.answers import StateAsked, report_of, scenario_text
-from simcluster.studio.pool import PlayStopped, StudioPool, Viewer
-from simcluster.studio.states import MOST_LINK, Folder, StudioState, state_of_json, state_of_link
+from simcluster.studio_page.answers import StateAsked, report_of, scenario_text
+from simcluster.studio_page.pool import PlayStopped, StudioPool, Viewer
+from simcluster.studio_page.states import MOST_LINK, Folder, StudioState, state_of_json, state_of_link
 
 HOST = "127.0.0.1"
 _MOST_MESSAGE = 65_536  # bytes
@@ -243,7 +243,7 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 def _own(name: str) -> str:
-    return (files("simcluster.studio") / "page" / name).read_text(encoding="utf-8")
+    return (files("simcluster.studio_page") / "page" / name).read_text(encoding="utf-8")
 
 
 def _script() -> str:

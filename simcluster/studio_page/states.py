@@ -20,7 +20,7 @@ from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_names, shipped_path
 from simcluster.importers.schedule_files import is_function
 from simcluster.scenario.scenario import Origin, Scenario
-from simcluster.studio.controls import Settings, checked, controls, overrides
+from simcluster.studio_page.controls import Settings, checked, controls, overrides
 
 MOST_LINK = 4096
 """Characters of a link; what is longer is none."""

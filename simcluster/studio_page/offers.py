@@ -11,7 +11,7 @@ from typing import Any
 from simcluster.documents.suggestions import divisors
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
-from simcluster.studio.controls import FAULT_KEYS, Control, Value, controls, notes, words_of
+from simcluster.studio_page.controls import FAULT_KEYS, Control, Value, controls, notes, words_of
 
 _FACTORS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 _MOST_OFFERED = 24
