@@ -135,7 +135,7 @@ def read_trace(path: str | Path) -> Trace:
             row = int(np.flatnonzero(table.column(name).is_null().to_numpy())[0])
             raise InputError(f"{path}, row {row}: {name} is empty ({holes} rows in all); every op needs one")
         columns[name] = table.column(name).to_numpy()
-    if any(len(str(word)) > _LONGEST for word in set(columns["optype"].tolist())):
+    if any(len(str(word)) > _LONGEST for word in dict.fromkeys(columns["optype"].tolist())):
         raise InputError(
             f"cannot read {path}: an optype has more than {_LONGEST} letters; name the ops as the format does"
         )
