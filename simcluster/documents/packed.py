@@ -112,7 +112,11 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
         raise InputError(f"cannot read {path}: there is no such file")
     try:
         with parquet.ParquetFile(path) as file:  # the footer alone
-            names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
+            schema = file.schema_arrow
+            names = [name for name in schema.names if wanted is None or name in wanted]
+            nested = [name for name in names if arrow.types.is_nested(schema.field(name).type)]
+            if nested:
+                raise InputError(f"cannot read {path}: column {nested[0]} holds lists; a cell is one value")
             _refuse_rows(Path(path), file.metadata, names, cell)
         with parquet.ParquetFile(path, read_dictionary=names) as file:
             table = file.read(columns=names)
@@ -130,14 +134,9 @@ def _refuse_rows(path: Path, footer: Any, names: Sequence[str], cell: int) -> No
     size, rows = path.stat().st_size, footer.num_rows
     if len(names) > _MOST_COLUMNS:
         raise InputError(f"cannot read {path}: it has {len(names):,} columns; a table has at most {_MOST_COLUMNS:,}")
-    values, unpacked = rows * len(names), 0
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            if "DELTA_BYTE_ARRAY" in column.encodings:  # a text by what it shares with that before
-                raise InputError(f"cannot read {path}: it is encoded as DELTA_BYTE_ARRAY; write it as PLAIN")
-            if column.path_in_schema.partition(".")[0] in names:
-                unpacked += max(0, column.total_uncompressed_size)
-                values += max(0, column.num_values - group.num_rows)
+    values = rows * len(names)
+    # not a column's own metadata: where those are damaged, pyarrow ends the process
+    unpacked = sum(max(0, footer.row_group(number).total_byte_size) for number in range(footer.num_row_groups))
     if max(unpacked, _CELL * values) > limit_of(size) or cell * values > _memory_of(size):
         raise InputError(
             f"cannot read {path}: its {size:,} bytes unpack to {rows:,} rows of {len(names)} columns, about "

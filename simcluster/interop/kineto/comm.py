@@ -28,6 +28,7 @@ _BYTES = {
 }  # fmt: skip
 
 
+_MOST_ELEMENTS = 2**62
 MESSAGES = ("send", "recv", "send_recv")
 """Kinds between two ranks."""
 
@@ -126,7 +127,7 @@ def _ranks(args: Mapping[str, Any]) -> tuple[int, ...]:
         except (ValueError, TypeError):
             pass
     start, stride = args.get("Global rank start"), args.get("Global rank stride")
-    if isinstance(start, int) and isinstance(stride, int) and start >= 0 and stride > 0 and size:
+    if isinstance(start, int) and isinstance(stride, int) and start >= 0 and stride > 0 and size > 0:
         return tuple(range(start, start + stride * size, stride))
     return ()
 
@@ -139,15 +140,23 @@ def _listed(text: str) -> tuple[int, ...]:
 def _size(kind: str, args: Mapping[str, Any], ranks: int) -> float:
     each = _BYTES.get(str(args.get("dtype", "")).lower())
     given, taken = args.get("In msg nelems"), args.get("Out msg nelems")
-    if given is None and args.get("Input Dims"):
-        given = sum(math.prod(dims) for dims in args["Input Dims"] if isinstance(dims, list))
-        kinds = [str(word).lower() for word in args.get("Input type") or [] if word]
+    shapes, types = args.get("Input Dims"), args.get("Input type")
+    if given is None and isinstance(shapes, list) and shapes:
+        given = sum(_elements(dims) for dims in shapes)
+        kinds = [str(word).lower() for word in types if word] if isinstance(types, list) else []
         each = _BYTES.get(kinds[0]) if kinds else None
         taken = given * ranks if kind == "all_gather" else given
     number = taken if kind in ("all_gather", "recv") else given
-    if each is None or not isinstance(number, int):
+    if each is None or not isinstance(number, int) or not 0 <= number < _MOST_ELEMENTS:
         return math.nan
     return float(number * each)
+
+
+def _elements(dims: object) -> int:
+    """Of a tensor of that shape; 0 for what is none."""
+    if isinstance(dims, list) and all(type(each) is int for each in dims):
+        return math.prod(dims)
+    return 0
 
 
 def _peer(kind: str, args: Mapping[str, Any], rank: int) -> tuple[int, int] | None:
@@ -162,5 +171,5 @@ def _peer(kind: str, args: Mapping[str, Any], rank: int) -> tuple[int, int] | No
 def _number(value: object) -> int:
     try:
         return int(value)  # type: ignore[call-overload, no-any-return]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return -1

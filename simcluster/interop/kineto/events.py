@@ -24,6 +24,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.documents.packed import read_packed
 from simcluster.interop.kineto.comm import Comm, Groups, comm_of, is_comm
+from simcluster.interop.kineto.values import about_of, refuse_strange
 
 Event = Mapping[str, Any]
 
@@ -123,15 +124,11 @@ class RankProfile:
 @collector_off()  # the search for cycles takes six times as long as reading, and finds none in JSON
 def read_profile(path: Path) -> RankProfile:
     """A file of one rank.  InputError for one that is cut, is no such trace, or holds times that are none."""
-    document = _document(path)
-    events = document.get("traceEvents") if isinstance(document, dict) else document
-    if not isinstance(events, list):
-        raise InputError(f"{path} has no list traceEvents: it is no trace of PyTorch's profiler")
-    about = document if isinstance(document, dict) else {}
-    spread = about.get("distributedInfo") or {}
+    about, spread, events = about_of(path, _document(path))
     timed = [(number, event) for number, event in enumerate(events) if event.get("ph") == "X"]
     if not timed:
         raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut")
+    refuse_strange(path, timed)
     begin, length = _microseconds(path, timed)
     first = math.floor(begin.min())
     profile = RankProfile(

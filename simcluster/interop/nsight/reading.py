@@ -108,7 +108,14 @@ def _works(export: NsightFile) -> dict[Unit, list[_Work]]:
             if (process, device or 0) in kernels:
                 name = f"Memcpy {_COPIES.get(kind, 'other')}" if table == "MEMCPY" else "Memset"
                 found[process, device or 0].append(_Work(start, end, stream or 0, correlation, name, copy=True))
+    _refuse_open(export, [work for works in found.values() for work in works], "a kernel or copy")
     return dict(found)
+
+
+def _refuse_open(export: NsightFile, works: Sequence[_Work | _Launch], what: str) -> None:
+    """InputError for what has no end; ranges may have none."""
+    if any(work.end is None for work in works):
+        raise InputError(f"cannot read {export.path}: {what} has no end; the file is damaged: export the report again")
 
 
 def _calls(export: NsightFile) -> dict[int | None, dict[int, _Launch]]:
@@ -121,6 +128,7 @@ def _calls(export: NsightFile) -> dict[int | None, dict[int, _Launch]]:
             launch = _Launch(start, end, thread or 0, _VERSION.sub("", export.texts.get(name, "")))
             for process in (process_of(thread), None):
                 found[process].setdefault(correlation, launch)
+    _refuse_open(export, list(found[None].values()), "a call")
     return found
 
 

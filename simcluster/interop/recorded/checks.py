@@ -17,6 +17,7 @@ from simcluster.interop.recorded.trace import BACKWARD, FORWARD, MESSAGES, NORM,
 _KNOWN = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", "gc", *MESSAGES, *SCOPES)
 _COUNTED = (FORWARD, BACKWARD, WEIGHT, NORM, "optimizer", *MESSAGES, *SCOPES)
 _WAY_OUT = "Leave the step out (--steps), or record it again"
+_MOST_SECONDS = 1e12  # 30,000 years: a damaged number, of which sums would be infinite
 _LONGEST_PASS = 60.0  # seconds that the forward of a microbatch may take before its unit is doubted
 
 
@@ -69,8 +70,8 @@ def _refuse_rows(trace: Trace) -> None:
     """Times must be some, and workers and steps be counted from 0."""
     negative = f"duration {{:g}} s is negative; an op ends after it begins.  {_WAY_OUT}"
     rules = (
-        (~np.isfinite(trace.start_ts), "start_ts is no number of seconds"),
-        (~np.isfinite(trace.duration), "duration is no number of seconds"),
+        (~(np.abs(trace.start_ts) < _MOST_SECONDS), "start_ts is no number of seconds"),
+        (~(np.abs(trace.duration) < _MOST_SECONDS), "duration is no number of seconds"),
         (trace.duration < 0, negative),
         *((getattr(trace, name) < 0, f"{name} must not be negative") for name in ("dp_rank", "stage", "step")),
     )

@@ -24,7 +24,12 @@ _OPTYPES = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT}
 
 def microbatches_of(graph: StepGraph) -> int:
     """Microbatches of a replica in a step."""
-    return int(graph.microbatch.max()) + 1
+    last = int(graph.microbatch.max())
+    there = np.unique(graph.microbatch[graph.microbatch >= 0])
+    if len(there) <= last:
+        lost = int(np.argmin(there == np.arange(len(there)))) if (there != np.arange(len(there))).any() else len(there)
+        raise InputError(f"another schedule: no op of microbatch {lost} was recorded, and the last one is {last}")
+    return last + 1
 
 
 def schedule_of(graph: StepGraph) -> str:

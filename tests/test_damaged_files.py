@@ -1,0 +1,154 @@
+"""Files that are damaged, or made to take the machine: one message with status 2, and little memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+
+from simcluster import InputError
+from simcluster.cli import main
+from simcluster.documents import packed
+from simcluster.documents.expressions import parse_formula
+from simcluster.documents.packed import python_rows, read_packed, read_parquet
+from simcluster.interop.kineto.events import read_profile
+from simcluster.interop.nsight.tables import NsightFile
+
+BAD = Path(__file__).parent / "bad" / "readers"
+COMMANDS = {".parquet": ["replay"], ".log": ["collective", "--platform", "dgx-h100", "--measured"],
+            ".topology.yaml": ["topology"], ".study.yaml": ["validate"]}  # fmt: skip
+MORE = {"last_stage_takes_nothing.parquet": ["--what-if", "last-stage=mean"]}
+REFUSED_ROWS = ("infinite.study.yaml", "no_number.study.yaml", "ceil_of_infinity.study.yaml")
+"""Studies of which rows are refused, which the answer says."""
+
+
+@pytest.mark.parametrize("name", sorted(each.name for each in BAD.iterdir()))
+def test_every_input_that_failed_is_one_message(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = next(words for ending, words in COMMANDS.items() if name.endswith(ending))
+    status = main([*command, str(BAD / name), *MORE.get(name, []), "--json", "-", "-q"])
+    told = capsys.readouterr()
+    assert "Traceback" not in told.err
+    if name in REFUSED_ROWS:
+        json.loads(told.out, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
+        return
+    assert status == 2
+    assert told.err.count("simcluster: error:") == 1
+    assert told.out == ""
+
+
+# --- packed files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits a hundredth of a percent of what they are, so that bombs are small."""
+    monkeypatch.setattr(packed, "FLOOR", 25_600)
+    monkeypatch.setattr(packed, "_MEMORY_FLOOR", 85_000)
+
+
+def test_gzip_unpacks_to_what_a_file_of_its_size_may(strict: None, tmp_path: Path) -> None:
+    path = tmp_path / "x.json.gz"
+    path.write_bytes(gzip.compress(b" " * 25_600))
+    assert len(read_packed(path, 10**9)) == 25_600
+    path.write_bytes(gzip.compress(b" " * 2_000_000))
+    with pytest.raises(InputError, match=r"unpack to more than 39,\d+ bytes; .* 20 times its size.*gunzip"):
+        read_packed(path, 10**9)
+    path.write_bytes(gzip.compress(b"[" + b"[]," * 8_000 + b"[]]"))
+    with pytest.raises(InputError, match="JSON that takes about"):
+        read_packed(path, 10**9)
+    path.write_bytes(b"[" + b"[]," * 8_000 + b"[]]")  # unpacked by whoever trusts it
+    assert len(read_packed(path, 10**9)) == 24_004
+    with pytest.raises(InputError, match="larger than 1,000 bytes"):
+        read_packed(path, 1_000)
+
+
+def test_rows_of_parquet_are_counted_before_they_are_read(strict: None, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    words = arrow.array(["a" * 500] * 20).dictionary_encode()
+    parquet.write_table(arrow.table({"time": [0.0] * 20, "cause": words}), path)
+    rows = python_rows(read_parquet(path))
+    assert rows == [{"time": 0.0, "cause": "a" * 500}] * 20
+    assert rows[0]["cause"] is rows[-1]["cause"], "equal text is there once"
+    parquet.write_table(arrow.table({"time": [0.0] * 100_000}), path)
+    with pytest.raises(InputError, match=r"unpack to 100,000 rows of 1 columns"):
+        read_parquet(path)
+    parquet.write_table(arrow.table({"time": [[0.0]] * 2}), path)
+    with pytest.raises(InputError, match="column time holds lists"):
+        read_parquet(path)
+
+
+def test_a_view_that_never_ends_is_ended(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    base = sqlite3.connect(path)
+    base.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+    base.execute(
+        "CREATE VIEW ThreadNames AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+        "SELECT x AS nameId, x AS globalTid FROM n"
+    )
+    base.commit()
+    base.close()
+    with NsightFile(path) as export, pytest.raises(InputError, match="interrupted"):
+        export.rows("ThreadNames", ("nameId", "globalTid"))
+
+
+# --- profiles ---------------------------------------------------------------------------------------------------------
+
+EVENT = {"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 1, "tid": 7, "args": {"stream": 7, "correlation": 1}}
+
+
+def changed(**values: Any) -> Any:
+    return {"traceEvents": [{**EVENT, **values}]}
+
+
+PROFILES: dict[str, Any] = {
+    "event": {"traceEvents": [EVENT, 7]},
+    "events": {"traceEvents": {}},
+    "args": changed(args="x"),
+    "tid": changed(tid=[1]),
+    "category": changed(cat={}),
+    "stream": changed(args={"stream": "x"}),
+    "correlation": changed(args={"correlation": None}),
+    "far": changed(args={"correlation": 10**30}),
+    "group": changed(args={"Group size": 2**62, "Global rank start": 0, "Global rank stride": 1}),
+    "spread": {**changed(), "distributedInfo": 7},
+    "ranks": {**changed(), "distributedInfo": {"world_size": 2**62}},
+    "config": {**changed(), "distributedInfo": {"pg_config": [1]}},
+    "members": {**changed(), "distributedInfo": {"pg_config": [{"ranks": 7}]}},
+    "begin": {**changed(), "baseTimeNanoseconds": "x"},
+}
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_strange_value_of_a_profile_is_named(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps(PROFILES[name]))
+    with pytest.raises(InputError, match=r"rank0\.json"):
+        read_profile(path)
+
+
+# --- formulas ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a * a", "comes to inf"),
+        ("ceil(a * a)", "no number to go by"),
+        ("ceil(a * a - a * a)", "no number to go by"),
+        ("b / 3", "too large a number"),
+    ],
+)
+def test_a_formula_that_overflows_is_refused(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_formula(text).value({"a": 1e308, "b": 10**400})
+
+
+def test_ceil_takes_one_number() -> None:
+    with pytest.raises(InputError, match=r"ceil\(a\)"):
+        parse_formula("ceil(a, b)")
