@@ -6,6 +6,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -107,7 +108,8 @@ def play_on(
                 if first:
                     check_sendable(measure, chunk)
                     first = False
-                under_way[executor.submit(*lookout.task(), measure, chunk)] = chunk
+                task, *before = lookout.task()
+                under_way[executor.submit(partial(task, *before), measure, chunk)] = chunk
             if not under_way:
                 return
             finished, _ = wait(under_way, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED)
