@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from simcluster.cli import main
 from simcluster.cli.sweep import Bar
 from simcluster.results.result import VERSION
 from simcluster.scenario.scenario import Base, Variant
-from simcluster.studies.sweep.playing import Row
+from simcluster.studies.sweep import dask_cluster
+from simcluster.studies.sweep.playing import Row, play_on
 from simcluster.studies.sweep.study import MAX_VARIANTS, load_sweep, make_sweep
 from simcluster.studies.sweep.sweep import run_sweep, sweep
 
@@ -96,15 +97,73 @@ def test_any_executor_gives_the_serial_rows_to_the_bit() -> None:
     assert good["step_time_s"] == simcluster.simulate(simcluster.load("tiny_3d", changes)).step_time
 
 
-def test_dask_gives_the_serial_rows_to_the_bit(dask_address: str) -> None:
+def test_dask_gives_the_serial_rows_to_the_bit(dask_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     serial = sweep("tiny_3d", VARY)
     pd.testing.assert_frame_equal(sweep("tiny_3d", VARY, executor=dask_address), serial, check_exact=True)
+    monkeypatch.setattr(dask_cluster, "sources_digest", lambda: "another simulator")
+    with pytest.raises(InputError, match=r"worker tcp://.* has another simcluster, numpy, .*start the workers anew"):
+        sweep("tiny_3d", VARY, executor=dask_address)
 
 
 def test_a_variant_that_kills_its_process_is_a_row_and_the_rest_go_on() -> None:
     table = sweep("tiny_dp", {"seed": [1, 13, 2, 7]}, executor=2, measure=cheap)
     assert list(table["status"]) == ["ok", "failed", "ok", "failed"]
     assert "was killed" in table["error"][1]
+
+
+class Unlucky(AtOnce):
+    """An executor whose tasks end with an exception when a given one is among them."""
+
+    def __init__(self, problem: BaseException) -> None:
+        self.problem = problem
+
+    def submit(self, task: Any, /, *arguments: Any, **more: Any) -> Future[Any]:
+        if any(number == 3 for number, _ in arguments[-1]):
+            future: Future[Any] = Future()
+            future.set_exception(self.problem)
+            return future
+        return super().submit(task, *arguments, **more)
+
+
+class Watched:
+    """Who looks after it, and says what is said of a Dask cluster."""
+
+    def __init__(self, *, killed: bool) -> None:
+        self._killed = killed
+
+    def task(self) -> tuple[Any, ...]:
+        return dask_cluster.play_checked, dask_cluster.sources_digest()
+
+    def look(self) -> None:
+        raise AssertionError
+
+    def killed(self, problem: BaseException) -> bool:
+        if not self._killed:
+            raise InputError(f"lost: {problem}")
+        return True
+
+
+def test_a_task_that_kills_who_plays_it_is_a_row_and_its_neighbours_are_played() -> None:
+    tasks = [(number, Variant(Base("tiny_dp"), (("seed", number),))) for number in range(6)]
+    rows = play_on(Unlucky(RuntimeError("gone")), 1, tasks, cheap, Watched(killed=True))
+    found = {number: row["status"] for chunk in rows for number, row in chunk}
+    assert found == {number: "failed" if number == 3 else "ok" for number in range(6)}
+
+
+@pytest.mark.parametrize("problem", [CancelledError(), OSError("closed"), RuntimeError("gone")])
+def test_an_executor_that_is_lost_is_one_message(problem: Exception, tmp_path: Path) -> None:
+    made = make_sweep(Base("tiny_dp"), seeds(6))
+    tasks = [(number, variant) for number, variant in made.variants()]
+    with pytest.raises(InputError, match="lost"):
+        list(play_on(Unlucky(problem), 1, tasks, cheap, Watched(killed=False)))
+    with pytest.raises(InputError, match=r"the executor is broken .*with a new one"):
+        run_sweep(made, executor=Unlucky(BrokenExecutor("x")), store=tmp_path / "rows", measure=cheap)
+    assert run_sweep(made, store=tmp_path / "rows", measure=cheap).played < 6
+
+
+def test_a_worker_with_another_simulator_plays_nothing() -> None:
+    with pytest.raises(InputError, match="a worker of the Dask cluster has another simcluster"):
+        dask_cluster.play_checked("another simulator", cheap, [])
 
 
 # --- nothing is lost --------------------------------------------------------------------------------------------------

@@ -165,7 +165,9 @@ def _imported(path: Path) -> Iterator[Path]:
         return  # whoever runs it says what is wrong
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(
+        name for name in names if name.partition(".")[0] != "simcluster"
+    ):  # it has its own digest
         for place in dict.fromkeys((path.parent, Path())):
             module = place.joinpath(*name.split("."))
             yield from (each for each in (module.with_suffix(".py"), module / "__init__.py") if each.is_file())

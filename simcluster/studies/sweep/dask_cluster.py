@@ -24,7 +24,13 @@ _ANSWER_SECONDS = 15  # without an answer the scheduler, or the way to it, is lo
 _EMPTY_SECONDS = 30  # a cluster that grows by itself may be without workers for a while
 _OTHER = "has another simcluster, numpy, scipy, networkx or SimPy than this process; numbers of two versions do not mix"
 _SAID = {"CancelledError": "the connection to its scheduler broke", "TimeoutError": "its scheduler does not answer"}
+_LOOPS = ("asyncio", "tornado.application")
 _REMEDY = "start the workers anew in the environment of this command"
+
+
+def digest_there() -> str:
+    """That of the sources wherever it is called."""
+    return sources_digest()
 
 
 def play_checked(digest: str, measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
@@ -86,7 +92,7 @@ class _Cluster:
         from distributed import wait
 
         mine = sources_digest()
-        asked = {worker: self.client.submit(sources_digest, workers=[worker], pure=False) for worker in workers}
+        asked = {worker: self.client.submit(digest_there, workers=[worker], pure=False) for worker in workers}
         with suppress(Exception):  # some may be on their way down
             wait(list(asked.values()), timeout=_CHECK_SECONDS)
         for worker, future in asked.items():
@@ -131,20 +137,31 @@ class _Cluster:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Dask's own complaints, tracebacks among them, are said in a message of ours."""
-    log = logging.getLogger("distributed")
-    before = log.level
-    log.setLevel(logging.CRITICAL + 1)
-    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed.")]
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+    """Dask's own complaints, tracebacks among them, are said in a message of ours.
+
+    Of a cluster that is lost its event loop goes on complaining afterwards, so that then all stays silent.
+    """
+    logs = [logging.getLogger(name) for name in ("distributed", *logging.root.manager.loggerDict)]
+    before = {log: log.level for log in logs if log.name.partition(".")[0] == "distributed"}
+    for log in before:  # some have a level of their own
+        log.setLevel(logging.CRITICAL + 1)
+    for name in _LOOPS:
+        logging.getLogger(name).addFilter(_not_of_dask)  # the same filter is added once
+    yield
+    for log, level in before.items():
+        log.setLevel(level)
+    for name in _LOOPS:
+        logging.getLogger(name).removeFilter(_not_of_dask)
+
+
+def _not_of_dask(record: logging.LogRecord) -> bool:
+    """Is a complaint of an event loop about something else?"""
+    trace = record.exc_info[2] if record.exc_info else None
+    while trace is not None:
+        if "distributed" in trace.tb_frame.f_globals.get("__name__", ""):
+            return False
+        trace = trace.tb_next
+    return "distributed" not in record.getMessage()
 
 
 __all__ = ["DASK", "on_dask", "play_checked"]
