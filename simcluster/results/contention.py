@@ -6,7 +6,7 @@ A transfer's links are free if its group alone uses them: no other group of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from simcluster.programs.program import Program
 from simcluster.programs.slowed import columns_of
 from simcluster.results.calls import CallKey
 from simcluster.results.timeline import Spans, spread
-from simcluster.symmetry.communicators import Communicators
 
 
 def free_seconds(lowered: Lowered, spans: Spans, called: tuple[Ints, list[CallKey]]) -> Floats:
@@ -30,8 +29,8 @@ def free_seconds(lowered: Lowered, spans: Spans, called: tuple[Ints, list[CallKe
     if lowered.steps:
         return took
     call, keys = called
-    capacity = _capacity_of_links(lowered)
-    free = np.array([*(_alone(lowered.communicators, capacity, key) for key in keys), np.nan])[call]
+    free_calls = FreeCalls(lowered)
+    free = np.array([*map(free_calls.of, keys), np.nan])[call]
     sends = np.flatnonzero((call >= 0) & (spans.kind == spans.code("send")))
     of_send, of_receiver = np.full((2, len(lowered.program.seconds)), np.nan)
     of_send[spans.op[sends]] = free[sends]
@@ -52,35 +51,64 @@ def _capacity_of_links(lowered: Lowered) -> list[float]:
     return capacity
 
 
-def _alone(communicators: Communicators, capacity: Sequence[float], key: CallKey) -> float:
-    """Seconds of one call with the links to itself; NaN for one of given duration, as a copy is taken to be."""
-    try:
-        usages = communicators.usages(key.communicator)
-        traffics = communicators.traffics(key.communicator, key.kind, key.size, usages)
-    except KeyError:
-        return math.nan
-    return math.nan if key.kind == "copy" else sum(traffic.alone_seconds(capacity) for traffic in traffics)
+class FreeCalls:
+    """Seconds of calls with the links to themselves; NaN for one of given duration, as a copy is taken to be."""
+
+    def __init__(self, lowered: Lowered) -> None:
+        self._communicators, self._capacity = lowered.communicators, _capacity_of_links(lowered)
+        self._known: dict[CallKey, float] = {}
+
+    def of(self, key: CallKey) -> float:
+        """Of a call."""
+        if key not in self._known:
+            self._known[key] = self._alone(key)
+        return self._known[key]
+
+    def of_group(self, rank: int, axis: str, kind: str, size: float) -> float:
+        """Of a collective of a rank's group."""
+        return self.of(CallKey(axis, self._communicators.number(axis, rank), kind, size))
+
+    def of_send(self, rank: int, stage: int, kind: str, size: float) -> float:
+        """Of a rank's send to a stage."""
+        called = "send", int(self._communicators.stage_of[rank]), stage
+        return self.of(CallKey("pp", self._communicators.number(called, rank), kind, size))
+
+    def _alone(self, key: CallKey) -> float:
+        communicators = self._communicators
+        try:
+            usages = communicators.usages(key.communicator)
+            traffics = communicators.traffics(key.communicator, key.kind, key.size, usages)
+        except KeyError:
+            return math.nan
+        return math.nan if key.kind == "copy" else sum(traffic.alone_seconds(self._capacity) for traffic in traffics)
 
 
 def slowed_seconds(
-    program: Program, record: Record, weights: Mapping[int, int], first_rank: int = 0
-) -> dict[str, float]:
+    program: Program, record: Record, weights: Mapping[int, int], first_rank: int = 0,
+    alike: Mapping[int, int] | None = None,
+) -> dict[str, float]:  # fmt: skip
     """Seconds that compute of each kind takes longer because communication goes on beside it, over the whole run.
 
-    The mean over ranks; ``weights[rank]`` is how many ranks a simulated one stands for.  What a GPU that is slow at
-    times loses by itself is not counted.
+    The mean over ranks; ``weights[rank]`` is how many ranks a simulated one stands for, and ``alike[rank]`` one of the
+    program's that went through the same, itself where nothing is said.  What a GPU that is slow at times loses by
+    itself is not counted.
     """
     total = sum(weights.values())
-    shares = np.array([weights.get(rank - first_rank, 0) / total for rank in program.lane_rank])
-    share = shares[np.array(program.lane, dtype=np.int64)]
     op, kind, longer = _longer(program, record)
+    rank_of = np.array(program.lane_rank, dtype=np.int64)[np.array(program.lane, dtype=np.int64)] - first_rank
     kinds, first = np.unique(kind, return_index=True)
     found: dict[str, float] = {}
     for number in kinds[np.argsort(first)].tolist():
         own = kind == number
         begins = np.flatnonzero(np.diff(op[own], prepend=-1))  # of each op's rows
         each = np.add.reduceat(longer[own], begins)  # exact: on the clock's grid
-        found[_kinds(program)[number]] = float(np.cumsum(share[op[own][begins]] * each)[-1])
+        rank = rank_of[op[own][begins]]
+        if alike is None:
+            shares = np.array([weights.get(place, 0) / total for place in range(int(rank.max()) + 1)])
+            parts = [shares[rank] * each]
+        else:
+            parts = [weights[place] / total * each[rank == like] for place, like in alike.items()]
+        found[_kinds(program)[number]] = float(np.cumsum(np.concatenate(parts))[-1])
     return found
 
 

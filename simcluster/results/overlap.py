@@ -79,13 +79,18 @@ def _row(key: Key, value: OverlapSeconds) -> dict[str, str | float]:
     return {"axis": key.axis, "kind": key.kind, "name": key.name, **numbers}
 
 
-def overlaps(spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int) -> Overlaps:
+def overlaps(
+    spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int, alike: Mapping[int, int] | None = None
+) -> Overlaps:  # fmt: skip
     """Measure a timeline; ``weights[rank]`` is how many ranks a simulated one stands for, ``free`` each span's seconds
-    on free links (contention.free_seconds)."""
-    found = {}
-    for rank in weights:
+    on free links (contention.free_seconds), ``alike[rank]`` one that went through the same, whose spans are there;
+    itself where nothing is said."""
+    alike = alike or {rank: rank for rank in weights}
+    told = {}
+    for rank in dict.fromkeys(alike.values()):
         low, high = np.searchsorted(spans.rank, [rank, rank + 1])
-        found[rank] = _of_rank(spans.of_rank(rank), free[low:high], steps)
+        told[rank] = _of_rank(spans.of_rank(rank), free[low:high], steps)
+    found = {rank: told[alike[rank]] for rank in weights}
     keys = _in_order(key for of_rank in found.values() for key in of_rank)
     total = sum(weights.values())
     nothing = OverlapSeconds()

@@ -12,6 +12,7 @@ from simcluster.base.arrays import Ints
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.results.account import Account
+from simcluster.results.alike_ranks import first_alike, part_of
 from simcluster.results.calls import CallKey, calls_of
 from simcluster.results.contention import free_seconds, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
@@ -25,6 +26,9 @@ from simcluster.results.waits import Wait, waits
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_WORTH = 2
+"""So many times fewer ranks that differ, or all are told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,7 @@ class Run(TimedNumbers):
     @cached_property
     def times(self) -> StepTime:
         """Where the time went."""
-        return step_time(self.spans, self.weights, steps=self.steps)
+        return step_time(self._few.spans, self.weights, steps=self.steps, alike=self._alike)
 
     @cached_property
     def breakdown_of_stages(self) -> list[dict[str, float]]:
@@ -96,8 +100,9 @@ class Run(TimedNumbers):
     @cached_property
     def overlap(self) -> Overlaps:
         """Communication that is hidden, exposed, or waiting for a peer: per collective, per axis and per rank."""
-        free = free_seconds(self.lowered, self.spans, self._calls)
-        return overlaps(self.spans, self.weights, free, steps=self.steps)
+        few = self._few
+        free = free_seconds(few.lowered, few.spans, few._calls)
+        return overlaps(few.spans, self.weights, free, steps=self.steps, alike=self._alike)
 
     @cached_property
     def traffic(self) -> list[AxisTraffic]:
@@ -113,9 +118,24 @@ class Run(TimedNumbers):
         return calls_of(self.lowered, self.spans, self.ranks.start)
 
     @cached_property
+    def _alike(self) -> dict[int, int]:
+        """For every simulated rank one that went through the same, the first of them."""
+        return first_alike(self.lowered, self.record, self.weights)
+
+    @cached_property
+    def _few(self) -> Run:
+        """What the ranks played that differ: enough for what is told of ranks one by one."""
+        few = dict.fromkeys(self._alike.values())
+        if "spans" in self.__dict__ or _WORTH * len(few) > len(self.weights):
+            return self
+        lowered, record = part_of(self.lowered, self.record, few)
+        return Run(lowered=lowered, record=record, steps=self.steps, ranks=self.ranks)
+
+    @cached_property
     def account(self) -> Account:
         """Where the step went, by cause and by stage: what differences from other runs are made of."""
-        slowed = slowed_seconds(self.lowered.program, self.record, self.weights, self.ranks.start)
+        few, alike = self._few, None if self._few is self else self._alike
+        slowed = slowed_seconds(few.lowered.program, few.record, self.weights, self.ranks.start, alike)
         slowed = {kind: seconds / self.steps for kind, seconds in slowed.items()}
         return Account.of(self.times.breakdown, self.breakdown_of_stages, slowed, self.overlap.mean)
 
