@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import exact_until, on_grid
 from simcluster.base.profiles import STEADY, Profile
 from simcluster.programs.blocks import Before, ChainRows, Inside, Regime, Times, before_by_lanes, blocks_of
 from simcluster.programs.program import ChainPace
@@ -200,10 +200,11 @@ class Playing:
         return not ahead._over and ahead._enter(now).computes
 
     def turn(self, now: float) -> float:
-        """When it will next begin or cease to compute, or be over, if nothing changes."""
-        computes = self.computes(now)
+        """When it will next begin or cease to compute, or be over, if nothing changes; not looked for beyond the grid,
+        where sums are rounded and a look ahead may come to stand."""
+        computes, until = self.computes(now), exact_until()
         ahead = self.copy()
-        while not ahead._over:
+        while not ahead._over and now < until:
             inside = ahead._enter(now)
             if inside.computes != computes:
                 break
