@@ -131,7 +131,8 @@ def opened() -> Iterator[list[str]]:
     if not getattr(opened, "listens", False):
         sys.addaudithook(_listen)  # cannot be taken away again
         opened.listens = True  # type: ignore[attr-defined]
-    _OPENED = found = []
+    found: list[str] = []
+    _OPENED = found
     yield found
     _OPENED = None
 

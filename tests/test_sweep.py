@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from conftest import AtOnce
 
 import simcluster
 from simcluster.base.errors import InputError
+from simcluster.base.sources import sources_digest
 from simcluster.base.store import Store
 from simcluster.cli import main
 from simcluster.cli.sweep import Bar
@@ -131,8 +133,8 @@ class Watched:
     def __init__(self, *, killed: bool) -> None:
         self._killed = killed
 
-    def task(self) -> tuple[Any, ...]:
-        return dask_cluster.play_checked, dask_cluster.sources_digest()
+    def task(self) -> Any:
+        return partial(dask_cluster.play_checked, sources_digest())
 
     def look(self) -> None:
         raise AssertionError
@@ -186,6 +188,7 @@ def test_what_is_done_is_not_played_again_and_a_sweep_may_grow(tmp_path: Path) -
 KILLED = """
 import sys
 sys.path.insert(0, sys.argv[3])
+from functools import partial
 from pathlib import Path
 from simcluster.studies.sweep.study import make_sweep
 from simcluster.scenario.scenario import Base

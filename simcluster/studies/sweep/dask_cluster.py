@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
@@ -103,9 +104,9 @@ class _Cluster:
             if future.status == "finished" and future.result() != mine:
                 raise InputError(f"executor {self.address!r}: worker {worker} {_OTHER}: {_REMEDY}")
 
-    def task(self) -> tuple[Any, ...]:
-        """What is sent with the measure and the tasks."""
-        return play_checked, sources_digest()
+    def task(self) -> Callable[..., tuple[list[Finished], float]]:
+        """Chunks played where the simulator is this one."""
+        return partial(play_checked, sources_digest())
 
     def look(self) -> None:
         """InputError where the scheduler or all workers are lost."""

@@ -6,7 +6,6 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
-from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -52,8 +51,8 @@ def play_serially(variants: Iterable[Numbered], measure: Measure = measured) -> 
 class Lookout(Protocol):
     """Who looks after an executor that may be lost."""
 
-    def task(self) -> tuple[Any, ...]:
-        """What plays a measure and a chunk there: a function, and what comes before these."""
+    def task(self) -> Callable[..., tuple[list[Finished], float]]:
+        """The function that plays a measure and a chunk there."""
 
     def look(self) -> None:
         """InputError where it is lost; asked while nothing is finished."""
@@ -65,8 +64,8 @@ class Lookout(Protocol):
 class _Nobody:
     """Of executors that say so themselves."""
 
-    def task(self) -> tuple[Any, ...]:
-        return (play_chunk,)
+    def task(self) -> Callable[..., tuple[list[Finished], float]]:
+        return play_chunk
 
     def look(self) -> None:
         """Nothing can be known."""
@@ -93,6 +92,7 @@ def play_on(
     says so.  InputError if a variant cannot be sent there, or the executor is lost.
     """
     lookout = lookout or _Nobody()
+    play = lookout.task()
     rest = iter(variants)
     together = 1
     suspects: list[Numbered] = []
@@ -108,8 +108,7 @@ def play_on(
                 if first:
                     check_sendable(measure, chunk)
                     first = False
-                task, *before = lookout.task()
-                under_way[executor.submit(partial(task, *before), measure, chunk)] = chunk
+                under_way[executor.submit(play, measure, chunk)] = chunk
             if not under_way:
                 return
             finished, _ = wait(under_way, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED)
