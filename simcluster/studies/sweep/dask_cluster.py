@@ -67,7 +67,7 @@ def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
             yield client.get_executor(pure=False), len(workers), cluster
         finally:
             with suppress(Exception):  # of a cluster that is lost there is nothing to close
-                client.close(timeout=2)
+                client.close(timeout=2 if cluster.lost else _CONNECT_SECONDS)
 
 
 @dataclass
@@ -76,6 +76,7 @@ class _Cluster:
 
     address: str
     client: Client
+    lost: bool = field(default=False, init=False)
     _empty_since: float | None = field(default=None, init=False)
 
     def workers(self) -> list[str]:
@@ -129,6 +130,7 @@ class _Cluster:
         raise self._lost(problem)
 
     def _lost(self, problem: object) -> InputError:
+        self.lost = True
         why = str(problem) or _SAID.get(type(problem).__name__, type(problem).__name__)
         return InputError(
             f"executor {self.address!r}: the Dask cluster is lost ({why}); what is finished is stored, where a file "
