@@ -11,7 +11,6 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-import yaml
 from matplotlib.figure import Figure
 
 from simcluster import cli
@@ -59,10 +58,10 @@ FIELDS: dict[str, list[str]] = {  # where a text of somebody else stands, and th
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp(f"names{unicodedata.lookup('RIGHT-TO-LEFT OVERRIDE')}")
     texts = {
-        "scenario": yaml.safe_dump({"name": f"tiny{EVIL}", **TINY}),
-        "keyed": yaml.safe_dump({"name": "tiny", **TINY, f"x{EVIL}": 1}),
+        "scenario": json.dumps({"name": f"tiny{EVIL}", **TINY}),
+        "keyed": json.dumps({"name": "tiny", **TINY, f"x{EVIL}": 1}),
         "broken": f"name: [{EVIL}",
-        "topology": yaml.safe_dump(TOPOLOGY),
+        "topology": json.dumps(TOPOLOGY),
         "log": f"# nThread 1{EVIL}\n{EVIL} 1 2 3\n",
     }
     for name, text in texts.items():
@@ -98,7 +97,7 @@ def test_escapes_are_those_of_json() -> None:
 
 def test_own_codes_pass_and_nobody_elses() -> None:
     stream = Escaping(shown := io.StringIO())
-    print(own_code("1") + "bold" + own_code("0"), "\x1b[1mnot", file=stream)  # type: ignore[call-overload]
+    print(own_code("1") + "bold" + own_code("0"), "\x1b[1mnot", file=stream)
     assert shown.getvalue() == "\x1b[1mbold\x1b[0m \\u001b[1mnot\n"
     assert cli.main(["run", "missing"]) == 2
     assert not isinstance(sys.stdout, Escaping)
