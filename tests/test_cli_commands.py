@@ -133,6 +133,7 @@ NOTHING = {
     "train": (["train", "tiny_dp", *RUN, "--vary", REFUSED], "nothing to compare"),
     "diff": (["diff", "empty", "empty"], "is a folder"),
     "report": (["report", "tiny_dp", "--vary", REFUSED, "-o", "none.html"], "not a multiple"),
+    "studio": (["studio", "nothing"], "nothing"),
     "sensitivity": (["sensitivity", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
     "advise": (["advise", "nine", "tiny_dp", "--set", ADVISED, "--training.micro_batch", "3"], "not a multiple"),
     "scaling": (["scaling", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),

@@ -76,7 +76,7 @@ def test_a_variant_that_cannot_be_is_a_row(tmp_path: Path, capsys: pytest.Captur
     assert table["step_time_s"].tolist()[1:] == [row["step_time_s"] for row in rows[1:]]
     assert main(["report", *arguments[1:], "-o", str(tmp_path / "r.html")]) == 0
     captured = capsys.readouterr()
-    assert "2 runs" in captured.out
+    assert "2 of 3 variants" in captured.out
     assert "note: tp 3 is refused: " in captured.err
 
 

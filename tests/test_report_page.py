@@ -14,7 +14,7 @@ import chromium
 import numpy as np
 import pytest
 from report_pages import large_entry, small_entry
-from test_report import HOSTILE
+from test_report import HOSTILE, HOSTILE_SHOWN
 
 from simcluster.show.report import Entry, page
 
@@ -265,7 +265,7 @@ def test_several_runs_share_the_axis_and_one_is_picked_below(
     assert tab.run(f"{GANTT}.runs.length") == 2
     assert tab.run(f"{GANTT}.rows.filter((row) => row.head).length") == 2
     assert tab.run("typeof hacked") == "undefined"
-    assert tab.run('document.querySelector("h1").textContent') == HOSTILE
+    assert tab.run('document.querySelector("h1").textContent') == HOSTILE_SHOWN
     assert tab.run('[...document.querySelectorAll("[data-run]")].filter((each) => each.offsetParent).length') == 5
     pick = "document.querySelector('#pick')"
     tab.run(f"(() => {{ {pick}.value = '1'; {pick}.dispatchEvent(new Event('change')); }})()")

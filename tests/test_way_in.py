@@ -77,6 +77,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "simulate": simcluster.simulate,
     "simulate_together": lambda one: simcluster.simulate_together([(one, range(2))], "flat")[0].step_time,
     "stragglers": simcluster.stragglers,
+    "studio": lambda one: simcluster.studio(one).result.step_time,
     "sweep": lambda one: simcluster.sweep(one, {"seed": [1, 2]}),
     "train": simcluster.train,
     "train_stages": simcluster.train_stages,
