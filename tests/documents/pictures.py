@@ -13,6 +13,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from documents import studio_picture
 from documents.commands import ROOT, Ran, ran, run_in
 from documents.readme import commands, text
 from documents.shown import Shown, differences, read_shown, write_shown
@@ -25,6 +26,7 @@ DRAWN = {  # picture: the file that README's command writes
     "memory": "memory.png",
     "overlap": "overlap.png",
     "report": "two.html",
+    "studio": "--open",  # its page is served, not written
 }
 MEASURED = {"growth": "python tests/benchmarks/growth.py"}  # picture: its own command
 _WORK = 1.25  # events of now over events when it was measured, and the other way round
@@ -52,6 +54,8 @@ def stale(picture: str) -> list[str]:
 @cache
 def fresh(picture: str) -> Shown:
     """What a picture would show if it were drawn now."""
+    if picture == "studio":
+        return studio_picture.fresh()
     if DRAWN[picture].endswith(".html"):
         with tempfile.TemporaryDirectory() as folder:
             return _of_page(_page(Path(folder), picture))
@@ -63,6 +67,11 @@ def fresh(picture: str) -> Shown:
 def draw(picture: str) -> None:
     """Draw a picture anew, by its command."""
     path = PICTURES / f"{picture}.png"
+    if picture == "studio":
+        studio_picture.draw(path)
+        _few_colours(path)
+        write_shown(path, studio_picture.fresh())
+        return
     with tempfile.TemporaryDirectory() as folder:
         if DRAWN[picture].endswith(".html"):
             page = _page(Path(folder), picture)
@@ -132,7 +141,6 @@ def _of_page(page: Path) -> Shown:
 def _photograph(page: Path, picture: Path, profile: Path) -> None:
     """The top of a page as a browser shows it."""
     from chromium import Page, browser, found
-    from PIL import Image
 
     if found() is None:
         raise SystemExit(f"{picture.name} needs Chromium: apt-get install chromium")
@@ -142,6 +150,12 @@ def _photograph(page: Path, picture: Path, profile: Path) -> None:
         tab.open(page)
         tab.frame()
         tab.picture(picture)
+    _few_colours(picture)
+
+
+def _few_colours(picture: Path) -> None:
+    from PIL import Image
+
     with Image.open(picture) as image:
         few = image.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(picture, optimize=True)
