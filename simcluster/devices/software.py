@@ -21,16 +21,15 @@ from simcluster.base.units import Seconds
 from simcluster.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import Spec
+from simcluster.model.layer_sections import Accumulate, Kernels, Probabilities, Ring
 from simcluster.model.mixture import ExpertKernels
 
 IDEAL = "ideal"
 """Software that costs nothing: everything is issued in time."""
 
-Probabilities = Literal["combine", "activation"]
 Selective = Literal["any-core", "unfused-core"]
 Gradients = Literal["averaged", "scaled", "checked"]
 Shards = Literal["in-place", "flat", "copied", "lists"]
-Ring = Literal["transformer-engine", "torch"]
 
 
 class Software(Spec):
@@ -84,11 +83,11 @@ class Software(Spec):
     loss: Seconds = 0.0
     piece: Seconds = 0.0
     sync: Seconds = 0.0
-    kernels: Literal["fused", "compiled", "eager"] = "fused"
+    kernels: Kernels = "fused"
     checkpoint: Literal["whole", "early-stop"] = "whole"
     selective: Selective = "any-core"
     probabilities: Probabilities = "combine"
-    accumulate: Literal["fused", "separate"] = "fused"
+    accumulate: Accumulate = "fused"
     optimizer: Literal["fused", "passes"] = "fused"
     gradients: Gradients = "averaged"
     shards: Shards = "in-place"

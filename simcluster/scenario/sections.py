@@ -18,6 +18,7 @@ from simcluster.documents.diagnostics import shown
 from simcluster.documents.kinds import WordOf
 from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.model.kept import OffloadModule
+from simcluster.model.layer_sections import ActivationInput, ContextExchange, ContextShares, Logits
 from simcluster.nccl import platform_names
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.schedules.specs import Rows, ScheduleChoice
@@ -73,8 +74,8 @@ class Parallel(Spec):
     pp: Count = 1
     dp: Count = 0
     cp: Count = 1
-    cp_comm: Literal["ring", "all_gather", "all_to_all"] = "ring"
-    cp_shares: Literal["zigzag", "contiguous"] = "zigzag"
+    cp_comm: ContextExchange = "ring"
+    cp_shares: ContextShares = "zigzag"
     ep: Count = 1
     etp: Count | None = None
     expert_dispatch: ExpertDispatch = ExpertDispatch()
@@ -223,8 +224,8 @@ class Memory(Spec):
     communication_buffers: Annotated[Literal["auto", "none"] | Bytes, BeforeValidator(_buffers)] = "none"
     workspace: Bytes | None = None
     library: Literal["plain", "megatron-te"] = "plain"
-    logits: Literal["fp32", "in-place", "gathered"] = "fp32"
-    activation_input: Literal["16-bit", "fp8"] = "16-bit"
+    logits: Logits = "fp32"
+    activation_input: ActivationInput = "16-bit"
     backward_temporaries: StrictBool = False
     offload: HostMemory = HostMemory()
 

@@ -13,11 +13,12 @@ from pydantic import BeforeValidator, StrictBool, model_validator
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.spec import Spec
+from simcluster.model.layer_sections import Attention
 from simcluster.model.recomputed import RECOMPUTE_MODULES, RecomputeModule
+from simcluster.model.transformer import Recompute
 from simcluster.scenario.sections import Count
 
 Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"]
-Recompute = Literal["none", "selective", "operators", "full"]
 MemoryRecipe = Literal[
     "mixed-16", "fp32-16", "mixed-18", "bf16-12", "aware-16", "aware-14", "aware-12", "aware-10", "moments-14",
     "fp8-20", "fp8-19", "fp8-params-18", "fp8-params-17", "fp8-aware-14", "fp8-params-14", "fp8-13", "nvfp4-19",
@@ -71,7 +72,7 @@ class Training(Spec):
     recompute_every: Count = 1
     optimizer: Literal["adam", "muon"] = "adam"
     muon: Muon = Muon()
-    attention: Literal["fused", "unfused"] = "fused"
+    attention: Attention = "fused"
     dropout: StrictBool = False
     memory_recipe: MemoryRecipe | None = None
 

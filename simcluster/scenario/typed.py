@@ -10,8 +10,9 @@ from typing import Any, Literal, Required, TypedDict
 
 from simcluster.devices.software import Software
 from simcluster.longrun.spec import RunSpec
+from simcluster.model.layer_sections import ActivationInput, Attention, ContextExchange, ContextShares, Logits
 from simcluster.model.recomputed import RecomputeModule
-from simcluster.model.transformer import Model
+from simcluster.model.transformer import Model, Recompute
 from simcluster.scenario.data import Data
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.measurements import Measured
@@ -26,7 +27,7 @@ from simcluster.scenario.sections import (
     Parallel,
     Pipeline,
 )
-from simcluster.scenario.training_section import MemoryRecipe, Precision, Recompute, Training
+from simcluster.scenario.training_section import MemoryRecipe, Precision, Training
 
 Amount = str | float
 """With its unit, as in "16 MB"."""
@@ -73,8 +74,8 @@ class ParallelSection(TypedDict, total=False):
     pp: int
     dp: int
     cp: int
-    cp_comm: Literal["ring", "all_gather", "all_to_all"]
-    cp_shares: Literal["zigzag", "contiguous"]
+    cp_comm: ContextExchange
+    cp_shares: ContextShares
     ep: int
     etp: int
     expert_dispatch: AnySection
@@ -105,7 +106,7 @@ class TrainingSection(TypedDict, total=False):
     recompute_every: int
     optimizer: Literal["adam", "muon"]
     muon: AnySection
-    attention: Literal["fused", "unfused"]
+    attention: Attention
     dropout: bool
     memory_recipe: MemoryRecipe
 
@@ -117,8 +118,8 @@ class MemorySection(TypedDict, total=False):
     communication_buffers: Amount
     workspace: Amount
     library: Literal["plain", "megatron-te"]
-    logits: Literal["fp32", "in-place", "gathered"]
-    activation_input: Literal["16-bit", "fp8"]
+    logits: Logits
+    activation_input: ActivationInput
     backward_temporaries: bool
     offload: AnySection
 

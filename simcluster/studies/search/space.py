@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, get_args
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.suggestions import divisors
+from simcluster.model.transformer import Recompute
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Parallel
-from simcluster.scenario.training_section import Recompute
 from simcluster.schedules import SCHEDULES, schedules_with
 from simcluster.studies.search.legal import REASONS, SAME, LayoutRules, broken_keys
 
