@@ -19,7 +19,7 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.spec import Spec
 from simcluster.model.kernels import Kernel
 
-__all__ = ["AttentionKernel", "AttentionModel", "AttentionRoom"]
+__all__ = ["AttentionKernel", "AttentionModel", "AttentionRoom", "Count", "Fraction"]
 
 Fraction = Annotated[float, Field(strict=True, gt=0, le=1)]
 Count = Annotated[int, Field(strict=True, gt=0)]

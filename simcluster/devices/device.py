@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
 from simcluster.catalogue.devices import device_document, device_names
-from simcluster.devices.attention import AttentionKernel, AttentionModel, AttentionRoom
+from simcluster.devices.attention import AttentionKernel, AttentionModel, AttentionRoom, Count, Fraction
 from simcluster.devices.files import described, is_device_file
 from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.diagnostics import did_you_mean, listed
@@ -43,8 +43,6 @@ __all__ = [
     "memory_seconds",
 ]
 
-Fraction = Annotated[float, Field(strict=True, gt=0, le=1)]
-Count = Annotated[int, Field(strict=True, gt=0)]
 
 _ALIGNED_BYTES = 16  # NVIDIA, "Matrix Multiplication Background": efficient where dimensions are multiples of 16 B
 _BLOCKS = 8  # of 256 threads, which a multiprocessor holds at once, all generations: 2,048 threads
@@ -117,7 +115,7 @@ class TilesMatmul(Spec):
 
     def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
         """Duration of a product without its launch."""
-        peak, bandwidth = device.peak_flops(precision), device.memory_bandwidth * device.memory_efficiency
+        peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
         if _misaligned(kernel, precision):
             peak *= self.misaligned
         power, share = self.power, self.sustained
@@ -232,6 +230,11 @@ class Device(Spec):
             )
         return self
 
+    @property
+    def reached_bandwidth(self) -> float:
+        """B/s of device memory that large kernels reach."""
+        return self.memory_bandwidth * self.memory_efficiency
+
     def peak_flops(self, precision: str) -> float:
         """Peak FLOP/s at a precision; InputError listing what the device has if that is not among it."""
         rate: float | None = getattr(self.peak, precision) if precision in _ELEMENT_BYTES else None
@@ -262,8 +265,8 @@ def kernel_seconds(device: Device, kernel: Kernel, *, precision: str) -> float:
     begins = math.ceil(kernel.launches / max(kernel.streams, 1)) * device.launch  # one behind the other
     if kernel.kind == "matmul":
         return begins + device.matmul.seconds(kernel, device, precision)
-    bandwidth = device.memory_bandwidth * device.memory_efficiency
-    room = AttentionRoom(device.peak_flops(precision), bandwidth, device.multiprocessors, device.reserved)
+    peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
+    room = AttentionRoom(peak, bandwidth, device.multiprocessors, device.reserved)
     return begins + device.attention.seconds(kernel, room)
 
 
@@ -280,7 +283,7 @@ def memory_seconds(device: Device, size: float, launches: int = 1, passes: int =
     if size <= 0:
         return launches * device.launch
     size += (launches + passes) * device.memory_half_size
-    return launches * device.launch + size / (device.memory_bandwidth * device.memory_efficiency)
+    return launches * device.launch + size / device.reached_bandwidth
 
 
 # --- documents ------------------------------------------------------------------------------------------------------
