@@ -68,4 +68,4 @@ def _near(wanted: Value | None, values: Sequence[Value]) -> Iterator[Value]:
 def _told(value: Value) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:,g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    return f"{value:,g}" if isinstance(value, int | float) else str(value)
