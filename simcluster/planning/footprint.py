@@ -8,7 +8,7 @@ the ops of a run make, without their times.  Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from simcluster.model.layers import RankShape
@@ -155,12 +155,10 @@ def _visits(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int,
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of a job before it runs: ranks, samples and tokens a step, FLOP a step, the device, memory.
+class StepCounts:
+    """What of a job turns seconds of a step into rates, and back: its ranks; samples, tokens and FLOP a step.
 
-    ``attention`` is the part of the core attention that packed documents leave, which FLOPs count; ``real`` the part of
-    the tokens that are no padding, and ``real_flops`` the model FLOP of those; ``footprints`` are bytes per stage;
-    ``peak_flops`` is FLOP/s of one GPU at the job's precision, ``memory`` its bytes.
+    ``peak_flops`` is FLOP/s of one GPU at the job's precision.
     """
 
     ranks: int
@@ -169,6 +167,22 @@ class Facts:
     model_flops: float
     hardware_flops: float
     peak_flops: float
+
+    @property
+    def counts(self) -> StepCounts:
+        """These alone, of whatever else is known."""
+        return StepCounts(**{field.name: getattr(self, field.name) for field in fields(StepCounts)})
+
+
+@dataclass(frozen=True, slots=True)
+class Facts(StepCounts):
+    """What is known of a job before it runs: ranks, samples and tokens a step, FLOP a step, the device, memory.
+
+    ``attention`` is the part of the core attention that packed documents leave, which FLOPs count; ``real`` the part of
+    the tokens that are no padding, and ``real_flops`` the model FLOP of those; ``footprints`` are bytes per stage;
+    ``memory`` is bytes of one GPU.
+    """
+
     memory: float
     footprints: tuple[Footprint, ...]
     real_flops: float

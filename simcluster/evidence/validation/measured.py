@@ -6,7 +6,6 @@ What takes time is scored in seconds, so that studies can be put beside each oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,7 +17,7 @@ from simcluster.documents.expressions import Cell, name_of, parse_formula
 from simcluster.documents.reading import read_document
 from simcluster.documents.spec import Spec
 from simcluster.nccl import bus_factor
-from simcluster.planning.footprint import Facts, Footprint
+from simcluster.planning.footprint import Footprint, StepCounts
 from simcluster.scenario.paths import ScenarioPath
 
 Quantity = Literal[
@@ -52,23 +51,6 @@ def _flop(value: object) -> object:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class StepCounts:
-    """What of a job turns a measured rate into seconds: its ranks, and samples, tokens and FLOP a step."""
-
-    ranks: int
-    samples: int
-    tokens: int
-    model_flops: float
-    hardware_flops: float
-    peak_flops: float
-
-    @classmethod
-    def of(cls, facts: Facts) -> StepCounts:
-        """Those of a job of which all is known."""
-        return cls(**{field.name: getattr(facts, field.name) for field in fields(cls)})
-
-
 class MeasuredColumn(Spec):
     """The column that says how fast a step was.
 
@@ -98,7 +80,7 @@ class MeasuredColumn(Spec):
             raise InputError(f"parts and less are for a step_time, not for {self.quantity}")
         return self
 
-    def seconds(self, cells: Mapping[str, Cell], facts: Facts | StepCounts) -> float:
+    def seconds(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
         """Seconds of the measured step; InputError unless the cell is a number above zero."""
         value = positive(cells, self.column) * _UNITS[self.quantity][self.unit]
         flop = self._flop_of_step(cells, facts) if self.flop else 0.0
@@ -113,7 +95,7 @@ class MeasuredColumn(Spec):
         }
         return of_step[self.quantity]()
 
-    def _flop_of_step(self, cells: Mapping[str, Cell], facts: Facts | StepCounts) -> float:
+    def _flop_of_step(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
         if self.flop == "model":
             return facts.model_flops
         if self.flop == "hardware":

@@ -13,10 +13,11 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.expressions import parse_formula
 from simcluster.documents.rows import Row
-from simcluster.evidence.validation.measured import StepCounts, positive
+from simcluster.evidence.validation.measured import positive
 from simcluster.evidence.validation.reports import Report, ScoredPoint, StudyPlan, report_of
 from simcluster.evidence.validation.study import Column, DerivedValue, MemoryTable, OnScenarios, Steps, StudyFile
 from simcluster.evidence.validation.tables import Asked, selected
+from simcluster.planning.footprint import StepCounts
 from simcluster.scenario.advice import launch_note
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.likely import RunKind, kind_of
@@ -62,7 +63,7 @@ class RowTask:
         kind = kind_of(result.scenario, result.facts.model_flops)
         known = launch_note(result.scenario)  # somebody did launch what was measured
         warnings = tuple(text for text in result.warnings() if text != known)
-        return PlayedRow(times, breakdown, StepCounts.of(result.facts), warnings, kind)
+        return PlayedRow(times, breakdown, result.facts.counts, warnings, kind)
 
 
 @dataclass(frozen=True, slots=True)

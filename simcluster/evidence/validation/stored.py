@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from simcluster.base.store import Store
 from simcluster.base.version import VERSION
-from simcluster.evidence.validation.measured import StepCounts
 from simcluster.evidence.validation.steps import PlayedRow, RowTask
+from simcluster.planning.footprint import StepCounts
 from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.likely import RunKind
 from simcluster.scenario.scenario import Base
