@@ -30,6 +30,7 @@ from simcluster.model.layers import (
 )
 from simcluster.model.memory import (
     activation_bytes_per_layer,
+    activation_parts,
     forward_working_bytes,
     forward_working_rows,
     head_working_bytes,
@@ -171,6 +172,11 @@ def test_under_sequence_parallelism_the_shard_lives_beside_what_is_gathered() ->
     model, shape = made("gpt_tp_selective")
     incoming = 2 * TOKENS * 768 * (1 + 1 / 4)
     assert temporary_bytes("attention", model, shape) == incoming + 3 * 2 * TOKENS * 768 / 4
+
+
+def test_the_layer_that_is_meant_unless_one_is_named_is_the_first() -> None:
+    model, shape = made("experts_of_one_matrix")
+    assert activation_parts(model, shape) == activation_parts(model, shape, 0) != activation_parts(model, shape, 1)
 
 
 def test_logits_in_16_bits_live_until_the_loss_has_copied_them() -> None:
