@@ -152,6 +152,24 @@ def test_biases_of_experts_are_added_one_by_one_in_fp32() -> None:
     assert seconds(fused) < seconds(steps)
 
 
+def test_clamps_of_an_activation_are_kernels_of_their_own() -> None:
+    """Each half read and written, then put together; back, two readings and a writing of each, and together again.
+
+    Run again with the activation function, whose inputs they make.
+    """
+    model = V2.model_copy(update={"clamped_activation": True})
+    half = 2 * routed(model, SHAPE).rows * routed(model, SHAPE).ffn
+    plain, fused, steps = (
+        mixture(of, by(clamp=how)).experts for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
+    )
+    assert plain == fused
+    for phase, times in (("forward", 8), ("input_grad", 10)):
+        more, less = (sum(kernel.bytes for kernel in getattr(found, phase)) for found in (steps, plain))
+        assert more - less == times * half
+    again = replace(by(clamp="steps"), recompute="selective", modules=("moe_act",))
+    assert {kernel.name for kernel in mixture(model, again).experts.recompute} == {"experts_clamp", "experts_swiglu"}
+
+
 def test_the_kernels_of_a_framework_are_those_of_its_base_but_for_what_is_said() -> None:
     software = Software.model_validate({"experts": {"permute": "steps"}})
     assert software.experts == ExpertKernels(permute="steps")

@@ -136,7 +136,7 @@ def predicted(config: Config) -> tuple[str, ...]:
 
 
 def gpt_oss(config: Config, fields: Fields) -> None:
-    """Mixtures with biases everywhere, and in every layer a learned sink for each head."""
-    fields["attention_sinks"] = True
+    """Mixtures with biases everywhere, a learned sink for each head, and limits in front of the activation function."""
+    fields["attention_sinks"] = fields["clamped_activation"] = True
     mixtral(config, fields)
     fields["moe"]["router_bias"] = True

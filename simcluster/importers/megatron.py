@@ -182,6 +182,8 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
     model |= window_of(run, model["layers"], sequence)
     if run.get("softmax-type") == "learnable":
         model["attention_sinks"] = True
+    if run.get("activation-func-clamp-value") not in (None, "", "None", "null"):
+        model["clamped_activation"] = True
     add_experts(run, model)
     add_latent_attention(run, model)
     return model

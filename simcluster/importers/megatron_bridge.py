@@ -242,6 +242,8 @@ def _model_options(section: Mapping[str, Any]) -> Words:
         options["window-attn-skip-freq"] = (str(model.full_attention_every),)
     if model.attention_sinks:
         options["softmax-type"] = ("learnable",)
+    if model.clamped_activation:
+        options["activation-func-clamp-value"] = ("7.0",)
     norm = "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"
     position = "rope" if model.position == "rope" else "learned_absolute"
     words = {"normalization": norm, "position-embedding-type": position, "hidden-dropout": "0"}

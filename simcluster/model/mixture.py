@@ -135,6 +135,8 @@ class ExpertKernels(Spec):
     front of the experts and one behind, or of the ``routing``, which sends as many more (--moe-router-padding-for-fp8).
     ``bias`` of the narrowing products, where a model has one: weighed by the router's probabilities in fp32 and added
     expert by expert in ``steps`` (TEGroupedMLP's ``_apply_bias``), or ``fused``.
+    ``clamp``, where a model has one: both halves of what the activation function reads are limited by a kernel each and
+    put together again in ``steps`` (fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``), or ``fused``.
     The defaults are what Megatron-Bridge's recipes turn on.
     """
 
@@ -143,6 +145,7 @@ class ExpertKernels(Spec):
     products: Literal["streams", "grouped", "sequential"] = "streams"
     padding: Literal["rows", "routing"] = "rows"
     bias: Literal["steps", "fused"] = "steps"
+    clamp: Literal["steps", "fused"] = "steps"
 
 
 class Mla(Spec):

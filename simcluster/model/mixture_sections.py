@@ -211,7 +211,24 @@ def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -
     rows = replace(local, tokens=there.rows, ffn=there.ffn)
     launches = there.experts if shape.experts.products == "sequential" else 1
     active = activation(model, shape, rows).each(lambda kernel: replace(kernel, launches=launches))
-    return (up, again(_named("experts", active), when=shape.reruns("moe_act")), down)
+    active = join((_clamped(model, shape, there), _named("experts", active)), "none")
+    return (up, again(active, when=shape.reruns("moe_act")), down)
+
+
+def is_clamped(model: Model, shape: RankShape) -> bool:
+    """Do kernels of their own limit what the experts' activation function reads?"""
+    return model.clamped_activation is True and shape.experts.clamp == "steps"
+
+
+def _clamped(model: Model, shape: RankShape, there: Routed) -> Section:
+    """Each half limited, both put together; back, gradients where nothing was cut off, and these put together."""
+    if not is_clamped(model, shape):
+        return Section()
+    half = shape.element_bytes * there.rows * there.ffn
+    return Section(
+        (replace(memory("experts_clamp", 8 * half), launches=3),),
+        input_grad=(replace(memory("experts_clamp_input_grad", 10 * half), launches=3),),
+    )
 
 
 def _biased(model: Model, shape: RankShape, there: Routed) -> Section:

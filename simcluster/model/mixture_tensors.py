@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from simcluster.model.kept import Tensor, mask, operands
 from simcluster.model.layer_sections import FP32_BYTES, RankShape, local_sizes
-from simcluster.model.mixture_sections import is_sorted, routed
+from simcluster.model.mixture_sections import is_clamped, is_sorted, routed
 from simcluster.model.recomputed import RecomputeModule
 from simcluster.model.transformer import Model
 
@@ -37,6 +37,8 @@ def mixture_tensors(model: Model, shape: RankShape) -> list[Tensor]:
                moved_by="expert_fc1"),
         *(Tensor("mixture", f"experts_{name}", wide, in_fp8="input", routed=True, freed_by=("moe",), moved_by="moe_act")
           for name in inputs),
+        *([Tensor("mixture", "experts_clamped", len(inputs) * wide, in_fp8="input", routed=True,
+                  freed_by=("moe", "moe_act"))] if is_clamped(model, shape) else []),
         Tensor("mixture", "experts_product", wide, read="W", in_fp8="cast", routed=True, freed_by=("moe", "moe_act")),
         *([output] if shape.probabilities == "combine" else []),
         *mask("mixture", "mlp_dropout_mask", model, shape),

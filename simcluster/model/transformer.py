@@ -43,6 +43,7 @@ class Model(Spec):
     ``moe`` puts experts in place of the MLP, in all layers or some; where no layer keeps an MLP, ``ffn_hidden_size``
     may be left out.  ``mla`` is latent attention, which has as many ``kv_heads`` as heads, of its own widths.
     ``attention_sinks``: every head has one more learned score (GPT-OSS), which is counted, and takes no time.
+    ``clamped_activation``: gate and other half are limited before the activation function (GPT-OSS, to 7 and -7 to 7).
     ``mtp_layers`` predict one more token ahead each, on the last stage: a projection of the hidden state and of the
     next token's embedding, a layer like the model's last, and a pass of the LM head (DeepSeek-V3, arXiv:2412.19437
     section 2.2; Megatron-LM's ``--mtp-num-layers``); ``layers`` does not count them.
@@ -75,6 +76,7 @@ class Model(Spec):
     moe: Moe | None = None
     mla: Mla | None = None
     attention_sinks: Literal[True] | None = None
+    clamped_activation: Literal[True] | None = None
     mtp_layers: Count | None = None
 
     @model_validator(mode="before")

@@ -93,7 +93,7 @@ EVERYWHERE = paths(
     cluster.scale: flops memory memory_bandwidth launch nvlink network pcie between_machines latency
     model: name layers hidden_size heads vocab_size sequence_length gated_mlp kv_heads head_dim ffn_hidden_size
     model: tied_embeddings norm position bias causal vocab_multiple position_rows qk_norm layer_norms embedding_norm
-    model: parallel_residual attention_window full_attention_every attention_sinks
+    model: parallel_residual attention_window full_attention_every attention_sinks clamped_activation
     model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     parallel: tp pp dp cp_comm cp_shares ep etp sequence_parallel order
     parallel.expert_dispatch: kind sms dtype combine_dtype reach
@@ -107,7 +107,7 @@ EVERYWHERE = paths(
     fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
     software: name kernel collective microbatch gap late loss piece kernels checkpoint accumulate optimizer gradients
     software: shards selective probabilities ring sync source
-    software.experts: router permute products padding bias
+    software.experts: router permute products padding bias clamp
     collectives: all_reduce reduce_scatter all_gather nccl
     measured: step_time tokens_per_s source changed
     """

@@ -64,6 +64,7 @@ class ModelSection(TypedDict, total=False):
     moe: AnySection
     mla: AnySection
     attention_sinks: bool
+    clamped_activation: bool
     mtp_layers: int
 
 
