@@ -107,6 +107,18 @@ def test_narrow_vectors_are_gathered(model: Model, width: int) -> None:
     assert backward["reduce_scatter", "attention_grad"] == narrow
 
 
+def test_positions_in_steps_are_copies_of_every_part() -> None:
+    """One token, 8 heads of 32 + 16 and values of 32, by hand: 14 goes over what is turned, then three copies."""
+    one = MODEL.model_copy(update={"sequence_length": 1})
+    shapes = RankShape(micro_batch=1), RankShape(micro_batch=1, rope="steps")
+    bodies = (attention_block(one, shape).body.forward for shape in shapes)
+    fused, steps = ([kernel for kernel in body if kernel.name.startswith("latent")] for body in bodies)
+    moved = sum(kernel.bytes for kernel in steps if kernel.kind == "memory")
+    turned, query, value = 9 * 16, 8 * 48, 8 * 32
+    assert moved == 2 * (14 * turned + 2 * query + (2 * query - 8 * 16) + 2 * value)
+    assert [kernel for kernel in steps if kernel.kind == "matmul"] == [k for k in fused if k.kind == "matmul"]
+
+
 def test_where_it_meets_plain_attention_the_core_is_the_same() -> None:
     """Equal widths of keys and values: the kernel of plain attention with as many heads."""
     same = {"kv_lora_rank": 64, "qk_nope_head_dim": 48, "qk_rope_head_dim": 16, "v_head_dim": 64}

@@ -21,7 +21,7 @@ from simcluster.base.units import Seconds
 from simcluster.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import Spec
-from simcluster.model.layer_sections import Accumulate, Kernels, Probabilities, Ring
+from simcluster.model.layer_sections import Accumulate, Kernels, Probabilities, Ring, Rope
 from simcluster.model.mixture import ExpertKernels
 
 IDEAL = "ideal"
@@ -63,7 +63,9 @@ class Software(Spec):
     out of and into one buffer); after a full recompute all but the last of a layer's are gathered once more:
     ``updates.sharded_copy_seconds``. ``ring``: whose program works on the pieces of an attention over cp, that of
     ``transformer-engine`` (Megatron-Core, NeMo) or ``torch`` (torch.distributed.tensor.experimental): see
-    ``model.context``. ``experts``: which kernels a mixture has (``model.mixture.ExpertKernels``).
+    ``model.context``. ``rope``: one kernel turns queries and keys by their positions, or each of the ``steps`` of
+    Megatron-Core's expression is one, as with YaRN (``model.rope_sections``). ``experts``: which kernels a mixture has
+    (``model.mixture.ExpertKernels``).
 
     Besides what it issues too late, the GPU is idle for ``gap`` more at each kernel than the device's ``launch``: small
     kernels around it that our list leaves out (casts, copies, sums of biases, states of random numbers), or a profiler;
@@ -92,6 +94,7 @@ class Software(Spec):
     gradients: Gradients = "averaged"
     shards: Shards = "in-place"
     ring: Ring = "transformer-engine"
+    rope: Rope = "fused"
     experts: ExpertKernels = ExpertKernels()
     source: str = ""
 

@@ -199,6 +199,9 @@ def _software(run: Options) -> dict[str, Any]:
         run.assumed.append(
             "the router's probabilities weigh in the experts' activation, as Megatron-Core's from 0.12 on"
         )
+    if run.get("position-embedding-type") == "yarn" and not run.flag("multi-latent-attention"):
+        software["rope"] = "steps"
+        run.assumed.append("YaRN's positions are turned step by step: Transformer Engine's kernel takes no factor")
     experts = expert_kernels(run)
     return software | ({"experts": experts} if experts else {})
 

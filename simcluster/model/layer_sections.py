@@ -27,6 +27,7 @@ Accumulate = Literal["fused", "separate"]
 ContextExchange = Literal["ring", "all_gather", "all_to_all"]
 ContextShares = Literal["zigzag", "contiguous"]
 Ring = Literal["transformer-engine", "torch"]
+Rope = Literal["fused", "steps"]
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 _EXPERT_KERNELS = ExpertKernels()
@@ -45,7 +46,8 @@ class RankShape:
     that backward reads, a selective one may leave a fused core alone (``keeps_fused_core``).  ``probabilities`` of the
     router weigh what experts give when it is back (``combine``), or the experts' ``activation`` function does.
     ``activation_input``: what activation functions read is kept in 16 bits or in fp8.  ``kernels`` says who made those
-    that device memory limits (``software.Software``), ``experts`` which those of a mixture are. ``fp8``: products of
+    that device memory limits (``software.Software``), ``rope`` whether positions are turned by one, ``experts`` which
+    those of a mixture are. ``fp8``: products of
     layers read operands of ``cast_bytes`` an element, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32",
     of all ranks of tp where they are "gathered", or writes their gradient over them, "in-place".  ``temporaries``:
     count what lives inside a layer's backward.  ``relayed``: ep ranks get one copy of a token, and make of it a row for
@@ -60,6 +62,7 @@ class RankShape:
     cp_comm: ContextExchange = "ring"
     cp_shares: ContextShares = "zigzag"
     ring: Ring = "transformer-engine"
+    rope: Rope = "fused"
     ep: int = 1
     etp: int = 0
     sequence_parallel: bool = False

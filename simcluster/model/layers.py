@@ -31,6 +31,7 @@ from simcluster.model.layer_sections import (
 )
 from simcluster.model.mixture import Mla
 from simcluster.model.recomputed import again
+from simcluster.model.rope_sections import latent_rotation, rotation_in_steps
 from simcluster.model.transformer import Model
 
 __all__ = [
@@ -58,7 +59,7 @@ def attention_block(model: Model, shape: RankShape) -> Block:
     core = fused_core(model, shape, local) if shape.attention == "fused" else unfused_core(shape, local)
     product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=model.qkv_bias)
     projection = linear("projection", shape, local.tokens, local.query, local.hidden, bias=False)
-    turned = eager.rotation(model, shape, local) if shape.kernels == "eager" else rotation(model, shape, local)
+    turned = _turned(model, shape, local)
     if model.qk_norm:
         heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
         turned = join((_norm("qk_norm", model, shape, heads, residual=False), turned), "none")
@@ -71,6 +72,13 @@ def attention_block(model: Model, shape: RankShape) -> Block:
     return _layer_block("attention", model, shape, local, (product, turned, core, projection))
 
 
+def _turned(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Positions of queries and keys: one kernel for both, or the steps of whose expression the software has."""
+    if shape.kernels == "eager":
+        return eager.rotation(model, shape, local)
+    return rotation_in_steps(model, shape, local) if shape.rope == "steps" else rotation(model, shape, local)
+
+
 def latent_attention(model: Model, shape: RankShape, mla: Mla) -> Block:
     """Norm; narrow vectors of the tokens, by weights that all tp ranks have, and their norms; from these the rank's
     heads; then as any attention.
@@ -79,7 +87,7 @@ def latent_attention(model: Model, shape: RankShape, mla: Mla) -> Block:
     Megatron-LM, core/transformer/multi_latent_attention.py; keys are put together by a copy (position and content).
     """
     local = local_sizes(model, shape)
-    heads, e = local.heads, shape.element_bytes
+    heads = local.heads
     core = fused_core(model, shape, local) if shape.attention == "fused" else unfused_core(shape, local)
     down = _narrowed(shape, local, mla)
     narrow = replace(local, hidden=mla.kv_lora_rank + (mla.q_lora_rank or 0))
@@ -87,8 +95,7 @@ def latent_attention(model: Model, shape: RankShape, mla: Mla) -> Block:
     queries = linear("latent_query", shape, local.tokens, low, heads * mla.qk_head_dim, bias=False)
     width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     keys = linear("latent_key", shape, local.tokens, mla.kv_lora_rank, width, bias=False)
-    copied = 2 * e * local.tokens * (local.query + local.kv)
-    turned = both_ways("latent_rope", copied, copied)
+    turned = latent_rotation(shape, local, mla)
     projection = linear("projection", shape, local.tokens, local.output, local.hidden, bias=False)
     heads_again = shape.reruns("mla_up_proj")
     made = again(join((queries, keys), "none"), when=heads_again)

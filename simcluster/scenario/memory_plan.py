@@ -64,6 +64,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         cp_comm=parallel.cp_comm,
         cp_shares=parallel.cp_shares,
         ring=software.ring if software else "transformer-engine",
+        rope=software.rope if software else "fused",
         ep=parallel.ep,
         etp=parallel.etp or 0,
         sequence_parallel=parallel.sequence_parallel,
