@@ -21,6 +21,8 @@ from simcluster.planning.ops import Op
 from simcluster.planning.segment_ops import Issue, OpsInMaking
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Compute, Host
+from simcluster.scenario.memory_plan import shape_of
+from simcluster.scenario.scenario import load
 
 B200 = load_device("b200")
 V2 = Model.model_validate(model_document("deepseek-v2"))
@@ -168,6 +170,31 @@ def test_clamps_of_an_activation_are_kernels_of_their_own() -> None:
         assert more - less == times * half
     again = replace(by(clamp="steps"), recompute="selective", modules=("moe_act",))
     assert {kernel.name for kernel in mixture(model, again).experts.recompute} == {"experts_clamp", "experts_swiglu"}
+
+
+def test_casts_of_experts_are_a_kernel_for_each() -> None:
+    """Of inputs and activations forward, of two gradients back: 4 bytes an element; none of what came cast."""
+    shape = replace(SHAPE, fp8=True)
+    there = routed(V2, shape)
+
+    def cast(shape: RankShape) -> list[tuple[str, float, int]]:
+        found = mixture(V2, shape).experts
+        kernels = (*found.forward, *found.input_grad)
+        return [(each.name, each.bytes, each.launches) for each in kernels if each.name.endswith("_cast")]
+
+    sizes = {"input": there.hidden, "middle": there.ffn, "down_grad": there.hidden, "up_grad": 2 * there.ffn}
+    wanted = [(f"experts_{name}_cast", 4 * there.rows * width, there.experts) for name, width in sizes.items()]
+    assert cast(shape) == wanted
+    assert cast(replace(shape, sent_cast=True)) == [wanted[1], wanted[3]]
+    grouped = replace(shape, experts=ExpertKernels(products="grouped"))
+    assert [launches for *_, launches in cast(grouped)] == [1] * 4
+    assert cast(SHAPE) == cast(replace(shape, experts=ExpertKernels(casts="fused"))) == []
+
+
+def test_a_dispatcher_that_pads_leaves_no_copies_for_it() -> None:
+    changes = {"parallel.expert_dispatch": {"kind": "hybridep"}}
+    plain, padded = (shape_of(load("mixtral_8x7b_128xh100", more)) for more in ({}, changes))
+    assert (plain.experts.padding, padded.experts.padding) == ("rows", "routing")
 
 
 def test_the_kernels_of_a_framework_are_those_of_its_base_but_for_what_is_said() -> None:

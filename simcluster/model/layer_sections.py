@@ -51,7 +51,8 @@ class RankShape:
     layers read operands of ``cast_bytes`` an element, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32",
     of all ranks of tp where they are "gathered", or writes their gradient over them, "in-place".  ``temporaries``:
     count what lives inside a layer's backward.  ``relayed``: ep ranks get one copy of a token, and make of it a row for
-    each of their experts.  ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an
+    each of their experts.  ``sent_cast``: rows and the gradients of what experts give come to them in fp8.
+    ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an
     element of the main gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.
     ``accumulate``: the product of W adds by itself, or a "separate" kernel adds what it wrote.
     """
@@ -81,6 +82,7 @@ class RankShape:
     keeps_fused_core: bool = False
     experts: ExpertKernels = _EXPERT_KERNELS
     relayed: bool = False
+    sent_cast: bool = False
     fp8: bool = False
     cast_bytes: float = 1.0
     element_bytes: float = 2.0

@@ -132,11 +132,14 @@ class ExpertKernels(Spec):
     (--moe-permute-fusion).  ``products``: those of a rank's experts are launched one by one on ``streams``, four of
     them (--moe-grouped-gemm: Transformer Engine's GroupedLinear on cuBLAS), as one ``grouped`` kernel (CUTLASS, cuDNN,
     DeepGEMM), or ``sequential``ly.  ``padding``, in fp8, to rows that its products take: of ``rows``, by a copy in
-    front of the experts and one behind, or of the ``routing``, which sends as many more (--moe-router-padding-for-fp8).
-    ``bias`` of the narrowing products, where a model has one: weighed by the router's probabilities in fp32 and added
-    expert by expert in ``steps`` (TEGroupedMLP's ``_apply_bias``), or ``fused``.
-    ``clamp``, where a model has one: both halves of what the activation function reads are limited by a kernel each and
-    put together again in ``steps`` (fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``), or ``fused``.
+    front of the experts and one behind, or of the ``routing``, which sends as many more (--moe-router-padding-for-fp8),
+    as HybridEP always does (its ``pad_multiple``).  ``bias`` of the narrowing products, where a model has one: weighed
+    by the router's probabilities in fp32 and added expert by expert in ``steps`` (TEGroupedMLP's ``_apply_bias``), or
+    ``fused``.  ``clamp``, where a model has one: both halves of what the activation function reads are limited by a
+    kernel each and put together again in ``steps`` (fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``),
+    or ``fused``.  ``casts`` to fp8 or fp4 of what the products read, and of their outputs' gradients: kernels of their
+    own, one for each expert where products are one by one (GroupedLinear's ``split_quantize``), or ``fused`` with what
+    makes them.
     The defaults are what Megatron-Bridge's recipes turn on.
     """
 
@@ -146,6 +149,7 @@ class ExpertKernels(Spec):
     padding: Literal["rows", "routing"] = "rows"
     bias: Literal["steps", "fused"] = "steps"
     clamp: Literal["steps", "fused"] = "steps"
+    casts: Literal["steps", "fused"] = "steps"
 
 
 class Mla(Spec):

@@ -21,6 +21,7 @@ from simcluster.model.layer_sections import (
     RankShape,
     activation,
     both_ways,
+    cast,
     join,
     linear,
     local_sizes,
@@ -132,7 +133,8 @@ def _shared(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section,
     width, widths = moe.shared_width // shape.tp, model.mlp_matrices - 1
     up = linear("shared_up", shape, local.tokens, local.hidden, widths * width, bias=model.mlp_bias)
     down = linear("shared_down", shape, local.tokens, width, local.hidden, bias=False)
-    return (up, _named("shared", activation(model, shape, replace(local, ffn=width))), down)
+    active = _named("shared", activation(model, shape, replace(local, ffn=width)))
+    return _cast("shared", shape, local.tokens, (local.hidden, widths * width, width), (up, active, down), 1)
 
 
 def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Section:
@@ -211,8 +213,45 @@ def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -
     rows = replace(local, tokens=there.rows, ffn=there.ffn)
     launches = there.experts if shape.experts.products == "sequential" else 1
     active = activation(model, shape, rows).each(lambda kernel: replace(kernel, launches=launches))
-    active = join((_clamped(model, shape, there), _named("experts", active)), "none")
-    return (up, again(active, when=shape.reruns("moe_act")), down)
+    active = again(
+        join((_clamped(model, shape, there), _named("experts", active)), "none"), when=shape.reruns("moe_act")
+    )
+    if shape.experts.casts == "fused":
+        return (up, active, down)
+    one = there.experts if shape.experts.products != "grouped" else 1
+    outside = 0 if shape.sent_cast else there.hidden
+    return _cast("experts", shape, there.rows, (outside, widths * there.ffn, there.ffn), (up, active, down), one)
+
+
+def _cast(
+    name: str,
+    shape: RankShape,
+    rows: int,
+    widths: tuple[int, int, int],
+    parts: tuple[Section, Section, Section],
+    each: int,
+) -> tuple[Section, ...]:
+    """Products and activation function with the casts of what both products read, and of their outputs' gradients.
+
+    ``widths`` of rows: of the first product's inputs, 0 where they and the gradients of the second's outputs come cast,
+    of its outputs, of the second's inputs; ``each``: kernels of a cast.
+    """
+
+    def made(tensor: str, width: int) -> tuple[Kernel, ...]:
+        kernels = cast(f"{name}_{tensor}", shape, rows * width) if width else ()
+        return tuple(replace(kernel, launches=each) for kernel in kernels)
+
+    into, middle, narrow = widths
+    up, active, down = parts
+    return (
+        Section(made("input", into)),
+        up,
+        Section(input_grad=made("up_grad", middle)),
+        active,
+        Section(made("middle", narrow)),
+        down,
+        Section(input_grad=made("down_grad", into)),
+    )
 
 
 def is_clamped(model: Model, shape: RankShape) -> bool:

@@ -69,6 +69,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         etp=parallel.etp or 0,
         sequence_parallel=parallel.sequence_parallel,
         relayed=parallel.ep > 1 and parallel.expert_dispatch.relays,
+        sent_cast=parallel.ep > 1 and parallel.expert_dispatch.dtype == "fp8",
         recompute=training.recompute,
         modules=training.recompute_modules,
         recompute_every=training.recompute_every,
@@ -80,7 +81,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         probabilities=software.probabilities if software else "combine",
         kernels=software.kernels if software else "fused",
         accumulate=software.accumulate if software else "fused",
-        experts=software.experts if software else ExpertKernels(),
+        experts=_expert_kernels(scenario),
         fp8=training.precision in _CAST_BYTES,
         cast_bytes=_CAST_BYTES.get(training.precision, 1.0),
         stops_early=software is not None and software.checkpoint == "early-stop",
@@ -88,6 +89,15 @@ def shape_of(scenario: Scenario) -> RankShape:
         element_bytes=ELEMENT_BYTES[training.precision],
         grad_accumulate_bytes=recipe_of(scenario).gradient,
     )
+
+
+def _expert_kernels(scenario: Scenario) -> ExpertKernels:
+    """Those of the software; a dispatcher that pads leaves no copies of rows for it (Megatron-LM, fused_a2a.py,
+    ``hybrid_ep_dispatch``; Transformer Engine, ``Fp8Padding``, which gives rows back that need none)."""
+    experts = scenario.software.experts if scenario.software else ExpertKernels()
+    if scenario.parallel.expert_dispatch.kind != "hybridep":
+        return experts
+    return experts.model_copy(update={"padding": "routing"})
 
 
 def platform_of(scenario: Scenario) -> Platform | None:

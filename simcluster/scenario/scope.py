@@ -107,7 +107,7 @@ EVERYWHERE = paths(
     fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
     software: name kernel collective microbatch gap late loss piece kernels checkpoint accumulate optimizer gradients
     software: shards selective probabilities ring rope sync source
-    software.experts: router permute products padding bias clamp
+    software.experts: router permute products padding bias clamp casts
     collectives: all_reduce reduce_scatter all_gather nccl
     measured: step_time tokens_per_s source changed
     """
