@@ -21,6 +21,7 @@ TRACE = {  # kernels of the trace, and how many of them
     "weight gradients": 21.401,  # fp8_dptp128c_acc GEMM x44
     "dense": 18.838,  # fp8_ptp128c GEMM x64: all other forward and input gradients
 }
+DENSE_CALLS = 64
 MOE = {"experts": 256, "top_k": 8, "expert_ffn_hidden_size": 2048, "shared_experts": 1, "router_bias": True}
 
 
@@ -35,21 +36,25 @@ def kind_of(kernel: Kernel) -> str:
 
 
 def test_kernels_of_the_trace() -> None:
-    """All but dense products are within 15 %; these are 23 % too fast, short reductions (k 512, 1,536) among them."""
+    """Each kind within 15 %.  There are as many dense products as in the trace only where both that make the heads of
+    latent attention run again in the backward (arXiv:2412.19437 section 3.2.3): 16 of a layer, not 14.
+    """
     scenario = from_document(
         {
             "cluster": {"topology": "hgx_h800", "nodes": 8},
             "model": {"preset": "deepseek-v3", "layers": 4, "moe": MOE},
             "parallel": {"ep": 64, "expert_dispatch": {"kind": "deepep", "dtype": "fp8", "sms": 20}},
-            "training": {"global_batch": 64, "precision": "fp8-mixed"},
+            "training": {"global_batch": 64, "precision": "fp8-mixed", "recompute": ["mla_up_proj", "layernorm"]},
         }
     )
     device = scenario.cluster.device.model_copy(update={"reserved": 20})
     found: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
     for kind in "FB":
         for launched in passes_of(scenario, device).launched(kind, Pass((0, 1, 2, 3))):
             for kernel in launched.kernels:
+                calls[kind_of(kernel)] += 1
                 found[kind_of(kernel)] += 1e3 * kernels_seconds(device, [kernel], precision="fp8")  # type: ignore[assignment]
     errors = {kind: found[kind] / measured - 1 for kind, measured in TRACE.items()}
-    assert -0.25 < errors.pop("dense") < 0.15
+    assert calls["dense"] == DENSE_CALLS
     assert max(map(abs, errors.values())) < 0.15
