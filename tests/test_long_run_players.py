@@ -286,12 +286,12 @@ def test_blocks_that_all_have_passed_are_dropped() -> None:
     for occurrence in range(40 * BLOCK):
         found = streams.uniform("gpu.hazard", np.full(3, occurrence))
         if occurrence % 501 == 0:
-            block = numbers_of(1, "gpu.hazard", occurrence // BLOCK, 0, 0, 3)
+            block = numbers_of(1, "gpu.hazard", occurrence // BLOCK, 0, 0, np.empty((3, BLOCK)))
             np.testing.assert_array_equal(found[:, 0], block[:, occurrence % BLOCK])
-    assert sum(window.ring.size for window in streams._known.values()) <= 3 * 3 * BLOCK
+    assert sum(family.numbers.size for family in streams._known.values()) <= 3 * 3 * BLOCK
     early = streams.uniform("gpu.hazard", np.array([2, 5 * BLOCK, 39 * BLOCK]))
-    assert early[0, 0] == numbers_of(1, "gpu.hazard", 0, 0, 0, 3)[0, 2]
-    assert early[2, 0] == numbers_of(1, "gpu.hazard", 39, 0, 0, 3)[2, 0]
+    assert early[0, 0] == numbers_of(1, "gpu.hazard", 0, 0, 0, np.empty((3, BLOCK)))[0, 2]
+    assert early[2, 0] == numbers_of(1, "gpu.hazard", 39, 0, 0, np.empty((3, BLOCK)))[2, 0]
 
 
 # --- laws of durations ------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ other draws in common (common random numbers).  Philox, Salmon et al. 2011: the 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,8 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 
 BLOCK = 64
-"""Occurrences that are drawn together."""
+"""Occurrences that are drawn together: a power of two."""
+_SHIFT, _WITHIN = BLOCK.bit_length() - 1, BLOCK - 1
 
 
 @dataclass
@@ -28,7 +30,7 @@ class CounterStreams:
     seed: int
     first: int
     count: int
-    _known: dict[tuple[str, int], StreamBlocks] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[str, int], StreamFamily] = field(default_factory=dict, repr=False)
 
     def uniform(self, what: str, occurrence: Ints, draws: int = 1, replicas: Ints | None = None) -> Floats:
         """Numbers of the given occurrence of each replica, shape (replicas, draws).
@@ -38,61 +40,94 @@ class CounterStreams:
         places = np.arange(self.count) if replicas is None else replicas
         if not draws or not len(places):
             return np.empty((len(places), draws))
-        window = self._known.get((what, draws))
-        if window is None:
-            window = self._known[what, draws] = StreamBlocks(self, what, draws)
-        return window.at(places, occurrence)
+        family = self._known.get((what, draws))
+        if family is None:
+            family = self._known[what, draws] = StreamFamily(self, (what,), draws)
+        return family.at(0, places, occurrence)
 
 
-class StreamBlocks:
-    """The latest blocks of a stream, in a ring: numbers (replicas x ``width`` occurrences, draws).
+class StreamFamily:
+    """Streams of several names side by side, which are looked up at once; kept are the latest blocks of each.
 
-    A replica that is behind all that are kept makes the ring wider, so that it holds what replicas differ by.
+    A replica that is behind all that are kept of a name makes more of them kept, so many as replicas differ by.
     """
 
-    def __init__(self, streams: CounterStreams, what: str, draws: int) -> None:
-        self.seed, self.first = (
+    def __init__(self, streams: CounterStreams, names: Sequence[str], draws: int) -> None:
+        self.seed, self.first, self.count = (
             streams.seed,
             streams.first,
+            streams.count,
         )  # not the streams: a circle would keep all of them in memory
-        self.what, self.draws = what, draws
-        self.begin = self.width = 0  # occurrences
-        self.flat = np.empty((0, draws))
-        self.ring = np.empty((streams.count, 0, draws))
+        self.names, self.draws, self.size = names, draws, streams.count * BLOCK
+        self.kept = [range(0)] * len(names)
+        """Blocks of each name that are there."""
+        self.numbers = np.empty((draws, 0))
+        """Blocks side by side, each (replica, occurrence)."""
+        self._free: list[int] = []  # where there is room for one
+        self._depth = 0
+        self._begin = np.empty(0, dtype=np.int64)  # by name and block below the depth: where it begins, -1: nowhere
 
-    def at(self, places: Ints, occurrence: Ints) -> Floats:
-        """The numbers of the given occurrences."""
-        ahead = (occurrence - self.begin).view(np.uint64)  # in which one of an earlier block is huge
-        if ahead.max() >= self.width:
-            self._move(int(occurrence.min()) // BLOCK, int(occurrence.max()) // BLOCK + 1)
-        return self.flat.take(places * self.width + occurrence % self.width, axis=0)
+    def at(self, name: Ints | int, places: Ints, occurrence: Ints) -> Floats:
+        """The numbers of these occurrences, each of the stream with that number, shape (replicas, draws)."""
+        block = occurrence >> _SHIFT
+        if int(block.max()) >= self._depth:
+            self._deepen(int(block.max()) + 1)
+        row = name * self._depth + block
+        begin = self._begin.take(row)
+        if int(begin.min()) < 0:
+            self._keep_all(np.broadcast_to(np.asarray(name), block.shape), block)
+            begin = self._begin.take(row)
+        begin += places << _SHIFT
+        begin += occurrence & _WITHIN
+        if self.draws == 1:
+            return self.numbers[0].take(begin)[:, None]
+        return self.numbers.take(begin, axis=1).T
 
-    def _move(self, begin: int, end: int) -> None:
-        """To where these blocks are among those that are kept."""
-        known = range(self.begin // BLOCK, (self.begin + self.width) // BLOCK)
+    def _deepen(self, depth: int) -> None:
+        """So many blocks have a place in the table."""
+        table = np.full((len(self.names), max(depth, 2 * self._depth)), -1)
+        table[:, : self._depth] = self._begin.reshape(len(self.names), self._depth)
+        self._depth, self._begin = table.shape[1], table.reshape(-1)
+
+    def _keep_all(self, name: Ints, block: Ints) -> None:
+        """These blocks of these names are there from now on."""
+        for each in np.unique(name):
+            blocks = block[name == each]
+            self._keep(int(each), int(blocks.min()), int(blocks.max()) + 1)
+
+    def _keep(self, name: int, begin: int, end: int) -> None:
+        """These blocks of a name are, among as many others as were asked for at once."""
+        known = self.kept[name]
         end = max(end, known.stop)
         begin = min(begin, max(known.start, end - len(known)))
-        if end - begin > len(known):
-            known = range(0)
-            self.width = (end - begin) * BLOCK
-            self.ring = np.empty((len(self.ring), self.width, self.draws))
-            self.flat = self.ring.reshape(-1, self.draws)
+        row = self._begin.reshape(len(self.names), self._depth)[name]
+        for block in known:
+            if block < begin:
+                self._free.append(int(row[block]))
+                row[block] = -1
         for block in range(begin, end):
-            if block not in known:
-                place = block * BLOCK % self.width
-                self.ring[:, place : place + BLOCK] = self._drawn(block)
-        self.begin = begin * BLOCK
+            if row[block] < 0:
+                row[block] = self._drawn(name, block)
+        self.kept[name] = range(begin, end)
 
-    def _drawn(self, block: int) -> Floats:
-        drawn = [
-            numbers_of(self.seed, self.what, block, draw, self.first, len(self.ring)) for draw in range(self.draws)
-        ]
-        return np.stack(drawn, axis=-1)
+    def _drawn(self, name: int, block: int) -> int:
+        """Draws a block; returns where it begins."""
+        if not self._free:
+            held = self.numbers
+            blocks = held.shape[1] // self.size
+            more = max(len(self.names), 1 + blocks // 2)
+            self.numbers = np.empty((self.draws, (blocks + more) * self.size))  # takes memory where it is written
+            self.numbers[:, : held.shape[1]] = held
+            self._free = [place * self.size for place in reversed(range(blocks, blocks + more))]
+        begin = self._free.pop()
+        for draw, numbers in enumerate(self.numbers[:, begin : begin + self.size]):
+            numbers_of(self.seed, self.names[name], block, draw, self.first, numbers.reshape(self.count, BLOCK))
+        return begin
 
 
-def numbers_of(seed: int, what: str, block: int, draw: int, first: int, count: int) -> Floats:
-    """The numbers of a block of occurrences for ``count`` replicas from ``first`` on, shape (count, BLOCK)."""
+def numbers_of(seed: int, what: str, block: int, draw: int, first: int, out: Floats) -> Floats:
+    """Fills ``out`` with the numbers of a block of occurrences for the replicas from ``first`` on: (replicas, BLOCK)."""
     digest = hashlib.blake2b(repr((seed, what, block, draw)).encode(), digest_size=16).digest()
     bits = np.random.Philox(key=int.from_bytes(digest, "little"), counter=first * (BLOCK // 4))  # four a counter
-    numbers = np.random.Generator(bits).random(count * BLOCK).reshape(count, BLOCK)
-    return np.maximum(numbers, 2.0**-60)  # never 0, of which there is no logarithm
+    np.random.Generator(bits).random(out=out)
+    return np.maximum(out, 2.0**-60, out=out)  # never 0, of which there is no logarithm

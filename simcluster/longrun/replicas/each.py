@@ -11,24 +11,32 @@ from simcluster.longrun.times import TimeSpec
 
 
 class LawOfEach:
-    """A law for every cause: ``fixed[cause]`` where it is always as long (s); those in ``drawn`` are drawn.
-    ``takes`` is whether any takes any time.
+    """A law for every cause: ``fixed[cause]`` where it is always as long (s); others are drawn.
 
-    ``what`` names the stream of the draws; ``one`` is the law of all of them where they have the same.
+    ``takes`` is whether any takes any time.  ``what`` names the stream of the draws; ``drawn`` are the laws that are
+    drawn, and ``which[cause]`` is the place of a cause's among them (-1: it is fixed).
     """
 
     def __init__(self, what: str, laws: Sequence[TimeSpec]) -> None:
-        self.what, self.of = what, laws
+        self.what = what
         self.fixed = np.array([law.mean if not law.draws else 0.0 for law in laws])
-        self.drawn = [number for number, law in enumerate(laws) if law.draws]
+        self.same = float(self.fixed[0]) if (self.fixed == self.fixed[0]).all() else None
+        """Where all are fixed alike, or drawn."""
+        self.drawn: list[TimeSpec] = []
+        for law in laws:
+            if law.draws and law not in self.drawn:
+                self.drawn.append(law)
+        self.which = np.array([self.drawn.index(law) if law.draws else -1 for law in laws])
+        self.everywhere = len(self.drawn) == 1 and not self.which.any()
+        """Is one law that is drawn that of all causes?"""
         self.takes = bool(self.fixed.any() or self.drawn)
-        self.one = laws[0] if all(law is laws[0] for law in laws) else None
 
 
 class Laws:
     """What stops a run, what survives it, how long it takes, by cause; outages that have none come last.
 
-    ``leave`` are the causes for which so many machines go to repair, by that number.
+    ``leave[cause]`` machines go to repair, which takes each of them its law of ``repairs``; ``sizes`` are the numbers
+    of machines that leave together.  What is retired under one of ``replaced`` takes that instead.
     """
 
     def __init__(self, run: LongRun) -> None:
@@ -45,10 +53,11 @@ class Laws:
             )
             for part in run.restart
         ]
-        repaired = [(number, cause) for number, cause in enumerate(causes) if cause.repair is not None]
-        self.leave = {
-            machines: [number for number, cause in repaired if cause.machines == machines]
-            for machines in sorted({cause.machines for _, cause in repaired})
-        }
+        leave = [cause.machines if cause.repair is not None else 0 for cause in causes] + [0] * others
+        self.leave, self.sizes = np.array(leave), sorted(set(leave) - {0})
+        laws = [cause.repair or NOW for cause in causes] + [NOW] * others
+        self.repairs = [LawOfEach(f"repair.{machine}", laws) for machine in range(max(leave))]
+        bad = {number: cause.bad for number, cause in enumerate(causes) if cause.repair is not None and cause.bad}
+        self.replaced = {number: batch.replaced for number, batch in bad.items() if batch.replaced is not None}
         self.slows = any(cause.effect == "slow" for cause in causes)
         self.silent = any(cause.effect == "silent" for cause in causes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
@@ -42,7 +40,7 @@ class OutagesOfRuns:
             job.spend(detected, "detection")
         parts = self._parts(job, occurrence, level)
         if self.run.wrong:
-            uniform = job.uniform("wrong", occurrence, 1)[:, 0]
+            uniform = self.state.of_causes("wrong", 1).at(number, who, occurrence)[:, 0]
             again = np.floor(np.log(uniform) / np.log(self.run.wrong))
             if planned is not None:
                 again[planned] = 0.0
@@ -88,9 +86,11 @@ class OutagesOfRuns:
         if self.run.spares.unlimited:
             return
         lacks = self.state.missing[job.who] > 0
-        for machines, causes in self.laws.leave.items():
-            chosen, repairs = self._repairs(job, leaves, machines, causes)
+        leaving = self.laws.leave[leaves]
+        for machines in self.laws.sizes:
+            chosen = (leaving == machines).nonzero()[0]
             if len(chosen):
+                repairs = self._repairs(leaves[chosen], job.who[chosen], machines)
                 out = self.pool.send(job.who[chosen], job.now[chosen], repairs)
                 lacks[chosen] |= out > self.run.spares.count
                 if self.pool.made_ready:
@@ -98,33 +98,20 @@ class OutagesOfRuns:
         if np.count_nonzero(lacks):
             self._wait(job, lacks.nonzero()[0])
 
-    def _repairs(self, job: Standing, leaves: Ints, machines: int, causes: Sequence[int]) -> tuple[Ints, Floats]:
-        """(places of the runs of which so many machines go to repair, for one of these causes; seconds of each)."""
-        places, seconds = [leaves[:0]], [np.empty((machines, 0))]
-        for each in causes:
-            chosen = (leaves == each).nonzero()[0]
-            if len(chosen):
-                places.append(chosen)
-                seconds.append(self._repair_of(each, machines, job.who[chosen]))
-        if len(places) <= 2:
-            return places[-1], seconds[-1]
-        place = np.concatenate(places)
-        order = place.argsort()
-        return place[order], np.concatenate(seconds, axis=1)[:, order]
-
-    def _repair_of(self, number: int, machines: int, who: Ints) -> Floats:
-        """Seconds that the machines which leave for a cause are in repair, shape (machines, runs)."""
-        cause, place = self.run.causes[number], self.state.place(who, number)
-        assert cause.repair is not None
+    def _repairs(self, number: Ints, who: Ints, machines: int) -> Floats:
+        """Seconds that the machines which leave for these causes are in repair, shape (machines, runs)."""
+        place = self.state.place(who, number)
         occurrence = self.state.repairs[place]
-        self.state.repairs[place] += 1
+        self.state.repairs[place] = occurrence + 1
         seconds = np.empty((machines, len(who)))
-        for machine in range(machines):
-            seconds[machine] = self.state.draw(cause.repair, cause.name, f"repair.{machine}", occurrence, who)
-        if cause.bad is not None and cause.bad.replaced is not None:
-            retired, self.retired[place] = self.retired[place], False
-            replaced = self.state.draw(cause.bad.replaced, cause.name, "repair.0", occurrence, who)
-            seconds[0] = np.where(retired, replaced, seconds[0])
+        for machine, law in enumerate(self.laws.repairs[:machines]):
+            seconds[machine] = self.state.draws(law, number, occurrence, who)
+        for cause, law in self.laws.replaced.items():
+            mine = ((number == cause) & self.retired[place]).nonzero()[0]
+            if len(mine):
+                self.retired[place[mine]] = False
+                name = self.state.names[cause]
+                seconds[0, mine] = self.state.draw(law, name, "repair.0", occurrence[mine], who[mine])
         return seconds
 
     def _wait(self, job: Standing, lacks: Ints) -> None:

@@ -9,7 +9,7 @@ from simcluster.longrun.outcome import Outcomes, names_of
 from simcluster.longrun.pattern import MEMORY, STORAGE
 from simcluster.longrun.replicas.each import LawOfEach, Laws
 from simcluster.longrun.run import FATES, FailureMode, LongRun
-from simcluster.longrun.streams import CounterStreams
+from simcluster.longrun.streams import CounterStreams, StreamFamily
 from simcluster.longrun.times import TimeSpec
 
 FATE = {name: number for number, name in enumerate(FATES)}
@@ -37,6 +37,7 @@ class RunsState:
         self.parts = np.zeros((len(run.restart), self.count))
         self.strikes, self.outages, self.repairs = (np.zeros(cells, dtype=np.int64) for _ in range(3))
         self.weekly: list[Floats] = []
+        self._families: dict[tuple[str, int], StreamFamily] = {}
 
     def place(self, who: Ints, number: Ints | int) -> Ints:
         """Where a cause of these runs stands in what is flat."""
@@ -45,6 +46,30 @@ class RunsState:
     def uniform(self, name: str, what: str, occurrence: Ints, draws: int, who: Ints) -> Floats:
         """Numbers for that occurrence of each, shape (runs, draws)."""
         return self.streams.uniform(f"{name}.{what}", occurrence, draws, who)
+
+    def of_causes(self, what: str, draws: int) -> StreamFamily:
+        """The streams of every cause for that."""
+        family = self._families.get((what, draws))
+        if family is None:
+            names = [f"{name}.{what}" for name in self.names]
+            family = self._families[what, draws] = StreamFamily(self.streams, names, draws)
+        return family
+
+    def draws(self, law: LawOfEach, number: Ints, occurrence: Ints, who: Ints) -> Floats:
+        """Seconds by a law that may differ from cause to cause."""
+        if law.everywhere:
+            (alike,) = law.drawn
+            return alike.quantile(self.of_causes(law.what, alike.draws).at(number, who, occurrence))
+        if law.same is not None and not law.drawn:
+            return np.full(len(who), law.same)
+        found = law.fixed[number]
+        which = law.which[number] if law.drawn else number
+        for place, each in enumerate(law.drawn):
+            chosen = (which == place).nonzero()[0]
+            if len(chosen):
+                family = self.of_causes(law.what, each.draws)
+                found[chosen] = each.quantile(family.at(number[chosen], who[chosen], occurrence[chosen]))
+        return found
 
     def draw(self, law: TimeSpec, name: str, what: str, occurrence: Ints, who: Ints) -> Floats:
         """Seconds of that occurrence in each of these runs."""
@@ -103,50 +128,39 @@ class RunsState:
 
 
 class Standing:
-    """Runs that stand, each for a cause: ``now`` is their wall clock until ``go_on`` gives it back."""
+    """Runs that stand, each for a cause: ``now`` is their wall clock until ``go_on`` gives it, and what it was spent
+    on, back."""
 
     def __init__(self, state: RunsState, who: Ints, number: Ints) -> None:
         self.state, self.who, self.number = state, who, number
         self.place = state.place(who, number)
         self.now = state.now[who]
+        self._spent: dict[str, Floats] = {}
 
     def spend(self, seconds: Floats, fate: str, only: Ints | None = None) -> Floats:
         """Time passes without training, not beyond the end of the run; returns what has passed.
 
         ``only`` are the places of some of these runs.
         """
-        until = self.state.run.until
+        until, sums = self.state.run.until, self._spent.get(fate)
+        if sums is None:
+            sums = self._spent[fate] = self.state.fates[FATE[fate]][self.place]
         if only is not None:
             spent = np.minimum(seconds, np.maximum(0.0, until - self.now[only]))
             self.now[only] += spent
-            self.state.fates[FATE[fate]][self.place[only]] += spent
+            sums[only] += spent
             return spent
         spent = seconds if np.isinf(until) else np.minimum(seconds, np.maximum(0.0, until - self.now))
         self.now += spent
-        self.state.fates[FATE[fate]][self.place] += spent
+        sums += spent
         return spent
 
     def draws(self, law: LawOfEach, occurrence: Ints) -> Floats:
         """Seconds by a law that may differ from cause to cause."""
-        if law.one is not None and law.drawn:
-            return law.one.quantile(self.uniform(law.what, occurrence, law.one.draws))
-        found = law.fixed[self.number]
-        for each in law.drawn:
-            chosen = (self.number == each).nonzero()[0]
-            if len(chosen):
-                name = self.state.names[each]
-                found[chosen] = self.state.draw(law.of[each], name, law.what, occurrence[chosen], self.who[chosen])
-        return found
-
-    def uniform(self, what: str, occurrence: Ints, draws: int) -> Floats:
-        """Numbers of the causes that stop the runs, shape (runs, draws)."""
-        found = np.empty((len(self.who), draws))
-        for each in np.bincount(self.number).nonzero()[0]:
-            chosen = (self.number == each).nonzero()[0]
-            name = self.state.names[each]
-            found[chosen] = self.state.uniform(name, what, occurrence[chosen], draws, self.who[chosen])
-        return found
+        return self.state.draws(law, self.number, occurrence, self.who)
 
     def go_on(self) -> None:
         """They train on, now."""
         self.state.now[self.who] = self.now
+        for fate, sums in self._spent.items():
+            self.state.fates[FATE[fate]][self.place] = sums
