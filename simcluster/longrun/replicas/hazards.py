@@ -14,7 +14,7 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.longrun.lemons import RETIRE, FailureTimes, remembered
 from simcluster.longrun.replicas.state import RunsState
 from simcluster.longrun.run import Bad, FailureMode
-from simcluster.longrun.streams import CounterStreams
+from simcluster.longrun.streams import CounterStreams, StreamFamily
 
 LOADED, TRAINED = 0, 1
 """Exposure to what stops a job, which goes on while it loads, and to what needs training to strike."""
@@ -25,70 +25,79 @@ _NEVER = 1e-300
 class Hazards:
     """A column for every cause, then one for what the bad batch of a cause has beyond the others'.
 
-    ``clock[kind]`` is each run's exposure so far (s), ``when[column]`` that at which a column strikes, ``next[kind]``
-    the earliest of a kind, which is ``column[kind]``.
+    ``clock[kind]`` is each run's exposure so far (s), ``when[run, column]`` that at which a column strikes,
+    ``next[kind]`` the earliest of a kind, which is ``column[kind]``.
     """
 
     def __init__(self, state: RunsState) -> None:
         self.causes, self.machines = state.run.causes, state.run.machines
-        self.streams, count = state.streams, state.count
+        self.count = count = state.count
         bad = {number: cause.bad for number, cause in enumerate(self.causes) if cause.bad is not None}
         self.cause = np.array([*range(len(self.causes)), *bad], dtype=np.int64)
+        self.width = len(self.cause)
         kinds = [LOADED if self.causes[number].stops else TRAINED for number in self.cause]
         self.kind = np.array(kinds, dtype=np.int64)
         self._of = [np.flatnonzero(self.kind == kind) for kind in (LOADED, TRAINED)]
-        self._names = [
+        names = [
             f"{self.causes[number].name}{'.bad' if column >= len(self.causes) else ''}.hazard"
             for column, number in enumerate(self.cause)
         ]
+        self.streams = StreamFamily(state.streams, names, 1)
         self._batches = {number: BadBatches(batch, self, number, count) for number, batch in bad.items()}
         self.with_bad = list(bad)
-        lives = [number for number, cause in enumerate(self.causes) if cause.lives is not None]
-        self._lives = {number: PartLives(self.causes[number], self.streams) for number in lives}
-        self.seen = np.zeros((len(self.cause), count), dtype=np.int64)
+        columns = list(enumerate(self.causes))
+        self._lives = {at: PartLives(cause, state.streams) for at, cause in columns if cause.lives is not None}
+        self._struck = {at: cause.struck for at, cause in columns if cause.struck is not None}
+        rates = [self.causes[number].rate for number in self.cause]
+        self.rate = np.array([rate if rate > _NEVER else 0.0 for rate in rates])
+        self.seen = np.zeros((count, self.width), dtype=np.int64)
         self.clock = np.zeros((2, count))
         self.share = np.ones(count) if state.run.running else None
         """Of the rates, those of what runs: the clock's pace."""
-        self.when = np.full((len(self.cause), count), np.inf)
+        self.when = np.full((count, self.width), np.inf)
         self.next = np.full((2, count), np.inf)
         self.column = np.zeros((2, count), dtype=np.int64)
         everyone = np.arange(count)
-        for column in range(len(self.cause)):
-            self._give(everyone, column)
+        for column in range(self.width):
+            self._give(everyone, np.full(count, column))
         for kind in (LOADED, TRAINED):
             self._look(everyone, kind)
 
-    def _give(self, who: Ints, column: int) -> None:
-        """The hazard of the next occurrence of a column in these runs."""
-        struck = self.causes[self.cause[column]].struck
-        if struck is not None:
-            seconds = np.array([struck.gap(int(occurrence)) for occurrence in self.seen[column][who]])
-            self.when[column][who] = self.clock[self.kind[column]][who] + seconds
-            return
-        units = -np.log(self.streams.uniform(self._names[column], self.seen[column][who], 1, who)[:, 0])
-        number = int(self.cause[column])
-        if column in self._lives:
-            seconds = self._lives[column].next(who, units)
-        elif column >= len(self.causes):
-            with np.errstate(divide="ignore"):
-                seconds = units / self._batches[number].rate(who)
-        else:
-            rate = self.causes[number].rate
-            seconds = units / rate if rate > _NEVER else np.full(len(who), np.inf)
-        self.when[column][who] = self.clock[self.kind[column]][who] + seconds
+    def _give(self, who: Ints, column: Ints) -> None:
+        """The hazard of the next occurrence of these columns, one in each of these runs."""
+        place = who * self.width + column
+        seen = self.seen.reshape(-1)[place]
+        units = -np.log(self.streams.at(column, who, seen)[:, 0])
+        rate = self.rate[column]
+        for batch in self._batches.values():
+            mine = (column == batch.column).nonzero()[0]
+            if len(mine):
+                rate[mine] = batch.rate(who[mine])
+        with np.errstate(divide="ignore"):
+            seconds = units / rate
+        for each, lives in self._lives.items():
+            mine = (column == each).nonzero()[0]
+            if len(mine):
+                seconds[mine] = lives.next(who[mine], units[mine])
+        for each, struck in self._struck.items():
+            mine = (column == each).nonzero()[0]
+            if len(mine):
+                seconds[mine] = [struck.gap(int(occurrence)) for occurrence in seen[mine]]
+        clock = self.clock[self.kind[column], who] if len(self._of[TRAINED]) else self.clock[LOADED][who]
+        self.when.reshape(-1)[place] = clock + seconds
 
     def _look(self, who: Ints, kind: int) -> None:
         """Which column of a kind is next there."""
         columns = self._of[kind]
-        if len(columns):
-            when = self.when[columns[0]][who]
-            column = np.full(len(who), columns[0])
-            for other in columns[1:]:
-                later = self.when[other][who]
-                sooner = later < when
-                when = np.where(sooner, later, when)
-                column = np.where(sooner, other, column)
-            self.next[kind][who], self.column[kind][who] = when, column
+        if not len(columns) or not len(who):
+            return
+        rows = self.when if len(who) == self.count else self.when.take(who, axis=0)
+        if len(columns) < self.width:
+            rows = rows[:, columns]
+        column = rows.argmin(axis=1)
+        when = rows.reshape(-1).take(np.arange(0, rows.size, rows.shape[1]) + column)
+        self.next[kind][who] = when
+        self.column[kind][who] = columns[column] if len(columns) < self.width else column
 
     def until(self) -> Floats:
         """Seconds of training until something strikes."""
@@ -107,8 +116,12 @@ class Hazards:
         if len(self._of[TRAINED]):
             load, train = (self.next[kind][who] - self.clock[kind][who] for kind in (LOADED, TRAINED))
             column = np.where(load <= train, column, self.column[TRAINED][who])
-        for each in np.bincount(column).nonzero()[0].tolist():
-            self._strike(who[column == each], each)
+        for each, lives in self._lives.items():
+            ended = who[column == each]
+            if len(ended):
+                lives.ended(ended, self.seen[ended, each])
+        self.seen.reshape(-1)[who * self.width + column] += 1
+        self._give(who, column)
         return column
 
     def look(self, who: Ints, column: Ints) -> None:
@@ -119,12 +132,6 @@ class Hazards:
             self._look(who[kinds == TRAINED], TRAINED)
         else:
             self._look(who, LOADED)
-
-    def _strike(self, who: Ints, column: int) -> None:
-        if column in self._lives:
-            self._lives[column].ended(who, self.seen[column][who])
-        self.seen[column][who] += 1
-        self._give(who, column)
 
     def left_to_load(self, who: Ints) -> Floats:
         """Seconds of loading until something strikes."""
@@ -154,7 +161,7 @@ class Hazards:
             return hit
         who = who[hit]
         retired = batch.hit(who, uniform[hit], now[hit])
-        mine, clock = self.when[batch.column], self.clock[int(self.kind[batch.column])][who]
+        mine, clock = self.when[:, batch.column], self.clock[int(self.kind[batch.column])][who]
         with np.errstate(divide="ignore", invalid="ignore"):
             slower = bad[hit] / batch.left[who]
             later = np.where(np.isinf(slower), np.inf, clock + (mine[who] - clock) * slower)
