@@ -112,13 +112,15 @@ class CheckpointPattern:
         """Seconds of a period at the begin of each cycle, and at its end."""
         return self._table["at"][::4]
 
-    @property
+    @cached_property
     def period(self) -> float:
         """Seconds of a whole pattern."""
         return float(self.ends[-1])
 
     def end(self, snapshot: Ints) -> Floats:
         """When the n-th snapshot has been taken; the 0th is the run's begin."""
+        if self.cycles == 1:
+            return np.asarray(snapshot * self.period)
         return np.asarray(snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles])
 
     def _split(self, at: Floats) -> tuple[Ints, Floats]:

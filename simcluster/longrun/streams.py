@@ -17,7 +17,8 @@ from simcluster.base.arrays import Floats, Ints
 
 BLOCK = 64
 """Occurrences that are drawn together: a power of two."""
-_SHIFT, _WITHIN = BLOCK.bit_length() - 1, BLOCK - 1
+_SHIFT = BLOCK.bit_length() - 1
+_NOWHERE = np.iinfo(np.int64).min
 
 
 @dataclass
@@ -65,27 +66,28 @@ class StreamFamily:
         """Blocks side by side, each (replica, occurrence)."""
         self._free: list[int] = []  # where there is room for one
         self._depth = 0
-        self._begin = np.empty(0, dtype=np.int64)  # by name and block below the depth: where it begins, -1: nowhere
+        self._begin = np.empty(0, dtype=np.int64)
+        """By name and block below the depth: where its occurrence 0 would lie; _NOWHERE if it is not there."""
 
     def at(self, name: Ints | int, places: Ints, occurrence: Ints) -> Floats:
         """The numbers of these occurrences, each of the stream with that number, shape (replicas, draws)."""
-        block = occurrence >> _SHIFT
-        if int(block.max()) >= self._depth:
-            self._deepen(int(block.max()) + 1)
-        row = name * self._depth + block
+        row = occurrence >> _SHIFT
+        if int(row.max()) >= self._depth:
+            self._deepen(int(row.max()) + 1)
+        row += name * self._depth
         begin = self._begin.take(row)
-        if int(begin.min()) < 0:
-            self._keep_all(np.broadcast_to(np.asarray(name), block.shape), block)
+        if int(begin.min()) == _NOWHERE:
+            self._keep_all(np.broadcast_to(np.asarray(name), row.shape), occurrence >> _SHIFT)
             begin = self._begin.take(row)
         begin += places << _SHIFT
-        begin += occurrence & _WITHIN
+        begin += occurrence
         if self.draws == 1:
             return self.numbers[0].take(begin)[:, None]
         return self.numbers.take(begin, axis=1).T
 
     def _deepen(self, depth: int) -> None:
         """So many blocks have a place in the table."""
-        table = np.full((len(self.names), max(depth, 2 * self._depth)), -1)
+        table = np.full((len(self.names), max(depth, 2 * self._depth)), _NOWHERE)
         table[:, : self._depth] = self._begin.reshape(len(self.names), self._depth)
         self._depth, self._begin = table.shape[1], table.reshape(-1)
 
@@ -103,11 +105,11 @@ class StreamFamily:
         row = self._begin.reshape(len(self.names), self._depth)[name]
         for block in known:
             if block < begin:
-                self._free.append(int(row[block]))
-                row[block] = -1
+                self._free.append(int(row[block]) + block * BLOCK)
+                row[block] = _NOWHERE
         for block in range(begin, end):
-            if row[block] < 0:
-                row[block] = self._drawn(name, block)
+            if row[block] == _NOWHERE:
+                row[block] = self._drawn(name, block) - block * BLOCK
         self.kept[name] = range(begin, end)
 
     def _drawn(self, name: int, block: int) -> int:
@@ -115,7 +117,7 @@ class StreamFamily:
         if not self._free:
             held = self.numbers
             blocks = held.shape[1] // self.size
-            more = max(len(self.names), 1 + blocks // 2)
+            more = max(2 * len(self.names), blocks)
             self.numbers = np.empty((self.draws, (blocks + more) * self.size))  # takes memory where it is written
             self.numbers[:, : held.shape[1]] = held
             self._free = [place * self.size for place in reversed(range(blocks, blocks + more))]

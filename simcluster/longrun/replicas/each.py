@@ -20,8 +20,6 @@ class LawOfEach:
     def __init__(self, what: str, laws: Sequence[TimeSpec]) -> None:
         self.what = what
         self.fixed = np.array([law.mean if not law.draws else 0.0 for law in laws])
-        self.same = float(self.fixed[0]) if (self.fixed == self.fixed[0]).all() else None
-        """Where all are fixed alike, or drawn."""
         self.drawn: list[TimeSpec] = []
         for law in laws:
             if law.draws and law not in self.drawn:
@@ -29,6 +27,9 @@ class LawOfEach:
         self.which = np.array([self.drawn.index(law) if law.draws else -1 for law in laws])
         self.everywhere = len(self.drawn) == 1 and not self.which.any()
         """Is one law that is drawn that of all causes?"""
+        alike = not self.drawn and (self.fixed == self.fixed[0]).all()
+        self.same = np.asarray(self.fixed[0]) if alike else None
+        """Seconds, of no axis, where they are the same for all."""
         self.takes = bool(self.fixed.any() or self.drawn)
 
 

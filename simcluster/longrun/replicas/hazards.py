@@ -57,15 +57,15 @@ class Hazards:
         self.when = np.full((count, self.width), np.inf)
         self.next = np.full((2, count), np.inf)
         self.column = np.zeros((2, count), dtype=np.int64)
-        everyone = np.arange(count)
+        self.everyone = np.arange(count)
+        self._rows = self.everyone * self.width
         for column in range(self.width):
-            self._give(everyone, np.full(count, column))
+            self._give(self.everyone, self._rows + column, np.full(count, column))
         for kind in (LOADED, TRAINED):
-            self._look(everyone, kind)
+            self._look(self.everyone, kind)
 
-    def _give(self, who: Ints, column: Ints) -> None:
-        """The hazard of the next occurrence of these columns, one in each of these runs."""
-        place = who * self.width + column
+    def _give(self, who: Ints, place: Ints, column: Ints) -> None:
+        """The hazard of the next occurrence of these columns, one in each of these runs; ``place`` is that in rows."""
         seen = self.seen.reshape(-1)[place]
         units = -np.log(self.streams.at(column, who, seen)[:, 0])
         rate = self.rate[column]
@@ -95,8 +95,7 @@ class Hazards:
         if len(columns) < self.width:
             rows = rows[:, columns]
         column = rows.argmin(axis=1)
-        when = rows.reshape(-1).take(np.arange(0, rows.size, rows.shape[1]) + column)
-        self.next[kind][who] = when
+        self.next[kind][who] = rows[self.everyone[: len(who)], column]
         self.column[kind][who] = columns[column] if len(columns) < self.width else column
 
     def until(self) -> Floats:
@@ -120,8 +119,9 @@ class Hazards:
             ended = who[column == each]
             if len(ended):
                 lives.ended(ended, self.seen[ended, each])
-        self.seen.reshape(-1)[who * self.width + column] += 1
-        self._give(who, column)
+        place = column + (self._rows if len(who) == self.count else who * self.width)
+        self.seen.reshape(-1)[place] += 1
+        self._give(who, place, column)
         return column
 
     def look(self, who: Ints, column: Ints) -> None:

@@ -35,7 +35,7 @@ class OutagesOfRuns:
         level = self._go_back(job, target, planned)
         detected = job.draws(self.laws.detect, occurrence)
         if planned is not None:
-            detected[planned] = 0.0
+            detected = np.where(planned, 0.0, detected)
         if self.laws.detect.takes:
             job.spend(detected, "detection")
         parts = self._parts(job, occurrence, level)
@@ -44,7 +44,7 @@ class OutagesOfRuns:
             again = np.floor(np.log(uniform) / np.log(self.run.wrong))
             if planned is not None:
                 again[planned] = 0.0
-            job.spend(again * (detected + np.sum(parts, axis=0)), "diagnosis")
+            job.spend(again * (detected + sum(parts)), "diagnosis")
         self._replace(job, number if planned is None else np.where(planned, self.planned.replaces[who], number))
         self._after(job, planned)
         self._restart(job, parts)
@@ -68,7 +68,7 @@ class OutagesOfRuns:
         state.fates[FATE["lost"]][job.place] += state.at[who] - target
         stored = target
         if self.run.pattern.memory is None:
-            level = np.full(len(who), STORAGE)
+            level = np.asarray(STORAGE)
         else:
             level = self.laws.survives[job.number]
             stays = level != STORAGE

@@ -56,12 +56,12 @@ class RunsState:
         return family
 
     def draws(self, law: LawOfEach, number: Ints, occurrence: Ints, who: Ints) -> Floats:
-        """Seconds by a law that may differ from cause to cause."""
+        """Seconds by a law that may differ from cause to cause; of no axis where they are the same for all."""
+        if law.same is not None:
+            return law.same
         if law.everywhere:
             (alike,) = law.drawn
             return alike.quantile(self.of_causes(law.what, alike.draws).at(number, who, occurrence))
-        if law.same is not None and not law.drawn:
-            return np.full(len(who), law.same)
         found = law.fixed[number]
         which = law.which[number] if law.drawn else number
         for place, each in enumerate(law.drawn):
