@@ -53,6 +53,7 @@ FLAGS = st.fixed_dictionaries(
         "training.attention": st.sampled_from(["fused", "unfused"]),
         "cluster.topology": st.sampled_from(["dgx_h100", "dgx_a100"]),
         "cluster.gpus_per_node": st.sampled_from([2, 4]),
+        "cluster.fabric": st.sampled_from([None, {"nodes_per_unit": 1, "oversubscription": 4.0}]),
         "software": st.sampled_from([None, {"kernel": "5 us", "gap": "1 us", "late": "2 us", "collective": "3 us"}]),
     }
 )
@@ -132,6 +133,29 @@ def test_no_bound_is_above_what_is_played_with_cp_and_experts(
     layout = data.draw(st.sampled_from(layouts))
     if not broken_keys(layout.on(scenario)):
         assert_bounds(scenario, layout, [layout], step_of(scenario, layout))
+
+
+@pytest.mark.parametrize(("narrow", "seen"), [(1.0, 1.0), (16.0, 0.6)])
+def test_links_that_all_groups_share_at_the_end_are_in_the_bound(
+    narrow: float, seen: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups over dp of both stages share a leaf's uplinks: where those are narrow, who takes each group alone sees
+    little more than half of the step."""
+    fabric = {"nodes_per_unit": 2, "oversubscription": narrow}
+    scenario = base(cluster__gpus_per_node=2, cluster__nodes=8, cluster__fabric=fabric, gpus=16, parallel__dp=4,
+                    overlap__interference="none")  # fmt: skip
+    sizes = 2, 2, 1, True, "1f1b"
+    (layout, *_) = (
+        each for each in space_of(scenario, 16, {"parallel.zero": (1,)}).found[0]
+        if (each.tp, each.pp, each.micro_batch, each.sequence_parallel, each.schedule) == sizes
+        and each.order == ("tp", "cp", "pp", "dp")
+    )  # fmt: skip
+    step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
+    monkeypatch.setattr("simcluster.studies.search.bound.step_end", lambda *_, **__: (0.0, 0.0))
+    without = Bounds(scenario, [layout]).with_schedule(layout)
+    assert without <= bound <= step
+    assert without <= seen * step
+    assert 0.95 * step < bound
 
 
 def test_what_is_hidden_costs_least_beside_what_feels_least() -> None:

@@ -14,7 +14,7 @@ the same ops and waits, each at its least time.
   behind the optimizer, where the scenario does not overlap them; under ZeRO 2 and 3 what each microbatch sends over dp;
   what of it is beside passes and does not fit in time in which nothing is computed slows down computation.
 * ``with_schedule``: the schedule played with these times (``schedules.timing``), instead of fill and drain; what goes
-  over dp by its turns and buckets.
+  over dp by its turns and buckets; at the end of the step what links need for all groups together (``link_loads``).
 
 Who plays a layout asks for a fourth one, of its whole programs (``programs_path``).
 
@@ -33,6 +33,7 @@ from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, play
 from simcluster.studies.search.action_costs import action_costs
 from simcluster.studies.search.free_links import Call, Least, Way
+from simcluster.studies.search.link_loads import LinkLoads, step_end
 from simcluster.studies.search.over_dp import in_buckets, over_dp, pressed
 from simcluster.studies.search.pass_times import (
     LayerShape,
@@ -42,6 +43,7 @@ from simcluster.studies.search.pass_times import (
     is_spread,
     least_over_tp,
     least_pressures,
+    near_of,
     parts_of,
     plan_of_layout,
     shape_of_layout,
@@ -49,7 +51,6 @@ from simcluster.studies.search.pass_times import (
     stage_passes,
     times_of,
     tp_groups,
-    tp_is_fastest,
 )
 from simcluster.studies.search.pipelines import PipelineRoute, Stage, Turns, pipeline_of, turns_of
 from simcluster.studies.search.space import Layout
@@ -58,12 +59,6 @@ from simcluster.studies.search.stretches import Occupied
 
 ROUNDING = 1e-6
 Known = TypeVar("Known")
-
-
-def _near(layout: Layout) -> object:
-    """What decides the tp groups of a layout, and who shares its layers."""
-    order = () if tp_is_fastest(layout) else (layout.pp, layout.order)
-    return layout.gpus, layout.tp, order, layout[11:]
 
 
 class Bounds:
@@ -76,7 +71,7 @@ class Bounds:
         self._known: dict[object, Any] = {}
         self._alike: dict[object, dict[LayerShape, Layout]] = {}  # layouts of all shapes that share tp groups
         for layout in layouts:
-            self._alike.setdefault(_near(layout), {}).setdefault(shape_of_layout(layout), layout)
+            self._alike.setdefault(near_of(layout), {}).setdefault(shape_of_layout(layout), layout)
 
     def _once(self, name: object, make: Callable[[], Known]) -> Known:
         """What is known under this name, worked out when it is first asked for."""
@@ -126,7 +121,8 @@ class Bounds:
         beside = self._lanes(layout, least, turns_of(schedule)) if layout.zero == 3 else self._buckets(layout, least)
         alone = [stage.seconds for stage in stages]
         ends = list(map(max, ends, self._beside_dp(layout, times, stages, alone, beside)))
-        found = self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least))
+        together = self._on_shared_links(layout, stages, ends, alone=not any(map(any, beside)))
+        found = self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least), together)
         return max(found, self.with_ends(layout))
 
     # --- what it is made of -------------------------------------------------------------------------------------------
@@ -139,12 +135,12 @@ class Bounds:
 
     def _near_times(self, layout: Layout) -> LeastPassTimes:
         """The same without what they talk over cp and ep, which many layouts share."""
-        found = self._once(("times", _near(layout)), lambda: self._near_of(layout))
+        found = self._once(("times", near_of(layout)), lambda: self._near_of(layout))
         return found[shape_of_layout(layout)]
 
     def _near_of(self, layout: Layout) -> dict[LayerShape, LeastPassTimes]:
         """Of all shapes at once: how long calls take is asked of groups, for many calls together."""
-        parts = {shape: self._parts(each) for shape, each in self._alike[_near(layout)].items()}
+        parts = {shape: self._parts(each) for shape, each in self._alike[near_of(layout)].items()}
         calls = [call for each in parts.values() for call in each.calls]
         least = dict.fromkeys(calls, 0.0) | dict(least_over_tp(self.base, layout, calls))
         pressure = least_pressures(self.base, tp_groups(layout)) | dict.fromkeys(("cp", "ep"), 0.0)
@@ -212,25 +208,33 @@ class Bounds:
         return self._once(("calls", grid_of(layout), layout.zero), lambda: StageCalls(self.base, layout))
 
     def _with_optimizer(
-        self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], tails: Sequence[tuple[float, float]]
+        self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], tails: Sequence[tuple[float, float]],
+        least: tuple[float, float] = (0.0, 0.0),
     ) -> float:  # fmt: skip
-        """The step whose stages have done their passes at ``ends``, with what blocks behind them (``_tails``)."""
+        """The step whose stages have done their passes at ``ends``, with what blocks behind them (``_tails``); the norm
+        is known, and from there all is over, after the ``least`` seconds or later."""
         calls = self.calls(layout)
-        done = before = 0.0
+        before, done = least
         for stage, end, (blocked, behind) in zip(stages, ends, tails, strict=True):
-            norm, update = self._update(calls, stage)
+            norm, update = calls.update(stage)
             done = max(done, update + behind)
             before = max(before, end + blocked + norm)
         return (1 - ROUNDING) * (before + done)
 
-    def _update(self, calls: StageCalls, stage: Stage) -> tuple[float, float]:
-        """Seconds of gradient norm and optimizer of a stage's ranks."""
-
-        def seconds() -> tuple[float, float]:
-            parameters, on_gpu = calls.updated(calls.of(stage)), self.base.memory.offload.optimizer == "none"
-            return calls.data.norm_seconds(parameters), calls.data.optimizer_seconds(parameters) if on_gpu else 0.0
-
-        return self._once(("update", id(calls), stage[3:]), seconds)
+    def _on_shared_links(
+        self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], *, alone: bool
+    ) -> tuple[float, float]:  # fmt: skip
+        """What links need at the end of the step for what blocks there over dp (``link_loads``); ``alone``: ends are
+        those of passes and sends ``alone``."""
+        calls, pipeline, size = self.calls(layout), self.pipeline(layout), self.times(layout).made_of.send_bytes
+        assert pipeline is not None
+        loads = self._once(
+            ("loads", grid_of(layout)), lambda: LinkLoads(calls.plan, self.base.cluster.built, self._methods)
+        )  # fmt: skip
+        behind = [calls.behind(calls.of(stage)) for stage in stages]
+        alone = alone and not is_spread(layout)  # what goes over cp and ep is known of the first ranks
+        every = alone and any(own for own, _ in behind) and loads.send_alike(pipeline.hops, size)
+        return step_end(loads, ends, behind, [calls.update(stage) for stage in stages], every=every)
 
     def _tails(
         self, layout: Layout, stages: Sequence[Stage], least: Sequence[Mapping[Call, float]]

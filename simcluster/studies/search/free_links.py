@@ -49,15 +49,15 @@ def least_seconds(
 
 
 class Way:
-    """One rank of every stage, those at the first place, with the groups and pairs that they are in.
+    """One rank of every stage, those at one ``place``, the first, with the groups and pairs that they are in.
 
     A run's ops of these ranks are a chain of their own: whatever holds for one place holds for the step.
     """
 
-    def __init__(self, plan: Plan, cluster: Cluster, methods: Methods) -> None:
+    def __init__(self, plan: Plan, cluster: Cluster, methods: Methods, place: int = 0) -> None:
         self._cluster, self._methods = cluster, methods
         self._capacity = cluster.capacity.tolist()
-        self._ranks = [int(ranks[0]) for ranks in plan.stage_ranks()]
+        self._ranks = [int(ranks[place]) for ranks in plan.stage_ranks()]
         self._plan = plan
         self._groups: dict[tuple[str, int], tuple[int, ...]] = {}
         self._known: dict[Hashable, tuple[Pattern, ...]] = {}

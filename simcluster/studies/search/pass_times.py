@@ -193,6 +193,12 @@ def grid_of(layout: Layout) -> tuple[object, ...]:
     return layout.gpus, layout.tp, layout.pp, layout.order, layout.cp, layout.ep, layout.etp
 
 
+def near_of(layout: Layout) -> object:
+    """What decides the tp groups of a layout, and who shares its layers."""
+    order = () if tp_is_fastest(layout) else (layout.pp, layout.order)
+    return layout.gpus, layout.tp, order, layout[11:]
+
+
 def plan_of_layout(layout: Layout) -> Plan:
     """Its rank grid."""
     return Plan(

@@ -60,6 +60,12 @@ class PipelineRoute:
         """Slices by their numbers, with their layers."""
         return [(number, self.layers(number)) for number in range(len(self.counts))]
 
+    @cached_property
+    def hops(self) -> list[tuple[int, int]]:
+        """Stages that send to another one, forward or back, with that."""
+        both = [(here, there) for (here, _), (there, _) in pairwise(self.route) if here != there]
+        return list(dict.fromkeys([*both, *((there, here) for here, there in both)]))
+
     def mixtures_of(self, number: int) -> int:
         """How many layers of one slice have experts."""
         return sum(self.mixtures[layer] for layer in self.layers(number)) if self.mixtures else 0

@@ -5,6 +5,8 @@ Experts on ep ranks are held by fewer ranks than the rest of a layer is (``owned
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from simcluster.model.shards import lm_head_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.planning.job import DataParallel
 from simcluster.planning.owned_parameters import OwnedParameters, of_layers
@@ -32,6 +34,7 @@ class StageCalls:
         self.expert_shards = max(1, self.plan.expert_replicas * self.shards // self.plan.replicas)
         mixed = [base.model.has_experts(layer) for layer in range(base.model.layers)]
         self._first = {kind: mixed.index(kind) for kind in dict.fromkeys(mixed)}
+        self._updates: dict[Hashable, tuple[float, float]] = {}
         self._kinds = {kind: of_layers(base.model, self.plan, [layer]) for kind, layer in self._first.items()}
 
     def held(self, layers: int, mixtures: int, *, first: bool, last: bool) -> OwnedParameters:
@@ -63,6 +66,14 @@ class StageCalls:
         if self.zero == 0:
             return held.total
         return held.common / self.shards + held.experts / self.expert_shards
+
+    def update(self, stage: Stage) -> tuple[float, float]:
+        """Seconds of gradient norm and optimizer of a stage's ranks."""
+        if stage[3:] not in self._updates:
+            parameters, on_gpu = self.updated(self.of(stage)), self.base.memory.offload.optimizer == "none"
+            optimizer = self.data.optimizer_seconds(parameters) if on_gpu else 0.0
+            self._updates[stage[3:]] = self.data.norm_seconds(parameters), optimizer
+        return self._updates[stage[3:]]
 
     def behind(self, held: OwnedParameters) -> tuple[Calls, Calls]:
         """What is reduced behind the pipeline and gathered behind the optimizer, each one after the other, if it blocks
