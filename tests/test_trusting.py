@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,9 @@ def test_hashed_routes_split_those_that_meet_and_nobody_else() -> None:
     assert 4 < len(trusted.weights) < len(plain.weights)
     for rank in range(0, 128, 7):
         assert spans_of(trusted, rank) == spans_of(plain, rank)
+    assert plain.lowered.played.in_step, "what ranks do in step crowds nobody: it need not be looked at"
+    one_by_one = replace(plain.lowered, played=plain.lowered.program)
+    assert set(crowded(plain.lowered, plain.record)) == set(crowded(one_by_one, plain.record)) != set()
 
 
 @pytest.mark.parametrize(("nodes", "settled"), [(16, False), (1, True)])

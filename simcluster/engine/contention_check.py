@@ -14,6 +14,7 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.engine.lower import Lowered
 from simcluster.engine.overlaps import on_links
 from simcluster.engine.record import Record
+from simcluster.programs.expand import first_ops
 from simcluster.symmetry.optimistic import Crowd
 from simcluster.traffic.traffic import Traffic
 
@@ -23,12 +24,12 @@ _ROOM = 1e-9
 
 def crowded(lowered: Lowered, record: Record) -> list[Crowd]:
     """Everything that was on a crowded link: what it uses, with the class of the link."""
-    program = lowered.program
-    meeting = np.array(program.meeting, dtype=np.int64)
+    program = lowered.played  # what ranks do in step is on links of their own: it takes what it takes alone
+    meeting, first = np.array(program.meeting, dtype=np.int64), first_ops(program)
     ops = np.flatnonzero(meeting >= 0)
     begin, end = np.full(len(program.meetings), np.inf), np.full(len(program.meetings), -np.inf)
-    np.minimum.at(begin, meeting[ops], record.start[ops])
-    np.maximum.at(end, meeting[ops], record.end[ops])
+    np.minimum.at(begin, meeting[ops], record.start[first[ops]])
+    np.maximum.at(end, meeting[ops], record.end[first[ops]])
     table, user = on_links(program, lambda traffics: _parts(traffics, lowered.capacity), 2)
     link, part = table[:, 0].astype(np.int64), table[:, 1]
     full = (np.bincount(link, part) > 1.0 - _ROOM) & (np.bincount(link) > 1)
