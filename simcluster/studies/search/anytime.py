@@ -220,7 +220,8 @@ class AnytimeSearch:
         else:
             each = self.known.score(layout, 1.0) if layout else 1.0
             told = ranking.limit / each if candidate else 0.0  # what comes first is told first
-            self._workers.begin(LayoutTask(self.player.text, layout, account, soonest / each, told))
+            asked = None if number in self.whole and soonest == math.inf else soonest / each
+            self._workers.begin(LayoutTask(self.player.text, layout, account, asked, told))
 
     def _collect(self, seconds: float, frontier: Frontier | None = None, ranking: Ranking | None = None) -> None:
         """What is done, waiting for it so long at most."""

@@ -27,10 +27,11 @@ BOUND = "bound_s"
 """Of a row: the least seconds of a step by its whole programs."""
 
 
-def measured(text: str, layout: Layout | None, soonest: float, told: float = 0.0) -> Row:
+def measured(text: str, layout: Layout | None, soonest: float | None, told: float = 0.0) -> Row:
     """The numbers of a layout's step, played: by the short way (``sweep.quick``) where that is exact.
 
     A step that by its whole programs takes more than ``soonest`` seconds is not played yet: the row has that bound.
+    None: it is known already, and has said that the step must be played.
     One of at most ``told`` seconds that was played in full has its account, too, for which it would be played again.
     ``text`` is the base scenario's document, as JSON: a process reads it once.  A layout of None is its own.
     """
@@ -41,9 +42,11 @@ def measured(text: str, layout: Layout | None, soonest: float, told: float = 0.0
         except NotQuickError:
             pass
         planned = plan(scenario)
-        bound = {BOUND: programs_path(scenario, planned.programs, planned.job.plan)}
-        if bound[BOUND] > soonest:
-            return {"status": "later", "error": "", **bound}
+        bound = {}
+        if soonest is not None:
+            bound[BOUND] = programs_path(scenario, planned.programs, planned.job.plan)
+            if bound[BOUND] > soonest:
+                return {"status": "later", "error": "", **bound}
         result = replay_on_trust(scenario, planned)
         account = details(result) if result.step_time <= told else {}
         return {"status": "ok", "error": "", **timed_numbers(result), **account, **bound}

@@ -22,13 +22,13 @@ _KILLED = (
 
 class LayoutTask(NamedTuple):
     """A layout to be played, of a base scenario (its document as JSON); None is the scenario's own.  With its account,
-    or without one: then only if it may take at most ``soonest`` seconds, and if it takes at most ``told`` with the
-    account where it is played in full."""
+    or without one: then only if it may take at most ``soonest`` seconds (None: it has been asked), and if it takes at
+    most ``told`` with the account where it is played in full."""
 
     text: str
     layout: Layout | None
     with_account: bool
-    soonest: float = math.inf
+    soonest: float | None = math.inf
     told: float = 0.0
 
     def play(self) -> Row:
