@@ -65,34 +65,37 @@ class StreamFamily:
         self.numbers = np.empty((draws, 0))
         """Blocks side by side, each (replica, occurrence)."""
         self._free: list[int] = []  # where there is room for one
-        self._depth = 0
-        self._begin = np.empty(0, dtype=np.int64)
+        self._depth = 1
+        self._begin = np.full(len(names), _NOWHERE)
         """By name and block below the depth: where its occurrence 0 would lie; _NOWHERE if it is not there."""
 
     def at(self, name: Ints | int, places: Ints, occurrence: Ints) -> Floats:
         """The numbers of these occurrences, each of the stream with that number, shape (replicas, draws)."""
-        row = occurrence >> _SHIFT
-        if int(row.max()) >= self._depth:
-            self._deepen(int(row.max()) + 1)
-        row += name * self._depth
-        begin = self._begin.take(row)
-        if int(begin.min()) == _NOWHERE:
-            self._keep_all(np.broadcast_to(np.asarray(name), row.shape), occurrence >> _SHIFT)
-            begin = self._begin.take(row)
+        begin = self._begins(name, occurrence >> _SHIFT)
+        if np.minimum.reduce(begin) == _NOWHERE:
+            block = occurrence >> _SHIFT
+            self._keep_all(np.broadcast_to(np.asarray(name), block.shape), block)
+            begin = self._begins(name, block)
         begin += places << _SHIFT
         begin += occurrence
         if self.draws == 1:
             return self.numbers[0].take(begin)[:, None]
         return self.numbers.take(begin, axis=1).T
 
+    def _begins(self, name: Ints | int, block: Ints) -> Ints:
+        """Where they begin: the last block of the table is never there, and stands for all beyond."""
+        return self._begin.take(np.minimum(block, self._depth - 1) + name * self._depth)
+
     def _deepen(self, depth: int) -> None:
-        """So many blocks have a place in the table."""
+        """At least so many blocks have a place in the table, the last of which stays empty."""
         table = np.full((len(self.names), max(depth, 2 * self._depth)), _NOWHERE)
         table[:, : self._depth] = self._begin.reshape(len(self.names), self._depth)
         self._depth, self._begin = table.shape[1], table.reshape(-1)
 
     def _keep_all(self, name: Ints, block: Ints) -> None:
         """These blocks of these names are there from now on."""
+        if int(block.max()) >= self._depth - 1:
+            self._deepen(int(block.max()) + 2)
         for each in np.unique(name):
             blocks = block[name == each]
             self._keep(int(each), int(blocks.min()), int(blocks.max()) + 1)

@@ -60,5 +60,8 @@ class Laws:
         self.repairs = [LawOfEach(f"repair.{machine}", laws) for machine in range(max(leave))]
         bad = {number: cause.bad for number, cause in enumerate(causes) if cause.repair is not None and cause.bad}
         self.replaced = {number: batch.replaced for number, batch in bad.items() if batch.replaced is not None}
+        self.exposed = any(part.exposed for part in run.restart)
+        self.plans = any(cause.effect in ("slow", "alarm") for cause in causes) or bool(run.maintenance or run.short)
+        """Is there any outage that waits for a snapshot?"""
         self.slows = any(cause.effect == "slow" for cause in causes)
         self.silent = any(cause.effect == "silent" for cause in causes)

@@ -57,7 +57,7 @@ class Hazards:
         self.when = np.full((count, self.width), np.inf)
         self.next = np.full((2, count), np.inf)
         self.column = np.zeros((2, count), dtype=np.int64)
-        self.everyone = np.arange(count)
+        self.everyone = state.everyone
         self._rows = self.everyone * self.width
         for column in range(self.width):
             self._give(self.everyone, self._rows + column, np.full(count, column))
@@ -83,8 +83,13 @@ class Hazards:
             mine = (column == each).nonzero()[0]
             if len(mine):
                 seconds[mine] = [struck.gap(int(occurrence)) for occurrence in seen[mine]]
-        clock = self.clock[self.kind[column], who] if len(self._of[TRAINED]) else self.clock[LOADED][who]
+        clock = self.clock[self.kind[column], who] if len(self._of[TRAINED]) else self._loaded(who)
         self.when.reshape(-1)[place] = clock + seconds
+
+    def _loaded(self, who: Ints) -> Floats:
+        """The clock of what goes on while a job loads."""
+        clock: Floats = self.clock[LOADED]
+        return clock if len(who) == self.count else clock[who]
 
     def _look(self, who: Ints, kind: int) -> None:
         """Which column of a kind is next there."""
@@ -111,7 +116,7 @@ class Hazards:
 
     def strikes(self, who: Ints) -> Ints:
         """The columns that strike there, now; what comes next is drawn."""
-        column: Ints = self.column[LOADED][who]
+        column: Ints = self.column[LOADED].copy() if len(who) == self.count else self.column[LOADED][who]
         if len(self._of[TRAINED]):
             load, train = (self.next[kind][who] - self.clock[kind][who] for kind in (LOADED, TRAINED))
             column = np.where(load <= train, column, self.column[TRAINED][who])

@@ -65,7 +65,7 @@ class OutagesOfRuns:
     def _go_back(self, job: Standing, target: Floats, planned: Bools | None) -> Ints:
         """Training is set back; returns where the snapshots are that are loaded."""
         state, who = self.state, job.who
-        state.fates[FATE["lost"]][job.place] += state.at[who] - target
+        state.fates[FATE["lost"]][job.place] += state.of(state.at, who) - target
         stored = target
         if self.run.pattern.memory is None:
             level = np.asarray(STORAGE)
@@ -85,14 +85,14 @@ class OutagesOfRuns:
         """Machines leave for repair, those of the causes ``leaves``; spares take their places, or the jobs wait."""
         if self.run.spares.unlimited:
             return
-        lacks = self.state.missing[job.who] > 0
+        lacks = self.state.missing[job.who] > 0 if self.run.short else np.zeros(len(job.who), dtype=bool)
         leaving = self.laws.leave[leaves]
         for machines in self.laws.sizes:
             chosen = (leaving == machines).nonzero()[0]
             if len(chosen):
                 repairs = self._repairs(leaves[chosen], job.who[chosen], machines)
                 out = self.pool.send(job.who[chosen], job.now[chosen], repairs)
-                lacks[chosen] |= out > self.run.spares.count
+                lacks[chosen[out > self.run.spares.count]] = True
                 if self.pool.made_ready:
                     job.spend(self.pool.ready(out, machines), "waiting", chosen)
         if np.count_nonzero(lacks):
@@ -131,7 +131,8 @@ class OutagesOfRuns:
     def _after(self, job: Standing, planned: Bools | None) -> None:
         """Planned work is done, or put off; slow ones that were found are gone."""
         if planned is None:
-            self.planned.put_off(job.who)
+            if self.laws.plans:
+                self.planned.put_off(job.who)
         else:
             if self.run.maintenance is not None:
                 maintained = np.flatnonzero(planned & self.planned.maintains[job.who])
@@ -143,7 +144,7 @@ class OutagesOfRuns:
 
     def _restart(self, job: Standing, seconds: list[Floats]) -> None:
         """The parts of a restart; where a cause strikes in an exposed one, it ends there."""
-        if not any(part.exposed for part in self.run.restart):
+        if not self.laws.exposed:
             for place, wanted in enumerate(seconds):
                 self.state.parts[place][job.who] += job.spend(wanted, "restart")
             return

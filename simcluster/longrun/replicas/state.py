@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
@@ -12,6 +14,7 @@ from simcluster.longrun.run import FATES, FailureMode, LongRun
 from simcluster.longrun.streams import CounterStreams, StreamFamily
 from simcluster.longrun.times import TimeSpec
 
+Array = TypeVar("Array", Floats, Ints, Bools)
 FATE = {name: number for number, name in enumerate(FATES)}
 
 
@@ -27,7 +30,7 @@ class RunsState:
         self.names, self.laws = names_of(run), Laws(run)
         self.end_at, self.goal_at = run.end_at, run.goal_at
         self.last = int(run.goal // run.pattern.steps) if np.isfinite(run.goal) else None
-        self.width = np.int64(self.count)
+        self.width, self.everyone = np.int64(self.count), np.arange(self.count)
         cells = len(self.names) * self.count
         self.now, self.at = np.zeros(self.count), np.zeros(self.count)
         self.held = np.zeros((2, self.count))
@@ -42,6 +45,10 @@ class RunsState:
     def place(self, who: Ints, number: Ints | int) -> Ints:
         """Where a cause of these runs stands in what is flat."""
         return who + number * self.width
+
+    def of(self, column: Array, who: Ints) -> Array:
+        """The entries of these runs; the column itself, not to be written to, where they are all."""
+        return column if len(who) == self.count else column[who]
 
     def uniform(self, name: str, what: str, occurrence: Ints, draws: int, who: Ints) -> Floats:
         """Numbers for that occurrence of each, shape (runs, draws)."""
@@ -86,10 +93,10 @@ class RunsState:
     def target(self, who: Ints, level: int) -> Floats:
         """The end of the latest snapshot that survives."""
         pattern = self.run.pattern
-        snapshot = pattern.safe(self.at[who], level)
+        snapshot = pattern.safe(self.of(self.at, who), level)
         if self.last is not None:
             snapshot = np.minimum(snapshot, self.last)
-        return np.asarray(np.maximum(pattern.end(snapshot), self.held[level][who]))
+        return np.asarray(np.maximum(pattern.end(snapshot), self.of(self.held[level], who)))
 
     def survivor(self, who: Ints, number: Ints) -> Floats:
         """The end of the latest snapshot that survives a cause."""
