@@ -1,4 +1,4 @@
-"""A lower bound of a layout's step time, in three steps from cheap to tight; none is ever above what the engine plays.
+"""A lower bound of a layout's step time, in four steps from cheap to tight; none is ever above what the engine plays.
 
 Why.  The engine plays each lane of a rank in order, an op begins when those it waits for are over, and takes at least
 its planned time: compute is only slowed down (interference, drag; by how much at the least: ``stretches``),
@@ -14,16 +14,17 @@ the same ops and waits, each at its least time.
   behind the optimizer, where the scenario does not overlap them; under ZeRO 2 and 3 what each microbatch sends over dp;
   what of it is beside passes and does not fit in time in which nothing is computed slows down computation.
 * ``with_schedule``: the schedule played with these times (``schedules.timing``), instead of fill and drain; what goes
-  over dp by its turns and buckets; at the end of the step what links need for all groups together (``link_loads``).
+  over dp by its turns and buckets.
+* ``with_links``: what links need at the end of the step for all groups over dp together (``link_loads``).
 
-Who plays a layout asks for a fourth one, of its whole programs (``programs_path``).
+Who plays a layout asks for a fifth one, of its whole programs (``programs_path``).
 
 Float sums in another order and the engine's grid, differ by less than ``ROUNDING`` takes off."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from simcluster.planning.works import Transfer
@@ -47,8 +48,8 @@ from simcluster.studies.search.pass_times import (
     parts_of,
     plan_of_layout,
     shape_of_layout,
-    slice_times,
     stage_passes,
+    stages_of,
     times_of,
     tp_groups,
 )
@@ -80,7 +81,7 @@ class Bounds:
         found: Known = self._known[name]
         return found
 
-    # --- the three steps ----------------------------------------------------------------------------------------------
+    # --- the four steps -----------------------------------------------------------------------------------------------
 
     def outline(self, layout: Layout) -> float:
         """Passes, fill and drain, norm and optimizer."""
@@ -112,18 +113,30 @@ class Bounds:
 
     def with_schedule(self, layout: Layout) -> float:
         """With the schedule played; InputError if it cannot be."""
-        times = self.times(layout)
-        stages = self._outlined(layout, times)
-        if stages is None or SCHEDULES[layout.schedule].made_for_times:
+        played = self._once(("played", layout), lambda: self._played(layout))
+        if played is None:
             return self.with_ends(layout)
-        least, schedule = self._least(layout), schedule_of(layout.on(self.base))
-        ends = self._schedule_ends(layout, times, least, schedule)
-        beside = self._lanes(layout, least, turns_of(schedule)) if layout.zero == 3 else self._buckets(layout, least)
-        alone = [stage.seconds for stage in stages]
-        ends = list(map(max, ends, self._beside_dp(layout, times, stages, alone, beside)))
-        together = self._on_shared_links(layout, stages, ends, alone=not any(map(any, beside)))
-        found = self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least), together)
+        stages, ends, _ = played
+        found = self._with_optimizer(layout, stages, ends, self._tails(layout, stages, self._least(layout)))
         return max(found, self.with_ends(layout))
+
+    def with_links(self, layout: Layout) -> float:
+        """With what links need at the end of the step for what blocks there over dp."""
+        played = self._once(("played", layout), lambda: self._played(layout))
+        if played is None:
+            return self.with_ends(layout)
+        stages, ends, alone = played
+        calls, pipeline, size = self.calls(layout), self.pipeline(layout), self.times(layout).made_of.send_bytes
+        assert pipeline is not None
+        loads = self._once(
+            ("loads", grid_of(layout)), lambda: LinkLoads(calls.plan, self.base.cluster.built, self._methods)
+        )  # fmt: skip
+        behind = [calls.behind(calls.of(stage)) for stage in stages]
+        alone = alone and not is_spread(layout)  # what goes over cp and ep is known of the first ranks
+        every = alone and any(own for own, _ in behind) and loads.send_alike(pipeline.hops, size)
+        together = step_end(loads, ends, behind, [calls.update(stage) for stage in stages], every=every)
+        found = self._with_optimizer(layout, stages, ends, self._tails(layout, stages, self._least(layout)), together)
+        return max(found, self.with_schedule(layout))
 
     # --- what it is made of -------------------------------------------------------------------------------------------
 
@@ -181,21 +194,8 @@ class Bounds:
 
     def _stages_of(self, layout: Layout, times: LeastPassTimes) -> list[Stage] | None:
         pipeline = self.pipeline(layout)
-        if pipeline is None:
-            return None
-        many = self.microbatches(layout)
         split = SCHEDULES[layout.schedule].splits_backward
-        slices = slice_times(pipeline, times)
-        forward = [each["F"] for each in slices]
-        backward = [min(each["B"], each["I"] + each["W"]) if split else each["B"] for each in slices]
-        forwards, backwards = [0.0, *accumulate(forward)], [0.0, *accumulate(backward)]
-        found = []
-        for held in pipeline.held:
-            first = held.slices[0]
-            work = many * sum(forward[number] + backward[number] for number in held.slices)
-            drain = 0.0 if split else backwards[first]
-            found.append(Stage(forwards[first], work, drain, *held[1:]))
-        return found
+        return None if pipeline is None else stages_of(pipeline, times, self.microbatches(layout), split=split)
 
     def _mean(self, layout: Layout, times: LeastPassTimes) -> float:
         """Some stage does at least the mean of all stages' work."""
@@ -211,8 +211,8 @@ class Bounds:
         self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], tails: Sequence[tuple[float, float]],
         least: tuple[float, float] = (0.0, 0.0),
     ) -> float:  # fmt: skip
-        """The step whose stages have done their passes at ``ends``, with what blocks behind them (``_tails``); the norm
-        is known, and from there all is over, after the ``least`` seconds or later."""
+        """The step whose stages have done their passes at ``ends``, with what blocks behind them (``_tails``).  The
+        norm is known, and from there all is over, after the ``least`` seconds or later."""
         calls = self.calls(layout)
         before, done = least
         for stage, end, (blocked, behind) in zip(stages, ends, tails, strict=True):
@@ -220,21 +220,6 @@ class Bounds:
             done = max(done, update + behind)
             before = max(before, end + blocked + norm)
         return (1 - ROUNDING) * (before + done)
-
-    def _on_shared_links(
-        self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], *, alone: bool
-    ) -> tuple[float, float]:  # fmt: skip
-        """What links need at the end of the step for what blocks there over dp (``link_loads``); ``alone``: ends are
-        those of passes and sends ``alone``."""
-        calls, pipeline, size = self.calls(layout), self.pipeline(layout), self.times(layout).made_of.send_bytes
-        assert pipeline is not None
-        loads = self._once(
-            ("loads", grid_of(layout)), lambda: LinkLoads(calls.plan, self.base.cluster.built, self._methods)
-        )  # fmt: skip
-        behind = [calls.behind(calls.of(stage)) for stage in stages]
-        alone = alone and not is_spread(layout)  # what goes over cp and ep is known of the first ranks
-        every = alone and any(own for own, _ in behind) and loads.send_alike(pipeline.hops, size)
-        return step_end(loads, ends, behind, [calls.update(stage) for stage in stages], every=every)
 
     def _tails(
         self, layout: Layout, stages: Sequence[Stage], least: Sequence[Mapping[Call, float]]
@@ -322,6 +307,19 @@ class Bounds:
             return [Least(way, stage) for stage in range(layout.pp)]
 
         return self._once(("least", grid_of(layout)), stages)
+
+    def _played(self, layout: Layout) -> tuple[list[Stage], list[float], bool] | None:
+        """The stages, when their passes are over by the schedule, and whether nothing over dp is beside these."""
+        times = self.times(layout)
+        stages = self._outlined(layout, times)
+        if stages is None or SCHEDULES[layout.schedule].made_for_times:
+            return None
+        least, schedule = self._least(layout), schedule_of(layout.on(self.base))
+        ends = self._schedule_ends(layout, times, least, schedule)
+        beside = self._lanes(layout, least, turns_of(schedule)) if layout.zero == 3 else self._buckets(layout, least)
+        alone = [stage.seconds for stage in stages]
+        ends = list(map(max, ends, self._beside_dp(layout, times, stages, alone, beside)))
+        return stages, ends, not any(map(any, beside))
 
     def _schedule_ends(
         self, layout: Layout, times: LeastPassTimes, least: Sequence[Mapping[Call, float]], schedule: Schedule

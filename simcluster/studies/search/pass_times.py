@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules.actions import Kind
 from simcluster.studies.search.free_links import least_seconds
-from simcluster.studies.search.pipelines import PipelineRoute
+from simcluster.studies.search.pipelines import PipelineRoute, Stage
 from simcluster.studies.search.space import Layout
 from simcluster.studies.search.stretches import Occupied, occupied, together
 
@@ -136,6 +137,21 @@ def stage_passes(pipeline: PipelineRoute, times: LeastPassTimes) -> list[Occupie
         for number, layers in pipeline.numbered
     ]  # fmt: skip
     return [together([each[number] for number in held.slices]) for held in pipeline.held]
+
+
+def stages_of(pipeline: PipelineRoute, times: LeastPassTimes, many: int, *, split: bool) -> list[Stage]:
+    """What every stage does in a step of so ``many`` microbatches, by a schedule that may ``split`` the backward."""
+    slices = slice_times(pipeline, times)
+    forward = [each["F"] for each in slices]
+    backward = [min(each["B"], each["I"] + each["W"]) if split else each["B"] for each in slices]
+    forwards, backwards = [0.0, *accumulate(forward)], [0.0, *accumulate(backward)]
+    found = []
+    for held in pipeline.held:
+        first = held.slices[0]
+        work = many * sum(forward[number] + backward[number] for number in held.slices)
+        drain = 0.0 if split else backwards[first]
+        found.append(Stage(forwards[first], work, drain, *held[1:]))
+    return found
 
 
 def parts_of(base: Scenario, layout: Layout) -> PassParts:
