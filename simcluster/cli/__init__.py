@@ -46,6 +46,11 @@ _PICTURES = {"figure", "links", "memory"}
 
 _BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ended
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Of what stdout is, when there is no room for what is said; files are spoken for by who writes them."""
+
+_CUT = f"delete the folders __pycache__ in {Path(__file__).parent.parent}, and run the same command again"
+
 _KEPT = 200
 _ENDLESS = re.compile(rf"\S{{{4 * _KEPT},}}")
 """A word that no person wrote, and no file is called: of it the beginning is enough."""
@@ -71,15 +76,35 @@ def _status(argv: list[str] | None) -> int:
         return leaving.code if isinstance(leaving.code, int) else 0
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output left (| head); keep Python from complaining while it exits
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output left (| head)
+        _say_no_more()
         return _BROKEN_PIPE
     except Exception as problem:
-        if isinstance(problem, OSError) and problem.errno == errno.ENAMETOOLONG:  # wherever a name is looked up
-            return _refuse(f"{problem.filename}: the name is too long for a file")
+        if said := _of_the_system(problem):
+            return _refuse(said)
         traceback.print_exc()
         print("simcluster: internal failure: this is a bug in simcluster, not in your input", file=sys.stderr)
         return 1
+
+
+def _of_the_system(problem: Exception) -> str:
+    """What is said of a failure that is the system's; "" of one that is ours."""
+    if isinstance(problem, OSError) and problem.errno in _FULL:
+        if problem.filename is None:
+            _say_no_more()
+        return (
+            f"{problem.filename or 'standard output'} cannot be written ({problem.strerror}); make room where it goes"
+        )
+    if isinstance(problem, OSError) and problem.errno == errno.ENAMETOOLONG:  # wherever a name is looked up
+        return f"{problem.filename}: the name is too long for a file"
+    if isinstance(problem, EOFError) and "marshal" in str(problem):  # no Python before 3.12.8 notices it itself
+        return f"Python's own files of simcluster are cut, as a full disk leaves them: {_CUT}"
+    return ""
+
+
+def _say_no_more() -> None:
+    """Keep Python from complaining, while it exits, of what it could not write."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse(text: str) -> int:

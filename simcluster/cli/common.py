@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
 from simcluster.base.printable import on_a_line
+from simcluster.base.written import write_text as write_text
+from simcluster.base.written import written
 from simcluster.cli.encoding import takes_everything
 from simcluster.cli.terminal import progress, styled
 
@@ -195,23 +197,13 @@ def write_json(name: str | Path, value: object) -> None:
         write_text(Path(name), text)
 
 
-def write_text(path: Path, text: str) -> None:
-    """A text file; InputError if the system refuses."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise InputError(f"cannot write {path}: {problem.strerror}") from None
-
-
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """A table to .csv or .parquet, by its ending."""
-    try:
+    with written(path) as file:
         if path.suffix == ".parquet":
-            table.to_parquet(path, index=False)
+            table.to_parquet(file, index=False)
         else:
-            table.to_csv(path, index=False)
-    except OSError as problem:
-        raise InputError(f"cannot write {path}: {problem.strerror}") from None
+            table.to_csv(file, index=False, mode="wb")
 
 
 def draw(

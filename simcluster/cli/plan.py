@@ -10,10 +10,10 @@ from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import format_table, write_text
+from simcluster.cli.common import format_table, write_table, write_text
 from simcluster.cli.search_told import SearchTold
 from simcluster.cli.signals import exit_status, stopping_signals
-from simcluster.cli.sweep import ROWS, write_at_once
+from simcluster.cli.sweep import ROWS
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.headroom import mark
 from simcluster.scenario.scenario import Scenario, load
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _answer(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
     if args.output:
-        write_at_once(args.output, found.table)
+        write_table(args.output, found.table)
     left_out = sorted({fault.kind for fault in scenario.faults} - {"sequence_lengths"})
     faults = f"not in times and memory: the scenario's faults ({', '.join(left_out)}); run the winner with them"
     common.answer(

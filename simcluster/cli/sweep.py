@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -66,21 +65,11 @@ def run(args: argparse.Namespace) -> None:
         raise
     progress()
     table = swept.frame()
-    write_at_once(output, table)
+    write_table(output, table)
     best = fastest(swept, table, headroom, _BEST)
     summary = {**_summary(swept, table), **_ranked(best)}
     common.came_to(args, int((table["status"] == "ok").sum()), lambda: _nothing(table))
     common.answer(args, lambda: _text(summary, table, swept.sweep.paths, output, best), lambda: summary)
-
-
-def write_at_once(path: Path, table: pd.DataFrame) -> None:
-    """The whole table or none: written beside, then put in its place."""
-    beside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        write_table(beside, table)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 class Bar:

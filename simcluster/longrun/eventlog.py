@@ -9,13 +9,13 @@ import csv
 import io
 import json
 import math
-import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from simcluster.base.errors import InputError
+from simcluster.base.written import write_text
 from simcluster.documents.rows import Row
 from simcluster.longrun.events.record import STRIKE, TRAINING, RunRow
 from simcluster.longrun.logrows import log_rows, seconds_of
@@ -94,14 +94,7 @@ def write_log(path: str | Path, rows: Sequence[RunRow]) -> None:
         text.writelines(json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
     else:
         raise InputError(f"cannot write {path}: a log ends in .csv or .jsonl")
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text.getvalue(), encoding="utf-8")
-        beside.replace(path)
-    except OSError as problem:
-        raise InputError(f"cannot write {path}: {problem.strerror}") from None
-    finally:
-        beside.unlink(missing_ok=True)
+    write_text(path, text.getvalue())
 
 
 def read_log(path: str | Path, *, columns: Mapping[str, str] | None = None, began: str | None = None) -> EventLog:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.written import write_text
 from simcluster.scenario.given import base_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report import entry_of_result, page
@@ -38,12 +39,7 @@ def report(
     if path.suffix not in (".html", ".htm") or not path.parent.is_dir():
         raise InputError(f"report: cannot write {path}: name a page in a folder that is there, as in report.html")
     text = _moving(runs, title, ranks, vary, processes) if vary else _of_runs(runs, title, ranks)
-    beside = path.with_name(f".{path.name}.writing")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError as problem:
-        raise InputError(f"report: cannot write {path}: {problem.strerror}") from None
+    write_text(path, text)
     return path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from matplotlib.transforms import Bbox
 
 from simcluster.base.errors import InputError
 from simcluster.base.printable import printable
+from simcluster.base.written import written
 
 FORMATS = ("png", "svg", "pdf")
 _SHRUNK = 0.85  # of the inches that a picture is made for: in fewer its texts would meet, so they are made smaller
@@ -75,7 +77,10 @@ def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = 
     for text in figure.findobj(Text):
         text.set_text(printable(text.get_text()))  # XML knows no ESC, fonts have no picture of one
     with rc_context({"svg.hashsalt": "simcluster"}):
-        figure.savefig(path, format=ending, metadata=undated[ending], **fitted)
+        picture = BytesIO()  # Pillow says nothing of why it could not write into a file
+        figure.savefig(picture, format=ending, metadata=undated[ending], **fitted)
+    with written(path) as file:
+        file.write(picture.getbuffer())
 
 
 def require_dpi(dpi: float | None) -> None:

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from simcluster.base.errors import InputError
+from simcluster.base.written import write_text
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.shipped import shipped_names
 from simcluster.show.report.html import asset, json_block
@@ -204,11 +205,7 @@ class Studio:
             raise InputError(f"a file's name is a text, got {shown(told['save'])}")
         path = self._folder.to_write(told["save"])
         text = await window.once(scenario_text, state_of_json(told.get("live")), self._folder.path)
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as problem:
-            raise InputError(f"cannot write {path.name}: {problem.strerror}") from None
+        write_text(path, text, new=True)
         return path.name
 
 

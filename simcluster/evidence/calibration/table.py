@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,6 +15,7 @@ from statistics import quantiles
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.written import append_line, drop_last_line, write_text
 from simcluster.evidence.calibration.cases import KernelCase, case_from
 
 FORMAT = "simcluster calibration 1"
@@ -178,25 +178,19 @@ class TableFile:
             table = read_table(path)
             _check_same(path, table.machine, machine)
             self.done = {each.case for each in table.measurements}
-            whole = path.read_bytes()
-            os.truncate(path, whole.rfind(b"\n") + 1)  # what a killed run left of its last line
+            drop_last_line(path)  # what a killed run left of it
             return
-        self._write({"format": FORMAT, **asdict(machine)}, "w")
+        write_text(path, _line({"format": FORMAT, **asdict(machine)}) + "\n")
 
     def add(self, measurement: Measurement) -> None:
         """One more line, on the disk when this returns."""
         row = {key: value for key, value in asdict(measurement).items() if key != "case" and value}
-        self._write({"case": measurement.case.to_dict(), **row}, "a")
+        append_line(self._path, _line({"case": measurement.case.to_dict(), **row}))
         self.done.add(measurement.case)
 
-    def _write(self, data: Mapping[str, Any], mode: str) -> None:
-        try:
-            with self._path.open(mode, encoding="utf-8", newline="\n") as file:
-                file.write(json.dumps(data, allow_nan=False) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as problem:
-            raise InputError(f"cannot write {self._path}: {problem.strerror}") from None
+
+def _line(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, allow_nan=False)
 
 
 def _check_same(path: Path, old: Machine, new: Machine) -> None:

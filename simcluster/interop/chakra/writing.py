@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.written import write_text, written
 from simcluster.interop.chakra.graph import COPIES
 from simcluster.interop.chakra.messages import framed, messages
 from simcluster.interop.chakra.reading import EXACT, MAX_NODES
@@ -36,10 +37,11 @@ def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for rank, nodes in enumerate(trace.ranks):
             files.append(folder / f"{trace.name}.{rank}.et")
-            files[-1].write_bytes(_encoded(nodes))
+            with written(files[-1]) as file:
+                file.write(_encoded(nodes))
         if trace.groups:
             groups = {name: list(ranks) for name, ranks in trace.groups.items()}
-            (folder / "comm_groups.json").write_text(json.dumps(groups, indent=1) + "\n", encoding="utf-8")
+            write_text(folder / "comm_groups.json", json.dumps(groups, indent=1) + "\n")
     except OSError as problem:
         raise InputError(f"cannot write {folder}: {problem.strerror}") from None
     return files

@@ -126,7 +126,7 @@ def trace_path(name: str | Path) -> Path:
         raise InputError(
             f"cannot write {name}: a trace is a file that ends in .json or .json.gz, or a folder with one for each rank"
         )
-    foreign = sorted(each.name for each in path.glob("*.json*") if not each.name.startswith("rank"))
+    foreign = sorted(each.name for each in path.glob("*.json*") if not each.name.startswith(("rank", ".rank")))
     if foreign:
         raise InputError(f"cannot write to {path}: it holds {foreign[0]}; name an empty folder")
     return path

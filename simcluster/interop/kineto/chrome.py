@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from simcluster.base.errors import InputError
+from simcluster.base.written import PARTIAL, written
 from simcluster.interop.kineto.comm import Comm
 
 ENDINGS = (".json", ".json.gz")
@@ -84,31 +85,23 @@ def write_trace(path: Path, head: Mapping[str, Any], events: Iterable[str]) -> N
 
     Raises InputError where it cannot be written (no folder, no permission, disk full).
     """
-    part = path.with_name(path.name + ".part")
-    try:
-        try:
-            with ExitStack() as stack:
-                file: IO[bytes] = stack.enter_context(part.open("wb"))
-                if path.suffix == ".gz":
-                    packed = gzip.GzipFile("", "wb", _LEVEL, fileobj=file, mtime=0)
-                    file = cast(IO[bytes], stack.enter_context(packed))
-                text = stack.enter_context(TextIOWrapper(file, "utf-8", newline=""))
-                text.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
-                for separator, event in zip(chain([""], repeat(",\n")), events, strict=False):
-                    text.write(separator + event)
-                text.write("\n]}\n")
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as problem:
-        raise InputError(f"cannot write {path}: {problem.strerror}") from None
+    with written(path) as plain, ExitStack() as stack:
+        file: IO[bytes] = plain
+        if path.suffix == ".gz":
+            file = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", _LEVEL, fileobj=plain, mtime=0)))
+        text = TextIOWrapper(file, "utf-8", newline="")
+        text.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+        for separator, event in zip(chain([""], repeat(",\n")), events, strict=False):
+            text.write(separator + event)
+        text.write("\n]}\n")
+        text.detach()
 
 
 def make_folder(folder: Path, own: Sequence[Path]) -> None:
     """A folder for these profiles and no others, which a reader would take for more ranks of the job."""
     try:
         folder.mkdir(exist_ok=True)
-        others = sorted(path.name for path in folder.glob("*.json*") if path not in own)
+        others = sorted(path.name for path in folder.glob("*.json*") if path not in own and path.suffix != PARTIAL)
     except OSError as problem:
         raise InputError(f"cannot write profiles to {folder}: {problem.strerror}") from None
     if others:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from simcluster.base.errors import InputError
+from simcluster.base.written import written
 from simcluster.documents.packed import parquet_for
 from simcluster.interop.recorded.trace import (
     BACKWARD,
@@ -79,10 +79,8 @@ def save_trace(trace: Trace, path: str | Path) -> None:
     table = arrow.table({name: columns[name] for name in COLUMNS})
     if trace.blocking:
         table = table.replace_schema_metadata({METADATA: json.dumps(BLOCKING)})
-    try:
-        parquet.write_table(table, path)
-    except OSError as problem:
-        raise InputError(f"cannot write {path}: {problem.strerror}") from None
+    with written(path) as file:
+        parquet.write_table(table, file)
 
 
 def trace_of_run(run: Run, plan: Plan, place: Place | None = None, *, blocking: bool = False, name: str = "") -> Trace:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
+from simcluster.base.written import write_text
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
@@ -63,10 +63,7 @@ class GanttCell:
 
     def save(self, path: str | Path) -> None:
         """Write the page to a file that any browser opens; InputError if the system refuses."""
-        try:
-            Path(path).write_text(self.page, encoding="utf-8")
-        except OSError as problem:
-            raise InputError(f"cannot write {path}: {problem.strerror}") from None
+        write_text(path, self.page)
 
 
 def gantt_html(run: Run, *, ranks: Sequence[int] | None = None) -> GanttCell:

@@ -1,0 +1,212 @@
+"""Every kind of output, killed and on a full disk: afterwards the file is the old one or the new one, whole.
+
+    python tests/killed_writers.py [KILLS] [LIMITS] [SEED]
+
+For each of OUTPUTS a command is begun KILLS times (100) over an old file and killed outright (SIGKILL) at a drawn
+moment, half of them while it writes; then the command runs once more, and nothing is left of the others.  LIMITS times
+(20) it finds no more room than a drawn part of what it writes: as a limit on the size of files, and, where this may
+mount one, as a file system that is full.  Then it is one message with status 2, and the old file.
+``test_written.py`` draws a few of both.
+"""
+
+# ruff: noqa: T201
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import resource
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from simcluster.base import written
+from simcluster.cli import main
+
+OLD = b"what was here before\n" * 50
+OUTPUTS: dict[str, list[str]] = {
+    "result.json": ["run", "tiny_3d", "--json"],
+    "spans.csv": ["run", "tiny_3d", "--timeline"],
+    "spans.parquet": ["run", "tiny_3d", "--timeline"],
+    "memory.csv": ["run", "tiny_3d", "--memory"],
+    "step.png": ["run", "tiny_3d", "--gantt"],
+    "trace.json.gz": ["run", "tiny_3d", "--trace"],
+    "page.html": ["report", "tiny_3d", "-o"],
+    "rows.csv": ["sweep", "tiny_3d", "--vary", "training.global_batch=8,16", "--executor", "1", "-o"],
+    "log.parquet": ["train", "week_64xa100", "--played", "2", "--log"],
+    "order.csv": ["schedule", "1f1b", "--stages", "16", "--microbatches", "64", "--table", "--csv"],
+    "fabric.svg": ["topology", "dgx_h100", "--plot"],
+    "new.yaml": ["plan", "tiny_3d", "--gpus", "8", "--executor", "1", "--write"],
+}
+"""By the file's name the command that writes it; the path comes last."""
+
+
+def command(output: Path) -> list[str]:
+    """The command that writes this file."""
+    return [*OUTPUTS[output.name], str(output), "--quiet"]
+
+
+def others(output: Path) -> list[str]:
+    """What lies beside an output, without the rows of a sweep, which are there to be."""
+    return sorted(each.name for each in output.parent.iterdir() if each != output and ".rows" not in each.name)
+
+
+@contextlib.contextmanager
+def no_larger_than(limit: int) -> Iterator[None]:
+    """No file of this process may grow beyond so many bytes: writing fails in the middle, as on a full disk.
+
+    Python keeps no byte code meanwhile: until 3.12 it leaves such files cut, without a word.
+    """
+    before, kept = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = kept
+
+
+def _begin(output: Path, room: int | None = None) -> tuple[int, int]:
+    """A process that writes the output, and where it says that it begins to write, and what it has to complain."""
+    told, tell = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(tell)
+        return child, told
+    opened = written._beside
+
+    def opening(target: Path, unfinished: list[Path]) -> int:
+        os.write(tell, b"!")
+        return opened(target, unfinished)
+
+    written._beside = opening
+    with Path(os.devnull).open("w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno() if room is None else tell, 2)
+        with contextlib.nullcontext() if room is None else no_larger_than(room):
+            os._exit(main(command(output)))
+
+
+def _killed(output: Path, new: bytes, draw: random.Random, takes: tuple[float, float]) -> str:
+    """Kill a command at a moment; what was found: the old file or the new one, and what it had begun."""
+    before_s, writing_s = takes
+    output.write_bytes(OLD)
+    child, told = _begin(output)
+    if draw.random() < 0.5:
+        time.sleep(draw.uniform(0, 1.1 * (before_s + writing_s)))
+    else:
+        os.read(told, 1)
+        time.sleep(draw.uniform(0, 1.5 * writing_s))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(told)
+    found, beside = output.read_bytes(), others(output)
+    assert found in (OLD, new), (output.name, len(found), len(new))
+    assert len(beside) <= 1, beside
+    assert all(each == f".{output.name}.1{written.PARTIAL}" for each in beside), beside
+    return "half written" if beside else "old" if found == OLD else "new"
+
+
+def _again(output: Path, new: bytes) -> None:
+    child, told = _begin(output)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(told)
+    assert output.read_bytes() == new
+    assert others(output) == []
+
+
+def _takes(output: Path) -> tuple[float, float]:
+    """Seconds before a command begins to write, and behind that."""
+    began = time.monotonic()
+    child, told = _begin(output)
+    os.read(told, 1)
+    writes = time.monotonic()
+    os.waitpid(child, 0)
+    os.close(told)
+    return writes - began, time.monotonic() - writes
+
+
+def _without_room(output: Path, room: int) -> None:
+    """There is not enough room: one message, status 2, and the old file."""
+    output.write_bytes(OLD)
+    child, told = _begin(output, room)
+    said = b""
+    while select.select([told], [], [], 60)[0] and (more := os.read(told, 1 << 16)):
+        said += more
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(told)
+    lines = said.decode().lstrip("!").splitlines()
+    assert (status, len(lines)) == (2, 1), (status, lines)
+    assert "cannot " in lines[0], lines
+    assert output.read_bytes() == OLD
+    assert others(output) == []
+
+
+def _filled(folder: Path, output: Path, room: int) -> None:
+    """The same on a file system that has no more than so many bytes left."""
+    with (folder / "filling").open("wb", buffering=0) as filling, contextlib.suppress(OSError):
+        while True:
+            filling.write(bytes(4096))
+    os.truncate(folder / "filling", max(0, (folder / "filling").stat().st_size - room))
+    output.write_bytes(OLD)  # in a page that it has already
+    _without_room(output, 1 << 40)
+
+
+def main_loop(kills: int, limits: int, seed: int) -> None:
+    """Kill and starve every output; says a line of each."""
+    sys.dont_write_bytecode = True
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        for name in OUTPUTS:  # what commands import is there then; Parquet's writer has threads, which no fork keeps
+            if not name.endswith(".parquet"):
+                assert main(command(Path(folder) / name)) == 0, name
+    for name in OUTPUTS:
+        draw = random.Random(f"{seed} {name}")
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / name
+            takes = _takes(output)
+            takes = _takes(output)  # what it imports is there now
+            new = output.read_bytes()
+            found = Counter(_killed(output, new, draw, takes) for _ in range(kills))
+            _again(output, new)
+            for _ in range(limits):
+                _without_room(output, draw.randrange(len(new)))
+        mounted = _on_a_full_disk(name, new, limits, draw)
+        whole = ", ".join(f"{count} {what}" for what, count in sorted(found.items()))
+        print(
+            f"{name:14} {len(new):9,} B  killed: {whole}; without room: {limits} and {mounted} times the old one",
+            flush=True,
+        )
+
+
+def _on_a_full_disk(name: str, new: bytes, limits: int, draw: random.Random) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        size = 4096 * (64 + len(new) // 4096)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+        if subprocess.run(mount, check=False, capture_output=True).returncode:
+            return 0
+        try:
+            output = Path(folder) / "outputs" / name
+            output.parent.mkdir()
+            for _ in range(limits):
+                output.write_bytes(OLD)
+                _filled(Path(folder), output, 4096 * draw.randrange(max(1, len(new) // 4096)))
+                (Path(folder) / "filling").unlink()
+                for each in output.parent.iterdir():
+                    each.unlink()
+        finally:
+            subprocess.run(["umount", folder], check=True)
+    return limits
+
+
+if __name__ == "__main__":
+    given = [int(text) for text in sys.argv[1:]]
+    main_loop(*given, *(100, 20, 0)[len(given) :])
