@@ -108,7 +108,7 @@ def table_of(run: Run, rank: int) -> pd.DataFrame:
 def pytest_configure() -> None:
     """Hundreds of tests read the same shipped files, at 10 ms each, and so do some files of tests as they are imported:
     the same text has the same nodes."""
-    reading._compose = lru_cache(maxsize=1024)(reading._compose)
+    reading.compose = lru_cache(maxsize=1024)(reading.compose)
     fields._built = lru_cache(maxsize=64)(fields._built.__wrapped__)
     planned.plan = _once(planned.plan)
 

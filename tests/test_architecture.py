@@ -128,7 +128,8 @@ FENCES = {
     "simpy": ("engine", "reference", "bench.collective", "longrun.events"),
     "matplotlib": ("show",),
     "pandas": ("base.tables", "results", "interop.recorded.written", "studies", "show", "cli"),
-    "ruamel": ("documents.reading",),
+    "ruamel": ("documents.composing", "documents.reading"),  # there only the type of a node
+    "yaml": ("documents.composing",),
     "networkx": ("topology", "bench", "importers", "show"),
     "torch": ("evidence.calibration",),
     "scipy": ("budget.compute_law", "budget.loss_fit", "evidence.calibration", "longrun", "studies.long_run"),
