@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.base.time_limit import TimeUp
-from simcluster.documents.diagnostics import did_you_mean, listed
+from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.own_words import VARIABLE, OwnWord, names_function, python_allowed
 from simcluster.importers.files import decode, read_bytes
-from simcluster.schedules import Schedule, ScheduleFunction
+from simcluster.schedules import Action, Schedule, ScheduleFunction
 from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import from_csv
 
@@ -72,9 +72,33 @@ def function_in(name: str) -> ScheduleFunction:
                 f"{name} returned {type(made).__name__}; it must return a simcluster.schedules.Schedule, or a row of "
                 'text for each stage, as simcluster schedule prints them: ["F0 F1 B0 B1", "F0 B0 F1 B1"]'
             )
+        with _told(f"{name} returned no schedule"):
+            _require_actions(made, name)
         return made
 
     return called
+
+
+def _require_actions(made: Schedule, name: str) -> None:
+    """InputError for what stands in the place of an action, a hop or a number: type hints hold nobody to them."""
+    if not isinstance(made.name, str):
+        raise InputError(f"{name} returned a schedule whose name is {shown(made.name)}; a name is a text")
+    for stage, row in enumerate(made.rows):
+        for position, action in enumerate(row):
+            if not (isinstance(action, Action) and isinstance(action.kind, str) and _whole(action[1:])):
+                raise InputError(
+                    f"{name}: stage {stage}, position {position}: {shown(action)} is no action; write "
+                    'Action("F", microbatch, chunk): its kind is a text, microbatch and chunk are whole numbers from 0'
+                )
+    hops = [part for route in made.routes for hop in route for part in hop]
+    if not _whole((*hops, *made.route_of, *(place for pairs in made.fused for place in pairs))):
+        raise InputError(
+            f"{name}: routes, route_of and fused are tuples of whole numbers from 0; loop_route makes a route"
+        )
+
+
+def _whole(values: Iterable[object]) -> bool:
+    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 @contextmanager

@@ -1,0 +1,72 @@
+"""What is asked of simcluster otherwise than by a command line: requests of the studio, texts of a notebook."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from fuzz.case import Case
+
+
+def _refused(problem: Exception) -> int:
+    sys.stderr.write(f"simcluster: error: {problem}\n")
+    return 2
+
+
+def studio_message(case: Case) -> int:
+    """A message of the studio's page, and what is answered for each part of it."""
+    from simcluster.base.errors import InputError
+    from simcluster.studio_page.answers import StateAsked, answer
+    from simcluster.studio_page.server import _read
+    from simcluster.studio_page.states import state_of_json
+
+    try:
+        told = _read(case.files["message.json"].decode("utf-8", "surrogateescape"))
+        live = state_of_json(told.get("live"))
+        pinned = None if told.get("pinned") is None else state_of_json(told["pinned"])
+        changed = told.get("changed", "")
+        asked = StateAsked(live, pinned, Path.cwd(), changed if isinstance(changed, str) else "")
+        json.dumps(answer(asked, "answer"), allow_nan=False)
+    except InputError as problem:
+        return _refused(problem)
+    return 0
+
+
+def studio_link(case: Case) -> int:
+    """A link of the studio, and the scenario that it stands for."""
+    from simcluster.base.errors import InputError
+    from simcluster.studio_page.answers import scenario_text
+    from simcluster.studio_page.states import state_of_link
+
+    try:
+        sys.stdout.write(scenario_text(state_of_link(case.files["link.txt"].decode("utf-8", "replace")), Path.cwd()))
+    except InputError as problem:
+        return _refused(problem)
+    return 0
+
+
+def notebook_text(case: Case) -> int:
+    """A scenario as text, as a notebook has it, played and shown."""
+    from simcluster.base.errors import InputError
+    from simcluster.scenario.scenario import load_text
+    from simcluster.simulate import simulate
+
+    try:
+        from simcluster.base.effort import _most
+
+        _most.set(3.0)
+        result = simulate(load_text(case.files["cell.txt"].decode("utf-8", "replace")))
+        repr(result)
+        result._repr_html_()  # type: ignore[attr-defined]
+    except InputError as problem:
+        return _refused(problem)
+    return 0
+
+
+CALLS: dict[str, Callable[[Case], int]] = {
+    "studio message": studio_message,
+    "studio link": studio_link,
+    "notebook text": notebook_text,
+}
