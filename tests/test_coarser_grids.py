@@ -1,15 +1,22 @@
-"""Times beyond 512 s: played on a grid of 16, 256, ... times the tick, where every engine gives the same spans, too."""
+"""Times beyond 512 s: played on a grid of 16, 256, ... times the tick, where every engine gives the same spans, too.
+
+More examples than CI draws, of steps of any length and of those beyond 512 s, in all engines, folded and not:
+python tests/test_coarser_grids.py 300 [SEED]
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from conftest import Tiny
-from hypothesis import given, settings
+from conftest import Tiny, tiny_scenario
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from test_same_answer import documents, spans_of
+from test_same_answer_everywhere import documents as corners
 
 from simcluster.base.clock import (
     TICK,
@@ -98,3 +105,28 @@ def test_what_no_clock_counts_is_refused() -> None:
 
     with pytest.raises(InputError, match=r"longer than 9e\+15 s, .*cluster.scale.flops"):
         on_fitting_grid(never)
+
+
+def draw_widely(examples: int, start: int, long: bool) -> str:
+    """So many drawn scenarios that are valid (``long``: that end beyond 512 s), each equal in every engine."""
+    lengths: list[float] = []
+
+    def compare(document: dict[str, Any]) -> None:
+        if len(lengths) < examples:
+            with suppress(InputError):  # some combinations are none
+                length = every_engine(tiny_scenario, document)
+                lengths.extend([length] if not long or length > 512.0 else [])
+
+    drawn = slow_documents() if long else st.one_of(documents(), corners())
+    wide = settings(
+        max_examples=20 * examples, derandomize=False, database=None, suppress_health_check=list(HealthCheck)
+    )
+    wide(seed(start)(given(document=drawn)(compare)))()
+    told = f"{min(lengths):.3g} to {max(lengths):.3g} s on the clock"
+    return f"{len(lengths)} drawn scenarios from seed {start}, {told}: every engine gives the same spans\n"
+
+
+if __name__ == "__main__":  # python tests/test_coarser_grids.py 300 [SEED]
+    for beyond in (False, True):
+        sys.stdout.write(draw_widely(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0, beyond))
+        sys.stdout.flush()
