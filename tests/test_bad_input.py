@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from four_points import missing_points
 
 from simcluster import cli
 from simcluster.base.errors import InputError
@@ -139,6 +140,7 @@ def test_topology_exits_2(name: str, capsys: pytest.CaptureFixture[str]) -> None
 def assert_message(message: str, name: str, words: list[str]) -> None:
     assert f"{GUILTY.get(name, name)}.yaml" in message
     assert [word for word in words if word not in message] == [], message
+    assert missing_points(message) == [], message
     assert len(message.splitlines()) <= 7  # at most 5 problems, a heading, and how many more
     assert max(len(line) for line in message.splitlines()) < 500
 
@@ -150,6 +152,23 @@ def assert_clean(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert captured.err.count("simcluster: error:") == 1
     assert "Traceback" not in captured.err
     assert [word for word in words if word not in captured.err] == [], captured.err
+
+
+@pytest.mark.parametrize(
+    ("message", "lacks"),
+    [
+        ("x.yaml:3:1: training.micro_batch: must be at least 1, got 0; write 1 or more", []),
+        ("x.yaml:3:1: training.micro_batch: must be at least 1, got 0", ["what would work"]),
+        ("must be at least 1, got 0; write 1 or more", ["where"]),
+        ("x.yaml: something odd; write it again", ["what", "rule"]),
+        (
+            "x.yaml:3:1: not valid YAML, got 'b': while parsing a key; write a: b",
+            ["words of another program: while parsing"],
+        ),
+    ],
+)
+def test_the_rule_of_four_points_fails_where_one_is_left_out(message: str, lacks: list[str]) -> None:
+    assert missing_points(message) == lacks
 
 
 # --- paths that are no files -----------------------------------------------------------------------------------------

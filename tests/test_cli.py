@@ -52,7 +52,7 @@ def test_an_override_needs_a_value() -> None:
         (["schedule", "1f1b", "--stages", "4", "--microbatchs", "8"], ["microbatches"]),
         (["schedule", "1f1b", "--stages", "four", "--microbatches", "8"], ["four"]),
         (["--verison"], ["'--verison'", "did you mean '--version'"]),
-        (["run"], ["required: scenario", "see simcluster run --help"]),
+        (["run"], ["scenario is required", "see simcluster run --help"]),
         (["run", "a", "b"], ["unexpected argument 'b'"]),
         ([], ["name a command"]),
     ],

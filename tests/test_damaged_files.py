@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
+from four_points import missing_points
 
 from simcluster import InputError
 from simcluster.cli import main
@@ -39,6 +40,7 @@ def test_every_input_that_failed_is_one_message(name: str, capsys: pytest.Captur
         return
     assert status == 2
     assert told.err.count("simcluster: error:") == 1
+    assert missing_points(told.err) == [], told.err
     assert told.out == ""
 
 

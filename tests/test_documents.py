@@ -225,7 +225,7 @@ def test_a_plus_adds_to_the_list_that_is_there() -> None:
 
 def test_union_tags_are_not_part_of_the_path() -> None:
     assert complaint("size: 1\nguard: {kind: cat, lives: 0}") == (
-        "h.yaml:2:20: guard.lives: must be greater than or equal to 1, got 0"
+        "h.yaml:2:20: guard.lives: must be greater than or equal to 1, got 0; write 1 or more"
     )
 
 
@@ -242,8 +242,9 @@ def test_unknown_kind_lists_the_kinds() -> None:
 
 
 def test_missing_key() -> None:
-    assert complaint("guard: {kind: dog, name: x}") == "h.yaml: size: is required and missing"
-    assert complaint("size: 1\nguard: {kind: dog}") == "h.yaml:2:1: guard.name: is required and missing"
+    assert complaint("guard: {kind: dog, name: x}") == "h.yaml: size: is required and missing; write size: 8"
+    told = complaint("size: 1\nguard: {kind: dog}")
+    assert told == "h.yaml:2:1: guard.name: is required and missing; write name: NAME"
 
 
 def test_what_is_right_is_returned() -> None:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class InputError(ValueError):
     """A bad input: the message says what is wrong, where, the rule, and what would work.
 
     The command line prints it on stderr and exits with status 2; everything else that escapes is our bug.
     """
+
+
+@contextmanager
+def located(place: str | Path) -> Iterator[None]:
+    """Inside, what an InputError says begins with the place that it is about, unless it names it already."""
+    try:
+        yield
+    except InputError as problem:
+        if str(place) in str(problem):
+            raise
+        raise InputError(f"{place}: {problem}") from problem
 
 
 class DeadlockError(InputError):

@@ -128,7 +128,7 @@ def _positive(parse: Callable[[object], float]) -> Callable[[object], float]:
     def validate(value: object) -> float:
         number = parse(value)
         if number <= 0:
-            raise InputError(f"{value!r} must be greater than zero")
+            raise InputError(f"{value!r} must be greater than zero; write more than 0")
         return number
 
     return validate
@@ -138,7 +138,7 @@ def _not_negative(parse: Callable[[object], float]) -> Callable[[object], float]
     def validate(value: object) -> float:
         number = parse(value)
         if number < 0:
-            raise InputError(f"{value!r} must not be negative")
+            raise InputError(f"{value!r} must not be negative; write 0 or more")
         return number
 
     return validate

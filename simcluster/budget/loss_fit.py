@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.errors import InputError
+from simcluster.base.errors import InputError, located
 from simcluster.budget.loss_laws import FLOP_PER_TOKEN, LossLaw
 from simcluster.documents.rows import Row
 
@@ -30,6 +30,7 @@ _NAMES = {
 }
 _TRIED, _KEPT = 20, 5  # iterations from every start, and of how many the best go on to the end
 _LEAST = 6  # rows for five constants
+_MOST_POWER = 700.0  # of e: beyond it there are no numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: 
     ``left_out`` rows of the highest loss are not fitted; standard errors are those of so many bootstrap ``draws``.
     InputError for rows that are none, too few, or all alike.
     """
-    table = np.array(list(_numbers(rows)))  # [row, (N, D, loss)]
+    table = np.array(list(_numbers(rows, source)))  # [row, (N, D, loss)]
     kept = np.argsort(table[:, 2], kind="stable")[: max(0, len(table) - left_out)]
     if len(kept) < _LEAST:
         raise InputError(f"{source}: {len(kept)} rows are left for five constants; {_LEAST} at least are needed")
@@ -60,7 +61,8 @@ def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: 
     for column, name in enumerate(("parameters", "tokens")):
         if np.ptp(np.log(table[:, column])) < 1e-9:
             raise InputError(f"{source}: all rows have the same {name}; a law of loss needs several of them")
-    return _fitted(table, source, left_out, draws)
+    with located(source):
+        return _fitted(table, source, left_out, draws)
 
 
 def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
@@ -75,13 +77,17 @@ def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
     found = [minimum(each.x, 1000) for each in begun[:_KEPT]]
     good = [each for each in found if np.isfinite(each.x).all() and min(each.x[3:]) > 0]
     if not good:
-        raise InputError(f"{source}: the losses do not fall with parameters and tokens; no law of loss fits them")
+        raise InputError(
+            f"{source}: the losses do not fall with parameters and tokens; a law of loss needs runs of which the "
+            f"larger end lower: "
+            "leave out rows that were not trained to their end"
+        )
     best = min(good, key=lambda each: float(each.fun))
     a, b, e, alpha, beta = (float(value) for value in best.x)
     spans = [(float(column.min()), float(column.max())) for column in table[:, :2].T]
     errors = _errors(best.x, logs, draws) if draws > 1 else {}
     law = LossLaw(
-        name="fitted", E=math.exp(e), A=math.exp(a), alpha=alpha, B=math.exp(b), beta=beta, errors=errors,
+        name="fitted", E=_exp(e), A=_exp(a), alpha=alpha, B=_exp(b), beta=beta, errors=errors,
         parameters=spans[0], tokens=spans[1], source=f"{source}: {len(table)} runs",
     )  # fmt: skip
     predicted = np.array([law.loss(parameters, tokens) for parameters, tokens, _ in table])
@@ -110,6 +116,17 @@ def _huber(point: Floats, logs: Floats) -> tuple[float, Floats]:
     return float(values.sum()), np.clip(residuals, -DELTA, DELTA) @ slopes
 
 
+def _exp(power: float) -> float:
+    """e to a power; InputError for one beyond all numbers, where rows do not decide a constant."""
+    if not power < _MOST_POWER:
+        raise InputError(
+            "the rows do not decide the constants: some of them alone lead to one beyond all numbers; give runs "
+            "of more "
+            "sizes, or leave out a row that is far from the others"
+        )
+    return math.exp(power)
+
+
 def _errors(best: Floats, logs: Floats, draws: int) -> dict[str, float]:
     """Standard errors by bootstrap: the rows drawn again with replacement, the fit begun where the whole one ended."""
     from scipy.optimize import minimize
@@ -119,20 +136,21 @@ def _errors(best: Floats, logs: Floats, draws: int) -> dict[str, float]:
     for _ in range(draws):
         again = logs[generator.integers(0, len(logs), len(logs))]
         a, b, e, alpha, beta = minimize(_huber, best, args=(again,), jac=True, method="BFGS").x
-        found.append((math.exp(e), math.exp(a), alpha, math.exp(b), beta))
+        found.append((_exp(e), _exp(a), alpha, _exp(b), beta))
     spread = np.std(np.array(found), axis=0, ddof=1)
     return dict(zip(("E", "A", "alpha", "B", "beta"), spread.tolist(), strict=True))
 
 
-def _numbers(rows: Sequence[Row]) -> Iterator[tuple[float, float, float]]:
+def _numbers(rows: Sequence[Row], source: str) -> Iterator[tuple[float, float, float]]:
     """(parameters, tokens, loss) of each row."""
     columns = columns_of_rows(rows)
     missing = [name for name in ("parameters", "loss") if columns[name] is None]
     if missing or (columns["tokens"] is None and columns["compute"] is None):
         missing = missing or ["tokens", "compute"]
         raise InputError(
-            f"the rows have no column {' or '.join(missing)}; a law of loss is fitted to parameters, loss, and tokens "
-            f"or compute (FLOP); there are {', '.join(rows[0].texts)}"
+            f"{source}: the rows have no column {' or '.join(missing)}; a law of loss is fitted to parameters, "
+            f"loss, and tokens "
+            f"or compute (FLOP): name the columns so; there are {', '.join(rows[0].texts)}"
         )
     for row in rows:
         parameters, loss = (positive(row, columns[name]) for name in ("parameters", "loss"))
@@ -157,5 +175,7 @@ def positive(row: Row, column: str | None) -> float:
     assert column is not None
     value = row.cells[column]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise InputError(f"row {row.number}: {column}: {row.texts[column]!r} is not a number above zero")
+        raise InputError(
+            f"row {row.number}: {column}: {row.texts[column]!r} is not a number above zero; write one, as in 3.1"
+        )
     return float(value)

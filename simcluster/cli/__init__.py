@@ -167,8 +167,9 @@ def _dispatch(argv: list[str]) -> None:
         commands[command].refuse_unknown_options(argv[1:])
     args, unknown = parser.parse_known_args(argv)
     if unknown:
+        asked = commands[command] if command else parser
         raise InputError(
-            f"unexpected argument {unknown[0]!r}; see {commands[command].prog if command else 'simcluster'} --help"
+            f"unexpected argument {unknown[0]!r}: {asked.placed}; leave it out, or see {asked.prog} --help"
         )
     if args.command is None:
         parser.print_help()

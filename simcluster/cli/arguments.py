@@ -19,6 +19,11 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\+?=.*", re.DOTALL)
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
 
 
+_REQUIRED = "the following arguments are required: "
+_OF_AN_ARGUMENT = re.compile(r"argument ([^:]+): (.*)", re.DOTALL)
+_NO_NUMBER = re.compile(r"invalid (int|float) value: (.*)", re.DOTALL)
+
+
 class Parser(argparse.ArgumentParser):
     """Whole option names only, errors as InputError, texts as written; commands' parsers are of this class too."""
 
@@ -48,7 +53,35 @@ class Parser(argparse.ArgumentParser):
                 self.values[action.dest] = values
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}; see {self.prog} --help")
+        raise InputError(f"{self._own_words(message)}; see {self.prog} --help")
+
+    def _own_words(self, message: str) -> str:
+        """What argparse complains of, as what is wrong and what to write."""
+        if message.startswith(_REQUIRED):
+            names = message.removeprefix(_REQUIRED).split(", ")
+            needs = " ".join(self._written(each) for each in names)
+            are = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'}"
+            return f"{are} required and missing; write {self.prog} {needs}"
+        found = _OF_AN_ARGUMENT.fullmatch(message)
+        if not found:
+            return message
+        name, what = found[1].partition("/")[0], found[2]
+        if what.startswith("expected"):
+            return f"{name} needs a value; write {self._written(name)}"
+        if kind := _NO_NUMBER.fullmatch(what):
+            of, like = ("a whole number", "3") if kind[1] == "int" else ("a number", "1.5")
+            return f"{name}: {kind[2]} is not {of}; write {name} {like}"
+        if what.startswith("ignored explicit argument"):
+            return f"{name} takes no value, got {what.rpartition(' argument ')[2]}; write {name} alone"
+        return f"{name}: {what}"
+
+    def _written(self, name: str) -> str:
+        """An argument as a command line has it: --size S, NAME."""
+        action = self.options.get(name.partition("/")[0])
+        if action is None:
+            return name
+        metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+        return f"{name.partition('/')[0]} {metavar}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """argparse's own, with the nearest choice."""
@@ -66,6 +99,12 @@ class Parser(argparse.ArgumentParser):
     def options(self) -> dict[str, argparse.Action]:
         """Every option by each of its names."""
         return {option: action for action in self._actions for option in action.option_strings}
+
+    @property
+    def placed(self) -> str:
+        """What it takes without an option's name before it, in words."""
+        names = [str(action.metavar or action.dest) for action in self._actions if not action.option_strings]
+        return f"{self.prog} takes {' '.join(names).upper() or 'options alone'}"
 
     def split_overrides(self, argv: Iterable[str]) -> tuple[list[str], list[str]]:
         """Arguments without overrides, and the overrides as "parallel.tp=8".

@@ -22,7 +22,11 @@ def run(args: argparse.Namespace) -> None:
     if small is not None:
         common.write_text(args.small, small.text())
     if args.strict and found.failed:
-        raise InputError(f"{found.result.scenario.name}: not ready to launch: {', '.join(found.failed)}")
+        raise InputError(
+            f"{found.result.scenario.name}: not ready to launch with --strict, which needs every point to pass: "
+            f"{', '.join(found.failed)}; "
+            "take the remedies above"
+        )
 
 
 def _text(found: LaunchCheck, args: argparse.Namespace) -> str:

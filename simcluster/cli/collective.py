@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from simcluster.base.counts import parse_numbers
-from simcluster.base.errors import InputError
+from simcluster.base.errors import InputError, located
 from simcluster.base.units import format_bytes, format_seconds, parse_size
 from simcluster.bench.collective import collective_traffics, concurrent_times, methods_for, num_transfers
 from simcluster.bench.collective_loads import limit_among, loads_of
@@ -190,8 +190,9 @@ def _health(args: argparse.Namespace) -> None:
     platform = load_platform(args.platform)
     log = read_log(args.measured)
     collective = args.name.replace("-", "_") if args.name else None
-    readings = health(log, platform, args.machines, args.per_machine, collective)
-    ratio, verdict = overall(readings)
+    with located(args.measured):
+        readings = health(log, platform, args.machines, args.per_machine, collective)
+        ratio, verdict = overall(readings)
 
     def text() -> str:
         rows = [

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from simcluster.base.errors import InputError
+from simcluster.base.errors import InputError, located
 from simcluster.cli import common, failures_listed
 from simcluster.cli.common import format_table
 from simcluster.longrun.eventlog import is_own
@@ -36,11 +36,13 @@ def run(args: argparse.Namespace) -> None:
     path, columns = log_path(args.log), columns_of(args.columns)
     rows = log_rows(path, columns, args.began)
     if args.scenario:
-        fits = fit_log(load(args.scenario), rows, source, gpus=args.gpus, days=args.days, by=args.by)
+        with located(args.log):
+            fits = fit_log(load(args.scenario), rows, source, gpus=args.gpus, days=args.days, by=args.by)
     elif is_own(rows):
         raise InputError(f"{args.log}: is the log of a run; which? --scenario says it")
     else:
-        fits = fit_failures(rows, source, gpus=args.gpus, days=args.days, by=args.by)
+        with located(args.log):
+            fits = fit_failures(rows, source, gpus=args.gpus, days=args.days, by=args.by)
     if args.output:
         common.write_text(args.output, _yaml(fits))
     common.answer(

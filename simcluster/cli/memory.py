@@ -28,7 +28,10 @@ _SMALL, _TENSORS = 0.01, 16  # a tensor is listed by itself from this part of al
 def run(args: argparse.Namespace) -> None:
     """Of a scenario, or of a number of parameters."""
     if (args.scenario is None) == (args.parameters is None):
-        raise InputError("memory of what? name a scenario, or give --parameters 13B")
+        raise InputError(
+            "memory needs a scenario or a number of parameters, and neither is given; name a scenario, or give "
+            "--parameters 13B"
+        )
     if args.scenario is None:
         _of_counts(args)
     else:

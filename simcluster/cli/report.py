@@ -155,10 +155,9 @@ def read_timeline(path: Path) -> dict[str, Any]:
         table = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     except InputError:
         raise
-    except Exception as problem:  # whatever the readers of broken files raise
-        first = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
+    except Exception:  # whatever the readers of broken files raise
         raise InputError(
-            f"--timeline {path}: cannot be read as {path.suffix} ({first}); write it with simcluster run --timeline"
+            f"--timeline {path}: cannot be read as a table in {path.suffix}; write it with simcluster run --timeline"
         ) from None
     return {str(name): table[name].to_numpy() for name in table.columns}
 

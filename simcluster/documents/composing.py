@@ -11,6 +11,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import shown
+from simcluster.documents.parser_words import of_yaml
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node
@@ -39,7 +41,10 @@ def compose(text: str, source: str) -> Node | None:
 
 def too_deep(place: str) -> InputError:
     """What is said of a node below too many others."""
-    return InputError(f"{place}: nested more than {MAX_DEPTH} levels deep; scenario and topology files are shallow")
+    return InputError(
+        f"{place}: nested more than {MAX_DEPTH} levels deep; scenario and topology files are shallow: "
+        "write what is inside one level up"
+    )
 
 
 def place_of(source: str, mark: Any) -> str:
@@ -47,14 +52,18 @@ def place_of(source: str, mark: Any) -> str:
     return f"{source}:{mark.line + 1}:{mark.column + 1}"
 
 
-def _not_valid(source: str, problem: Any) -> InputError:
-    """What either library says, and where."""
+def _not_valid(text: str, source: str, problem: Any) -> InputError:
+    """What either library says, and where, in words of ours."""
     mark = getattr(problem, "problem_mark", None) or getattr(problem, "context_mark", None)
-    if not mark:
-        return InputError(f"{source}: not valid YAML: {' '.join(str(problem).split())}")
-    what = " ".join(part for part in (problem.problem, problem.context) if part).replace("\n", " ")
-    hint = "; indent with spaces, never tabs" if "\\t" in what or "a tab character" in what else ""
-    return InputError(f"{place_of(source, mark)}: not valid YAML: {what}{hint}")
+    if mark:
+        told = " ".join(part for part in (problem.problem, problem.context) if part)
+        line = "".join(text.splitlines()[mark.line : mark.line + 1]).strip()
+        quoted = f"; the line is {shown(line)}" if line else ""
+        return InputError(f"{place_of(source, mark)}: not valid YAML: {of_yaml(told)}{quoted}")
+    if hasattr(problem, "character"):
+        place = f"{source}:{text.count(chr(10), 0, problem.position) + 1}"
+        return InputError(f"{place}: not valid YAML: {of_yaml(str(problem))}, got {problem.character!a}")
+    return InputError(f"{source}: not valid YAML: {of_yaml(str(problem))}")
 
 
 def in_python(text: str, source: str) -> Node | None:
@@ -76,7 +85,7 @@ def in_python(text: str, source: str) -> Node | None:
     try:
         node: Node | None = yaml.compose(text)
     except YAMLError as problem:
-        raise _not_valid(source, problem) from None
+        raise _not_valid(text, source, problem) from None
     except RecursionError:
         raise too_deep(source) from None
     return node
@@ -95,7 +104,7 @@ def by_libyaml(parser: Any, text: str, source: str) -> Node | None:
     try:
         return _Composing(parser(text), source).document()
     except YAMLError as problem:
-        raise _not_valid(source, problem) from None
+        raise _not_valid(text, source, problem) from None
 
 
 class _Composing:

@@ -77,7 +77,7 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
         elif kind == "extra_forbidden":
             found.append((path, _unknown_key(path[-1], _fields_at(target, loc[:-1]), target)))
         elif kind == "missing":
-            found.append(((*path, loc[-1]), "is required and missing"))
+            found.append(((*path, loc[-1]), f"is required and missing; {_to_write(target, loc)}"))
         else:
             example = _example(target, loc, context) if kind == "union_tag_invalid" else ""
             found.append((path, _sentence(kind, problem["msg"], problem["input"], context) + example))
@@ -118,8 +118,11 @@ def _flow(value: Any) -> str:
 
 def _unknown_key(key: object, known: list[str], target: Any) -> str:
     """With the nearest key there, or where else the document has such a one (``Spec.elsewhere``)."""
+    if str(key) in known:  # of another member of a union
+        return f"{key!r} does not go with the other keys here; leave it out, or give all keys of one kind"
     near = did_you_mean(key, known, cutoff=0.8)
-    other = "" if near or not isinstance(target, type) else getattr(target, "elsewhere", str)(str(key))
+    told = getattr(target, "elsewhere", None)
+    other = told(str(key)) if told and not near else ""
     keys = f"; known keys: {', '.join(known)}" if known else ""
     return f"unknown key {key!r}{near or other or did_you_mean(key, known, cutoff=0.6)}{keys}"
 
@@ -136,12 +139,47 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
         words = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
         return f"must be {listed(words)}, got {shown(value)}{did_you_mean(value, words)}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"must be a mapping of keys to values, got {shown(value)}"
+        return f"must be a mapping of keys to values, as in {{KEY: VALUE}}, got {shown(value)}"
     if kind in ("list_type", "tuple_type"):
-        return f"must be a list, got {shown(value)}"
+        return f"must be a list, as in [{'1, 2' if isinstance(value, int | float) else 'A, B'}], got {shown(value)}"
     what = message.replace("Input should be", "must be").replace("a valid ", "a ").replace("a integer", "an integer")
     what = what.replace("a boolean", "true or false").replace("a string", "a text")
-    return f"{what}, got {shown(value)}"
+    return f"{what}, got {shown(value)}{_would_work(kind, context)}"
+
+
+def _would_work(kind: str, context: Mapping[str, Any]) -> str:
+    """What to write instead of a value that is of another type, or beyond a limit."""
+    limits = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "or less")}
+    if kind in limits:
+        key, words = limits[kind]
+        return f"; write {context[key]} {words}"
+    if kind == "greater_than":
+        return f"; write more than {context['gt']}"
+    if kind == "less_than":
+        return f"; write less than {context['lt']}"
+    known = {"int": "a whole number, as in 8", "float": "a number, as in 1.5", "bool": "true or false, without quotes",
+             "string": "a text, in quotes where it could be a number", "finite": "a finite number"}  # fmt: skip
+    return next((f"; write {words}" for name, words in known.items() if kind.startswith(name)), "")
+
+
+def _to_write(target: Any, loc: tuple[str | int, ...]) -> str:
+    """How a key that is missing is written: what it takes."""
+    fields = [
+        model.model_fields[str(loc[-1])] for model in _models_at(target, loc[:-1]) if str(loc[-1]) in model.model_fields
+    ]
+    if not fields:
+        return "write it"
+    inner = list(
+        dict.fromkeys(
+            name
+            for model in models_in(fields[0].annotation, fields[0].metadata)
+            for name, field in model.model_fields.items()
+            if field.is_required()
+        )
+    )
+    words = {"int": "8", "float": "1.5", "str": "NAME", "bool": "true"}
+    value = f"{{{inner[0]}: ...}}" if inner else words.get(getattr(fields[0].annotation, "__name__", ""), "...")
+    return f"write {loc[-1]}: {value}"
 
 
 # --- the model that a location is about, to list the keys that it knows ---------------------------------------------

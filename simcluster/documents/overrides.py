@@ -116,7 +116,10 @@ def _add(data: dict[str, Any], name: str, value: Any) -> list[KeyPath]:
         below = current[int(part)] if isinstance(current, list) and _is_place(part, current) else None
         current = current.get(part) if isinstance(current, Mapping) else below
     if current is not None and not isinstance(current, list | tuple):
-        raise InputError(f"override {name}{ADDS}: {name} is {shown(current)}, no list that could be added to; use =")
+        raise InputError(
+            f"override {name}{ADDS}: {name} is {shown(current)}, no list that could be added to; write "
+            f"{name}=VALUE to replace it"
+        )
     before = list(current or ())
     path = _set(data, name, [*before, *added])
     return [(*path, len(before) + number) for number in range(len(added))]

@@ -123,9 +123,11 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
         table.validate(full=True)
     except InputError:
         raise
-    except (arrow.ArrowException, OSError, ValueError, MemoryError) as problem:
-        first = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
-        raise InputError(f"cannot read {path}: it is no whole Parquet file (cut, or another format): {first}") from None
+    except (arrow.ArrowException, OSError, ValueError, MemoryError):
+        raise InputError(
+            f"cannot read {path}: it is no whole Parquet file (cut, or another format); copy it again, or write "
+            "it anew with the program that it comes from"
+        ) from None
     return table
 
 

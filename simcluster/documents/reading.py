@@ -29,6 +29,7 @@ from simcluster.documents.diagnostics import (
     dotted,
     shown,
 )
+from simcluster.documents.parser_words import of_json
 from simcluster.documents.shipped import shipped_folder
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def parse_json(text: str, source: str, **hooks: Any) -> Any:
     except InputError as problem:
         raise InputError(f"{source}: {problem}") from None
     except json.JSONDecodeError as problem:
-        raise InputError(f"{source}:{problem.lineno}:{problem.colno}: not valid JSON: {problem.msg}") from None
+        raise InputError(f"{source}:{problem.lineno}:{problem.colno}: not valid JSON: {of_json(problem.msg)}") from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
         raise InputError(f"{source}: not usable JSON: nested too deeply, or a number of thousands of digits") from None
 
@@ -171,7 +172,7 @@ def _read_text(path: Path) -> str:
 
 def _near_files(path: Path) -> str:
     if not path.parent.is_dir():
-        return f" (the folder {path.parent} does not exist either)"
+        return f" (the folder {path.parent} does not exist either); name one that is there"
     near = difflib.get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=3, cutoff=0.5)
     return f"; near it: {', '.join(near)}" if near else _files_in(path.parent)
 
@@ -218,7 +219,8 @@ def _build_mapping(
             raise InputError(f"{place}: keys are plain words; lists, mappings and '<<' cannot be keys")
         if key in result:
             raise InputError(
-                f"{place}: {dotted((*path, key))}: this key is already at {marks[*path, key].place}; keep one"
+                f"{place}: {dotted((*path, key))}: this key is already at {marks[*path, key].place}, and a key "
+                f"stands once; keep one"
             )
         marks[*path, key] = Mark(place, (*path, key))
         result[key] = _build(value_node, source, (*path, key), marks)
@@ -234,7 +236,9 @@ def _scalar(tag: str, node: Node, place: str) -> Any:
         if tag == "float":
             return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
     except ValueError:  # thousands of digits
-        raise InputError(f"{place}: {shown(text)} is not a usable number") from None
+        raise InputError(
+            f"{place}: {shown(text)} is not a usable number; write one of fewer digits, as in 1e9"
+        ) from None
     if tag == "null":
         return None
     if tag == "bool":

@@ -43,7 +43,10 @@ def read_csv(path: Path) -> tuple[Row, ...]:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             lines = list(csv.reader(dropwhile(_is_comment, stream), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise InputError(f"{path}: cannot be read as a CSV file in UTF-8: {problem}") from None
+        raise InputError(
+            f"{path}: cannot be read as a CSV file in UTF-8: {problem}; save it as text in UTF-8, with a comma "
+            f"between cells"
+        ) from None
     if len(lines) < 2:
         raise InputError(f"{path}: has no rows; a line of headers and a line a measured run are expected")
     header, *rows = lines
@@ -52,7 +55,10 @@ def read_csv(path: Path) -> tuple[Row, ...]:
         raise InputError(f"{path}: the header names {repeated[0]!r} twice; every column has its own name")
     for number, cells in enumerate(rows, start=1):
         if len(cells) != len(header):
-            raise InputError(f"{path}: row {number} has {len(cells)} cells, and the header has {len(header)} columns")
+            raise InputError(
+                f"{path}: row {number} has {len(cells)} cells, and the header has {len(header)} columns; "
+                "give every row a cell for each column, and put a text that holds a comma in quotes"
+            )
     return tuple(
         Row(number, {name: _typed(text) for name, text in zip(header, cells, strict=True)}, texts_of(header, cells))
         for number, cells in enumerate(rows, start=1)

@@ -57,7 +57,7 @@ class OnRanks(FaultSpec):
         for rank in self.named or ():
             if rank >= gpus:
                 name = "rank" if self.rank is not None else "ranks"
-                yield (name,), f"there is no rank {rank}: the job has {gpus} GPUs, so ranks 0 to {gpus - 1}"
+                yield (name,), f"there is no rank {rank}: the job has {gpus} GPUs, so name one of ranks 0 to {gpus - 1}"
         hosts = scenario.cluster.built.host_of[:gpus]
         if self.node is not None and self.node not in hosts:
             yield ("node",), f"the job has no machine {self.node}: it is on 0 to {max(hosts, default=0)}"
@@ -91,7 +91,7 @@ class OnLinks(FaultSpec):
                 "uplinks_of: a machine's number"
             )
         if self.between and self.between[0] == self.between[1]:
-            raise InputError(f"between: a link has two different ends, got {self.between[0]!r} twice")
+            raise InputError(f"between: a link has two different ends, got {self.between[0]!r} twice; name another end")
         return self
 
     def links(self, cluster: Cluster) -> list[int]:
@@ -123,7 +123,10 @@ class OnLinks(FaultSpec):
         """Its links are in the cluster, and it leaves something of them."""
         cluster, gpus = scenario.cluster.built, scenario.gpus
         if self.nic_of is not None and self.nic_of >= gpus:
-            yield ("nic_of",), f"there is no rank {self.nic_of}: the job has {gpus} GPUs, so ranks 0 to {gpus - 1}"
+            yield (
+                ("nic_of",),
+                f"there is no rank {self.nic_of}: the job has {gpus} GPUs, so name one of ranks 0 to {gpus - 1}",
+            )
         elif self.uplinks_of is not None and self.uplinks_of not in cluster.host_of:
             what = f"the cluster has no machine {self.uplinks_of}: they are 0 to {max(cluster.host_of)}"
             yield ("uplinks_of",), what

@@ -31,9 +31,15 @@ def histogram_in(path: str | Path) -> dict[str, Any]:
         except ValueError:
             if not rows and number == 1:
                 continue  # a header
-            raise InputError(f"{path}:{number}: {line.strip()!r} has something that is no number") from None
+            raise InputError(
+                f"{path}:{number}: {line.strip()!r} has something that is no number; write numbers alone, with "
+                f"commas between them"
+            ) from None
         if len(found) > 2 or not all(math.isfinite(value) and value >= 0 for value in found):
-            raise InputError(f"{path}:{number}: {line.strip()!r} should be a value and its weight, both from 0")
+            raise InputError(
+                f"{path}:{number}: {line.strip()!r} is not a value and its weight, both numbers from 0; write "
+                f"them as 1024,3"
+            )
         rows.append((found[0], found[1] if len(found) == 2 else 1.0))
     if not rows:
         raise InputError(f"{path}: has no line with a value; write one a line, with its weight behind a comma")

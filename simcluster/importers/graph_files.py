@@ -75,7 +75,7 @@ def graph_document(graph: PlainGraph, form: str, spec: ImportSpec) -> GraphDocum
             if end not in graph.nodes:
                 raise item.error(f"there is no node {end!r}{did_you_mean(end, list(graph.nodes)[:2000])}")
         if a == b:
-            raise item.error("a link joins two different nodes")
+            raise item.error("a link joins two different nodes; name another, or remove the edge")
         wire = _wire(item)
         for way in ((a, b),) if graph.directed else ((a, b), (b, a)):
             have = wires.get(way)

@@ -13,6 +13,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
+from simcluster.documents.parser_words import of_json
 from simcluster.documents.reading import Document, unique_keys, validate
 from simcluster.importers.hf_config import Config
 from simcluster.importers.hf_families import FAMILIES, Family, add_window
@@ -121,7 +122,9 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
         raise InputError(f"{source}: {problem}") from None
     except json.JSONDecodeError as problem:
         place = f"{source}:{problem.lineno}:{problem.colno}"
-        raise InputError(f"{place}: is not JSON ({problem.msg}); a config.json of transformers is expected") from None
+        raise InputError(
+            f"{place}: is not JSON ({of_json(problem.msg)}); a config.json of transformers is expected"
+        ) from None
     except (ValueError, RecursionError) as problem:
         raise InputError(f"{source}: is not JSON ({problem}); a config.json of transformers is expected") from None
     if not isinstance(config, dict):

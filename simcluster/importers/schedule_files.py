@@ -69,7 +69,8 @@ def function_in(name: str) -> ScheduleFunction:
             return Rows(name="rows", rows=tuple(made), title=function).function()(num_stages, num_microbatches)
         if not isinstance(made, Schedule):
             raise InputError(
-                f"{name} returned {type(made).__name__}; it must return a simcluster.schedules.Schedule, or a row of "
+                f"{name} returned {type(made).__name__}; it must return a simcluster.schedules.Schedule: write "
+                f"that, or a row of "
                 'text for each stage, as simcluster schedule prints them: ["F0 F1 B0 B1", "F0 B0 F1 B1"]'
             )
         with _told(f"{name} returned no schedule"):
@@ -110,4 +111,8 @@ def _told(what: str) -> Iterator[None]:
     except (InputError, KeyboardInterrupt, TimeUp):
         raise
     except BaseException as problem:
-        raise InputError(f"{what}: {type(problem).__name__}: {str(problem)[:300]}") from problem
+        raise InputError(
+            f"{what}: {type(problem).__name__}: {str(problem)[:300]}; it must return a schedule: mend the "
+            f"function, or take one "
+            "that ships (simcluster list schedules)"
+        ) from problem

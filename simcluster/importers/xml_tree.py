@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from simcluster.base.errors import InputError
+from simcluster.documents.parser_words import of_xml
 
 _MAX_DEPTH = 64  # PCIe hierarchies are under 10 levels deep
 
@@ -74,7 +75,10 @@ def parse_xml(raw: bytes, source: str) -> Element:
     def start(tag: str, attributes: dict[str, str]) -> None:
         element = Element(tag, attributes, f"{source}:{parser.CurrentLineNumber}")
         if len(stack) >= _MAX_DEPTH:
-            raise element.error(f"nested more than {_MAX_DEPTH} levels deep; descriptions of machines are shallow")
+            raise element.error(
+                f"nested more than {_MAX_DEPTH} levels deep; descriptions of machines are shallow: take the file "
+                f"as NCCL wrote it"
+            )
         (stack[-1].children if stack else roots).append(element)
         stack.append(element)
 
@@ -102,7 +106,9 @@ def parse_xml(raw: bytes, source: str) -> Element:
         open_tags = (
             f"; <{stack[-1].tag[:40]}> of line {stack[-1].place.rpartition(':')[2]} is still open" if stack else ""
         )
-        raise InputError(f"{source}:{problem.lineno}:{problem.offset + 1}: not valid XML: {what}{open_tags}") from None
+        raise InputError(
+            f"{source}:{problem.lineno}:{problem.offset + 1}: not valid XML: {of_xml(what)}{open_tags}"
+        ) from None
     except (ValueError, LookupError) as problem:
         if isinstance(problem, InputError):
             raise

@@ -80,7 +80,7 @@ def _json_lines(path: Path) -> list[Row]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(f"{path}: cannot be read as JSON lines in UTF-8: {problem}") from None
+        raise InputError(f"{path}: cannot be read as JSON lines in UTF-8: {problem}; write an object a line") from None
     rows: list[Row] = []
     for number, line in enumerate(lines, 1):
         try:
@@ -102,7 +102,7 @@ def _parquet(path: Path) -> list[Row]:
     except (ValueError, OverflowError, RecursionError) as problem:  # a date that Python has not, a list in a list
         if isinstance(problem, InputError):
             raise
-        raise InputError(f"{path}: cannot be read as Parquet: {problem}") from None
+        raise InputError(f"{path}: cannot be read as Parquet; write it anew, or name it as CSV") from None
     rows = [_row(number, row) for number, row in enumerate(table, 1)]
     if not rows:
         raise InputError(f"{path}: has no rows; a row an event is expected, with time and cause")

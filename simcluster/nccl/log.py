@@ -171,7 +171,9 @@ def _number(word: str, line: int, source: str, what: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        raise InputError(f"{source}:{line}: {what} is {word!r}, not a number")
+        raise InputError(
+            f"{source}:{line}: {what} is {word!r}, and must be a number; take the line as the program printed it"
+        )
     return value
 
 
@@ -241,7 +243,9 @@ def health(
         ("number of GPUs per node", gpus_per_node),
     ):
         if not value:
-            raise InputError(f"the log does not say its {what}; give it")
+            raise InputError(
+                f"the log does not say its {what}, and the model needs it; give it: --machines M, --per-machine G"
+            )
     assert nodes is not None
     assert gpus_per_node is not None
     known = next((name for name in COLLECTIVES if name == collective), None)
@@ -257,7 +261,10 @@ def overall(readings: Iterable[Reading]) -> tuple[float, str]:
     """
     logs = [math.log(reading.ratio) for reading in readings if reading.size >= SMALL]
     if not logs:
-        raise InputError(f"no size from {format_bytes(SMALL)} up: smaller ones tell of the host, not of the network")
+        raise InputError(
+            f"no size from {format_bytes(SMALL)} up: smaller ones tell of the host, not of the network; run it "
+            f"with -e 1G"
+        )
     ratio = math.exp(math.fsum(logs) / len(logs))
     return ratio, _verdict(ratio, SLOWER_OVERALL, MUCH_SLOWER_OVERALL)
 

@@ -33,7 +33,10 @@ class HistogramLengths(Histogram):
     def _whole(self) -> HistogramLengths:
         short = [value for value in self.values if value / self.typical < 1 or math.fmod(value / self.typical, 1)]
         if short:
-            raise InputError(f"a document of {short[0]:g} tokens is none; lengths are whole numbers from 1")
+            raise InputError(
+                f"a document of {short[0]:g} tokens is none; lengths must be whole numbers from 1: raise the "
+                f"median or the values"
+            )
         return self
 
 

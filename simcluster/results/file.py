@@ -10,6 +10,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
+from simcluster.documents.parser_words import of_json
 from simcluster.importers.files import decode, read_bytes
 from simcluster.results.account import Account
 from simcluster.results.result import VERSION
@@ -39,8 +40,8 @@ def read_saved(path: str | Path) -> Saved:
         values = json.loads(text, parse_constant=_number, parse_float=_number)
     except json.JSONDecodeError as problem:
         raise InputError(
-            f"{path}:{problem.lineno}:{problem.colno}: not JSON ({problem.msg}); is the file cut? write it again with "
-            f"simcluster run SCENARIO --json {Path(path).name}"
+            f"{path}:{problem.lineno}:{problem.colno}: not JSON ({of_json(problem.msg)}); is the file cut? "
+            f"write it again with simcluster run SCENARIO --json {Path(path).name}"
         ) from None
     except InputError as problem:
         raise InputError(f"{path}: {problem}") from None

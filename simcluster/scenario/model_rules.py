@@ -63,7 +63,7 @@ def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:
     if parallel.sequence_parallel:
         split |= {"hidden_size": model.hidden_size, "sequence_length": model.sequence_length}
         if tp == 1:
-            what = "sequence parallelism splits over the tp ranks, and tp is 1"
+            what = "sequence parallelism splits over tp ranks and needs two or more, and tp is 1"
             yield ("parallel", "sequence_parallel"), f"{what}; set tp to 2 or more, or sequence_parallel to false"
     undivided = [f"model.{name} {size}" for name, size in split.items() if size % tp]
     if undivided:

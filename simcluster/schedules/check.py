@@ -126,7 +126,7 @@ def _check_row(schedule: Schedule, stage: int, positions: dict[Action, int]) -> 
             position = found[kind]
             if position is None:
                 rule = "every microbatch needs F and either B or both I and W on every hop of its route"
-                raise _error(schedule, stage, end, f"{kind}{label} is missing", rule)
+                raise _error(schedule, stage, end, f"{kind}{label} is missing; add it to this row", rule)
             for earlier in _ORDER[kind]:
                 before = found[earlier]
                 if before is not None and before > position:

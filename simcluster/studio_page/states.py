@@ -68,12 +68,20 @@ def state_of_link(text: str) -> StudioState:
 def state_of_json(value: object) -> StudioState:
     """The state that a message names; InputError for anything else."""
     if not isinstance(value, Mapping) or not value.keys() <= {"base", "settings"}:
-        raise InputError(f"a state is {{base, settings}}, got {shown(value)}")
+        raise InputError(
+            f"a state of the studio is {{base, settings}}, got {shown(value)}; write "
+            '{"base": "tiny_3d", "settings": {"parallel.tp": 2}}'
+        )
     base, settings = value.get("base"), value.get("settings", {})
     if not isinstance(base, str) or not base or len(base) > 200:
-        raise InputError(f"a state needs the name of its scenario, got {shown(base)}")
+        raise InputError(
+            f"a state of the studio needs the name of its scenario as base, as in tiny_3d; got {shown(base)}"
+        )
     if not isinstance(settings, Mapping):
-        raise InputError(f"settings are a mapping of controls to values, got {shown(settings)}")
+        raise InputError(
+            f"settings of the studio must be a mapping of controls to values, as in "
+            f"{{'parallel.tp': 2}}; got {shown(settings)}"
+        )
     found = {str(key): checked(str(key), each) for key, each in settings.items()}
     return StudioState(base, tuple((key, found[key]) for key in controls() if key in found))
 

@@ -275,7 +275,7 @@ def make_cluster(
     """
     hosts = {node: (data["host"], data["local"]) for node, data in graph.nodes(data=True) if data["kind"] == "gpu"}
     if not hosts:
-        raise InputError(f"cluster {name!r} has no GPU; it needs at least one node of kind gpu")
+        raise InputError(f"cluster {name!r} has no GPU; it needs at least one node of kind gpu; add it to nodes")
     gpus = tuple(sorted(hosts, key=lambda node: hosts[node]))
     _check_links(name, graph.edges(data=True))
     host_of = tuple(hosts[gpu][0] for gpu in gpus)

@@ -94,7 +94,9 @@ class GraphSpec(TopologySpec):
                 hint = f"did you mean {', '.join(close)}?" if close else f"the nodes are {', '.join(list(names)[:6])}"
                 raise InputError(f"edge between {a!r} and {b!r}: there is no node {end!r}; {hint}")
         if a == b:
-            raise InputError(f"edge between {a!r} and {b!r}: a link joins two different nodes")
+            raise InputError(
+                f"edge between {a!r} and {b!r}: a link joins two different nodes; name another, or remove the edge"
+            )
         for way in ((a, b),) if edge.one_way else ((a, b), (b, a)):
             if way in directed:
                 raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -169,7 +170,7 @@ TOKENS = (
 
 def value(dice: Random) -> Tree:
     """A value that somebody might not have thought of."""
-    return dice.choice(dice.choice((TEXTS, NUMBERS, OTHERS)))
+    return deepcopy(dice.choice(dice.choice((TEXTS, NUMBERS, OTHERS))))
 
 
 def near(dice: Random, old: Tree) -> Tree:
@@ -241,7 +242,7 @@ def tree(dice: Random, whole: Tree, times: int | None = None) -> Tree:
             )
             node[name] = node.pop(key) if way == 8 else value(dice)
         else:
-            node.extend(node[:1000] * dice.choice((1, 1, 3)))
+            node.extend(deepcopy(node[:1000] * dice.choice((1, 1, 3))))
     return changed
 
 

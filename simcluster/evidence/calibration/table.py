@@ -114,7 +114,10 @@ def read_table(path: Path) -> MeasuredTable:
         raise InputError(f"{path}: is empty; the raw table of a calibration begins with a line about the machine")
     head = _object(path, 1, lines[0])
     if head.pop("format", None) != FORMAT:
-        raise InputError(f"{path}:1: is not the raw table of a calibration; its first line says format: {FORMAT!r}")
+        raise InputError(
+            f"{path}:1: is not the raw table of a calibration; its first line says format: {FORMAT!r}; write one with "
+            "simcluster calibrate -o"
+        )
     machine = Machine(**_typed(Machine, head, f"{path}:1", needed=("device", "kind", "multiprocessors")))
     found: dict[KernelCase, Measurement] = {}
     for number, line in enumerate(lines[1:], start=2):
@@ -127,7 +130,9 @@ def _whole_lines(path: Path) -> list[str]:
     try:
         text = path.read_bytes().decode("utf-8", errors="strict")
     except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(f"{path}: cannot be read as a raw table: {problem}") from None
+        raise InputError(
+            f"{path}: cannot be read as a raw table: {problem}; measure with simcluster calibrate -o"
+        ) from None
     whole = text[: text.rfind("\n") + 1]
     return whole.splitlines()
 

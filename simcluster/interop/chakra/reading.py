@@ -111,7 +111,10 @@ def _nodes(raw: bytes, source: str, left: _Left) -> list[TraceNode]:
             message = known["Node" if place else "GlobalMetadata"].FromString(body)
         except DecodeError:
             what = f"message {place}" if place else "the head"
-            raise InputError(f"{source}: {what} is no message of an execution trace (et_def.proto)") from None
+            raise InputError(
+                f"{source}: {what} is no message of an execution trace (et_def.proto), as it must be; "
+                "copy or record the file again"
+            ) from None
         if not place:
             continue
         left.take(message, source)
@@ -161,6 +164,7 @@ def read_groups(path: Path, ranks: int) -> dict[str, tuple[int, ...]]:
         wrong = wrong or any(isinstance(rank, bool) or not isinstance(rank, int) for rank in members)
         if wrong or len(set(members)) < len(members) or not all(0 <= rank < ranks for rank in members):
             raise InputError(
-                f"{path}: group {name[:40]!r} is {shown(members)}; a list of ranks from 0 to {ranks - 1} is"
+                f"{path}: group {name[:40]!r} is {shown(members)}; a group must be a list of ranks from 0 to "
+                f"{ranks - 1}, as in [0, 1]"
             )
     return {name: tuple(members) for name, members in data.items()}

@@ -23,6 +23,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.documents.packed import read_packed
+from simcluster.documents.parser_words import of_json
 from simcluster.interop.kineto.comm import Comm, Groups, comm_of, is_comm
 from simcluster.interop.kineto.values import about_of, refuse_strange
 
@@ -154,7 +155,8 @@ def _document(path: Path) -> Any:
         cut = problem.pos >= len(problem.doc.rstrip()) - 1 or "Unterminated" in problem.msg
         what = "the file is cut" if cut else "it is no JSON"
         raise InputError(
-            f"cannot read {path}: {what} (line {problem.lineno}, byte {problem.pos}: {problem.msg}); record or copy it "
+            f"cannot read {path}: {what} (line {problem.lineno}, byte {problem.pos}: "
+            f"{of_json(problem.msg).partition(';')[0]}); record or copy it "
             "again, or take the file out to replay the other ranks"
         ) from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits

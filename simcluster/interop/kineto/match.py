@@ -135,4 +135,7 @@ def _unlike(rank: int, op: StreamOp, other: int, found: StreamOp | None, number:
         if found is None
         else f"rank {other} has {_comm(found).describe()} there (event {found.event})"
     )
-    return f"{what} is number {number} of its group in the step, but {against}"
+    return (
+        f"{what} is number {number} of its group in the step, but {against}; every rank of a group must "
+        f"record as many: record all of the step on each"
+    )

@@ -70,10 +70,13 @@ def _refuse_rows(trace: Trace) -> None:
     """Times must be some, and workers and steps be counted from 0."""
     negative = f"duration {{:g}} s is negative; an op ends after it begins.  {_WAY_OUT}"
     rules = (
-        (~(np.abs(trace.start_ts) < _MOST_SECONDS), "start_ts is no number of seconds"),
-        (~(np.abs(trace.duration) < _MOST_SECONDS), "duration is no number of seconds"),
+        (~(np.abs(trace.start_ts) < _MOST_SECONDS), f"start_ts is no number of seconds.  {_WAY_OUT}"),
+        (~(np.abs(trace.duration) < _MOST_SECONDS), f"duration is no number of seconds.  {_WAY_OUT}"),
         (trace.duration < 0, negative),
-        *((getattr(trace, name) < 0, f"{name} must not be negative") for name in ("dp_rank", "stage", "step")),
+        *(
+            (getattr(trace, name) < 0, f"{name} must not be negative; count it from 0")
+            for name in ("dp_rank", "stage", "step")
+        ),
     )
     for bad, what in rules:
         if bad.any():
@@ -88,7 +91,8 @@ def _refuse_workers(trace: Trace) -> None:
         largest = int(np.argmax(trace.dp_rank if replicas > stages else trace.stage))
         raise InputError(
             f"trace {trace.name!r}, {trace.describe(largest)}: dp ranks 0 to {replicas - 1} and stages 0 to "
-            f"{stages - 1} must all be there, since others wait for them, and {len(trace):,} rows are fewer than they"
+            f"{stages - 1} must all be there, since others wait for them, and {len(trace):,} rows are fewer "
+            "than they: take the row out, or record all of them"
         )
     there = np.zeros((replicas, stages), dtype=bool)
     there[trace.dp_rank, trace.stage] = True
@@ -97,7 +101,7 @@ def _refuse_workers(trace: Trace) -> None:
         raise InputError(
             f"trace {trace.name!r} has no row of dp_rank {dp}, stage {stage} ({int((~there).sum())} of "
             f"{there.size} workers are missing); dp ranks 0 to {replicas - 1} and stages 0 to {stages - 1} must all be "
-            "there, since others wait for them"
+            "there, since others wait for them: take what is left of that replica out, or record it"
         )
 
 

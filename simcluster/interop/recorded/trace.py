@@ -126,7 +126,8 @@ def read_trace(path: str | Path) -> Trace:
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
         raise InputError(
-            f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; a trace has {', '.join(COLUMNS)}"
+            f"{path} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; a trace needs "
+            f"{', '.join(COLUMNS)}: add what is missing"
         )
     columns = {}
     for name in COLUMNS:

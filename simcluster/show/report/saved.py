@@ -82,7 +82,10 @@ def _numbers(values: npt.NDArray[Any], name: str, where: str) -> npt.NDArray[Any
     try:
         numbers = values.astype(np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{where}: column {name!r} of the timeline does not hold numbers") from None
+        raise InputError(
+            f"{where}: column {name!r} of the timeline does not hold numbers, and must; write it with "
+            "simcluster run --timeline"
+        ) from None
     if not np.isfinite(numbers).all() or (whole and (numbers != np.rint(numbers)).any()):
         what = "whole numbers" if whole else "finite numbers"
         raise InputError(f"{where}: column {name!r} of the timeline holds other things than {what}")

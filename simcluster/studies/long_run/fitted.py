@@ -51,7 +51,10 @@ def fit_log(
     kept = rows if struck is None else [_plain(n, each.cause, each.time) for n, each in enumerate(struck, 1)]
     kept = [row for row in kept if row.texts["cause"].strip() not in (MAINTENANCE, REGROWTH)]
     if not kept:
-        raise InputError("the log has nothing that struck, so there is nothing to fit")
+        raise InputError(
+            "the log has no failure that struck, and rates are fitted to failures; give a log with a row for "
+            "each, or one of a longer run"
+        )
     fits = fit_failures(kept, source, gpus=gpus or scenario.gpus, days=seconds / DAY, by=by)
     exposed = {stops: exposed_of(run, log, seconds, stops=stops) for stops in (True, False)}
     known = {spec.name: spec for spec in failures_of(section.failures)}

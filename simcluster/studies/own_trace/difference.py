@@ -107,7 +107,10 @@ def diff_trace(
     names = KernelNames(kernels)
     job = trace if isinstance(trace, ProfiledJob) else load_profiles(trace, steps)
     if not job.steps_of_ranks[0].on_device:
-        raise InputError(f"{job.name} has no kernels of a GPU: a step can only be compared with profiles of GPUs")
+        raise InputError(
+            f"{job.name} has no kernels of a GPU: a step can only be compared with profiles of GPUs; record with "
+            "activities=[CPU, CUDA]"
+        )
     result = result_of(base, "diff")
     ranks = [rank for rank in job.ranks if rank < result.facts.ranks]
     if not ranks:
