@@ -22,8 +22,8 @@ _RULE = re.compile(
     r"|at most|at least|has to|have to"
     r"|is (?:a|an|no|not|in|one|the|needed|another)|are (?:a|in|not|no|needed|called)|holds?|there (?:is|are)"
     r"|unknown|multiple|takes?|larger"
-    r"|does not|do not|did not|different|differ|each|every|nested|same|equal|no such|stands?|one of|once|twice|has (?:no"
-    r"|\d)|names)\b"
+    r"|does not|do not|did not|different|differ|each|every|nested|same|equal|no such|stands?"
+    r"|one of|once|twice|has (?:no|\d)|names)\b"
 )
 _REMEDY = re.compile(
     r"\b(?:write|use|name|give|did you mean|as in|see|choose|delete|set|add|leave|put|save|make|run|keep|take"
