@@ -10,19 +10,20 @@ import re
 
 _PLACE = re.compile(
     r"(?:\.(?:ya?ml|json|jsonl|csv|parquet|log|xml|txt|toml|sh|py|et|gz|sqlite|rows|store|graphml|ibnetdiscover|html)\b)"
-    r"|--?[a-z][\w.-]*|<text>|override|\b\w+\.\w+[:\s]|^[\w .+-]+:|^(?:row|event|step|schedule|stage|profile|trace) "
+    r"|--?[a-z][\w.-]*|<text>|<stdin>|override|\b\w+\.\w+[:\s]|^[\w .+-]+:|^(?:row|event|step|schedule|stage"
+    r"|profile|trace) "
 )
 _FOUND = re.compile(
     r"'[^']*'|\"[^\"]*\"|\d|\bgot\b|missing|required|empty|no such|cannot|\bis (?:a|an|no|not|the|in|on|of)\b"
     r"|\bhas (?:no|a)\b"
-    r"|\b(?:holds|there (?:is|are) no|without|unknown|nested|damaged|stands|unexpected)\b"
+    r"|\b(?:holds|there (?:is|are) no|without|does not|nothing|both|unknown|nested|damaged|stands|unexpected)\b"
 )
 _RULE = re.compile(
     r"\b(?:must|needs?|required|known|written as|expected|not supported|not valid|cannot|can(?:not)?|only"
     r"|at most|at least|has to|have to"
     r"|is (?:a|an|no|not|in|one|the|needed|another)|are (?:a|in|not|no|needed|called)|holds?|there (?:is|are)"
     r"|unknown|multiple|takes?|larger"
-    r"|does not|do not|did not|different|differ|each|every|nested|same|equal|no such|stands?"
+    r"|does not|do not|did not|different|differ|both|is for|each|every|nested|same|equal|no such|stands?"
     r"|one of|once|twice|has (?:no|\d)|names)\b"
 )
 _REMEDY = re.compile(
@@ -31,7 +32,7 @@ _REMEDY = re.compile(
     r"|close|align|build|remove|raise|lower|change|export|record|copy|split|install|read|start|create|swap|mend|measure)\b"
     r"|\b(?:known|known keys|shipped|near it|YAML files there): |; it has |, and it has |there are "
     r"|the columns are |are written as"
-    r"|must be [^;]* or |is expected"
+    r"|must be [^;]* or |must be a whole number from|is expected"
 )
 _OTHERS = re.compile(
     r"Input should|mapping values are not allowed here|while (?:parsing|scanning)|expected <|Expecting "

@@ -126,7 +126,9 @@ class Store:
                     f"{self.path}: cannot be written ({text}); what is finished is safe: free some space and run the "
                     "same command again"
                 ) from None
-            raise InputError(f"{self.path}: {text}") from None
+            raise InputError(
+                f"{self.path}: cannot be used as a store of finished rows ({text}); {self._other}"
+            ) from None
         except sqlite3.DatabaseError as problem:
             raise InputError(f"{self.path}: is no store of finished rows ({problem}); {self._other}") from None
 

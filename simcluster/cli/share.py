@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from simcluster.base.errors import located
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_table
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> None:
     """Load, play, print, draw."""
     placed, cluster = load_jobs(args.jobs, common.overrides_of(args))
-    shared = simulate_together(placed, cluster)
+    with located(args.jobs):
+        shared = simulate_together(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]
 
     def text() -> str:

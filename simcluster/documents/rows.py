@@ -34,6 +34,11 @@ class Row:
         return ", ".join(texts) or f"row {self.number}"
 
 
+def _in_words(problem: Exception) -> str:
+    """Why a file cannot be read, without the words of Python's decoder."""
+    return f"byte {problem.start} is none of it" if isinstance(problem, UnicodeDecodeError) else str(problem)
+
+
 def read_csv(path: Path) -> tuple[Row, ...]:
     """The rows of a CSV file with a line of headers, above which lines may begin with #; InputError for a file that is
     none, with its row."""
@@ -44,7 +49,8 @@ def read_csv(path: Path) -> tuple[Row, ...]:
             lines = list(csv.reader(dropwhile(_is_comment, stream), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise InputError(
-            f"{path}: cannot be read as a CSV file in UTF-8: {problem}; save it as text in UTF-8, with a comma "
+            f"{path}: cannot be read as a CSV file in UTF-8: {_in_words(problem)}; save it as text in UTF-8, "
+            f"with a comma "
             f"between cells"
         ) from None
     if len(lines) < 2:

@@ -149,7 +149,8 @@ def _list(document: Document, key: str) -> list[Any]:
     value = document.data[key]
     if not isinstance(value, list) or not 1 <= len(value) <= _MAX_DIMENSIONS:
         raise document.error(
-            (key,), f"is {shown(value)}; a list with 1 to {_MAX_DIMENSIONS} items, one a dimension, is"
+            (key,),
+            f"is {shown(value)}; it must be a list with 1 to {_MAX_DIMENSIONS} items, one a dimension, as in [8, 2]",
         )
     return value
 

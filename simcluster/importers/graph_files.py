@@ -171,7 +171,9 @@ def graph_of_node_link(data: Mapping[str, Any], source: str) -> PlainGraph:
     for number, entry in enumerate(_list(data, "nodes", source)):
         where = f"{source}: nodes[{number}]"
         if not isinstance(entry, dict) or entry.get("id") is None:
-            raise InputError(f"{where}: is {shown(entry)}; a node is an object with an id")
+            raise InputError(
+                f"{where}: is {shown(entry)}; a node is an object with an id, as in {{'id': 'a', 'kind': 'gpu'}}"
+            )
         name = _name(entry["id"], where)
         if name in nodes:
             raise InputError(f"{where}: node {name!r} is there twice; each node has its own id")

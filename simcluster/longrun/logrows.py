@@ -79,8 +79,8 @@ def _rows_of(path: Path) -> Sequence[Row]:
 def _json_lines(path: Path) -> list[Row]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
-        raise InputError(f"{path}: cannot be read as JSON lines in UTF-8: {problem}; write an object a line") from None
+    except (OSError, UnicodeDecodeError):
+        raise InputError(f"{path}: cannot be read as JSON lines in UTF-8; write an object a line") from None
     rows: list[Row] = []
     for number, line in enumerate(lines, 1):
         try:

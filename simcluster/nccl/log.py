@@ -237,15 +237,13 @@ def health(
     rows = {
         row.size: row for row in sorted(log.rows if isinstance(log, Log) else log, key=lambda row: not row.in_place)
     }
-    for what, value in (
-        ("collective", collective),
-        ("number of nodes", nodes),
-        ("number of GPUs per node", gpus_per_node),
+    for what, value, how in (
+        ("collective", collective, "NAME, as in all_reduce"),
+        ("number of nodes", nodes, "--machines M"),
+        ("number of GPUs per node", gpus_per_node, "--per-machine G"),
     ):
         if not value:
-            raise InputError(
-                f"the log does not say its {what}, and the model needs it; give it: --machines M, --per-machine G"
-            )
+            raise InputError(f"the log does not say its {what}, and the model needs it; give it: {how}")
     assert nodes is not None
     assert gpus_per_node is not None
     known = next((name for name in COLLECTIVES if name == collective), None)

@@ -155,6 +155,6 @@ def make_schedule(
     if (made.num_stages, made.num_microbatches) != (num_stages, num_microbatches):
         raise InputError(
             f"schedule {made.name!r} is for {made.num_stages} stages and {made.num_microbatches} microbatches; the job "
-            f"has {num_stages} and {num_microbatches}"
+            f"has {num_stages} and {num_microbatches}, and must have the same: change either"
         )
     return check(made)

@@ -184,7 +184,11 @@ def _times(path: Path, number: int, event: Event) -> tuple[float, float]:
     except (KeyError, TypeError, ValueError, OverflowError):
         raise InputError(f"{path}, event {number} ({name}): ts and dur must be numbers of microseconds") from None
     if not (math.isfinite(start) and math.isfinite(duration)):
-        raise InputError(f"{path}, event {number} ({name}): ts or dur is no number of microseconds")
+        raise InputError(
+            f"{path}, event {number} ({name}): ts or dur is no number of microseconds; record it "
+            f"again, or take "
+            "the event out"
+        )
     if duration < 0:
         raise InputError(
             f"{path}, event {number} ({name}, ts {start:.3f}): dur {duration:g} us is negative; an event ends after it "

@@ -268,7 +268,8 @@ class _Rebuilding:
                 raise InputError(
                     f"trace {self._trace.name!r}, steps {self._some_steps()}: {self._describe(ops[0])} has "
                     f"{len(there)} of {len(members)} members; that of dp_rank {lost[0] // self._stages}, stage "
-                    f"{lost[0] % self._stages} is missing, so the collective is unmatched"
+                    f"{lost[0] % self._stages} is missing, so the collective is unmatched; leave the step out "
+                    f"(--steps), or record it again"
                 )
 
     def _launches(self, worker: int) -> None:

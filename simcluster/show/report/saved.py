@@ -58,7 +58,7 @@ def spans_of_columns(columns: Mapping[str, npt.NDArray[Any]], where: str) -> Spa
             f"{where}: the timeline has no column {missing[0]!r}; it has to be one that simcluster run --timeline wrote"
         )
     if not len(columns["start"]):
-        raise InputError(f"{where}: the timeline has no span")
+        raise InputError(f"{where}: the timeline has no span, and needs one; write it with simcluster run --timeline")
     words: dict[str, int] = {}
     found: dict[str, npt.NDArray[Any]] = {"op": np.zeros(len(columns["start"]), dtype=np.int64)}
     for name in COLUMNS:
@@ -90,7 +90,11 @@ def _numbers(values: npt.NDArray[Any], name: str, where: str) -> npt.NDArray[Any
         what = "whole numbers" if whole else "finite numbers"
         raise InputError(f"{where}: column {name!r} of the timeline holds other things than {what}")
     if whole and (np.abs(numbers) > 2**31 - 1).any():
-        raise InputError(f"{where}: column {name!r} of the timeline holds {np.abs(numbers).max():.4g}; 2^31 is the end")
+        raise InputError(
+            f"{where}: column {name!r} of the timeline holds {np.abs(numbers).max():.4g}; 2^31 is "
+            f"the end; write it with "
+            "simcluster run --timeline"
+        )
     return numbers.astype(np.int64) if whole else numbers
 
 
