@@ -8,47 +8,51 @@ from __future__ import annotations
 
 import re
 
-_PLACE = re.compile(
-    r"(?:\.(?:ya?ml|json|jsonl|csv|parquet|log|xml|txt|toml|sh|py|et|gz|sqlite|rows|store|graphml|ibnetdiscover|html)\b)"
-    r"|--?[a-z][\w.-]*|<text>|<stdin>|override|\b\w+\.\w+[:\s]|^[\w .+-]+:|^(?:row|event|step|schedule|stage"
-    r"|profile|trace) "
+
+def _any(*parts: str) -> re.Pattern[str]:
+    return re.compile("|".join(parts))
+
+
+_ENDINGS = "yaml yml json jsonl csv parquet log xml txt toml sh py et gz sqlite rows store graphml ibnetdiscover html"
+_PLACE = _any(
+    rf"\.(?:{'|'.join(_ENDINGS.split())})\b",
+    r"--?[a-z][\w.-]*",  # an option
+    r"\b\w+\.\w+[:\s]|^[\w .+-]+:",  # a key
+    r"<text>|<stdin>|of the studio|\boverride\b",
+    r"^(?:row|event|step|schedule|stage|profile|trace) ",
 )
-_FOUND = re.compile(
-    r"'[^']*'|\"[^\"]*\"|\d|\bgot\b|missing|required|empty|no such|cannot|\bis (?:a|an|no|not|the|in|on|of)\b"
-    r"|\bhas (?:no|a)\b"
-    r"|\b(?:holds|there (?:is|are) no|without|does not|nothing|both|unknown|nested|damaged|stands|unexpected)\b"
+_FOUND = _any(
+    r"'[^']*'|\"[^\"]*\"|\d",
+    r"\b(?:got|missing|required|empty|no such|cannot|holds|without|does not|is for|fails|failed|nothing|both)\b",
+    r"\b(?:unknown|nested|damaged|stands|unexpected|is (?:a|an|no|not|the|in|on|of)|has (?:no|a)|there (?:is|are) no)\b",
 )
-_RULE = re.compile(
-    r"\b(?:must|needs?|required|known|written as|expected|not supported|not valid|cannot|can(?:not)?|only"
-    r"|at most|at least|has to|have to"
-    r"|is (?:a|an|no|not|in|one|the|needed|another)|are (?:a|in|not|no|needed|called)|holds?|there (?:is|are)"
-    r"|unknown|multiple|takes?|larger"
-    r"|does not|do not|did not|different|differ|both|is for|each|every|nested|same|equal|no such|stands?"
-    r"|one of|once|twice|has (?:no|\d)|names)\b"
+_RULE = _any(
+    r"\b(?:must|needs?|required|known|written as|expected|not supported|not valid|can|cannot|only|at most|at least)\b",
+    r"\b(?:has to|have to|holds?|there (?:is|are)|unknown|multiple|takes?|(?:does|do|did) not|different|differ)\b",
+    r"\b(?:both|is for|each|every|nested|same|equal|no such|stands?|one of|once|twice|has (?:no|\d))\b",
+    r"\bis (?:a|an|no|not|in|one|the|needed|another)\b|\bare (?:a|in|not|no|needed|called)\b",
 )
-_REMEDY = re.compile(
-    r"\b(?:write|use|name|give|did you mean|as in|see|choose|delete|set|add|leave|put|save|make|run|keep|take"
-    r"|try|indent|join|begin|count"
-    r"|close|align|build|remove|raise|lower|change|export|record|copy|split|install|read|start|create|swap|mend|measure)\b"
-    r"|\b(?:known|known keys|shipped|near it|YAML files there): |; it has |, and it has |there are "
-    r"|the columns are |are written as"
-    r"|must be [^;]* or |must be a whole number from|is expected"
+_REMEDY = _any(
+    r"\b(?:write|use|name|give|did you mean|as in|see|choose|delete|set|add|leave|put|save|make|run|keep|take|try)\b",
+    r"\b(?:indent|join|begin|count|close|align|build|remove|raise|lower|change|export|copy|split|read)\b",
+    r"\b(?:start|create|swap|mend|measure)\b|\b[Rr]ecord (?:it|them|all|with|again|or)\b",
+    r"\b(?:known|known keys|shipped|those that ship|near it|YAML files there): |; it has |, and it has |there are ",
+    r"the columns are |are written as|is expected|must be [^;]* or |must be a (?:whole )?number from",
 )
-_OTHERS = re.compile(
-    r"Input should|mapping values are not allowed here|while (?:parsing|scanning)|expected <|Expecting "
-    r"|invalid literal|C error|[Tt]hrift"
-    r"|not well-formed|the following arguments are required|argument --|invalid (?:int|float) value|[Pp]ydantic"
-    r"|Traceback|object is not|codec can"
-    r"|validation error|value_error|NoneType|KeyError|IndexError|TypeError|deserialize"
+_OTHERS = _any(
+    r"Input should|mapping values are not allowed here|while (?:parsing|scanning)|expected <|validation error",
+    r"Expecting |not well-formed|[Tt]hrift|deserialize|C error|codec can",
+    r"the following arguments are required|argument --|invalid (?:int|float) value",  # argparse's
+    r"invalid literal|object is not|Traceback|NoneType|KeyError|IndexError|TypeError|value_error|[Pp]ydantic",
 )
+_ITS_AUTHORS = re.compile(r"((?:failed|cannot run \S+): )\w+: [^;]*")
+"""What code of the user's own raised, in its words."""
 
 
 def missing_points(message: str) -> list[str]:
     """Which of the four points a refusal lacks, and whose words stand in it that are not ours."""
     text = message.removeprefix("simcluster: error: ").strip()
-    lacks = [
-        name
-        for name, rule in (("where", _PLACE), ("what", _FOUND), ("rule", _RULE), ("what would work", _REMEDY))
-        if not rule.search(text)
-    ]
+    text = _ITS_AUTHORS.sub(r"\1", text)
+    points = (("where", _PLACE), ("what", _FOUND), ("rule", _RULE), ("what would work", _REMEDY))
+    lacks = [name for name, rule in points if not rule.search(text)]
     return lacks + [f"words of another program: {found[0]}" for found in _OTHERS.finditer(text)]

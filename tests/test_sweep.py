@@ -257,7 +257,7 @@ def test_values_of_several_types_fit_in_a_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "nothing varies"),
+        ([], "something that varies"),
         (["--vary", "paralel.tp=1,2"], "did you mean 'parallel'"),
         (["--vary", "cluster.scale.netwerk=1,2"], "did you mean 'network'"),
         (["--vary", "seed=1,2", "--executor", "many"], "must be a number of processes"),

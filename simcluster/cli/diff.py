@@ -37,7 +37,10 @@ def run(args: argparse.Namespace) -> None:
         return
     refused = [name for name in ("kernels", "gantt", "steps", "ranks") if getattr(args, name) is not None]
     if refused:
-        raise InputError(f"--{refused[0]} is for traces of your own, and {args.other or args.base} is none")
+        raise InputError(
+            f"--{refused[0]} is for traces of your own, and {args.other or args.base} is none; name "
+            f"a folder of profiles as B, or leave it out"
+        )
     if is_trace(args.base):
         raise InputError(f"{args.base} is a trace: name the scenario first, as in simcluster diff SCENARIO {args.base}")
     files = [args.base, args.other or args.base]

@@ -52,7 +52,7 @@ def _of_scenario(args: argparse.Namespace) -> None:
     for name in _OF_COUNTS:
         if getattr(args, name) is not None:
             path = {"recipe": "training.memory_recipe", "dp": "parallel.dp", "device": "cluster.device"}[name]
-            raise InputError(f"--{name} goes with --parameters; of a scenario change it with --{path} VALUE")
+            raise InputError(f"--{name} goes with --parameters only; of a scenario change it with --{path} VALUE")
     overrides = common.overrides_of(args, args.scenario)
     scenario = load(args.scenario, overrides)
     if args.largest:

@@ -61,7 +61,8 @@ def read_sizes(path: str) -> tuple[tuple[float, ...], ...]:
     wrong = next((place for place, row in enumerate(rows) if len(row) != len(rows)), None)
     if wrong is not None:
         raise InputError(
-            f"{path}:{lines[wrong]}: {len(rows[wrong])} sizes in a file of {len(rows)} rows; it must be square: row i, "
+            f"{path}:{lines[wrong]}: {len(rows[wrong])} sizes in a file of {len(rows)} rows; write as many in "
+            f"each, since it must be square: row i, "
             "column j is what rank i sends to rank j"
         )
     if len(rows) < 2:

@@ -101,7 +101,7 @@ def _add_node(document: GraphDocument, node: str, item: _Item) -> None:
         document.node(node, kind, tier=tier, network=item.text("network") if kind in ("nic", "switch") else None)
         return
     if host is not None and (isinstance(host, bool) or not isinstance(host, int) or host < 0):
-        raise item.error(f"host is {shown(host)}; it is the number of the GPU's machine, 0 or more")
+        raise item.error(f"host is {shown(host)}; it must be the number of the GPU's machine: write 0 or more")
     document.node(node, kind, host=host)
 
 
@@ -182,7 +182,10 @@ def graph_of_node_link(data: Mapping[str, Any], source: str) -> PlainGraph:
     for number, entry in enumerate(_list(data, key, source)):
         where = f"{source}: {key}[{number}]"
         if not isinstance(entry, dict) or entry.get("source") is None or entry.get("target") is None:
-            raise InputError(f"{where}: is {shown(entry)}; an edge is an object with source and target")
+            raise InputError(
+                f"{where}: is {shown(entry)}; an edge is an object with source and target, as in "
+                f"{{'source': 'a', 'target': 'b'}}"
+            )
         a, b = _name(entry["source"], where), _name(entry["target"], where)
         edges.append((a, b, _Item(f"{where}, {a!r} to {b!r}", entry)))
     attributes = data.get("graph", {})

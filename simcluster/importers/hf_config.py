@@ -28,7 +28,8 @@ class Config:
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
                 belongs = f"; it is the model's {what}" if what else ""
                 raise InputError(
-                    f"{key} {_short(value)} is not a positive whole number (of at most {_LARGEST:,}){belongs}"
+                    f"{key} {_short(value)} is not a positive whole number (of at most {_LARGEST:,}); write "
+                    f"one{belongs}"
                 )
             return value
         return None

@@ -80,14 +80,17 @@ def parse_matrix(text: str, source: str) -> Matrix:
         if words[0] not in names:
             raise InputError(
                 f"{where}: row {words[0][:40]!r} has no column; the columns are {', '.join(names[:20])}: "
-                "is the text cut off?"
+                "is the text cut off?  Take the whole of it"
             )
         if words[0] in rows:
             raise InputError(f"{where}: row {words[0]} is already at line {rows[words[0]][0]}; each row is there once")
         rows[words[0]] = (number, words[1:])
     missing = [name for name in names if name not in rows]
     if missing:
-        raise InputError(f"{source}:{head + 1}: there is no row for {', '.join(missing[:8])}; is the text cut off?")
+        raise InputError(
+            f"{source}:{head + 1}: there is no row for {', '.join(missing[:8])}; is the text cut "
+            f"off?  Take the whole of it"
+        )
     return Matrix(
         source=source,
         names=names,
@@ -119,7 +122,10 @@ def _cells(names: Sequence[str], rows: dict[str, tuple[int, list[str]]], source:
     for a in names:
         number, words = rows[a]
         if len(words) < len(names):
-            raise InputError(f"{source}:{number}: row {a} has {len(words)} cells of {len(names)}; is the text cut off?")
+            raise InputError(
+                f"{source}:{number}: row {a} has {len(words)} cells of {len(names)}; is the text "
+                f"cut off?  Take the whole of it"
+            )
         for b, cell in zip(names, words, strict=False):
             nvlink = re.fullmatch(r"NV[1-9]\d?", cell)
             if (cell == "X") != (a == b) or not (cell == "X" or cell in CLASSES or nvlink):

@@ -62,7 +62,9 @@ def read_saved(path: str | Path) -> Saved:
         document = values["scenario"]
         name = str(document["name"])
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise InputError(f"{path}: the result is not whole ({problem!r}); run its scenario again") from None
+        raise InputError(
+            f"{path}: the result is not whole (it lacks or misspells {problem}); run its scenario again"
+        ) from None
     return Saved(name, account, document, values)
 
 

@@ -119,7 +119,8 @@ def _ranks(rows: list[list[tuple[Action, ...]]], name: str) -> list[list[int]]:
             if there != rank:
                 raise InputError(
                     f"schedule {name!r}: microbatch {microbatch} runs on stage {place} on line {there + 1} "
-                    f"and again on line {rank + 1}; all its passes through a stage belong to one rank"
+                    f"and again on line {rank + 1}; all its passes through a stage belong to one rank: write "
+                    f"them on one line"
                 )
     if not found:
         raise InputError(f"schedule {name!r} has no F, B, I or W at all")

@@ -223,7 +223,9 @@ def _read(text: object) -> dict[str, Any]:
         found = None
     number = found.get("ask") if isinstance(found, dict) else None
     if not isinstance(found, dict) or not isinstance(number, int) or not 0 <= number < 2**53:
-        raise InputError('a message is JSON as in {"ask": 1, "live": {"base": "tiny_3d", "settings": {}}}')
+        raise InputError(
+            'a message of the studio must be JSON, as in {"ask": 1, "live": {"base": "tiny_3d", "settings": {}}}'
+        )
     return found
 
 

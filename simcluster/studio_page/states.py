@@ -69,7 +69,7 @@ def state_of_json(value: object) -> StudioState:
     """The state that a message names; InputError for anything else."""
     if not isinstance(value, Mapping) or not value.keys() <= {"base", "settings"}:
         raise InputError(
-            f"a state of the studio is {{base, settings}}, got {shown(value)}; write "
+            f"a state of the studio must be {{base, settings}}, got {shown(value)}; write "
             '{"base": "tiny_3d", "settings": {"parallel.tp": 2}}'
         )
     base, settings = value.get("base"), value.get("settings", {})

@@ -91,7 +91,10 @@ def frames(raw: bytes, source: str) -> Iterator[memoryview]:
         begin, size, shift = place, 0, 0
         while True:
             if place >= len(view) or shift > 35:
-                raise InputError(f"{source}: byte {begin}: the length of a message is cut off; the file is not whole")
+                raise InputError(
+                    f"{source}: byte {begin}: the length of a message is cut off; the file is not "
+                    f"whole: copy or record it again"
+                )
             byte = view[place]
             size |= (byte & 0x7F) << shift
             place, shift = place + 1, shift + 7
@@ -102,7 +105,7 @@ def frames(raw: bytes, source: str) -> Iterator[memoryview]:
         if place + size > len(view):
             raise InputError(
                 f"{source}: byte {begin}: a message of {size:,} bytes is cut off after {len(view) - place:,}; "
-                "the file is not whole"
+                "the file is not whole: copy or record it again"
             )
         yield view[place : place + size]
         place += size

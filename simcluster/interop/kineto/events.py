@@ -128,7 +128,7 @@ def read_profile(path: Path) -> RankProfile:
     about, spread, events = about_of(path, _document(path))
     timed = [(number, event) for number, event in enumerate(events) if event.get("ph") == "X"]
     if not timed:
-        raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut")
+        raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut; record it again")
     refuse_strange(path, timed)
     begin, length = _microseconds(path, timed)
     first = math.floor(begin.min())

@@ -60,7 +60,8 @@ def read_export(path: Path, first_rank: int, notes: list[str]) -> list[RankProfi
         works = _works(export)
         if not works:
             raise InputError(
-                f"{path} has no kernels (no table {KERNELS}): was CUDA traced?  nsys profile --trace cuda,nvtx"
+                f"{path} has no kernels (no table {KERNELS}): was CUDA traced?  Record with nsys profile --trace "
+                f"cuda,nvtx"
             )
         if export.has("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
             notes.append(

@@ -28,7 +28,9 @@ def check(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list
     throughout, an op that is there twice.  Steps that lack a worker which others have are left out, with a note.
     """
     if not len(trace):
-        raise InputError(f"trace {trace.name!r} has no rows: nothing was recorded, or the file was cut")
+        raise InputError(
+            f"trace {trace.name!r} has no rows: nothing was recorded, or the file was cut; record it again"
+        )
     notes: list[str] = []
     trace = _steps(trace, steps)
     _refuse_rows(trace)
@@ -131,7 +133,8 @@ def _refuse_one_way(trace: Trace) -> None:
             strange = _strange(trace)
             named = f" (is it called {strange[0]!r} there?)" if strange else ""
             raise InputError(
-                f"trace {trace.name!r} has {other} but no {optype}{named}; name the ops as the format does: "
+                f"trace {trace.name!r} has {other} but no {optype}{named}; every trace needs both: name the ops "
+                f"as the format does: "
                 f"{', '.join(_KNOWN)}"
             )
 

@@ -88,7 +88,10 @@ def _numbers(values: npt.NDArray[Any], name: str, where: str) -> npt.NDArray[Any
         ) from None
     if not np.isfinite(numbers).all() or (whole and (numbers != np.rint(numbers)).any()):
         what = "whole numbers" if whole else "finite numbers"
-        raise InputError(f"{where}: column {name!r} of the timeline holds other things than {what}")
+        raise InputError(
+            f"{where}: column {name!r} of the timeline holds other things than {what}; write it with "
+            "simcluster run --timeline"
+        )
     if whole and (np.abs(numbers) > 2**31 - 1).any():
         raise InputError(
             f"{where}: column {name!r} of the timeline holds {np.abs(numbers).max():.4g}; 2^31 is "

@@ -264,7 +264,10 @@ def _why_stopped(stop: BaseException, search: AnytimeSearch | None, seconds: flo
     if search is not None and search.best:
         return TIME_LIMIT if timed else INTERRUPT
     if timed:
-        raise InputError(f"no layout was played in {format_seconds(seconds or 0.0)}; give it more time") from None
+        raise InputError(
+            f"--time-limit: no layout was played in {format_seconds(seconds or 0.0)}, and one at least has to "
+            f"be; give it more time"
+        ) from None
     raise stop
 
 
