@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
+from simcluster.controls.offers import described
+from simcluster.controls.settings import controls
 from simcluster.documents.reading import parse_document
 from simcluster.documents.shipped import shipped_names
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.scenario import load_text
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.studio_page.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
-from simcluster.studio_page.controls import controls
-from simcluster.studio_page.offers import described
 from simcluster.studio_page.pool import StudioPool, Viewer
 from simcluster.studio_page.server import application
 from simcluster.studio_page.states import Folder, StudioState, scenario_of, state_of_json, state_of_link

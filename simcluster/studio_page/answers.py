@@ -14,6 +14,9 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.controls.nearest import nearest_legal
+from simcluster.controls.offers import described, offered
+from simcluster.controls.settings import controls
 from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
@@ -27,9 +30,6 @@ from simcluster.simulate import simulate
 from simcluster.studies.long_run.train import train
 from simcluster.studies.variations import labels
 from simcluster.studies.whatif.sensitivities import TIMES, Sensitivity, sensitivity
-from simcluster.studio_page.controls import controls
-from simcluster.studio_page.nearest import nearest_legal
-from simcluster.studio_page.offers import described, offered
 from simcluster.studio_page.states import Folder, StudioState, in_words, scenario_of
 
 _MOST_KEPT = 3

@@ -15,12 +15,12 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from simcluster.base.errors import InputError
+from simcluster.controls.settings import Settings, checked, controls, overrides
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_names, shipped_path
 from simcluster.importers.schedule_files import is_function
 from simcluster.scenario.scenario import Origin, Scenario
-from simcluster.studio_page.controls import Settings, checked, controls, overrides
 
 MOST_LINK = 4096
 """Characters of a link; what is longer is none."""

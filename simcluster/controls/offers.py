@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from simcluster.controls.settings import FAULT_KEYS, Control, Value, controls, notes, words_of
 from simcluster.documents.suggestions import divisors
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
-from simcluster.studio_page.controls import FAULT_KEYS, Control, Value, controls, notes, words_of
 
 _FACTORS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 _MOST_OFFERED = 24

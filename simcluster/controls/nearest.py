@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from simcluster.studio_page.controls import Settings, Value, controls
+from simcluster.controls.settings import Settings, Value, controls
 
 _MOST_TRIED = 12  # values on the way to one that goes, of one control
 

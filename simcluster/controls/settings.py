@@ -50,7 +50,7 @@ class Control:
 @cache
 def controls() -> Mapping[str, Control]:
     """All of them by key, in the order of the page."""
-    rows: Any = read_document(Path(__file__).with_suffix(".yaml")).data
+    rows: Any = read_document(Path(__file__).with_name("controls.yaml")).data
     return {row["key"]: Control(**row) for row in rows["controls"]}
 
 
