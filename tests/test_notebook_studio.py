@@ -18,6 +18,7 @@ from conftest import tiny_scenario
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
+from simcluster.controls.settings import controls
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.notebook.studio_state import NotebookStudio
 
@@ -51,13 +52,22 @@ def test_replicas_follow_and_of_every_control_some_values_go(studio: NotebookStu
     assert studio.scenario({"parallel.pp": 1}).dp == 4
     legal = 0
     for control in studio.controls({}):
-        assert control["value"] in control["values"] or control["key"] == "slow_gpu"
+        assert control["value"] in control["values"] or control["kind"] in ("fault", "price")
         for value in control["values"]:
-            setting = [1, value] if control["key"] == "slow_gpu" else value
+            setting = [1, value] if control.get("place") else value
             with suppress(InputError):
                 assert studio.scenario({control["key"]: setting}).gpus == 4
                 legal += 1
     assert legal >= len(studio.controls({}))
+
+
+def test_the_controls_are_those_of_the_page(studio: NotebookStudio) -> None:
+    """All of them, but for those that need what this scenario has not."""
+    there = {key for key, each in controls().items() if not each.needs}
+    assert {each["key"] for each in studio.controls({})} == there - {
+        "cluster.nodes"
+    }  # GPUs side by side are no machines
+    assert {each["group"] for each in studio.controls({})} >= {"Split", "Faults", "Dollars"}
 
 
 def test_a_slow_gpu_is_a_fault_and_no_slower_is_none(studio: NotebookStudio) -> None:
@@ -74,11 +84,12 @@ def test_a_slow_gpu_is_a_fault_and_no_slower_is_none(studio: NotebookStudio) -> 
 def test_what_cannot_be_is_said_with_the_rule_and_the_nearest_that_can(studio: NotebookStudio) -> None:
     found = studio.answer({"training.micro_batch": 3}, changed="training.micro_batch")
     assert "not a multiple of dp 2 x micro_batch 3" in found.message
-    assert found.nearest == {"training.micro_batch": 2}
     assert not found.html
-    assert studio.scenario(found.nearest).training.micro_batch == 2
+    assert found.remedies[0]["settings"] == {"training.micro_batch": 4}
+    for each in found.remedies:
+        studio.scenario(each["settings"])
     alone = studio.answer({"parallel.dp": 4}, changed="parallel.dp")
-    assert alone.nearest == {"parallel.dp": 2}
+    assert alone.remedies[0] == {"words": "dp 2", "settings": {"parallel.dp": 2}}
     for hostile in ({"name": "x"}, {"slow_gpu": "all"}, {"parallel.tp": [[]]}, {"training.recompute": {"a": 1}}):
         assert studio.answer(hostile, changed=next(iter(hostile))).message
         assert studio.controls(hostile)
@@ -107,7 +118,7 @@ def test_the_widget_answers_a_change_of_its_traits() -> None:
     assert widget.scenario.training.micro_batch == 2
     widget.settings = {"training.micro_batch": 3}
     assert "not a multiple" in widget.message
-    assert widget.nearest == {"training.micro_batch": 2}
+    assert widget.nearest == widget.remedies[0]["settings"] == {"training.micro_batch": 4}
     assert "not a multiple" in repr(widget)
     widget.settings = {}
     assert (widget.html, widget.message, widget.nearest) == (before, "", None)
@@ -141,7 +152,7 @@ def cell_page(studio: NotebookStudio, asked: list[dict[str, object]]) -> str:
     answers = {}
     for settings in asked:
         found = studio.answer(settings, changed=next(reversed(settings), ""))
-        shown = {"html": found.html, "message": found.message, "nearest": found.nearest}
+        shown = {"html": found.html, "message": found.message, "remedies": list(found.remedies)}
         answers[json.dumps(settings, separators=(",", ":"))] = {**shown, "controls": studio.controls(settings)}
     folder = files("simcluster.show.notebook") / "assets"
     script = (folder / "studio.js").read_text().replace("export default {render}", "const exported = {render}")
@@ -158,7 +169,7 @@ def tab(
 ) -> Iterator[chromium.Page]:
     path: Path = tmp_path_factory.mktemp("widget") / "cell.html"
     asked = [{}, {"training.recompute": "full"}, {"training.recompute": "full", "parallel.dp": 4},
-             {"training.recompute": "full", "parallel.dp": 2}, {"training.recompute": "selective"}]  # fmt: skip
+             {"parallel.dp": 2, "training.recompute": "full"}, {"training.recompute": "selective"}]  # fmt: skip
     path.write_text(cell_page(studio, asked))
     found = chromium.Page(browser)
     found.size(900, 800)
@@ -185,7 +196,7 @@ def test_the_script_shows_what_comes_back_and_asks_for_the_last_change_alone(
     assert "the product must be the GPUs" in tab.run("document.querySelector('.message').textContent")
     tab.run("document.querySelector('.message button').click()")
     tab.wait("document.querySelector('.message').hidden")
-    assert tab.run("asked.at(-1)") == '{"training.recompute":"full","parallel.dp":2}'
+    assert tab.run("asked.at(-1)") == '{"parallel.dp":2,"training.recompute":"full"}'
     tab.run("[...document.querySelectorAll('button')].find((each) => each.textContent === 'As given').click()")
     tab.wait(f"!{page}.includes('recomputing activations')")
     before = tab.run("asked.length")

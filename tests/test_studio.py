@@ -35,12 +35,16 @@ def values_of(base: str) -> dict[str, list[Any]]:
     """What the page offers for every control."""
     scenario = scenario_of(StudioState(base), Folder(HERE))
     found = {each["key"]: each["values"] for each in described(scenario, scenario)}
-    for key in ("slow_gpu", "slow_link"):
-        found[key] = [(3, factor) for factor in found[key]]
-    return found
+    for key in found:
+        control = controls()[key]
+        if control.place:
+            found[key] = [(0, float(number)) for number in found[key]]
+        elif control.is_fault:
+            found[key] = [float(number) for number in found[key]]
+    return {**found, "price": [2.5]}
 
 
-OFFERED = values_of("mixtral_8x7b_128xh100")  # it has experts, and so every control
+OFFERED = {**values_of("week_64xa100"), **values_of("mixtral_8x7b_128xh100")}  # of weeks, with experts: every control
 
 
 def states() -> st.SearchStrategy[StudioState]:
@@ -87,8 +91,10 @@ def test_replicas_and_gpus_follow_the_split_and_the_machines() -> None:
         ({"model.preset": "../x.json"}, "no control"),
         ({"pipeline.schedule": "evil.py:make"}, "gpipe"),
         ({"cluster.device": "/etc/passwd"}, "a100-80gb"),
-        ({"slow_gpu": [0, float("nan")]}, "slowdown"),
-        ({"slow_gpu": {"rank": 1}}, "slowdown"),
+        ({"slow_gpu": [0, float("nan")]}, "from 1 to 100"),
+        ({"slow_gpu": {"rank": 1}}, r"\[rank, number\]"),
+        ({"jitter": [0, 0.1]}, "number from 0"),
+        ({"price": 0}, "number from"),
         ({"cluster.scale.network": float("inf")}, "from 0.01"),
         (["parallel.tp"], "mapping"),
     ],

@@ -1,6 +1,6 @@
-"""The nearest settings that a scenario's rules allow, where those of the studio are refused.
+"""The nearest settings that a scenario's rules allow, where those that somebody asks for are refused.
 
-Pure; the rules are asked by a function.
+Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from simcluster.controls.settings import Settings, Value, controls
+from simcluster.base.errors import InputError
+from simcluster.controls.offers import offered
+from simcluster.controls.settings import Settings, Value, controls, in_order
+from simcluster.scenario.scenario import Scenario
 
 _MOST_TRIED = 12  # values on the way to one that goes, of one control
 
@@ -47,10 +50,30 @@ def nearest_legal(
     return found
 
 
+def remedies(
+    base: Scenario, settings: Settings, key: str, complaint: str, made: Callable[[Settings], object]
+) -> list[LegalChange]:
+    """What would go where the settings of a scenario are refused with a complaint; ``key`` was changed last ("": it is
+    not known which was), and ``made`` raises InputError for settings that do not go."""
+    key = key or (settings[-1][0] if settings else "")
+    if not key:
+        return []
+    document = base.document()
+    values = {each.key: offered(base, document, each) for each in controls().values() if not each.is_fault}
+
+    def legal(tried: Settings) -> bool:
+        try:
+            made(tried)
+        except InputError:
+            return False
+        return True
+
+    return nearest_legal(settings, key, values, complaint, legal)
+
+
 def with_setting(settings: Settings, key: str, value: Value) -> Settings:
     """Settings with one of them changed or added, in the order of the controls."""
-    changed = {**dict(settings), key: value}
-    return tuple((each, changed[each]) for each in controls() if each in changed)
+    return in_order({**dict(settings), key: value})
 
 
 def _names_in(complaint: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""The values that each control of the studio is offered with for a scenario.
+"""The values that each control is offered with for a scenario.
 
 Pure.  Values are only offered: the scenario's rules decide (``nearest`` finds what they allow).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from simcluster.controls.settings import FAULT_KEYS, Control, Value, controls, notes, words_of
+from simcluster.controls.settings import Control, Value, controls, notes, words_of
 from simcluster.documents.suggestions import divisors
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
@@ -18,26 +18,32 @@ _MOST_OFFERED = 24
 
 
 def described(scenario: Scenario, base: Scenario) -> list[dict[str, Any]]:
-    """Every control as the page draws it: key, label, group, what it says, its value, and the values offered.
+    """Every control that there is of a scenario, as a page draws it: key, label, group, what it says, its value, and the
+    values offered.
 
     Doublings are those of the ``base``, so that a scale stays where it is while somebody moves on it.
     """
     document, first = scenario.document(), base.document()
-    says = notes()
-    return [
-        {
-            "key": control.key,
-            "label": control.label,
-            "group": control.group,
-            "kind": _kind(control),
-            "says": says.get(control.key, ""),
-            "value": None if control.is_fault else value_of(scenario, document, control.key),
-            "base": None if control.is_fault else value_of(base, first, control.key),
-            "values": list(_scale(scenario, document, control, offered(base, first, control))),
-        }
-        for control in controls().values()
-        if control.key != "parallel.ep" or scenario.model.moe is not None
-    ]
+    found = [_described(scenario, base, document, first, each) for each in controls().values() if each.there(document)]
+    return [each for each in found if each["values"] or each["kind"] == "price"]
+
+
+def _described(
+    scenario: Scenario, base: Scenario, document: Mapping[str, Any], first: Mapping[str, Any], control: Control
+) -> dict[str, Any]:
+    told = {
+        "key": control.key,
+        "label": control.label,
+        "group": control.group,
+        "kind": _kind(control),
+        "says": notes().get(control.key, ""),
+        "value": None if control.is_fault else value_of(scenario, document, control.key),
+        "base": None if control.is_fault else value_of(base, first, control.key),
+        "values": list(_scale(scenario, document, control, offered(base, first, control))),
+    }
+    if control.is_fault:
+        return {**told, "place": control.place, "off": control.off}
+    return {**told, "least": control.least, "most": control.most} if control.most else told
 
 
 def _scale(
@@ -52,7 +58,7 @@ def _scale(
 def _kind(control: Control) -> str:
     if control.is_fault or control.offer == "switch":
         return "fault" if control.is_fault else "switch"
-    return "steps" if control.most else "choice"
+    return control.offer if control.offer == "price" else "steps" if control.most else "choice"
 
 
 def value_of(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value | None:
@@ -61,6 +67,8 @@ def value_of(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value
         return scenario.dp
     if key == "pipeline.schedule":
         return scenario.pipeline.schedule_name
+    if key == "price":
+        return scenario.run.price if scenario.run is not None else None
     if key == "cluster.device":
         return scenario.cluster.device.name
     value: Any = document
@@ -78,8 +86,10 @@ def _in_topology(value: Any) -> bool:
 
 def offered(scenario: Scenario, document: Mapping[str, Any], control: Control) -> Sequence[Value]:
     """The values of a control's steps or words, with the scenario's own among them, in order."""
+    if control.is_fault:
+        return control.values
     found = list(OFFERS[control.offer](scenario, document, control.key))
-    value = value_of(scenario, document, control.key) if not control.is_fault else None
+    value = value_of(scenario, document, control.key)
     if not control.most:
         return found
     within = {each for each in found if control.least <= each <= control.most}
@@ -129,10 +139,12 @@ def _factors(scenario: Scenario, document: Mapping[str, Any], key: str) -> Seque
     return _FACTORS
 
 
-def _fault_factors(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
-    *_, most = FAULT_KEYS[key]
-    steps = (1.0, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
-    return steps if most > 1 else [round(1 / each, 2) for each in reversed(steps)]
+def _few(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
+    return (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def _none(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
+    return ()
 
 
 def _switch(scenario: Scenario, document: Mapping[str, Any], key: str) -> Sequence[Any]:
@@ -151,7 +163,8 @@ OFFERS: Mapping[str, Callable[[Scenario, Mapping[str, Any], str], Sequence[Any]]
     "doublings": _doublings,
     "micro_batches": _micro_batches,
     "factors": _factors,
-    "fault": _fault_factors,
+    "few": _few,
+    "price": _none,
     "switch": _switch,
 }
 """How the values of a control are found: a function of (scenario, its document, the key)."""

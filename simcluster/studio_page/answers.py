@@ -14,9 +14,9 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
-from simcluster.controls.nearest import nearest_legal
-from simcluster.controls.offers import described, offered
-from simcluster.controls.settings import controls
+from simcluster.controls.nearest import remedies
+from simcluster.controls.offers import described
+from simcluster.controls.settings import PRICE, controls, in_words
 from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
@@ -30,7 +30,7 @@ from simcluster.simulate import simulate
 from simcluster.studies.long_run.train import train
 from simcluster.studies.variations import labels
 from simcluster.studies.whatif.sensitivities import TIMES, Sensitivity, sensitivity
-from simcluster.studio_page.states import Folder, StudioState, in_words, scenario_of
+from simcluster.studio_page.states import Folder, StudioState, scenario_of
 
 _MOST_KEPT = 3
 _MOST_GPUS = 262_144
@@ -158,7 +158,7 @@ def _answer(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
     several = len(entries) > 1
     sections = {
         "figures": summary.figures(live),
-        "dollars": _dollars(live.scenario, live),
+        "dollars": _dollars(asked.live, live),
         "compared": _compared(entries) if several else Markup(),
         "where": summary.where(entries),
         "differences": summary.differences(entries) if several else Markup(),
@@ -185,10 +185,12 @@ def _compared(entries: list[Entry]) -> Markup:
     return joined(told, verdict(entries), summary.side_by_side(entries))
 
 
-def _dollars(scenario: Scenario, entry: Entry) -> Markup:
-    """What a step costs, where the scenario says what a GPU does; prices are asked for, never assumed."""
-    price = scenario.run.price if scenario.run is not None else None
-    if price is None:
+def _dollars(state: StudioState, entry: Entry) -> Markup:
+    """What a step costs, where the state or its scenario says what a GPU does; prices are asked for, never assumed."""
+    scenario = entry.scenario
+    assert scenario is not None
+    price = dict(state.settings).get(PRICE, scenario.run.price if scenario.run is not None else None)
+    if not isinstance(price, int | float):
         return Markup()
     dollars = price * scenario.gpus * entry.account.step_time / 3600
     per_million = 1e6 * dollars / scenario.tokens_per_step
@@ -280,23 +282,13 @@ SLOW = ("advice", "links", "run", "hints")
 
 def _refused(asked: StateAsked, problem: str) -> dict[str, Any]:
     """The rule in words, and settings that go."""
-    found: dict[str, Any] = {"problem": problem.splitlines(), "remedies": []}
-    key = asked.changed or (asked.live.settings[-1][0] if asked.live.settings else "")
+    live, folder = asked.live, Folder(asked.folder)
     try:
         base = _base(asked)
     except InputError:
-        return found
-    document = base.document()
-    values = {each.key: offered(base, document, each) for each in controls().values() if not each.is_fault}
-
-    def legal(settings: Any) -> bool:
-        try:
-            scenario_of(StudioState(asked.live.base, settings), Folder(asked.folder))
-        except InputError:
-            return False
-        return True
-
-    if key:
-        remedies = nearest_legal(asked.live.settings, key, values, problem, legal)
-        found["remedies"] = [{"words": each.words, "settings": dict(each.settings)} for each in remedies]
-    return found
+        return {"problem": problem.splitlines(), "remedies": []}
+    found = remedies(
+        base, live.settings, asked.changed, problem, lambda tried: scenario_of(StudioState(live.base, tried), folder)
+    )
+    told = [{"words": each.words, "settings": dict(each.settings)} for each in found]
+    return {"problem": problem.splitlines(), "remedies": told}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from simcluster.base.errors import InputError
-from simcluster.controls.settings import Settings, checked, controls, overrides
+from simcluster.controls.settings import Settings, checked, in_order, overrides
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_names, shipped_path
@@ -83,7 +83,7 @@ def state_of_json(value: object) -> StudioState:
             f"{{'parallel.tp': 2}}; got {shown(settings)}"
         )
     found = {str(key): checked(str(key), each) for key, each in settings.items()}
-    return StudioState(base, tuple((key, found[key]) for key in controls() if key in found))
+    return StudioState(base, in_order(found))
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
@@ -158,17 +158,3 @@ def _made(path: Path, changed: int, state: StudioState) -> Scenario:
 def _read(path: Path, changed: int) -> Any:
     """A file's document, read anew when it has changed."""
     return read_document(path)
-
-
-def in_words(settings: Iterable[tuple[str, Any]]) -> list[str]:
-    """Settings as a person reads them: "tp 4", "slow GPU: rank 3 × 1.5"."""
-    found = []
-    for key, value in settings:
-        label = controls()[key].label
-        if isinstance(value, tuple):
-            found.append(f"{label}: rank {value[0]}, × {value[1]:g}")
-        elif isinstance(value, bool):
-            found.append(f"{label} {'on' if value else 'off'}")
-        else:
-            found.append(f"{label} {value:,}" if isinstance(value, int) else f"{label} {value}")
-    return found

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def studio(scenario: ScenarioLike) -> StudioWidget:
-    """A widget with controls for schedule, tp, pp, dp, micro batch, recompute and a slow GPU, which plays the step in
-    the kernel on every change and shows its numbers and timeline.
+    """A widget with the controls of ``simcluster studio`` (schedule, split, batches, overlap, cluster, faults), which
+    plays the step in the kernel on every change and shows its numbers and timeline.
 
     Its ``settings`` may be set from Python, too; ``scenario`` and ``result`` are those of what is shown.  InputError
     where anywidget is not there.

@@ -13,7 +13,7 @@ import traitlets
 
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.notebook.studio_state import NotebookStudio, Settings, StudioAnswer
+from simcluster.show.notebook.studio_state import Given, NotebookStudio, StudioAnswer
 
 
 def _asset(name: str) -> str:
@@ -24,7 +24,8 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
     """Controls over a scenario, and what a step with their settings is.
 
     ``settings`` are what was changed, by key; ``controls`` what may be; ``html`` what is shown, or ``message`` says
-    why it cannot be and ``nearest`` are settings that can.  ``answered`` counts the answers.
+    why it cannot be and ``remedies`` what can, each {words, settings}, of which ``nearest`` has the first one's
+    settings.  ``answered`` counts the answers.
     """
 
     _esm = _asset("studio.js")
@@ -35,6 +36,7 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
     html = traitlets.Unicode().tag(sync=True)
     message = traitlets.Unicode().tag(sync=True)
     nearest = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
+    remedies = traitlets.List().tag(sync=True)
     answered = traitlets.Int(0).tag(sync=True)
 
     def __init__(self, scenario: Scenario) -> None:
@@ -58,7 +60,7 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
         """The step that is shown; InputError where it cannot be."""
         return self._studio.result(self.settings)
 
-    def _answer(self, before: Settings) -> None:
+    def _answer(self, before: Given) -> None:
         now: dict[str, Any] = dict(self.settings)
         changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         try:
@@ -68,5 +70,6 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
         with self.hold_sync():  # one message for all of it
             self.controls = self._studio.controls(now)
             self.html, self.message = found.html, found.message
-            self.nearest = None if found.nearest is None else dict(found.nearest)
+            self.remedies = list(found.remedies)
+            self.nearest = dict(found.remedies[0]["settings"]) if found.remedies else None
             self.answered += 1

@@ -94,29 +94,50 @@ class Panel {
   }
 
   fault(row, id) {
-    const rank = document.createElement("input");
-    rank.type = "number";
-    rank.min = 0;
-    rank.value = 0;
-    rank.setAttribute("aria-label", `${row.control.label}: rank`);
-    rank.title = "rank";
+    const {label, place} = row.control;
     const send = (done) => {
-      const factor = row.values[Number(row.input.value)];
-      const place = Math.max(0, Math.round(Number(rank.value) || 0));
-      this.changed(row.control.key, factor === 1 ? undefined : [place, factor], done);
+      const number = row.values[Number(row.input.value)];
+      const at = row.rank ? Math.max(0, Math.round(Number(row.rank.value) || 0)) : 0;
+      this.changed(row.control.key, number === row.control.off ? undefined : place ? [at, number] : number, done);
     };
     const input = this.scale(row, id, send);
-    rank.addEventListener("change", () => { if (row.values[Number(input.value)] !== 1) send(true); });
-    row.rank = rank;
-    row.root.firstChild.append(", rank");
     row.root.classList.add("on-scale", "fault");
-    row.root.append(rank, row.output, row.back, input);
+    if (place) {
+      const rank = document.createElement("input");
+      rank.type = "number";
+      rank.min = 0;
+      rank.value = 0;
+      rank.setAttribute("aria-label", `${label}: ${place}`);
+      rank.title = place;
+      rank.addEventListener("change", () => { if (row.values[Number(input.value)] !== row.control.off) send(true); });
+      row.rank = rank;
+      row.root.firstChild.append(`, ${place}`);
+      row.root.append(rank);
+    } else {
+      row.root.classList.add("everywhere");
+    }
+    row.root.append(row.output, row.back, input);
+  }
+
+  // A number that is typed; empty where there is none.
+  price(row, id) {
+    const input = document.createElement("input");
+    input.type = "number";
+    input.min = row.control.least;
+    input.max = row.control.most;
+    input.step = "any";
+    input.placeholder = "not given";
+    input.id = id;
+    input.addEventListener("change", () => this.changed(row.control.key, Number(input.value) > 0 ? Number(input.value) : undefined, true));
+    row.input = input;
+    row.root.append(input, row.back);
   }
 
   told(row) {
     const value = row.values[Number(row.input.value)];
     if (row.control.kind !== "fault") return said(value);
-    return value === 1 ? "none" : `× ${said(value)}`;
+    if (value === row.control.off) return "none";
+    return row.control.off === 1 ? `× ${said(value)}` : said(value);
   }
 
   update(row, control, settings) {
@@ -125,13 +146,15 @@ class Panel {
     row.root.classList.toggle("changed", set !== undefined);
     if (this.held === row) return;
     if (control.kind === "switch") row.input.checked = Boolean(set === undefined ? control.value : set);
+    if (control.kind === "price" && document.activeElement !== row.input) row.input.value = set === undefined ? control.value ?? "" : set;
     if (control.kind === "choice") this.options(row, control, set === undefined ? control.value : set);
     if (control.kind === "steps" || control.kind === "fault") {
-      const value = control.kind === "fault" ? (set ? set[1] : 1) : set === undefined ? control.value : set;
+      const own = set === undefined ? (control.kind === "fault" ? control.off : control.value) : set;
+      const value = Array.isArray(own) ? own[1] : own;
       row.values = [...new Set([...control.values, ...(typeof value === "number" ? [value] : [])])].sort((one, other) => one - other);
       row.input.max = row.values.length - 1;
       row.input.value = row.values.indexOf(value);
-      if (row.rank && set) row.rank.value = set[0];
+      if (row.rank && set !== undefined) row.rank.value = set[0];
       row.say();
     }
   }

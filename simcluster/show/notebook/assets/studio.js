@@ -5,30 +5,46 @@ function made(tag, properties = {}, ...children) {
   return found;
 }
 
-// A list of words, or a slider over the values with the value beside it.
-function picker({label, slides, values}, change) {
+const told = (value) => (typeof value === "number" ? value.toLocaleString("en", {maximumFractionDigits: 4}) : String(value));
+
+// A list of words, a switch, a number to type, or a slider over the values with the value beside it.
+function picker({label, kind, values, says}, change) {
+  const slides = kind === "steps" || kind === "fault";
   const input = slides ? made("input", {type: "range", min: 0, max: values.length - 1, step: 1})
-    : made("select", {}, ...values.map((each, place) => made("option", {value: place, textContent: String(each)})));
+    : kind === "switch" ? made("input", {type: "checkbox"})
+    : kind === "price" ? made("input", {type: "number", min: 0, step: "any"})
+    : made("select", {}, ...values.map((each, place) => made("option", {value: place, textContent: told(each)})));
   const output = made("output");
+  const now = () => (kind === "switch" ? input.checked : kind === "price" ? Number(input.value) || undefined : values[Number(input.value)]);
   const say = () => {
-    const now = String(values[Number(input.value)]);
-    if (slides) { output.textContent = now; input.setAttribute("aria-valuetext", now); }
+    if (slides) { output.textContent = told(now()); input.setAttribute("aria-valuetext", output.textContent); }
   };
-  const set = (value) => { input.value = String(Math.max(0, values.indexOf(value))); say(); };
-  input.addEventListener("input", () => { say(); change(values[Number(input.value)]); });
+  const set = (value) => {
+    if (kind === "switch") input.checked = Boolean(value);
+    else if (kind === "price") input.value = value ?? "";
+    else input.value = String(Math.max(0, values.indexOf(value)));
+    say();
+  };
+  input.addEventListener(kind === "switch" || kind === "price" ? "change" : "input", () => { say(); change(now()); });
   const line = made("span", {className: "line"}, input, ...(slides ? [output] : []));
-  return {part: made("label", {}, made("span", {className: "name", textContent: label}), line), input, set};
+  return {part: made("label", {title: says}, made("span", {className: "name", textContent: label}), line), input, set};
 }
 
-// A rank, and by how much it is slower.
-function slow({label, values}, change) {
-  const number = made("input", {type: "number", min: 0, step: 1});
-  let [rank, factor] = [0, 1];
-  const slider = picker({label: "slower, ×", slides: true, values}, (chosen) => { factor = chosen; change([rank, factor]); });
-  number.addEventListener("change", () => { rank = Math.max(0, Math.round(Number(number.value)) || 0); change([rank, factor]); });
-  const place = made("label", {}, made("span", {className: "name", textContent: label}), made("span", {className: "line"}, number));
-  const set = (value) => { [rank, factor] = value; number.value = String(rank); slider.set(factor); };
-  return {part: made("span", {className: "line"}, place, slider.part), input: slider.input, set};
+// How much of a fault there is, and where one has a place, at which.
+function fault(control, change) {
+  const slider = picker(control, (chosen) => { number = chosen; send(); });
+  let [at, number] = [0, control.off];
+  const send = () => change(number === control.off ? undefined : control.place ? [at, number] : number);
+  const set = (value) => {
+    if (control.place) { [at, number] = value ?? [at, control.off]; place.value = String(at); } else number = value ?? control.off;
+    slider.set(number);
+  };
+  if (!control.place) return {...slider, set};
+  const place = made("input", {type: "number", min: 0, step: 1});
+  place.setAttribute("aria-label", `${control.label}: ${control.place}`);
+  place.addEventListener("change", () => { at = Math.max(0, Math.round(Number(place.value)) || 0); if (number !== control.off) send(); });
+  const where = made("label", {}, made("span", {className: "name", textContent: control.place}), made("span", {className: "line"}, place));
+  return {part: made("span", {className: "line"}, slider.part, where), input: slider.input, set};
 }
 
 function render({model, el}) {
@@ -51,7 +67,11 @@ function render({model, el}) {
     model.set("settings", settings);
     model.save_changes();
   };
-  const change = (key) => (value) => ask({...(waiting || model.get("settings")), [key]: value});
+  const change = (key) => (value) => {
+    const settings = {...(waiting || model.get("settings")), [key]: value};
+    if (value === undefined) delete settings[key];
+    ask(settings);
+  };
 
   const zoom = made("input", {type: "checkbox", name: "zoom"});
   zoom.addEventListener("change", () => { busy = true; model.set("zoom", zoom.checked); model.save_changes(); });
@@ -61,20 +81,36 @@ function render({model, el}) {
 
   // A control is made anew only where what it may be set to has changed, so that a drag goes on.
   const parts = new Map();
+  const groups = new Map();
+  const group = (name) => {
+    if (!groups.has(name)) {
+      const found = made("details", {open: groups.size < 2}, made("summary", {textContent: name}));
+      groups.set(name, found);
+      form.append(found);
+    }
+    return groups.get(name);
+  };
   const draw = () => {
-    for (const control of model.get("controls")) {
-      const values = JSON.stringify(control.values);
+    const controls = model.get("controls");
+    for (const control of controls) {
+      const now = control.set ?? (control.kind === "fault" ? null : control.value);
+      const number = Array.isArray(now) ? now[1] : now;
+      const offered = now === null || control.values.includes(number) ? control.values : [...control.values, number];
+      const own = {...control, values: ["steps", "fault"].includes(control.kind) ? [...offered].sort((one, other) => one - other) : offered};
+      const values = JSON.stringify(own.values);
       const before = parts.get(control.key);
       if (!before || before.values !== values) {
-        const found = {values, ...(control.key === "slow_gpu" ? slow : picker)(control, change(control.key))};
+        const found = {values, ...(control.kind === "fault" ? fault : picker)(own, change(control.key))};
         found.input.name = control.key;
         const focused = before && before.input === document.activeElement;
-        if (before) before.part.replaceWith(found.part); else zoom.parentElement.before(found.part);
+        if (before) before.part.replaceWith(found.part); else group(control.group).append(found.part);
         if (focused) found.input.focus();
         parts.set(control.key, found);
       }
-      parts.get(control.key).set(control.value);
+      parts.get(control.key).set(now);
     }
+    const known = new Set(controls.map((control) => control.key));
+    for (const [key, {part}] of parts) part.hidden = !known.has(key);
     zoom.checked = model.get("zoom");
   };
 
@@ -84,14 +120,12 @@ function render({model, el}) {
     page.classList.toggle("stale", Boolean(model.get("message")));
     if (!model.get("message")) page.innerHTML = model.get("html");
     message.hidden = !model.get("message");
-    const nearest = model.get("nearest");
-    message.replaceChildren(model.get("message"));
-    if (model.get("message") && nearest) {
-      const told = Object.entries(nearest).map(([key, value]) => `${key.split(".").pop()} ${value}`).join(", ") || "as given";
-      const go = made("button", {type: "button", textContent: told});
-      go.addEventListener("click", () => ask(nearest));
-      message.append(" Nearest that can be: ", go);
-    }
+    const goes = (model.get("message") && model.get("remedies")) || [];
+    message.replaceChildren(model.get("message"), ...(goes.length ? [" What goes: "] : []), ...goes.map(({words, settings}) => {
+      const go = made("button", {type: "button", textContent: words});
+      go.addEventListener("click", () => ask(settings));
+      return go;
+    }));
   };
 
   const answered = () => { busy = false; show(); };
