@@ -18,8 +18,8 @@ _MOST_OFFERED = 24
 
 
 def described(scenario: Scenario, base: Scenario) -> list[dict[str, Any]]:
-    """Every control that there is of a scenario, as a page draws it: key, label, group, what it says, its value, and the
-    values offered.
+    """Every control that there is of a scenario, as a page draws it: key, label, group, what it says, its value, and
+    those offered.
 
     Doublings are those of the ``base``, so that a scale stays where it is while somebody moves on it.
     """

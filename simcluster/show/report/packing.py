@@ -43,22 +43,20 @@ def packed(
     ``rows`` are what is shown, each drawn from the lanes of its source; left out, every rank of the lanes.
     """
     duration = float(spans.end.max(initial=0.0)) or 1.0
-    order = np.lexsort((spans.end, spans.start, _place_of_stream(spans), spans.rank))
+    order = _by_lane(spans)
     rank, stream = spans.rank[order], spans.stream[order]
     first = np.flatnonzero(np.concatenate([[True], (rank[1:] != rank[:-1]) | (stream[1:] != stream[:-1])]))
     ready, start, end = (_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
-    words, alike = list(spans.words), pd.DataFrame({name: getattr(spans, name)[order] for name in _WHAT})
+    words, alike = list(spans.words), {name: getattr(spans, name) for name in _WHAT}
     if facts is not None:
-        alike["way"] = np.array([_code(words, text) for text in facts.ways])[facts.way[order]]
-        alike["bus"] = facts.bus[order]
-    names = [str(name) for name in alike]
-    what = np.asarray(alike.groupby(names).ngroup(), np.int64)
-    examples = alike.drop_duplicates().sort_values(names)
+        alike["way"] = np.array([_code(words, text) for text in facts.ways])[facts.way]
+        alike["bus"] = facts.bus
+    what, examples = _different(alike)
     columns: dict[str, Any] = {
         "start": blob.integers(np.diff(start, prepend=0) % (TICKS + 1)),
         "length": blob.integers(end - start),
         "wait": blob.integers(np.maximum(start - ready, 0)),
-        "what": blob.integers(what),
+        "what": blob.integers(what[order]),
     }
     columns |= {name: blob.integers(getattr(spans, name)[order]) for name in _OWN}
     if facts is not None:
@@ -71,10 +69,34 @@ def packed(
         "rows": [_row(row, words) for row in rows],
         "words": words,
         "lanes": lanes.astype(int).tolist(),
-        "what": examples.to_dict("list"),
+        "what": examples,
         "columns": columns,
         "weights": {str(number): weights.get(number, 1) for number in shown},
     }
+
+
+def _by_lane(spans: Spans) -> Ints:
+    """The order of spans by rank, lane, start and end; spans that were played are in it but for the lanes."""
+    lane = spans.rank * (len(spans.words) + len(STREAM_ORDER)) + _place_of_stream(spans)
+    same, later = np.diff(spans.rank) == 0, np.diff(spans.start)
+    if np.all((np.diff(spans.rank) > 0) | same & ((later > 0) | (later == 0) & (np.diff(spans.end) >= 0))):
+        narrow = lane.astype(np.int16) if len(lane) and lane.min() >= 0 and lane.max() < 2**15 else lane
+        return np.argsort(narrow, kind="stable")
+    return np.lexsort((spans.end, spans.start, lane))
+
+
+def _different(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[Ints, dict[str, list[Any]]]:
+    """(the place of every row among the different rows, these by column), in their order."""
+    sorts = [pd.factorize(values, sort=True) for values in columns.values()]
+    whole = np.zeros(len(sorts[0][0]), dtype=np.int64)
+    for codes, values in sorts:  # few of each: far from 2^63 together
+        whole = whole * max(1, len(values)) + codes
+    place, rows = pd.factorize(whole, sort=True)
+    found: dict[str, list[Any]] = {}
+    for name, (_, values) in reversed([*zip(columns, sorts, strict=True)]):
+        rows, own = np.divmod(rows, max(1, len(values)))
+        found[name] = np.asarray(values)[own].tolist()
+    return place.astype(np.int64), {name: found[name] for name in columns}
 
 
 def _told(facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, duration: float) -> dict[str, Any]:
