@@ -46,7 +46,11 @@ def simulate(
         scenario = scenario.with_schedule(schedule)
     if engine is not None:
         scenario = scenario.model_copy(update={"engine": engine})
-    planned = plan(scenario)
+    return simulated(scenario, plan(scenario), folded=folded, collapsed=collapsed)
+
+
+def simulated(scenario: Scenario, planned: Planned, *, folded: bool = True, collapsed: bool = True) -> Result:
+    """The result of a scenario that is planned already: see ``simulate``."""
 
     def clean() -> float:
         without = scenario.without(*scenario.straggling)

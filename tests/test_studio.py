@@ -20,7 +20,9 @@ from simcluster.documents.shipped import shipped_names
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.scenario import load_text
 from simcluster.show.report.yaml_text import yaml_text
+from simcluster.simulate import simulate
 from simcluster.studio_page.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
+from simcluster.studio_page.kept import KeptPlays
 from simcluster.studio_page.pool import StudioPool, Viewer
 from simcluster.studio_page.server import application
 from simcluster.studio_page.states import Folder, StudioState, scenario_of, state_of_json, state_of_link
@@ -170,12 +172,46 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
             json.dumps(each, allow_nan=False)
         assert len(found["timeline"]["data"]["runs"]) == 1 + (asked.pinned is not None)
     sections = found["answer"]["sections"]
+    assert found["figures"]["sections"]["figures"].count("to come") == 3  # by "answer", which takes longer
+    assert "to come" not in sections["figures"]
     assert set(found["hints"]["hints"]) <= set(controls())
     assert (*QUICK, *SLOW) == tuple(PARTS)
     assert "B is" in sections["compared"]
     assert "slower than A" in sections["compared"]
     assert "B against A" in sections["differences"]
     assert any(f"k-{part}" in sections["where"] for part in BREAKDOWN)
+
+
+def test_dollars_are_shown_once_a_price_is_given() -> None:
+    told = [
+        answer(StateAsked(StudioState(BASE, price), None, HERE), "figures")["sections"]["dollars"]
+        for price in ((), (("price", 2.5),))
+    ]
+    dollars = 2.5 * 8 * simulate(BASE).step_time / 3600
+    assert told[0] == ""
+    assert f"{dollars:,.2g} dollars at 2.5 a GPU and hour" in told[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({"cluster.scale.network": 0.5}, True),
+        ({"cluster.scale.latency": 3}, True),
+        ({"cluster.scale.nvlink": 0.5}, True),
+        ({"faults+": {"kind": "slow_gpu", "rank": 3, "slowdown": 1.5}}, True),
+        ({"training.recompute": "full"}, False),
+        ({"cluster.scale.flops": 2}, False),
+        ({"checkpoint": {"after": 1, "to": "100 GB/s"}, "steps": 3}, False),
+    ],
+)
+def test_programs_are_kept_where_a_change_leaves_them(change: dict[str, Any], kept: bool) -> None:
+    """And what is played with them is the same to the bit."""
+    plays, base = KeptPlays(), scenario_of(StudioState(BASE), Folder(HERE))
+    before, changed = plays.planned(base), base.with_(change)
+    assert (plays.planned(changed).programs is before.programs) == kept
+    own, fresh = plays.result(changed), simulate(changed)
+    assert own.step_time == fresh.step_time
+    assert own.timeline.equals(fresh.timeline)
 
 
 # --- the server -------------------------------------------------------------------------------------------------------
@@ -374,8 +410,41 @@ def test_the_newest_request_wins_and_what_is_known_is_not_played_again() -> None
         return said, worker
 
     said, worker = asyncio.run(path())
-    played = [state.settings[0][1] for state, part in worker.calls if part == "answer"]
+    played = [state.settings[0][1] for state, part in worker.calls if part == QUICK[0]]
     assert played == [1, 4]
     parts = [each["of"].get("part") for each in said if each["ask"] == said[-2]["ask"]]
     assert said[0]["of"]["part"] == QUICK[0]
     assert [*PARTS] == [part for part in parts if part]
+
+
+def test_a_drag_shows_states_on_its_way_and_drops_stale_ones() -> None:
+    """Of ten that come faster than they are played some are shown, by their figures alone; the last one in whole."""
+
+    async def path() -> tuple[list[dict[str, Any]], Slowly]:
+        worker = Slowly()
+        viewer = Viewer(StudioPool(1), worker, worker)  # type: ignore[arg-type]
+        said, answers = list[dict[str, Any]](), viewer.answers()
+
+        async def drag() -> None:
+            for number in range(10):
+                state = StudioState(BASE, (("cluster.scale.network", 0.5 + number / 10),))
+                viewer.ask(number, StateAsked(state, None, HERE), 0)
+                await asyncio.sleep(0.015)
+
+        moving = asyncio.create_task(drag())
+        async for message in answers:
+            said.append(json.loads(message))
+            if "done" in said[-1]["of"]:
+                break
+        await moving
+        await answers.aclose()  # type: ignore[attr-defined]
+        return said, worker
+
+    said, worker = asyncio.run(path())
+    shown = [each["ask"] for each in said if each["of"].get("part") == QUICK[0]]
+    assert shown == sorted(shown)
+    assert shown[-1] == 9
+    assert len(shown) > 1
+    whole = [each["of"].get("part") for each in said if each["ask"] == 9]
+    assert [part for part in whole if part] == [*PARTS]
+    assert len(worker.calls) < 10 * len(PARTS) / 2

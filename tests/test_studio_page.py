@@ -59,12 +59,21 @@ def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Brows
     before = text_of(tab, ".figure .value")
     move(tab, "pipeline.schedule", "gpipe")
     assert "pipeline.schedule=%22gpipe%22" in tab.run("location.hash")
+    tab.run("history.back()")  # as Undo does
+    tab.wait("!location.hash.includes('gpipe')")
+    tab.wait(READY)
+    assert text_of(tab, ".figure .value") == before
+    move(tab, "pipeline.schedule", "gpipe")
     press(tab, "[data-act=undo]")
     assert text_of(tab, ".figure .value") == before
     press(tab, "[data-act=pin]")
     move(tab, "slow_gpu", "2")
     assert "slower than A" in text_of(tab, "[data-place=compared]")
     assert tab.run("studio.gantt.gantt.runs.length") == 2
+    tab.run("studio.set('price', 2.5, true)")
+    tab.wait(READY)
+    assert "dollars at 2.5 a GPU and hour" in text_of(tab, "[data-place=dollars]")
+    assert tab.run("document.querySelectorAll('.pending').length") == 0  # all that was to come is there
 
     move(tab, "parallel.tp", "8")  # 8 GPUs and two stages: the rule is told, and what goes
     assert "product divides 8" in text_of(tab, "[data-part=problem]")
@@ -86,6 +95,9 @@ def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Brows
     assert tab.problems == []
     assert all(each.startswith((address, "about:", "data:")) for each in tab.requests)
 
+    named = "each.labels?.length || each.ariaLabel || each.textContent.trim()"
+    every = "[...document.querySelectorAll('input, select, button')]"
+    assert tab.run(f"{every}.filter((each) => !({named})).length") == 0
     tab.size(380, 800, dark=True)
     tab.frame()
     assert tab.run("document.documentElement.scrollWidth") <= 380

@@ -35,10 +35,17 @@ def refuse(needs: Iterable[ExtraNeed]) -> None:
     missing = [need for need in dict.fromkeys(needs) if not there(need.module)]
     if not missing:
         return
-    told = "; ".join(f"{need.what} needs {need.named}" for need in missing)
+    of_what: dict[str, list[str]] = {}
+    for need in missing:
+        of_what.setdefault(need.what, []).append(need.named)
+    told = "; ".join(f"{what} needs {_and(named)}" for what, named in of_what.items())
     extras = ",".join(sorted({need.extra for need in missing}))
     instead = "; or ".join(dict.fromkeys(need.instead for need in missing if need.instead))
     raise InputError(f"{told}; pip install 'simcluster[{extras}]'" + (f", or {instead}" if instead else ""))
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
 
 
 def _needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:

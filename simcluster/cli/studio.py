@@ -11,6 +11,7 @@ from pathlib import Path
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.terminal import waits_for_people
+from simcluster.controls.settings import checked, in_order
 from simcluster.documents.shipped import shipped_names
 from simcluster.studio_page.server import serve
 from simcluster.studio_page.states import Folder, StudioState, scenario_of
@@ -19,6 +20,11 @@ from simcluster.studio_page.states import Folder, StudioState, scenario_of
 def run(args: argparse.Namespace) -> None:
     """Check what was named, serve the page until Ctrl-C."""
     folder, first = _named(args.scenario, args.folder)
+    given = common.overrides_of(args)
+    if given and first is None:
+        raise InputError(f"{given[0][0]}: nothing to set it of; name a scenario")
+    if first is not None:
+        first = StudioState(first.base, in_order({key: checked(key, value) for key, value in given}))
     if first is not None:
         scenario_of(first, folder)
     if not 0 <= args.port < 65536:
@@ -33,7 +39,12 @@ def run(args: argparse.Namespace) -> None:
         common.answer(
             args,
             lambda: f"the studio is at {address} (scenario files of {folder.path}; Ctrl-C ends it)",
-            lambda: {"address": address, "folder": str(folder.path), "scenario": first and first.base},
+            lambda: {
+                "address": address,
+                "folder": str(folder.path),
+                "scenario": first and first.base,
+                "settings": first.to_json()["settings"] if first else {},
+            },
         )
         sys.stdout.flush()
         if args.open:

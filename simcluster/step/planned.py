@@ -61,7 +61,12 @@ def plan(scenario: Scenario, change: Change = list, *, trains: bool = True) -> P
     estimated(scenario.name, estimated_seconds(scenario))
     job, facts = plan_job(scenario, scenario.cluster.device)
     job = job if trains else job.forward_only()
-    programs, choices = change(stage_programs(job)), choices_of(scenario)
+    return with_programs(scenario, job, facts, change(stage_programs(job)))
+
+
+def with_programs(scenario: Scenario, job: Job, facts: Facts, programs: Sequence[StageProgram]) -> Planned:
+    """The plan of a scenario whose job and programs are known."""
+    choices = choices_of(scenario)
     symmetry = Symmetry(programs, job.plan, scenario.cluster.built, choices.methods)
     return Planned(job, facts, scenario.faults, programs, choices, symmetry)
 

@@ -6,7 +6,6 @@ parts.  Runs in a process of the pool: everything that goes in and out can be pi
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,23 +16,21 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.controls.nearest import remedies
 from simcluster.controls.offers import described
 from simcluster.controls.settings import PRICE, controls, in_words
-from simcluster.results.numbers import METRICS
+from simcluster.results.numbers import METRICS, timed_numbers
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report import Entry, details, entry_of_result, page, summary
 from simcluster.show.report.blob import Blob
 from simcluster.show.report.html import Markup, element, joined
-from simcluster.show.report.page import data_of, timeline_frame
+from simcluster.show.report.page import data_of, spans_of, timeline_frame
 from simcluster.show.report.verdict import verdict
 from simcluster.show.report.yaml_text import yaml_text
-from simcluster.simulate import simulate
 from simcluster.studies.long_run.train import train
 from simcluster.studies.variations import labels
 from simcluster.studies.whatif.sensitivities import TIMES, Sensitivity, sensitivity
+from simcluster.studio_page.kept import KeptPlays
 from simcluster.studio_page.states import Folder, StudioState, scenario_of
 
-_MOST_KEPT = 3
-_MOST_GPUS = 262_144
 _LEVEL = 1  # of deflating: what stays on this machine is made small in little time
 _RUNS = 50  # of weeks: enough for the mean to be of use, few enough to wait for
 _SCALE = "cluster.scale."
@@ -55,17 +52,15 @@ def answer(asked: StateAsked, part: str) -> dict[str, Any]:
     """A part of what the page shows; ``problem`` in its place, and what would go, where the scenario is refused."""
     with collector_off():
         try:
-            entries = _entries(asked)
+            results = [_result(scenario) for scenario in _scenarios(asked)]
         except InputError as problem:
             return _refused(asked, str(problem))
-        return {"part": part, **PARTS[part](asked, entries)}
+        return {"part": part, **PARTS[part](asked, results)}
 
 
 def report_of(asked: StateAsked) -> str:
     """The report about the state, or about both: the page that is mailed."""
-    folder = Folder(asked.folder)
-    scenarios = [scenario_of(state, folder) for state in _states(asked)]
-    names = labels(scenarios)
+    names = labels(scenarios := _scenarios(asked))
     return page([
         entry_of_result(_result(scenario), name=name)
         for scenario, name in zip(scenarios, names, strict=True)
@@ -84,57 +79,41 @@ def scenarios_of(folder: Path) -> list[str]:
 
 # --- results ----------------------------------------------------------------------------------------------------------
 
-_kept: OrderedDict[str, Entry] = OrderedDict()
-"""Runs by the text of their scenarios, the last used last."""
+_plays = KeptPlays()
 
 
 def _states(asked: StateAsked) -> list[StudioState]:
     return [asked.live] if asked.pinned is None else [asked.pinned, asked.live]
 
 
-def _entries(asked: StateAsked) -> list[Entry]:
-    """The runs that are shown: A, which is pinned, and B, which is live; or that alone under its own name."""
+def _scenarios(asked: StateAsked) -> list[Scenario]:
+    """What is shown: A, which is pinned, and B, which is live; or that alone."""
     folder = Folder(asked.folder)
-    scenarios = [scenario_of(state, folder) for state in _states(asked)]
-    found = [_entry(scenario) for scenario in scenarios]
-    return found if len(found) == 1 else [replace(entry, name=name) for entry, name in zip(found, "AB", strict=True)]
-
-
-def _described(entries: list[Entry]) -> list[str]:
-    """What A and B are, by what differs."""
-    one, other = (entry.scenario for entry in entries)
-    assert one is not None
-    assert other is not None
-    return ["as B", "as A"] if one == other else labels([one, other])
-
-
-def _entry(scenario: Scenario) -> Entry:
-    """A run with the numbers that are quick to have, played if it is not kept."""
-    text = scenario.model_dump_json()
-    found = _kept.get(text)
-    if found is None:
-        result = _played(scenario)
-        numbers = {name: metric.of(result) for name, metric in METRICS.items()
-                   if name != _SLOW or result.clean is None}  # fmt: skip
-        found = Entry(name=scenario.name, numbers=_with_memory(numbers, result), scenario=scenario, result=result,
-                      account=result.account, spans=result.spans, weights=dict(result.weights))  # fmt: skip
-        _kept[text] = found
-        while len(_kept) > _MOST_KEPT:
-            _kept.popitem(last=False)
-    _kept.move_to_end(text)
-    return found
+    return [scenario_of(state, folder) for state in _states(asked)]
 
 
 def _result(scenario: Scenario) -> Result:
-    result = _entry(scenario).result
-    assert result is not None
-    return result
+    return _plays.result(scenario)
 
 
-def _played(scenario: Scenario) -> Result:
-    if scenario.gpus > _MOST_GPUS:
-        raise InputError(f"gpus: the studio plays at most {_MOST_GPUS:,} GPUs, and this has {scenario.gpus:,}")
-    return simulate(scenario)
+def _entries(results: list[Result]) -> list[Entry]:
+    """The runs as the report has them, with the numbers that are quick to have: A and B, or one under its own name."""
+    names = "AB" if len(results) > 1 else [results[0].scenario.name]
+    found = []
+    for name, result in zip(names, results, strict=True):
+        numbers = {each: metric.of(result) for each, metric in METRICS.items()
+                   if each != _SLOW or result.clean is None}  # fmt: skip
+        found.append(Entry(name=name, numbers=_with_memory(numbers, result), scenario=result.scenario, result=result,
+                           account=result.account, spans=result.spans, weights=dict(result.weights)))  # fmt: skip
+    return found
+
+
+def _described(results: list[Result]) -> list[str]:
+    """What A and B are, by what differs; of one its name."""
+    one, other = results[0].scenario, results[-1].scenario
+    if len(results) == 1:
+        return [one.name]
+    return ["as B", "as A"] if one == other else labels([one, other])
 
 
 def _with_memory(numbers: Mapping[str, Any], result: Result) -> dict[str, Any]:
@@ -151,51 +130,67 @@ def _base(asked: StateAsked) -> Scenario:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _answer(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
-    """The numbers at a glance, where the time went, and the difference from what is pinned; and the controls."""
-    live = entries[-1]
-    assert live.scenario is not None
-    several = len(entries) > 1
+def _figures(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """The numbers that follow from the step time, and the controls: all that is known as soon as it is played."""
+    live = results[-1]
+    scenario = live.scenario
+    numbers = {**timed_numbers(live), "hfu": live.hfu}
     sections = {
-        "figures": summary.figures(live),
+        "figures": summary.first_figures(scenario, numbers),
         "dollars": _dollars(asked.live, live),
-        "compared": _compared(entries) if several else Markup(),
-        "where": summary.where(entries),
-        "differences": summary.differences(entries) if several else Markup(),
-        "told": joined(element("p", line) for line in summary.what_was_run(live)),
+        "told": joined(element("p", line) for line in summary.scenario_in_words(scenario)),
     }
     return {
         "sections": sections,
-        "name": live.scenario.name,
+        "name": scenario.name,
         "link": asked.live.link(),
         "changes": in_words(asked.live.settings),
-        "controls": described(live.scenario, _base(asked)),
-        "gpus": live.scenario.gpus,
-        "step": live.account.step_time,
-        "has_run": live.scenario.run is not None,
+        "controls": described(scenario, _base(asked)),
+        "gpus": scenario.gpus,
+        "step": live.step_time,
+        "has_run": scenario.run is not None,
     }
 
 
-def _compared(entries: list[Entry]) -> Markup:
+def _answer(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """The numbers at a glance, where the time went, and the difference from what is pinned."""
+    entries = _entries(results)
+    several = len(entries) > 1
+    sections = {
+        "figures": summary.figures(entries[-1]),
+        "compared": _compared(results, entries) if several else Markup(),
+        "where": summary.where(entries),
+        "differences": summary.differences(entries) if several else Markup(),
+    }
+    return {"sections": sections}
+
+
+def _compared(results: list[Result], entries: list[Entry]) -> Markup:
     """What A and B are, which is faster and why, and their numbers in a table."""
     told = [
         element("p", element("strong", letter), f"  {text}")
-        for letter, text in zip("AB", _described(entries), strict=True)
+        for letter, text in zip("AB", _described(results), strict=True)
     ]
     return joined(told, verdict(entries), summary.side_by_side(entries))
 
 
-def _dollars(state: StudioState, entry: Entry) -> Markup:
+def _dollars(state: StudioState, result: Result) -> Markup:
     """What a step costs, where the state or its scenario says what a GPU does; prices are asked for, never assumed."""
-    scenario = entry.scenario
-    assert scenario is not None
+    scenario = result.scenario
     price = dict(state.settings).get(PRICE, scenario.run.price if scenario.run is not None else None)
     if not isinstance(price, int | float):
         return Markup()
-    dollars = price * scenario.gpus * entry.account.step_time / 3600
+    dollars = price * scenario.gpus * result.step_time / 3600
     per_million = 1e6 * dollars / scenario.tokens_per_step
-    told = f"A step costs {dollars:,.2f} dollars at {price:g} a GPU and hour: {per_million:,.3f} a million tokens."
+    told = (
+        f"A step costs {_dollar(dollars)} dollars at {price:g} a GPU and hour: {_dollar(per_million)} a million tokens."
+    )
     return element("p", told, class_="quiet")
+
+
+def _dollar(amount: float) -> str:
+    """With cents, or of less than a dollar with two digits that say something."""
+    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
 
 
 def _columns(entries: list[Entry], part: str) -> tuple[dict[str, Any], str, list[str]]:
@@ -205,37 +200,47 @@ def _columns(entries: list[Entry], part: str) -> tuple[dict[str, Any], str, list
     return data, blob.text(_LEVEL), notes
 
 
-def _timeline(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
-    if len(entries) > 1:
-        entries = [replace(entry, name=text) for entry, text in zip(entries, _described(entries), strict=True)]
+def _timeline(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """The spans; who waits for whom, calls and the critical path come with ``_detail``."""
+    blob = Blob()
+    data = spans_of([*zip(_described(results), results, strict=True)], blob)
+    return {"sections": {"timeline": _frame(len(results), [])}, "data": data, "columns": blob.text(_LEVEL)}
+
+
+def _detail(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """The timeline with all that is known of its spans."""
+    entries = [replace(each, name=text) for each, text in zip(_entries(results), _described(results), strict=True)]
     data, columns, notes = _columns(entries, "timeline")
-    frame = element("div", timeline_frame(len(entries)), id="gantt", class_="gantt")
-    told = [details.quiet(note.replace("; --ranks chooses which it has", "")) for note in notes]
-    return {"sections": {"timeline": joined(frame, told)}, "data": data, "columns": columns}
+    return {"sections": {"timeline": _frame(len(entries), notes)}, "data": data, "columns": columns}
 
 
-def _memory(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
-    data, columns, _ = _columns(entries[-1:], "memory")
-    return {"sections": {"memory": details.memory(entries[-1], 0)}, "data": data, "columns": columns}
+def _frame(runs: int, notes: list[str]) -> Markup:
+    frame = element("div", timeline_frame(runs), id="gantt", class_="gantt")
+    return joined(frame, [details.quiet(note.replace("; --ranks chooses which it has", "")) for note in notes])
 
 
-def _links(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
-    data, columns, _ = _columns(entries[-1:], "links")
-    return {"sections": {"links": details.links(entries[-1], 0)}, "data": data, "columns": columns}
+def _memory(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    entries = _entries(results[-1:])
+    data, columns, _ = _columns(entries, "memory")
+    return {"sections": {"memory": details.memory(entries[0], 0)}, "data": data, "columns": columns}
 
 
-def _advice(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
+def _links(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    entries = _entries(results[-1:])
+    data, columns, _ = _columns(entries, "links")
+    return {"sections": {"links": details.links(entries[0], 0)}, "data": data, "columns": columns}
+
+
+def _advice(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     """What needs the step played once more: what faults cost, what would help, what to beware of."""
-    live = entries[-1]
-    assert live.result is not None
-    full = replace(live, numbers=live.result.to_dict())
+    full = replace(_entries(results[-1:])[0], numbers=results[-1].to_dict())
     return {"sections": {"figures": summary.figures(full), "advice": joined(verdict([full]), summary.remarks([full]))}}
 
 
-def _run(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
+def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     """What a run of weeks comes to, where the scenario has one."""
-    scenario = entries[-1].scenario
-    if scenario is None or scenario.run is None:
+    scenario = results[-1].scenario
+    if scenario.run is None:
         return {"sections": {"run": Markup()}}
     try:
         told = train(scenario, played=_RUNS).summary()
@@ -245,12 +250,10 @@ def _run(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
     return {"sections": {"run": text}}
 
 
-def _hints(asked: StateAsked, entries: list[Entry]) -> dict[str, Any]:
+def _hints(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     """What a percent more of each resource of the cluster would give, as played, by control."""
-    live = entries[-1]
-    assert live.result is not None
     resources = [key.removeprefix(_SCALE) for key in controls() if key.startswith(_SCALE)]
-    found = {each.resource: each for each in sensitivity(live.result, resources)}
+    found = {each.resource: each for each in sensitivity(results[-1], resources)}
     said = {f"{_SCALE}{name}": _hint(name, each) for name, each in found.items()}
     return {"sections": {}, "hints": said}
 
@@ -261,17 +264,19 @@ def _hint(name: str, found: Sensitivity) -> str:
     return f"1 % {which}: step {'−' if change >= 0 else '+'}{abs(change):.2f} %"
 
 
-PARTS: Mapping[str, Callable[[StateAsked, list[Entry]], dict[str, Any]]] = {
-    "answer": _answer,
+PARTS: Mapping[str, Callable[[StateAsked, list[Result]], dict[str, Any]]] = {
+    "figures": _figures,
     "timeline": _timeline,
+    "answer": _answer,
     "memory": _memory,
+    "detail": _detail,
     "advice": _advice,
     "links": _links,
     "run": _run,
     "hints": _hints,
 }
-"""The parts of the page: a function of what is asked and the runs of it."""
-QUICK = ("answer", "timeline", "memory")
+"""The parts of the page: a function of what is asked and the results of it."""
+QUICK = ("figures", "timeline", "answer", "memory", "detail")
 """Those that follow every change, in their order."""
 SLOW = ("advice", "links", "run", "hints")
 """Those that come when nobody has changed anything for a while: the step is played again, or every link looked at."""

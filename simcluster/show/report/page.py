@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from simcluster.base.errors import InputError
+from simcluster.results.result import Result
+from simcluster.results.timeline import Spans
 from simcluster.show.gantt_rows import evenly
 from simcluster.show.report import colours, details, summary, trust
 from simcluster.show.report.blob import Blob
@@ -217,13 +219,34 @@ def data_of(
             }
         )  # fmt: skip
     if against is not None:
-        spans, missing = some_ranks(recorded_step(against), _MOST_SPANS)
-        timeline = with_paints(packed(spans, blob, weights={}), paints, blob)
-        name = f"recorded: {against.names[1]}"
-        runs.append({"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None})
-        notes += [f"{len(missing)} more recorded ranks are left out to keep the page small."] if missing else []
-    painted = {**colours.paints(list(paints)), "memory": colours.memory_paints()}
-    return {"runs": runs, "paints": painted}, notes
+        run, missing = _bare_run(f"recorded: {against.names[1]}", recorded_step(against), {}, _MOST_SPANS, paints, blob)
+        runs.append(run)
+        notes += [f"{missing} more recorded ranks are left out to keep the page small."] if missing else []
+    return {"runs": runs, "paints": _painted(paints)}, notes
+
+
+def spans_of(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
+    """What the script reads of timelines alone, by the names of their runs, without what else is known of spans."""
+    paints: dict[tuple[str, str, int], int] = {}
+    most, found = _MOST_SPANS // len(runs), []
+    for name, result in runs:
+        run, _ = _bare_run(name, result.spans, result.weights, most, paints, blob)
+        found.append({**run, "steps": result.steps})
+    return {"runs": found, "paints": _painted(paints)}
+
+
+def _bare_run(
+    name: str, spans: Spans, weights: Mapping[int, int], most: int, paints: dict[tuple[str, str, int], int], blob: Blob
+) -> tuple[dict[str, Any], int]:
+    """A timeline and nothing else; and how many ranks are left out."""
+    kept, missing = some_ranks(spans, most)
+    timeline = with_paints(packed(kept, blob, weights=weights), paints, blob)
+    run = {"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None}
+    return run, len(missing)
+
+
+def _painted(paints: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
+    return {**colours.paints(list(paints)), "memory": colours.memory_paints()}
 
 
 def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], int]:

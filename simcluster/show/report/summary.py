@@ -12,6 +12,7 @@ from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import columns_of
 from simcluster.scenario.data import data_in_words
 from simcluster.scenario.memory_plan import recompute_words
+from simcluster.scenario.scenario import Scenario
 from simcluster.show.cells import PARTS, told
 from simcluster.show.layout import layout
 from simcluster.show.report import words
@@ -27,9 +28,13 @@ _FIGURES = ("real_tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_comm
 
 def what_was_run(entry: Entry) -> list[str]:
     """The job in a few lines, as far as its scenario can be read."""
-    scenario = entry.scenario
-    if scenario is None:
+    if entry.scenario is None:
         return [f"{entry.numbers['gpus']:,} GPUs"]
+    return scenario_in_words(entry.scenario)
+
+
+def scenario_in_words(scenario: Scenario) -> list[str]:
+    """A job in a few lines: its GPUs and split, what it trains on, its data and faults."""
     training = scenario.training
     recompute = "no recompute" if training.recompute == "none" else f"{recompute_words(training)} recompute"
     return [
@@ -67,20 +72,37 @@ def remarks(entries: Sequence[Entry]) -> Markup:
 def figures(entry: Entry) -> Markup:
     """The numbers that people ask for, large."""
     numbers = entry.numbers
+    own = {
+        "bubble_fraction": _figure("bubble", words.percent(_bubble(entry)), _bubble_note(entry)),
+        "exposed_communication_s": _figure(
+            "exposed communication", format_seconds(numbers["exposed_communication_s"]),
+            f"{words.percent(numbers['overlap_fraction'])} of {format_seconds(numbers['communication_s'])} hidden"),
+        "peak_memory_bytes": _figure("memory", words.gigabytes(numbers["peak_memory_bytes"]), _memory_note(entry)),
+    }  # fmt: skip
+    own |= {name: _figure(metric.heading, words.number(metric.unit, numbers[name]), "")
+            for name, metric in columns_of("report").items() if name not in _FIGURES}  # fmt: skip
+    return _large(numbers, f"{_against_measured(entry)}; {_expected(entry)}", own)
+
+
+def first_figures(scenario: Scenario, numbers: Mapping[str, Any]) -> Markup:
+    """The same of a step of which only its seconds are known yet: what follows has its place, marked as to come."""
+    others = {"bubble_fraction": "bubble", "exposed_communication_s": "exposed communication",
+              "peak_memory_bytes": "memory"}  # fmt: skip
+    others |= {name: metric.heading for name, metric in columns_of("report").items() if name not in _FIGURES}
+    own = {name: _figure(heading, "…", "to come", class_="figure pending") for name, heading in others.items()}
+    return _large(numbers, _measured_note(scenario, numbers) or "predicted", own)
+
+
+def _large(numbers: Mapping[str, Any], beside: str, own: Mapping[str, Markup]) -> Markup:
+    """Figures: those that follow from the step time, and a run's ``own``."""
     return element(
         "div",
-        _figure("step time", format_seconds(numbers["step_time_s"]), f"{_against_measured(entry)}; {_expected(entry)}",
-                class_="figure first"),
+        _figure("step time", format_seconds(numbers["step_time_s"]), beside, class_="figure first"),
         _figure("throughput", f"{numbers['tokens_per_s']:,.0f}",
                 f"tokens/s; {numbers['tokens_per_s_per_gpu']:,.1f} per GPU{_padding(numbers)}"),
         _figure("MFU", words.percent(numbers["mfu"]),
                 f"{numbers['model_tflops_per_gpu']:.1f} TFLOP/s per GPU; HFU {words.percent(numbers['hfu'])}"),
-        _figure("bubble", words.percent(_bubble(entry)), _bubble_note(entry)),
-        _figure("exposed communication", format_seconds(numbers["exposed_communication_s"]),
-                f"{words.percent(numbers['overlap_fraction'])} of {format_seconds(numbers['communication_s'])} hidden"),
-        _figure("memory", words.gigabytes(numbers["peak_memory_bytes"]), _memory_note(entry)),
-        [_figure(metric.heading, words.number(metric.unit, numbers[name]), "")
-         for name, metric in columns_of("report").items() if name not in _FIGURES],
+        list(own.values()),
         class_="figures",
     )  # fmt: skip
 
@@ -99,11 +121,17 @@ def _figure(name: str, value: str, note: str, class_: str = "figure") -> Markup:
 
 
 def _against_measured(entry: Entry) -> str:
-    measured = entry.scenario.measured_step_time if entry.scenario else None
+    told = _measured_note(entry.scenario, entry.numbers) if entry.scenario else ""
+    slowdown = float(entry.numbers.get("straggler_slowdown", 1.0))
+    return told or (f"{slowdown:.3f} × the step without faults" if slowdown != 1 else "predicted, not measured")
+
+
+def _measured_note(scenario: Scenario, numbers: Mapping[str, Any]) -> str:
+    """How far it is from a measured step; nothing where there is none."""
+    measured = scenario.measured_step_time
     if measured is None:
-        slowdown = float(entry.numbers.get("straggler_slowdown", 1.0))
-        return f"{slowdown:.3f} × the step without faults" if slowdown != 1 else "predicted, not measured"
-    off = entry.numbers["step_time_s"] / measured - 1
+        return ""
+    off = numbers["step_time_s"] / measured - 1
     side = "above" if off > 0 else "below"
     return f"{words.percent(abs(off))} {side} the measured {format_seconds(measured)}"
 

@@ -28,7 +28,9 @@ class Studio {
     const told = stateOf(location.hash);
     if (!told || (this.live && linkOf(this.live, this.pinned) === linkOf(told.live, told.pinned))) return Boolean(told);
     this.remember();
+    this.arriving = true; // Back and Forward go through the states: no new one is written
     this.go(told.live, told.pinned);
+    this.arriving = false;
     return true;
   }
 
@@ -36,13 +38,18 @@ class Studio {
 
   // Shows a state; `changed` is the control that made it another one.
   go(live, pinned, changed = "", done = true) {
+    const began = Boolean(this.live);
     this.live = live;
     this.pinned = pinned;
     part("welcome").hidden = Boolean(live);
     document.querySelectorAll(".when-open").forEach((each) => { each.hidden = !live; });
     if (!live) { part("heading").textContent = "simcluster studio"; return; }
     part("base").value = live.base;
-    if (done) history.replaceState(null, "", `#${linkOf(live, pinned)}`);
+    const link = `#${linkOf(live, pinned)}`;
+    if (done && link !== this.written) {
+      history[began && !this.arriving ? "pushState" : "replaceState"](null, "", link);
+      this.written = link;
+    }
     this.began = performance.now();
     this.asked = this.client.send({live, pinned, changed});
     this.buttons();
@@ -120,7 +127,7 @@ class Studio {
   heard(ask, of) {
     if (of.saved) { this.wrote(of); return; }
     if (of.seconds !== undefined) {
-      const what = {answer: "Playing the step", advice: "Playing what would help", run: "Playing the run of weeks", hints: "Playing a percent more of each resource", links: "Looking at every link"}[of.doing] || "Drawing";
+      const what = {figures: "Playing the step", answer: "Looking where the time went", advice: "Playing what would help", run: "Playing the run of weeks", hints: "Playing a percent more of each resource", links: "Looking at every link"}[of.doing] || "Drawing";
       if (ask === this.asked) this.progress(`${what}: ${of.seconds.toFixed(1)} s.`, true);
       return;
     }
@@ -139,19 +146,38 @@ class Studio {
     part("problem").hidden = true;
     part("shown").classList.remove("stale");
     if (ask === this.asked) this.progress("");
-    if (of.part === "timeline") { await this.timeline(ask, of); return; }
-    for (const [name, html] of Object.entries(of.sections)) place(name).innerHTML = html;
-    if (of.part === "answer") this.answered(ask, of);
+    if (of.part === "timeline" || of.part === "detail") {
+      await this.timeline(ask, of);
+      if (of.part === "detail" && ask === this.shown) document.documentElement.dataset.quick = String(ask); // what follows every change
+      return;
+    }
+    for (const [name, html] of Object.entries(of.sections)) this.fill(name, html);
+    if (of.part === "figures") this.answered(ask, of);
+    if (of.part === "answer") this.took(ask, "answer");
     if (of.part === "run") part("weeks").hidden = !of.sections.run;
     if (of.part === "hints") this.panel.hint(of.hints);
-    if (of.part === "memory") {
-      await this.memory(ask, of);
-      document.documentElement.dataset.quick = String(ask); // what follows every change is shown
-    }
+    if (of.part === "memory") await this.memory(ask, of);
     if (of.part === "links") await this.links(ask, of);
   }
 
+  fill(name, html) {
+    place(name).innerHTML = html;
+    this.pending(name, false);
+  }
+
+  // What is shown is still that of the state before: the new one follows by itself.
+  pending(name, waits) {
+    place(name).classList.toggle("pending", waits && place(name).childElementCount > 0);
+    place(name).setAttribute("aria-busy", String(waits));
+  }
+
+  took(ask, what) {
+    const last = this.times[this.times.length - 1];
+    if (last && last.ask === ask && last[what] === undefined) last[what] = performance.now() - this.began;
+  }
+
   answered(ask, of) {
+    for (const name of ["compared", "where", "differences", "timeline", "memory"]) this.pending(name, true);
     part("heading").textContent = of.name;
     document.title = `${of.name}: simcluster studio`;
     this.controls = of.controls;
@@ -162,7 +188,7 @@ class Studio {
     if (ask !== this.asked) return;
     place("advice").replaceChildren();
     part("live").textContent = document.querySelector("[data-place=figures]").innerText.split("\n").slice(0, 2).join(" ");
-    this.times.push({ask, answer: performance.now() - this.began});
+    this.times.push({ask, figures: performance.now() - this.began});
   }
 
   // What a newcomer might try: shown until the first change.
@@ -217,7 +243,7 @@ class Studio {
     const old = this.gantt;
     const kept = old && old.gantt.runs.length === runs.length ? {view: old.controls.address(), top: old.gantt.scroller.scrollTop} : null;
     const focused = old && document.activeElement === old.gantt.canvas;
-    place("timeline").innerHTML = sections.timeline;
+    this.fill("timeline", sections.timeline);
     const drawn = ganttIn($("#gantt"), runs, data.paints, SECONDS);
     const value = (name) => drawn.controls.part(name).value;
     drawn.controls.usual = {rows: value("rows"), order: value("order")};
@@ -231,8 +257,7 @@ class Studio {
     draw();
     this.charts.set("timeline", drawn.gantt).set("legend", {draw});
     this.follows();
-    const last = this.times[this.times.length - 1];
-    if (last && last.ask === ask) last.picture = performance.now() - this.began;
+    this.took(ask, "picture");
   }
 
   // Memory on the time axis of the timeline.

@@ -1,14 +1,18 @@
 // A page of variants that were played beforehand: its controls choose one, and every part of the page follows.
 class Moving {
   constructor(told, bytes) {
-    Object.assign(this, {told, bytes, charts: [], controls: [], timeline: null, at: told.base, pinned: told.base, waits: false});
+    Object.assign(this, {told, bytes, charts: [], controls: [], timeline: null, at: told.base, pinned: told.base, waits: false, drag: ""});
     this.longest = Math.max(...told.states.filter((state) => !state.refused).map((state) => state.seconds));
     let from = 0;
     this.pieces = told.pieces.map((size) => bytes.subarray(from, from += size));
     this.form = $("#controls");
     this.inputs = told.keys.map((key, number) => [...this.form.querySelectorAll(`[data-key="${number}"] input, [data-key="${number}"] select`)]);
     this.form.hidden = false;
-    this.form.addEventListener("input", () => this.later());
+    this.form.addEventListener("input", (event) => {
+      if (event.target.type === "range") this.drag = this.drag || "begun";
+      this.later();
+    });
+    this.form.addEventListener("change", () => requestAnimationFrame(() => { this.drag = ""; }));
     this.form.addEventListener("submit", (event) => event.preventDefault());
     document.querySelectorAll(".variants a[data-at]").forEach((link) => link.addEventListener("click", (event) => {
       event.preventDefault();
@@ -186,15 +190,26 @@ class Moving {
     return [...parts, ...Object.entries(more).filter(([, value]) => value !== "").map((pair) => pair.join("="))].join("&");
   }
 
+  // A state of its own in the browser's history, so that Back goes to the one before: one for each choice and each drag,
+  // none for what only the view of the timeline changes.
   write() {
     const view = this.timeline && !this.told.states[this.at].refused ? this.timeline.controls.address() : "";
+    const own = this.address();
+    const another = this.wrote !== undefined && own !== this.wrote && !this.visiting && this.drag !== "kept";
+    if (another && this.drag) this.drag = "kept";
+    this.wrote = own;
     try {
-      history.replaceState(null, "", `#${[this.address(), view].filter(Boolean).join("&")}`);
+      history[another ? "pushState" : "replaceState"](null, "", `#${[own, view].filter(Boolean).join("&")}`);
     } catch { /* an address that may not be changed */ }
   }
 
   // Shows what an address says; false where it names none of the keys.
   visit(text) {
+    this.visiting = true;
+    try { return this.arrive(text); } finally { this.visiting = false; }
+  }
+
+  arrive(text) {
     const told = new URLSearchParams(text.replace(/^#/, ""));
     const {keys} = this.told;
     if (!keys.some(({path}) => told.has(path))) return false;

@@ -1,0 +1,79 @@
+"""What a process of the studio has played and planned last: results, and programs that a change leaves as they are.
+
+A change of faults, or of the speeds of links, leaves the programs of the stages: they are planned once.  What comes of
+that is the same to the bit (``tests/test_studio.py`` compares).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TypeVar
+
+from simcluster.base.errors import InputError
+from simcluster.planning.ops import StageProgram
+from simcluster.results.result import Result
+from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.schedule_plan import goes_by_own_times
+from simcluster.simulate import simulated
+from simcluster.step.planned import Planned, plan, plan_job, with_programs
+
+MOST_GPUS = 262_144
+_MOST_KEPT = 3
+_LINKS = ("nvlink", "network", "latency")
+"""Scales of a cluster that programs know nothing of."""
+_ELSEWHERE = ("name", "faults", "run", "measured")
+"""Sections that programs are not made of."""
+_Kept = TypeVar("_Kept")
+
+
+class KeptPlays:
+    """Results by the text of their scenarios, and programs by what they are made of: the last few of each."""
+
+    def __init__(self) -> None:
+        self._results: OrderedDict[str, Result] = OrderedDict()
+        self._programs: OrderedDict[str, Sequence[StageProgram]] = OrderedDict()
+
+    def result(self, scenario: Scenario) -> Result:
+        """The step of a scenario, played if it is not kept; InputError for one that is too large to wait for."""
+        text = scenario.model_dump_json()
+        if text not in self._results:
+            if scenario.gpus > MOST_GPUS:
+                raise InputError(f"gpus: the studio plays at most {MOST_GPUS:,} GPUs, and this has {scenario.gpus:,}")
+            self._results[text] = simulated(scenario, self.planned(scenario))
+        return _used(self._results, text)
+
+    def planned(self, scenario: Scenario) -> Planned:
+        """The plan of a scenario, with programs that were made before where they are the same."""
+        made_of = _made_of(scenario)
+        if made_of is None:
+            return plan(scenario)
+        if made_of not in self._programs:
+            planned = plan(scenario)
+            self._programs[made_of] = planned.programs
+            _used(self._programs, made_of)
+            return planned
+        job, facts = plan_job(scenario, scenario.cluster.device)
+        return with_programs(scenario, job, facts, _used(self._programs, made_of))
+
+
+def _made_of(scenario: Scenario) -> str | None:
+    """What the programs of a scenario are made of; None where that are times on its links, too."""
+    by_times = scenario.pipeline.layers_per_stage == "auto" or goes_by_own_times(scenario)
+    if by_times or scenario.checkpoint is not None:
+        return None
+    document = scenario.model_dump(mode="json")
+    for name in _ELSEWHERE:
+        document.pop(name, None)
+    for name in _LINKS:
+        document["cluster"]["scale"].pop(name)
+    return json.dumps(document, sort_keys=True)
+
+
+def _used(kept: OrderedDict[str, _Kept], key: str) -> _Kept:
+    """One of those that are kept; those that were used longest ago are let go."""
+    kept.move_to_end(key)
+    while len(kept) > _MOST_KEPT:
+        kept.popitem(last=False)
+    return kept[key]
