@@ -25,7 +25,7 @@ from simcluster.base.processes import cores
 from simcluster.studio_page.answers import QUICK, SLOW, StateAsked, answer
 
 _MOST_PROCESSES = 4
-_MOST_BYTES = 64_000_000
+_MOST_BYTES = 32_000_000
 _PATIENCE = 3.0  # s that a stale part may go on before its process is stopped; to begin one anew takes as long
 _TELLS_EVERY = 0.5  # s
 _STOPPED = '{"stopped":true}'

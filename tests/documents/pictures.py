@@ -27,6 +27,7 @@ DRAWN = {  # picture: the file that README's command writes
     "overlap": "overlap.png",
     "report": "two.html",
     "studio": "--open",  # its page is served, not written
+    "studio_moves": "--open",
 }
 MEASURED = {"growth": "python tests/benchmarks/growth.py"}  # picture: its own command
 _WORK = 1.25  # events of now over events when it was measured, and the other way round
@@ -56,6 +57,8 @@ def fresh(picture: str) -> Shown:
     """What a picture would show if it were drawn now."""
     if picture == "studio":
         return studio_picture.fresh()
+    if picture == "studio_moves":
+        return studio_picture.fresh_moves()
     if DRAWN[picture].endswith(".html"):
         with tempfile.TemporaryDirectory() as folder:
             return _of_page(_page(Path(folder), picture))
@@ -71,6 +74,10 @@ def draw(picture: str) -> None:
         studio_picture.draw(path)
         _few_colours(path)
         write_shown(path, studio_picture.fresh())
+        return
+    if picture == "studio_moves":
+        studio_picture.draw_moves(path)
+        write_shown(path, studio_picture.fresh_moves())
         return
     with tempfile.TemporaryDirectory() as folder:
         if DRAWN[picture].endswith(".html"):
