@@ -305,7 +305,7 @@ def test_overrides_reach_the_links(capsys: pytest.CaptureFixture[str]) -> None:
         ("--gpus 5 --cluster two_nodes_explicit", ["has 4 GPUs", "at most 4"]),
         ("--gpus 1", ["'1'", "at least 2"]),
         ("--gpus 1e3", ["'1e3'", "whole number"]),
-        ("--gpus 900000", ["900,000 GPUs", "at most 200,000"]),
+        ("--gpus 9000000", ["9,000,000 GPUs", "at most 2,000,000"]),
         ("--size 1024", ["'1024'", "512 MiB"]),
         ("--size=-1GiB", ["-1GiB", "whole number of bytes"]),
         ("--size 0B", ["'0B'", "whole number of bytes"]),

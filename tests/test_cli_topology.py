@@ -80,7 +80,7 @@ def test_the_picture_is_a_public_function() -> None:
         (["dgx_h100", "nods=4"], ["nods", "did you mean 'nodes'"]),
         (["dgx_h100", "nodes=none"], ["nodes", "'none'"]),
         (["dgx_h100", "--set", "nodes"], ["nodes", "not an override"]),
-        (["dgx_h100", "nodes=1000000"], ["8,000,000 GPUs", "at most 200,000"]),
+        (["dgx_h100", "nodes=1000000"], ["8,000,000 GPUs", "at most 2,000,000"]),
         (["dgx_h100", "--nvlink.line_rate", "450"], ["line_rate", "450", "no unit"]),
         (["dgx_h100", "--plot", "x.jpeg"], ["x.jpeg", ".png"]),
         (["dgx_h100", "--plot", "nowhere/x.png"], ["does not exist"]),

@@ -189,6 +189,32 @@ def test_a_hundred_thousand_gpus_are_not_objects() -> None:
     assert not {"graph", "links", "link_index", "gpus"} & set(vars(cluster.wiring))
 
 
+def test_an_irregular_cluster_that_is_too_large_says_what_its_graph_would_take(monkeypatch) -> None:
+    monkeypatch.setattr("simcluster.topology.sizes.MAX_DRAWN_GPUS", 15)
+    load_cluster("dgx_h100", [("nodes", 2)])
+    with pytest.raises(InputError, match=r"has 16 GPUs, and has to be drawn link by link \(about .* GB and .* s\)"):
+        load_cluster("dgx_h100", [("nodes", 2)]).graph  # noqa: B018
+    with pytest.raises(InputError, match="drawn link by link"):
+        load_cluster("mixed_nics")
+
+
+@pytest.mark.parametrize("name", ["dgx_h100", "gb200_nvl72", "azure_nd_h100_v5", "aws_p4d", "rail_only", "flat"])
+def test_links_have_the_numbers_of_the_graph(name: str) -> None:
+    found = load_cluster(name).wiring
+    assert isinstance(found, Regular)
+    index = {link: number for number, link in enumerate(found.graph.edges)}
+    assert found.link_index == index
+    owned, back = found.machines.owned, found.machines.numbers.back
+    for column in range(owned.shape[1]):
+        for machine in (0, len(owned) - 1):
+            a, b = found.links[owned[machine, column]]
+            assert found.links[owned[machine, back[column]]] == (b, a)
+    assert (found.machines.numbers.column(owned[-1].astype(np.int64)) == np.arange(owned.shape[1])).all()
+    first = found.machines.numbers.first
+    for link, turned in enumerate(found.machines.numbers.turned.tolist()):
+        assert found.links[turned] == found.links[first + link][::-1]
+
+
 def ring_of_gpus(count: int, *, switched: bool) -> Cluster:
     """Each a machine of its own, linked to the next; with a port on a switch, too."""
     pattern, draft = Recorder(), Draft()

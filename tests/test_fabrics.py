@@ -438,8 +438,8 @@ def nic(**more):
             {"fabric": dragonfly(1, 2, 2, 1), "nodes": 12},
             "global_links_per_spine: the 2 x 1 = 2 global links .* among its 5 other groups.*use 5",
         ),
-        ({"nodes": 50_001}, "200,004 GPUs; at most 200,000"),
-        ({"nodes": 10**9}, "4,000,000,000 GPUs; at most 200,000"),
+        ({"nodes": 500_001}, "2,000,004 GPUs; at most 2,000,000"),
+        ({"nodes": 10**9}, "4,000,000,000 GPUs; at most 2,000,000"),
         ({"machine": machine(gpus=4, nics=[nic(count=2000)])}, "nics.0.count"),
     ],
 )
@@ -457,21 +457,21 @@ def test_a_wrong_document_is_one_clear_error(change, message):
         {"fabric": {**TREE, "leaf_to_spine": {"line_rate": "1 bit/s"}}, "nodes": 8},
         {"fabric": {**TREE, "units_per_pod": 1, "spine_to_core": {"line_rate": "1 bit/s"}}, "nodes": 8},
         {"fabric": dragonfly(1, 1, 1000, 2000), "nodes": 3},
-        {"machine": machine(1, nics=[nic(count=1000)]), "nodes": 2000},
+        {"machine": machine(1, nics=[nic(count=1000)]), "nodes": 8000},
     ],
 )
 def test_links_beyond_reason_are_refused_before_they_take_the_memory(wrong):
-    with pytest.raises(InputError, match="at most 1,000,000 of a kind"):
+    with pytest.raises(InputError, match="at most 4,000,000 of a kind"):
         parse_topology({**document(4, TREE), **wrong}).build()
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"kind": "flat", "gpus": 200_001, "link": {"line_rate": "1 GB/s"}, "path_latency": "1 us"},
+        {"kind": "flat", "gpus": 2_000_001, "link": {"line_rate": "1 GB/s"}, "path_latency": "1 us"},
         {
             "kind": "leaf_spine",
-            "leaves": 600,
+            "leaves": 6000,
             "gpus_per_leaf": 600,
             "spines": 1,
             "link": {"line_rate": "1 GB/s"},
@@ -481,7 +481,7 @@ def test_links_beyond_reason_are_refused_before_they_take_the_memory(wrong):
     ],
 )
 def test_old_kinds_are_capped_too(wrong):
-    with pytest.raises(ValidationError, match="GPUs; at most 200,000"):
+    with pytest.raises(ValidationError, match="GPUs; at most 2,000,000"):
         parse_topology({"device": "h100", **wrong})
 
 

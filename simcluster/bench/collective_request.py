@@ -31,7 +31,7 @@ def check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: fl
         raise InputError(f"size is {size!r}; it must be a positive number of bytes")
     if not groups:
         raise InputError("groups: there is none; give at least one group of two or more GPUs")
-    have = len(cluster.gpus)
+    have = cluster.num_gpus
     for group in groups:
         if len(group) < 2:
             raise InputError(f"{kind} over {len(group)} GPU{'s' * (len(group) != 1)}: a group has at least 2")

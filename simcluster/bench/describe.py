@@ -34,7 +34,7 @@ def describe(cluster: Cluster) -> TopologyReport:
     return TopologyReport(
         name=cluster.name,
         device=device,
-        gpus=len(cluster.gpus),
+        gpus=cluster.num_gpus,
         machines=num_machines,
         nodes=_count_nodes(graph),
         links=_link_groups(table, labels),
@@ -126,7 +126,7 @@ def _way_out(cluster: Cluster, labels: Mapping[str, str]) -> tuple[tuple[str, fl
 
 def _bisection(cluster: Cluster, graph: Graph, table: LinkTable | None) -> float:
     mates = list(places.machines(cluster).values())
-    groups = mates if len(mates) > 1 else [[gpu] for gpu in range(len(cluster.gpus))]
+    groups = mates if len(mates) > 1 else [[gpu] for gpu in range(cluster.num_gpus)]
     if len(groups) == 1:
         return 0.0
     if len(mates) == 1:  # between the GPUs of one machine traffic stays inside

@@ -28,7 +28,7 @@ def ring_all_reduce(
     ``classes`` and ``leaf_of`` number the GPUs' kinds of place and the leaves that they are linked to; ``label`` is
     what nodes are called.
     """
-    gpus = range(len(cluster.gpus))
+    gpus = range(cluster.num_gpus)
     if len(gpus) < 2:
         return None
     rings = group_rings(cluster, gpus)

@@ -64,7 +64,7 @@ def leaves(cluster: Cluster, graph: Graph, gpus: Iterable[int]) -> list[str]:
 def leaf_numbers(cluster: Cluster, graph: Graph) -> list[int]:
     """For every GPU a number for the set of switches that its nearest NICs are linked to."""
     numbers: dict[tuple[str, ...], int] = {}
-    return [numbers.setdefault(tuple(leaves(cluster, graph, [gpu])), len(numbers)) for gpu in range(len(cluster.gpus))]
+    return [numbers.setdefault(tuple(leaves(cluster, graph, [gpu])), len(numbers)) for gpu in range(cluster.num_gpus)]
 
 
 def longest_routes(

@@ -119,7 +119,7 @@ def _groups(ranks: Sequence[int], split: str | None) -> tuple[tuple[int, ...], .
 def _cluster_of(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple[Cluster, str]:
     """The file's cluster, made larger by its ``nodes`` or ``gpus`` if it is too small and nobody set them."""
     cluster = load_cluster(file, overrides)
-    have = len(cluster.gpus)
+    have = cluster.num_gpus
     if gpus <= have:
         return cluster, ""
     size = {name: value for name, value in load_topology(file, overrides) if isinstance(value, int)}

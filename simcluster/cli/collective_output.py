@@ -83,8 +83,8 @@ def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
     groups = f"{len(job.groups)} groups of {len(job.groups[0])} GPUs at once" if len(job.groups) > 1 else ""
     used = sum(len(group) for group in job.groups)
     first = "the first " if max(map(max, job.groups)) + 1 == used else ""
-    of = f"{first}{used:,} of " if used < len(job.cluster.gpus) or not first else ""
-    where = f"{of}{len(job.cluster.gpus):,} GPUs in {hosts:,} machine{'s' * (hosts > 1)}{job.note}"
+    of = f"{first}{used:,} of " if used < job.cluster.num_gpus or not first else ""
+    where = f"{of}{job.cluster.num_gpus:,} GPUs in {hosts:,} machine{'s' * (hosts > 1)}{job.note}"
     methods = methods_for(job.cluster, job.kind, job.algorithm, nccl=job.nccl)
     platform = methods.platform
     how = "NCCL's choice by size" if platform and job.algorithm == "auto" else f"algorithm {row.slowest.algorithm}"
@@ -159,7 +159,7 @@ def document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[s
         "detail": detail,
         "nccl": job.nccl,
         "cluster": job.cluster.name,
-        "cluster_gpus": len(job.cluster.gpus),
+        "cluster_gpus": job.cluster.num_gpus,
         **({"root": job.root} if job.kind in ROOTED else {}),
         "groups": len(job.groups),
         "gpus_per_group": len(job.groups[0]),

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
             for name, job, each in zip(names, placed, shared, strict=True)
         ]
         header = ["job", "GPUs", "step alone", "step beside the others", "slowdown", "steps measured"]
-        return f"{len(placed)} jobs on {cluster.name}, {len(cluster.gpus):,} GPUs\n\n" + format_table(header, rows)
+        return f"{len(placed)} jobs on {cluster.name}, {cluster.num_gpus:,} GPUs\n\n" + format_table(header, rows)
 
     document = [
         {

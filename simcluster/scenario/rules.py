@@ -70,7 +70,7 @@ def oversize(topology: TopologySpec) -> str | None:
 
 def _grid(scenario: ScenarioFields) -> Iterator[Complaint]:
     """tp x pp x dp x cp = gpus, at most what the cluster has."""
-    parallel, gpus, cluster_gpus = scenario.parallel, scenario.gpus, len(scenario.cluster.built.gpus)
+    parallel, gpus, cluster_gpus = scenario.parallel, scenario.gpus, scenario.cluster.built.num_gpus
     fixed = parallel.tp * parallel.pp * parallel.cp
     if gpus > cluster_gpus:
         what = f"the job wants {gpus} GPUs, the cluster has {cluster_gpus}"
@@ -198,7 +198,7 @@ def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield (*where, "host_update"), f"{what}; set it to host, or leave host_update out"
     if chosen.activations or chosen.optimizer != "none":
         try:
-            for rank in range(min(scenario.gpus, len(cluster.gpus))):
+            for rank in range(min(scenario.gpus, cluster.num_gpus)):
                 for direction in ("d2h", "h2d"):
                     cluster.host_way(rank, direction)
         except InputError as error:

@@ -97,7 +97,7 @@ class Scenario(Shown, ScenarioFields):
         scenario share it.
         """
         cluster = built(self)
-        fill(self, "gpus", self.gpus or len(cluster.gpus))
+        fill(self, "gpus", self.gpus or cluster.num_gpus)
         fill(self, "parallel", parallel_of(self))
         fill(self, "faults", placed(self.data.faults(self.faults) if self.data else self.faults))
         fill(self, "pipeline", pipeline_of(self))

@@ -86,7 +86,7 @@ def _size(job: JobSpec, name: str, cluster: Cluster, taken: dict[int, None]) -> 
     if "gpus" in job.set or "gpus" in read_document(scenario_path(name)).data:
         return []
     if job.machines is None:
-        count = len(cluster.gpus) - len(taken)
+        count = cluster.num_gpus - len(taken)
     else:
         count = sum(host in job.machines for host in cluster.host_of)
     return [("gpus", count)] if count else []
@@ -107,11 +107,11 @@ def _absolute(cluster: dict[str, Any], document: Document) -> dict[str, Any]:
 
 def _gpus(job: JobSpec, scenario: Scenario, cluster: Cluster, taken: dict[int, None]) -> tuple[int, ...]:
     if job.machines is None:
-        free = [gpu for gpu in range(len(cluster.gpus)) if gpu not in taken][: scenario.gpus]
+        free = [gpu for gpu in range(cluster.num_gpus) if gpu not in taken][: scenario.gpus]
         if len(free) < scenario.gpus:
             raise InputError(
                 f"job {scenario.name!r} needs {scenario.gpus} GPUs but only {len(free)} of the cluster's "
-                f"{len(cluster.gpus)} are free; take a larger cluster, or set gpus"
+                f"{cluster.num_gpus} are free; take a larger cluster, or set gpus"
             )
         return tuple(free)
     gpus = tuple(gpu for machine in job.machines for gpu, host in enumerate(cluster.host_of) if host == machine)

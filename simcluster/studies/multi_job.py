@@ -161,8 +161,8 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
         if len(job.gpus) != job.scenario.gpus:
             raise InputError(f"job {name!r} has {job.scenario.gpus} ranks but is given {len(job.gpus)} GPUs")
         for gpu in job.gpus:
-            if not 0 <= gpu < len(cluster.gpus):
-                raise InputError(f"job {name!r}: there is no GPU {gpu}; the cluster has {len(cluster.gpus)}")
+            if not 0 <= gpu < cluster.num_gpus:
+                raise InputError(f"job {name!r}: there is no GPU {gpu}; the cluster has {cluster.num_gpus}")
             if gpu in owner:
                 raise InputError(
                     f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU has one job"

@@ -10,54 +10,41 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Ints
+from simcluster.base.arrays import Few, Ints
 from simcluster.base.multiset_hash import compact, numbered, places, rows_alike
-from simcluster.topology.draft import Draft
+from simcluster.topology.numbering import LinkNumbers
 
 
 @dataclass(frozen=True, eq=False)
 class Machines:
-    """``count`` machines of ``size`` GPUs, numbered machine by machine; their links are numbered alike.
-
-    ``links`` that begin in every machine, by their place there, which ``link_place`` has for every link; ``back`` is
-    for every link the one the other way, ``end`` the number of its end.
-    """
+    """``count`` machines of ``size`` GPUs, numbered machine by machine; their links are numbered alike."""
 
     count: int
     size: int
-    links: Ints
-    link_place: Ints
-    back: Ints
-    end: Ints
+    numbers: LinkNumbers
     known: dict[int, Ints] = field(default_factory=dict)
     """The ways inside a machine that have been asked for so far, by pair: as ``ways_inside``; empty for none."""
-
-    @classmethod
-    def of(cls, draft: Draft, size: int) -> Machines:
-        """Those of a draft."""
-        links = draft.stamped_links()
-        place = np.full(len(draft.order), -1, dtype=np.int64)
-        place[links] = np.arange(links.shape[1])
-        back = draft.number[draft.order ^ 1]  # the two ways of a link come together
-        return cls(draft.stamped, size, links, place, back, draft.came[1][draft.order])
 
     @cached_property
     def gpus(self) -> Ints:
         """The GPUs of every machine by place."""
         return np.arange(self.count * self.size).reshape(self.count, self.size)
 
+    @property
+    def links(self) -> Few:
+        """The links that begin in every machine."""
+        found: Few = self.numbers.owned[:, : self.numbers.width]
+        return found
+
     @cached_property
     def origin(self) -> Ints:
         """Of every column of ``owned`` the place of the link that is it, or that it is the way back of."""
-        return np.concatenate(
-            [np.arange(self.links.shape[1]), np.flatnonzero(self.link_place[self.back[self.links[0]]] < 0)]
-        )
+        return np.concatenate([np.arange(self.numbers.width), self.numbers.outside])
 
     @property
-    def owned(self) -> Ints:
+    def owned(self) -> Few:
         """The links of every machine: those that begin in it, and the ways back of those that end outside."""
-        begin = self.links.shape[1]
-        return np.concatenate([self.links, self.back[self.links[:, self.origin[begin:]]]], axis=1)
+        return self.numbers.owned
 
     def ways_inside(self, pairs: Ints, walk: Callable[[int, int], list[int] | None]) -> Ints:
         """Places of the links of the pairs (place x size + place): a row each, -1 behind the last.
@@ -66,7 +53,8 @@ class Machines:
         """
         for pair in pairs.tolist():
             if pair not in self.known:
-                self.known[pair] = self.link_place[np.array(walk(*divmod(pair, self.size)) or [], dtype=np.int64)]
+                links = np.array(walk(*divmod(pair, self.size)) or [], dtype=np.int64)
+                self.known[pair] = self.numbers.column(links)
         found = np.full((self.size**2, max(1, max(map(len, self.known.values()), default=0))), -1, dtype=np.int64)
         for pair, way in self.known.items():
             found[pair, : len(way)] = way
@@ -87,6 +75,8 @@ class ByMachine(NamedTuple):
     @classmethod
     def of(cls, rows: NDArray[np.integer[Any]]) -> ByMachine:
         """From all of them: a row for every machine."""
+        if (rows == rows[:1]).all():
+            return cls(np.zeros(len(rows), dtype=np.int64), rows[:1].astype(np.int64))
         kind, first = numbered(rows_alike(rows))
         if (rows[first][kind] != rows).any():  # different ones with equal sums
             kind = first = np.arange(len(rows))
@@ -106,8 +96,8 @@ class Ends:
     position: Ints
     order: Ints
     leaf: Ints
-    out_links: Ints
-    in_links: Ints
+    out_links: Few
+    in_links: Few
     leaves: ByMachine
 
     @classmethod
@@ -119,28 +109,31 @@ class Ends:
 
         ``switch`` numbers the switches by node.
         """
-        links = np.full((machines.gpus.size, max(map(len, ways))), -1, dtype=np.int64)
+        numbers = machines.numbers
+        links, back = np.full((2, *machines.gpus.shape, max(map(len, ways))), -1, dtype=np.int32)
         leaf = np.empty_like(machines.gpus)
         for place, way in enumerate(ways):
-            shifted = machines.links[:, machines.link_place[list(way)]]
-            leaf[:, place] = switch[machines.end[shifted[:, 0]]]
-            links[machines.gpus[:, place], : len(way)] = shifted
+            columns = numbers.column(np.array(way, dtype=np.int64))
+            links[:, place, : len(way)] = machines.owned[:, columns]
+            back[:, place, : len(way)] = machines.owned[:, numbers.back[columns]]
+            leaf[:, place] = switch[numbers.begins[back[:, place, 0] - numbers.first]]
         nodes = list(dict.fromkeys(nics))  # by their first GPU
         of_gpu = np.array([nodes.index(nic) for nic in nics])
         first = np.array([list(nics).index(node) for node in nodes])
         order = np.empty((machines.count, len(nodes)), dtype=np.int64)  # leaf by leaf, then by the first GPU
         keys = leaf[:, first] * leaf.size + machines.gpus[:, first]
         order.ravel()[np.argsort(keys.ravel())] = np.arange(order.size)
-        back = np.where(links < 0, -1, machines.back[links])
+        links, back = (each.reshape(machines.gpus.size, -1) for each in (links, back))
         return cls(part, position, order[:, of_gpu].ravel(), leaf.ravel(), links, back, ByMachine.of(leaf))
 
 
-def parts_of(draft: Draft, switches: Sequence[int]) -> Ints:
-    """The parts of the fabric that links join, each by the lowest of its switches."""
-    number = places(np.array(switches, dtype=np.int64), draft.size)
-    start, end, _ = draft.came
-    among = (number[start] >= 0) & (number[end] >= 0)
-    start, end, label = number[start[among]], number[end[among]], np.arange(len(switches))
+def parts_of(numbers: LinkNumbers, switches: Sequence[int], nodes: int) -> Ints:
+    """The parts of the fabric that links join, each by the lowest of its switches; ``nodes`` are all there are."""
+    number = places(np.array(switches, dtype=np.int64), nodes)
+    among = np.flatnonzero(numbers.begins < numbers.ends)  # of the two ways of a link one, and none into machines
+    start, end = number[numbers.begins[among]], number[numbers.ends[among]]
+    both = (start >= 0) & (end >= 0)
+    start, end, label = start[both], end[both], np.arange(len(switches))
     while True:
         before = label.copy()
         np.minimum.at(label, end, label[start])

@@ -33,6 +33,7 @@ from simcluster.topology.draft import Draft
 from simcluster.topology.policies import STATIC, RoutingSpec
 from simcluster.topology.regular import Regular
 from simcluster.topology.routing import Router
+from simcluster.topology.sizes import check_drawn
 from simcluster.topology.turns import LinkImages
 from simcluster.topology.wiring import Wiring
 
@@ -71,6 +72,11 @@ class Cluster(Shown):
             a, b = self.links[link]
             graph[a][b]["bandwidth"] = float(self.capacity[link])
         return graph
+
+    @property
+    def num_gpus(self) -> int:
+        """How many GPUs there are; no names are made for it."""
+        return len(self.host_of)
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -291,8 +297,11 @@ def drafted_cluster(
     good = all(0 < data["bandwidth"] < math.inf and 0 <= data["latency"] < math.inf for data in draft.sorts)
     wiring = Regular.of(draft, routing) if good else None
     if wiring is None:
+        check_drawn(draft.gpus)
         return make_cluster(name, device, draft.graph(), routing, nccl)
-    return Cluster(name, tuple(wiring.hosts.tolist()), device, wiring.capacity, wiring.latency, wiring, nccl)
+    machines, each = np.unique(wiring.hosts, return_counts=True)
+    host_of = tuple(np.repeat(machines.astype(object), each).tolist())  # the GPUs of a machine have one object
+    return Cluster(name, host_of, device, wiring.capacity, wiring.latency, wiring, nccl)
 
 
 def _check_links(name: str, links: Iterable[tuple[str, str, dict[str, Any]]]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import networkx as nx
 import numpy as np
 
-from simcluster.base.arrays import Ints
+from simcluster.base.arrays import Few, Ints
 from simcluster.topology.links import EdgeData, Graph
 
 Named: TypeAlias = Iterable[tuple[str, dict[str, Any]]]
@@ -37,12 +37,27 @@ class Recorder(nx.DiGraph):  # type: ignore[type-arg]  # at run time networkx is
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
-    """Links, row by row as they come; a column's have ``data`` in common, and two columns are the two ways of one."""
+class LinkBlock:
+    """Links, row by row as they come; a column's have ``data`` in common, and two columns are the two ways of one.
 
-    start: Ints
-    end: Ints
+    ``sides`` are tables of the nodes where they begin and end, from which ``columns`` are taken: all, or of the nodes
+    of machines those that the pattern's links join.
+    """
+
+    sides: tuple[Few, Few]
     data: Sequence[EdgeData]
+    columns: tuple[Ints, Ints] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.sides[0])
+
+    def side(self, which: int, rows: slice = slice(None)) -> Few:
+        """The nodes where links begin (0) or end (1), of some rows."""
+        table = self.sides[which][rows]
+        found: Few = table if self.columns is None else table[:, self.columns[which]]
+        return found
 
 
 @dataclass
@@ -59,10 +74,11 @@ class Draft:
     domain: str = ""
     per_host: int = 1
     pattern: Graph = field(default_factory=nx.DiGraph)
-    nodes: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    nodes: Few = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int32))
+    runs: list[list[int]] = field(default_factory=list)
     switches: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)  # of all fabrics: name and attributes
     _named: list[Callable[[], Named]] = field(default_factory=list)
-    _blocks: list[_Block] = field(default_factory=list)
+    blocks: list[LinkBlock] = field(default_factory=list)
 
     # --- describing --------------------------------------------------------------------------------------------------
 
@@ -76,24 +92,26 @@ class Draft:
         self.stamped, self.domain = count, domain
         self.pattern.add_nodes_from(pattern.nodes(data=True))
         self.pattern.add_edges_from(pattern.edges(data=True))
-        machine = np.arange(count)[:, None]
+        machine = np.arange(count, dtype=np.int32)[:, None]
         if kinds:
-            self.nodes = np.empty((count, width), dtype=np.int64)
+            self.nodes = np.empty((count, width), dtype=np.int32)
             for kind in kinds:
                 own = [place for place, node in enumerate(names) if pattern.nodes[node]["kind"] == kind]
-                self.nodes[:, own] = self.size + machine * len(own) + np.arange(len(own))
+                self.nodes[:, own] = self.size + machine * len(own) + np.arange(len(own), dtype=np.int32)
+                self.runs.append(own)
                 self.size += count * len(own)
                 self._named.append(lambda own=own: self._copies([names[place] for place in own]))  # type: ignore[misc]
         else:
-            self.nodes = first + machine * width + np.arange(width)
+            self.nodes = first + machine * width + np.arange(width, dtype=np.int32)
+            self.runs.append(list(range(width)))
             self.size += count * width
             self._named.append(lambda: self._copies(names))
         place = {node: number for number, node in enumerate(names)}
         runs = [list(run) for _, run in itertools.groupby(pattern.came, key=lambda link: id(link[2]))]
         for run in runs if kinds else [pattern.came]:  # kind by kind links come call by call, else machine by machine
             ends = np.array([(place[a], place[b]) for a, b, _ in run], dtype=np.int64).reshape(-1, 2)
-            self._blocks.append(
-                _Block(self.nodes[:, ends[:, 0]], self.nodes[:, ends[:, 1]], [data for *_, data in run])
+            self.blocks.append(
+                LinkBlock((self.nodes, self.nodes), [data for *_, data in run], (ends[:, 0], ends[:, 1]))
             )
 
     def add_switches(self, names: Sequence[str], data: Mapping[str, Any]) -> list[int]:
@@ -106,10 +124,10 @@ class Draft:
 
     def connect(self, lower: Ints, upper: Ints, data: EdgeData | Sequence[EdgeData]) -> None:
         """Full-duplex links, each with its two ways together; of tables row by row, with data for every column."""
-        lower, upper = (each.reshape(len(each), -1) for each in (lower, upper))
+        lower, upper = (each.reshape(len(each), -1).astype(np.int32, copy=False) for each in (lower, upper))
         columns = [data] * lower.shape[1] if isinstance(data, dict) else list(data)
         both = [np.stack(pair, axis=2).reshape(len(lower), -1) for pair in ((lower, upper), (upper, lower))]
-        self._blocks.append(_Block(both[0], both[1], [each for each in columns for _ in range(2)]))
+        self.blocks.append(LinkBlock((both[0], both[1]), [each for each in columns for _ in range(2)]))
 
     def _copies(self, names: Sequence[str]) -> Named:
         """Nodes of the pattern in every machine, machine by machine."""
@@ -133,11 +151,16 @@ class Draft:
             block = list(named())
             names += [name for name, _ in block]
             found.add_nodes_from(block)
-        for block_ in self._blocks:
-            start, end = block_.start.ravel().tolist(), block_.end.ravel().tolist()
+        for block_ in self.blocks:
+            start, end = (block_.side(which).ravel().tolist() for which in (0, 1))
             data = itertools.cycle(block_.data)
             found.add_edges_from((names[a], names[b], each) for a, b, each in zip(start, end, data))  # noqa: B905
         return found
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs there are."""
+        return self.stamped * sum(data["kind"] == "gpu" for _, data in self.pattern.nodes(data=True))
 
     def names(self) -> list[str]:
         """What every node is called."""
@@ -152,44 +175,10 @@ class Draft:
     @cached_property
     def sorts(self) -> list[EdgeData]:
         """Attributes of links, block by block and column by column."""
-        return [data for block in self._blocks for data in block.data]
+        return [data for block in self.blocks for data in block.data]
 
-    @cached_property
-    def came(self) -> tuple[Ints, Ints, Ints]:
-        """Start, end and sort of all links, in the order in which they came."""
-        sorts, first = [], 0
-        for block in self._blocks:
-            sorts.append(np.broadcast_to(np.arange(first, first + len(block.data)), block.start.shape).ravel())
-            first += len(block.data)
-        columns = [
-            [block.start.ravel() for block in self._blocks],
-            [block.end.ravel() for block in self._blocks],
-            sorts,
-        ]
-        start, end, sort = (np.concatenate(column) for column in columns)
-        return start, end, sort
-
-    @cached_property
-    def order(self) -> Ints:
-        """Of every link, by its number, when it came."""
-        return np.argsort(self.came[0], kind="stable")
-
-    @cached_property
-    def number(self) -> Ints:
-        """Of every link, as they came, its number."""
-        found = np.empty(len(self.order), dtype=np.int64)
-        found[self.order] = np.arange(len(found))
-        return found
-
-    def stamped_links(self) -> Ints:
-        """Numbers of the links that begin in each machine (rows), ascending; those of a column are alike."""
-        own = np.zeros(self.size, dtype=bool)
-        own[self.nodes] = True
-        columns, first = [], 0
-        for block in self._blocks:
-            number = self.number[first : first + block.start.size].reshape(block.start.shape)
-            first += block.start.size
-            if len(block.start) == self.stamped:
-                columns.append(number[:, own[block.start[0]]])
-        found = np.concatenate(columns, axis=1)
-        return found[:, np.argsort(found[0])]
+    def ends(self) -> tuple[Few, Few]:
+        """The nodes where every link begins and ends, by its number."""
+        start, end = (np.concatenate([block.side(which).ravel() for block in self.blocks]) for which in (0, 1))
+        order = np.argsort(start, kind="stable")
+        return start[order], end[order]

@@ -10,7 +10,7 @@ import numpy as np
 
 from simcluster.base.arrays import Ints
 from simcluster.base.multiset_hash import mixed, numbered, places
-from simcluster.topology.draft import Draft
+from simcluster.topology.numbering import LinkNumbers
 
 _ROOM = 1 << 22  # entries of a table that replaces a search
 
@@ -32,14 +32,17 @@ class Hops:
     _known: dict[int, Ints] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, draft: Draft, switches: Sequence[int]) -> Hops:
-        """The links between these switches of a draft, which are numbered as they come here."""
+    def of(cls, numbers: LinkNumbers, switches: Sequence[int], nodes: int) -> Hops:
+        """The links between these switches, which are numbered as they come here; ``nodes`` are all there are."""
         size, lowest = len(switches), min(switches, default=0)
-        number = places(np.array(switches, dtype=np.int64), draft.size)
-        start, end, _ = draft.came
-        among = np.flatnonzero((start >= lowest) & (end >= lowest))  # few others come after all machines
-        among = among[(number[start[among]] >= 0) & (number[end[among]] >= 0)]
-        code, link = number[start[among]] * size + number[end[among]], draft.number[among]
+        number = places(np.array(switches, dtype=np.int64), nodes)
+        among = np.flatnonzero((numbers.ends >= lowest) & (numbers.begins >= lowest))  # few others come after machines
+        start, end = number[numbers.begins[among]], number[numbers.ends[among]]
+        if min(start.min(initial=0), end.min(initial=0)) < 0:
+            both = (start >= 0) & (end >= 0)
+            among, start, end = among[both], start[both], end[both]
+        start *= size
+        code, link = start + end, among + numbers.first
         order = np.argsort(code, kind="stable")  # they come in runs
         code, link = code[order], link[order]
         first = np.searchsorted(code, np.arange(size + 1) * size)

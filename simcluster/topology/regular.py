@@ -27,8 +27,10 @@ from simcluster.topology.draft import Draft
 from simcluster.topology.hops import Hops
 from simcluster.topology.host_ways import host_way
 from simcluster.topology.links import Graph, compute_part
+from simcluster.topology.numbering import LinkNumbers
 from simcluster.topology.paths import Pairs, Paths, Rows
 from simcluster.topology.policies import RoutingSpec
+from simcluster.topology.sizes import check_drawn
 from simcluster.topology.turns import (
     Automorphism,
     Ground,
@@ -52,11 +54,10 @@ PROVED = {
 class Regular(Wiring):
     """The closed form of one draft, whose graph is made when it is needed."""
 
-    def __init__(self, draft: Draft, routing: RoutingSpec) -> None:
-        self._draft, self._routing = draft, routing
-        sort = draft.came[2][draft.order]
+    def __init__(self, draft: Draft, numbers: LinkNumbers, routing: RoutingSpec) -> None:
+        self._draft, self._numbers, self._routing = draft, numbers, routing
         self.capacity, self.latency = (
-            constant(np.array([data[key] for data in draft.sorts], dtype=np.float64)[sort])
+            constant(numbers.by_link(np.array([data[key] for data in draft.sorts], dtype=np.float64)))
             for key in ("bandwidth", "latency")
         )
         self._locals = [node for node, data in draft.pattern.nodes(data=True) if data["kind"] == "gpu"]
@@ -75,9 +76,10 @@ class Regular(Wiring):
         said = frozenset(key for data in draft.sorts for key in data)
         if routing.kind not in PROVED["routing"] or not said <= PROVED["link"]:
             return None
-        if not draft.stamped or _linked_directly(draft) or not nx.is_weakly_connected(compute_part(draft.pattern)):
+        numbers = LinkNumbers.of(draft) if draft.stamped else None
+        if numbers is None or not nx.is_weakly_connected(compute_part(draft.pattern)):
             return None
-        found = cls(draft, routing)
+        found = cls(draft, numbers, routing)
         ways = [found._way_out(place) for place in range(len(found._locals))]
         if not all(ways):
             return None
@@ -97,19 +99,22 @@ class Regular(Wiring):
         """What routes of many flows and turns stand on; of the cluster, and not of who routes first."""
         draft = self._draft
         own = [number for number, (_, data) in draft.switches.items() if "network" not in data]
-        switches = sorted(own, key=lambda number: natural(draft.switches[number][0]))
+        named = {number: natural(draft.switches[number][0]) for number in own}
+        switches = sorted(own, key=named.__getitem__)
         inside = natural(f"{draft.domain}0")[0]
-        behind = [natural(draft.switches[switch][0])[0] > inside for switch in switches]  # all machines, by name
+        behind = [named[switch][0] > inside for switch in switches]  # all machines, by name
         position = np.arange(len(switches)) + np.array(behind) * draft.stamped * len(compute_part(draft.pattern))
-        self.machines = machines = Machines.of(draft, len(self._locals))
+        numbers = self._numbers
+        self.machines = machines = Machines(draft.stamped, len(self._locals), numbers)
         links = [[self._sample_index[hop] for hop in pairwise(way)][::-1] for way in ways]
         self._nics = [way[-2] for way in ways]
         self._ends = Ends.of(machines, links, self._nics, places(np.array(switches, dtype=np.int64), draft.size),
-                             parts_of(draft, switches), position)  # fmt: skip
+                             parts_of(numbers, switches, draft.size), position)  # fmt: skip
         sorts = [(data["bandwidth"], data["latency"]) for data in draft.sorts]
         number = {sort: place for place, sort in enumerate(dict.fromkeys(sorts))}
         kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
-        self._ground = Ground.of(machines, self._ends, Hops.of(draft, switches), kind[draft.came[2]][draft.order])
+        hops = Hops.of(numbers, switches, draft.size)
+        self._ground = Ground.of(machines, self._ends, hops, numbers.by_link(kind))
         self._paths = Paths(self._ground, self._routing, lambda *flow: self.router.spread(*flow), self._walk)
 
     def _meet(self) -> bool:
@@ -124,7 +129,8 @@ class Regular(Wiring):
 
     @cached_property
     def graph(self) -> Graph:  # type: ignore[override]
-        """All nodes and links."""
+        """All nodes and links; InputError of more GPUs than a graph is built of."""
+        check_drawn(self._draft.gpus)
         return self._draft.graph()
 
     @cached_property
@@ -145,9 +151,8 @@ class Regular(Wiring):
     @cached_property
     def links(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
         """The nodes that each link leads from and to."""
-        names, (start, end, _) = list(self._names), self._draft.came
-        order = self._draft.order
-        pairs = zip(start[order].tolist(), end[order].tolist(), strict=True)
+        names, (start, end) = list(self._names), self._draft.ends()
+        pairs = zip(start.tolist(), end.tolist(), strict=True)
         return tuple([(names[a], names[b]) for a, b in pairs])
 
     @cached_property
@@ -236,7 +241,8 @@ class Regular(Wiring):
         """The way of a GPU to its NVSwitch, and back."""
         machine, place = divmod(gpu, len(self._locals))
         up = self._moved(machine, [(self._sample_index[self._locals[place], self._switch_of[place]], 1.0)])
-        return up, tuple((int(self.machines.back[link]), 1.0) for link, _ in up)
+        column = self._numbers.back[self._numbers.column(np.array([link for link, _ in up]))]
+        return up, tuple((int(link), 1.0) for link in self.machines.owned[machine, column])
 
     def host_way(self, gpu: int, direction: str) -> Spread:
         """Links between a GPU and its host's memory."""
@@ -258,11 +264,9 @@ class Regular(Wiring):
 
     def _moved(self, machine: int, way: Spread | Sequence[tuple[int, float]]) -> Spread:
         """A way in machine 0 as it is in another: links that begin there, or that lead back along such."""
-        table, place, back = self.machines.links[machine], self.machines.link_place, self.machines.back
-        return tuple(
-            (int(table[place[link]] if place[link] >= 0 else back[table[place[back[link]]]]), part)
-            for link, part in way
-        )
+        columns = self._numbers.column(np.array([link for link, _ in way], dtype=np.int64))
+        links = self.machines.owned[machine, columns].tolist()
+        return tuple((link, part) for link, (_, part) in zip(links, way, strict=True))
 
     # --- machine 0 ---------------------------------------------------------------------------------------------------
 
@@ -270,21 +274,23 @@ class Regular(Wiring):
         """Machine 0 with the switches that it is linked to, and the numbers of these links."""
         draft = self._draft
         names = dict(zip(draft.nodes[0].tolist(), draft.pattern, strict=True))
-        own = np.zeros(draft.size, dtype=bool)
-        own[draft.nodes[0]] = True
+        own = set(names)
         sample: Graph = nx.DiGraph()
         sample.add_nodes_from((name, dict(data)) for name, data in draft.pattern.nodes(data=True))
-        start, end, sort = draft.came
-        index: dict[tuple[str, str], int] = {}
-        for came in np.flatnonzero(own[start] | own[end]).tolist():
-            for node in (int(start[came]), int(end[came])):
-                if node not in names:
-                    names[node], data = draft.switches[node]
-                    sample.add_node(names[node], **data)
-            pair = names[int(start[came])], names[int(end[came])]
-            sample.add_edge(*pair, **draft.sorts[int(sort[came])])
-            index[pair] = int(draft.number[came])
-        return sample, index
+        pairs: dict[tuple[int, int], tuple[str, str]] = {}
+        for which, block in enumerate(draft.blocks):
+            ends = zip(*(block.side(which, slice(1))[0].tolist() for which in (0, 1)), strict=True)
+            for column, both in enumerate(ends):
+                if own.isdisjoint(both):
+                    continue
+                for node in both:
+                    if node not in names:
+                        names[node], data = draft.switches[node]
+                        sample.add_node(names[node], **data)
+                pairs[which, column] = names[both[0]], names[both[1]]
+                sample.add_edge(*pairs[which, column], **block.data[column])
+        owned = self._numbers.owned[0].tolist()
+        return sample, {pairs[came]: link for came, link in zip(self._numbers.came, owned, strict=True)}
 
     def _walk(self, src: int, dst: int) -> list[int] | None:
         """Links from GPU to GPU of machine 0, if there is one way, which does not leave it."""
@@ -298,11 +304,3 @@ class Regular(Wiring):
         leave, enter = self._ways.near.exits[src][0], self._ways.near.entries[dst][0]
         outside = leave.hops + 1 + enter.hops + 1 + (0 if leave.switch == enter.switch else 2)
         return inside is not None and inside <= outside
-
-
-def _linked_directly(draft: Draft) -> bool:
-    """Does a link lead from one machine to another, without a switch between?"""
-    machine = np.full(draft.size, -1, dtype=np.int64)
-    machine[draft.nodes] = np.arange(draft.stamped)[:, None]
-    start, end, _ = draft.came
-    return bool(((machine[start] >= 0) & (machine[end] >= 0) & (machine[start] != machine[end])).any())

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from simcluster.base.errors import InputError
 
-MAX_GPUS = 200_000
-"""Largest cluster: its graph, where it has to be built, is a gigabyte or so, and some ten seconds."""
-MAX_LINKS = 1_000_000
+MAX_GPUS = 2_000_000
+"""Largest cluster: of a million GPUs, where it is regular, the links alone are half a gigabyte and two seconds."""
+MAX_DRAWN_GPUS = 200_000
+"""Largest one whose graph has to be built."""
+MAX_LINKS = 4_000_000
 """Most full-duplex links of one kind (GPU to NIC, leaf to spine, ...)."""
+_DRAWN_BYTES, _DRAWN_SECONDS = 7e3, 90e-6  # for each GPU, with names of links and routes: DGX H100, 131,072 of them
 
 
 def check_gpus(gpus: int) -> None:
     """InputError for more GPUs than can be simulated."""
     if gpus > MAX_GPUS:
         raise InputError(f"has {gpus:,} GPUs; at most {MAX_GPUS:,} can be simulated: use fewer nodes")
+
+
+def check_drawn(gpus: int) -> None:
+    """InputError for more GPUs than a graph is built of."""
+    if gpus > MAX_DRAWN_GPUS:
+        raise InputError(
+            f"has {gpus:,} GPUs, and has to be drawn link by link (about {gpus * _DRAWN_BYTES / 1e9:.2g} GB and "
+            f"{gpus * _DRAWN_SECONDS:.2g} s): at most {MAX_DRAWN_GPUS:,} are, and {MAX_GPUS:,} where all machines are "
+            "alike on a tree of switches, each GPU with one way out, and nothing is asked of single nodes: use fewer "
+            "nodes"
+        )
 
 
 def check_links(links: int, of: str) -> None:

@@ -95,8 +95,8 @@ class Ground:
             own = leaves[degrees[leaves] == degree]
             table[own], row[own] = len(tables), np.arange(len(own))
             up = hops.all_from(own, degree)
-            tables.append(np.concatenate([up, machines.back[up]], axis=1))
-        rows = LinkRows.of(tables, len(machines.back))
+            tables.append(np.concatenate([up, machines.numbers.turned[up - machines.numbers.first]], axis=1))
+        rows = LinkRows.of(tables, machines.numbers.total)
         _ = rows.ascending, rows.ends  # of the cluster, and not of who turns it first
         order = ByMachine.of((ends.order % np.maximum(1, degrees[ends.leaf])).reshape(machines.gpus.shape))
         return cls(machines, ends, hops, rows, table, row, order, sort,
@@ -194,15 +194,14 @@ def links_turned(
     What a GPU leaves by goes where it goes, everything else stays.  None unless that brings links onto equal links, and
     as many of them onto each of the window as GPUs.
     """
-    columns = np.arange(machines.links.shape[1])
+    columns = np.arange(machines.numbers.width)
     steps, window = turn
     if window.stays and all(step.stays for step in steps):
         return columns, np.zeros_like(columns)
-    inside = {
-        pair: int(machines.link_place[link]) for pair, link in link_index.items() if machines.link_place[link] >= 0
-    }
+    found_at = zip(link_index, machines.numbers.column(np.array(list(link_index.values()))).tolist(), strict=True)
+    inside = {pair: column for pair, column in found_at if 0 <= column < len(columns)}
     maps = [_columns(ways, gpus, inside, step.place) for step in (*steps, window)]
-    back = machines.back[machines.links[0]]
+    back = machines.owned[0, machines.numbers.back[columns]]
     for to in maps:
         if to is None or any((sort[each] != sort[each[to]]).any() for each in (machines.links[0], back)):
             return None
@@ -291,7 +290,7 @@ def _leaves(ground: Ground, turn: Automorphism, used: Ints) -> tuple[Ints, Ints]
 def _become(ground: Ground, turn: Automorphism, used: Ints, leaves: tuple[Ints, Ints]) -> PerLink:
     """What the links of these machines become, and of these leaves: those of machines and leaves of the window."""
     rows, machines = ground.rows, ground.machines
-    begin = machines.links.shape[1]
+    begin = machines.numbers.width
     column = turn.links[machines.origin]
     outside = np.full(begin, -1, dtype=np.int64)
     outside[machines.origin[begin:]] = np.arange(begin, len(column))

@@ -68,7 +68,7 @@ def network(call: TimedCollective) -> Forecast:
     What NCCL's tuner does not know (all-to-all) takes what the links make of it.
     """
     cluster = _cluster(call.platform.name, call.nodes)
-    each = len(cluster.gpus) // call.nodes
+    each = cluster.num_gpus // call.nodes
     group = [node * each + gpu for node in range(call.nodes) for gpu in range(call.gpus_per_node)]
     algorithm = call.algorithm or "auto"
     played = collective_times(cluster, group, call.collective, call.size, algorithm=algorithm, nccl=call.platform.name)

@@ -78,8 +78,8 @@ def play_traces(
     them on the platform ``nccl`` ("auto": the cluster's, "none": the links alone).
     """
     ranks = len(trace.ranks)
-    if ranks > len(cluster.gpus):
-        raise InputError(f"the trace has {ranks} ranks and the cluster {len(cluster.gpus)} GPUs; use a larger cluster")
+    if ranks > cluster.num_gpus:
+        raise InputError(f"the trace has {ranks} ranks and the cluster {cluster.num_gpus} GPUs; use a larger cluster")
     device = load_device(cluster.device)
     timed = Counter[str]()
     seconds = _timer(device, precision, roofline, timed)

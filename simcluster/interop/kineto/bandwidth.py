@@ -79,9 +79,9 @@ def reached(job: ProfiledJob, cluster: Cluster | None = None) -> list[Reached]:
 def _modelled(kind: str, ranks: tuple[int, ...], size: float, cluster: Cluster | None) -> float | None:
     if cluster is None or kind not in ALGORITHMS or not size > 0 or len(ranks) < 2:
         return None
-    if max(ranks) >= len(cluster.gpus):
+    if max(ranks) >= cluster.num_gpus:
         raise InputError(
-            f"--cluster: {cluster.name!r} has {len(cluster.gpus)} GPUs and a profile is of rank {max(ranks)}; rank n "
+            f"--cluster: {cluster.name!r} has {cluster.num_gpus} GPUs and a profile is of rank {max(ranks)}; rank n "
             "is taken to be GPU n: give a cluster with more of them"
         )
     return collective_times(cluster, ranks, kind, size).duration

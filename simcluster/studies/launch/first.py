@@ -181,7 +181,7 @@ def _cluster(name: str, gpus: int | None) -> tuple[dict[str, Any], int]:
     """The section of a cluster that has so many GPUs, and their number."""
     topology = load_topology(name)
     built = load_cluster(name)
-    there = len(built.gpus)
+    there = built.num_gpus
     place: dict[str, Any] = {"topology": name}
     if gpus is None:
         return place, there

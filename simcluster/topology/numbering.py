@@ -1,0 +1,195 @@
+"""Numbers of a draft's links: in closed form those that begin in machines, in columns those that begin at switches.
+
+Links are numbered by the node where they begin, then as they come, and machines come first.  All machines are alike, so
+those of a machine are ``first + machine x step``, column by column: a cluster of a million GPUs has 6 million of them,
+and none of what follows goes through them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simcluster.base.arrays import Few, Ints
+from simcluster.base.multiset_hash import ordered
+from simcluster.topology.draft import Draft, LinkBlock
+
+
+@dataclass(frozen=True, eq=False)
+class LinkNumbers:
+    """The links of ``count`` machines and of the switches that they hang on.
+
+    ``owned`` are those of every machine: ``width`` that begin in it, ascending, then the ways back of those that end
+    outside.  ``back`` is for every column the one of the way back, ``sort`` what the links of a column are like (by
+    number in ``Draft.sorts``), ``came`` its block and column there.  ``start`` and ``columns`` cut the links of all
+    machines into runs: where each begins, and how many of a machine are in it.  ``first`` is the first link of a
+    switch; from there on ``begins``, ``ends`` (nodes), ``turned`` (the other way) and ``sorts`` have one value a link.
+    """
+
+    count: int
+    width: int
+    owned: Few
+    back: Ints
+    sort: Ints
+    came: Sequence[tuple[int, int]]
+    start: Ints
+    columns: Ints
+    first: int
+    begins: Few
+    ends: Few
+    turned: Few
+    sorts: Few
+
+    @property
+    def total(self) -> int:
+        """How many links there are."""
+        return self.first + len(self.begins)
+
+    @property
+    def outside(self) -> Ints:
+        """Columns of the links that leave a machine."""
+        found: Ints = self.back[self.width :]
+        return found
+
+    def column(self, links: Ints) -> Ints:
+        """Columns, in ``owned``, of links that begin or end in machines; -1 for the others."""
+        found = self._column(links)
+        some = np.flatnonzero(found < 0)
+        near = self._column(self.turned[links[some] - self.first].astype(np.int64))
+        found[some] = np.where(near < 0, -1, self.back[near])
+        return found
+
+    def _column(self, links: Ints) -> Ints:
+        """Columns of links that begin in machines; -1 for the others."""
+        run = np.searchsorted(self.start, links, side="right") - 1
+        column = (np.cumsum(self.columns) - self.columns)[run] + (links - self.start[run]) % self.columns[run]
+        return np.where(links < self.first, column, -1)
+
+    def by_link(self, of_sort: NDArray[Any]) -> NDArray[Any]:
+        """For every link what links of its sort have."""
+        found = np.empty(self.total, dtype=of_sort.dtype)
+        column = 0
+        for start, many in zip(self.start.tolist(), self.columns.tolist(), strict=True):
+            run = found[start : start + self.count * many].reshape(self.count, many)
+            run[:] = of_sort[self.sort[column : column + many]]
+            column += many
+        found[self.first :] = of_sort[self.sorts]
+        return found
+
+    @classmethod
+    def of(cls, draft: Draft) -> LinkNumbers | None:
+        """Those of a draft; None where a link leads from one machine to another without a switch between."""
+        of_machine = [_places(draft, block) for block in draft.blocks]
+        if any(places is not None and not places.told for places in of_machine):
+            return None
+        listed, columns = _leaving(draft, of_machine)
+        start = np.cumsum(columns * draft.stamped) - columns * draft.stamped
+        width, first = len(listed), int(columns.sum()) * draft.stamped
+        tails = [
+            [c for c in range(len(block.data)) if places is None or places.begin[c] < 0]
+            for block, places in zip(draft.blocks, of_machine, strict=True)
+        ]
+        begins, ends, sorts = (_joined(draft, tails, what) for what in ("start", "end", "sort"))
+        order = ordered((begins - draft.nodes.size).astype(np.int64))
+        number = np.empty(len(order), dtype=np.int32)
+        number[order] = np.arange(first, first + len(order), dtype=np.int32)
+        place_of = {(block, column): place for place, (_, block, column) in enumerate(listed)}
+        out = [place for place, (_, block, column) in enumerate(listed) if (block, column ^ 1) not in place_of]
+        back = [place_of.get((block, column ^ 1), -1) for _, block, column in listed]
+        for column, place in enumerate(out):
+            back[place] = width + column
+        came = [(block, column) for _, block, column in listed]
+        came += [(block, column ^ 1) for block, column in map(came.__getitem__, out)]
+        into = {each: width + column for column, each in enumerate(came[width:])}
+        owned, turned = _both_ways(draft, tails, number, (start, columns), (place_of, into))
+        return cls(
+            draft.stamped, width, owned, np.array(back + out, dtype=np.int64),
+            np.array([sort for sort, *_ in listed], dtype=np.int64), came, start, columns, first,
+            begins[order], ends[order], turned, sorts[order],
+        )  # fmt: skip
+
+
+def _leaving(draft: Draft, of_machine: Sequence[_Places | None]) -> tuple[list[tuple[int, int, int]], Ints]:
+    """(sort, block, column) of the links that begin in a machine, ascending; how many of them are in every run."""
+    first = np.cumsum([0, *(len(block.data) for block in draft.blocks)]).tolist()
+    by_place: dict[int, list[tuple[int, int, int]]] = {}
+    for block, places in enumerate(of_machine):
+        for column, place in enumerate(places.begin if places else ()):
+            by_place.setdefault(place, []).append((first[block] + column, block, column))
+    runs = [[link for place in run for link in by_place.get(place, ())] for run in draft.runs]
+    return [link for run in runs for link in run], np.array([len(run) for run in runs], dtype=np.int64)
+
+
+def _both_ways(
+    draft: Draft,
+    tails: Sequence[Sequence[int]],
+    number: Few,
+    runs: tuple[Ints, Ints],
+    places: tuple[Mapping[tuple[int, int], int], Mapping[tuple[int, int], int]],
+) -> tuple[Few, Few]:
+    """``owned``, and ``turned``: ``number`` are those of the links that begin at switches, as they come.
+
+    ``places`` are the columns of links that begin in machines, and of those that only end there, by block and column.
+    """
+    (start, columns), (begun, ending) = runs, places
+    owned = np.empty((draft.stamped, len(begun) + len(ending)), dtype=np.int32)
+    machine, filled = np.arange(draft.stamped, dtype=np.int32)[:, None], 0
+    for begin, many in zip(start.tolist(), columns.tolist(), strict=True):
+        owned[:, filled : filled + many] = begin + machine * many + np.arange(many, dtype=np.int32)
+        filled += many
+    first = int((columns * draft.stamped).sum())
+    turned, came = np.empty(len(number), dtype=np.int32), 0
+    for which, (block, cut) in enumerate(zip(draft.blocks, tails, strict=True)):
+        those = number[came : came + block.rows * len(cut)].reshape(block.rows, len(cut))
+        came += those.size
+        for column, own in zip(cut, those.T, strict=True):
+            there = begun.get((which, column ^ 1))
+            turned[own - first] = those[:, cut.index(column ^ 1)] if there is None else owned[:, there]
+            if there is not None:
+                owned[:, ending[which, column]] = own
+    return owned, turned
+
+
+class _Places:
+    """A block with links of machines: by column the place in a machine where they begin, -1 for at a switch.
+
+    ``told``: is each end that is not the row's own machine a switch?
+    """
+
+    def __init__(self, draft: Draft, block: LinkBlock) -> None:
+        place = {node: number for number, node in enumerate(draft.nodes[0].tolist())}
+        sides = [[place.get(node, -1) for node in block.side(which, slice(1))[0].tolist()] for which in (0, 1)]
+        self.begin = sides[0]
+        self.told = block.columns is not None or (
+            block.rows == draft.stamped
+            and all(
+                bool((side[:, column] == draft.nodes[:, own]).all())
+                if own >= 0
+                else int(side[:, column].min()) >= draft.nodes.size
+                for side, places in zip(block.sides, sides, strict=True)
+                for column, own in enumerate(places)
+            )
+        )
+
+
+def _places(draft: Draft, block: LinkBlock) -> _Places | None:
+    """None for links between switches alone."""
+    lowest = min(int(side.min(initial=draft.size)) for side in block.sides)
+    return _Places(draft, block) if lowest < draft.nodes.size else None
+
+
+def _joined(draft: Draft, tails: Sequence[Sequence[int]], what: str) -> Few:
+    """What the links that begin at switches begin at, end at, or are like, as they come."""
+    found, first = [np.zeros(0, dtype=np.int32)], 0
+    for block, cut in zip(draft.blocks, tails, strict=True):
+        if what == "sort":
+            found.append(np.tile(np.array(cut, dtype=np.int32) + first, block.rows))
+        elif cut:
+            side = block.side(int(what == "end"))
+            found.append((side if len(cut) == side.shape[1] else side[:, cut]).ravel())
+        first += len(block.data)
+    return np.concatenate(found)
