@@ -64,13 +64,15 @@ class Group:
 
     ``hosts[i]`` is the machine of position i, ``nics[i]`` the NICs by which it leaves it on channel 0, 1, ... and round
     again, ``nvswitches[i]`` the NVSwitch that its GPU is linked to ("" for none, number 0 where they are ``Named``).
-    ``meshed``: the GPUs of a machine are linked to each other directly, every one to every other.
+    ``meshed``: the GPUs of a machine are linked to each other directly, every one to every other.  ``far``: machines are
+    on several sites.
     """
 
     hosts: Sequence[int]
     nics: Sequence[tuple[str, ...]]
     nvswitches: Sequence[str]
     meshed: bool = False
+    far: bool = False
 
     @property
     def num_ranks(self) -> int:
@@ -131,7 +133,7 @@ class Group:
         """``sizes`` and ``on_switches``, shortly where they are equal: there may be thousands, often looked up."""
         lost, on_switch = self.on_switches
         both = [((sizes[0], len(sizes)),) if len(set(sizes)) == 1 else sizes for sizes in (self.sizes, on_switch)]
-        return (*both, lost)
+        return (*both, lost, self.far)
 
     @cached_property
     def walks(self) -> Walks | None:

@@ -2,7 +2,7 @@
 
 A new kind is a ``TopologySpec`` with fields, ``build()`` and an ``EXAMPLE``, and a line in TOPOLOGIES.  Reading order:
 ``spec``, ``cluster`` (what comes out), ``draft`` (what builders write), ``uniform`` (the smallest ones),
-``machine_parts``, ``trees``, ``dragonfly``, ``fabrics`` (any machine on any fabric), ``machines``, ``explicit``;
+``machine_parts``, ``trees``, ``dragonfly``, ``fabrics`` (any machine on any fabric), ``machines``, ``explicit``, ``sites`` (several of them);
 ``wiring`` says what is asked of any of them, from the graph (``routing``); of equal machines on trees ``regular`` says
 it in closed form, many flows at once (``paths``), and the graph is made only if it is asked for.
 """
@@ -22,11 +22,12 @@ from simcluster.topology.fabrics import MachinesSpec
 from simcluster.topology.links import LinkSpec, RateSpec
 from simcluster.topology.machine_parts import HostSpec, MachineSpec, NicSpec
 from simcluster.topology.machines import DgxSpec, FabricSpec, PcieBoxSpec
+from simcluster.topology.sites import sites_kind
 from simcluster.topology.spec import TopologySpec
 from simcluster.topology.trees import FatTreeSpec, RailOnlySpec, RailOptimisedSpec, UplinkSpec
 from simcluster.topology.uniform import FlatSpec, LeafSpineSpec
 
-TOPOLOGIES: dict[str, type[TopologySpec]] = {
+_OF_ONE_SITE: dict[str, type[TopologySpec]] = {
     "machines": MachinesSpec,
     "dgx": DgxSpec,
     "pcie_box": PcieBoxSpec,
@@ -34,6 +35,8 @@ TOPOLOGIES: dict[str, type[TopologySpec]] = {
     "leaf_spine": LeafSpineSpec,
     "graph": GraphSpec,
 }
+SitesSpec = sites_kind(_OF_ONE_SITE)
+TOPOLOGIES: dict[str, type[TopologySpec]] = {**_OF_ONE_SITE, "sites": SitesSpec}
 """Every kind of topology, with its spec."""
 AnyTopology: TypeAlias = Annotated[TopologySpec, OneOf(TOPOLOGIES)]
 _ADAPTER: TypeAdapter[TopologySpec] = TypeAdapter(AnyTopology)
@@ -73,6 +76,7 @@ __all__ = [
     "RailOnlySpec",
     "RailOptimisedSpec",
     "RateSpec",
+    "SitesSpec",
     "TopologySpec",
     "UplinkSpec",
     "parse_topology",

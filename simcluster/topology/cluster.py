@@ -49,7 +49,8 @@ class Cluster(Shown):
 
     ``gpus`` are the nodes in the order in which ranks are placed (machine by machine); everywhere else a GPU is its
     index in ``gpus`` and a link its index in ``links``.  ``device`` is the GPU's name in the device catalogue, or an
-    inline device document, ``nccl`` the platform that NCCL would take the machines for, if one is named.  ``graph``,
+    inline device document, ``nccl`` the platform that NCCL would take the machines for, if one is named;
+    ``machines_per_site`` is 0 where all are on one site.  ``graph``,
     names and links are made when they are asked for, where the cluster is so regular that routes need none of them.
     """
 
@@ -60,6 +61,7 @@ class Cluster(Shown):
     latency: NDArray[np.float64] = field(repr=False)
     wiring: Wiring = field(repr=False)
     nccl: str | None = None
+    machines_per_site: int = 0
 
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
@@ -197,6 +199,11 @@ class Cluster(Shown):
     def leaves_together(self, gpus: NDArray[np.int64]) -> bool:
         """May a step that takes GPU i, of the first few, to GPU ``gpus[i]`` be one that ``turned`` knows?"""
         return self.wiring.leaves_together(gpus)
+
+    def far(self, hosts: Sequence[int] | NDArray[np.int64]) -> bool:
+        """Are machines, given by number, on several sites?"""
+        each = self.machines_per_site
+        return bool(each and len(hosts) and int(max(hosts)) // each != int(min(hosts)) // each)
 
     @property
     def hosts(self) -> NDArray[np.int64]:

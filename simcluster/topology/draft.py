@@ -65,7 +65,8 @@ class Draft:
     """Nodes and links so far.
 
     ``stamped`` machines are all alike: row m of ``nodes`` are machine m's, in the order of the ``pattern`` (machine 0
-    with its links), called ``domain`` m and what the pattern's are called behind ``domain`` 0.  Where a machine is a
+    with its links), called ``domain`` m and what the pattern's are called behind ``domain`` 0; ``runs`` are the places
+    that are numbered one machine after the other, ``recorded`` and ``kinds`` what was stamped.  Where a machine is a
     single GPU, ``per_host`` of them count as one.
     """
 
@@ -76,6 +77,8 @@ class Draft:
     pattern: Graph = field(default_factory=nx.DiGraph)
     nodes: Few = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int32))
     runs: list[list[int]] = field(default_factory=list)
+    recorded: Recorder = field(default_factory=Recorder)
+    kinds: Sequence[str] = ()
     switches: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)  # of all fabrics: name and attributes
     _named: list[Callable[[], Named]] = field(default_factory=list)
     blocks: list[LinkBlock] = field(default_factory=list)
@@ -90,6 +93,7 @@ class Draft:
         names = list(pattern)
         width, first = len(names), self.size
         self.stamped, self.domain = count, domain
+        self.recorded, self.kinds = pattern, kinds
         self.pattern.add_nodes_from(pattern.nodes(data=True))
         self.pattern.add_edges_from(pattern.edges(data=True))
         machine = np.arange(count, dtype=np.int32)[:, None]

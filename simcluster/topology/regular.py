@@ -55,7 +55,7 @@ class Regular(Wiring):
     """The closed form of one draft, whose graph is made when it is needed."""
 
     def __init__(self, draft: Draft, numbers: LinkNumbers, routing: RoutingSpec) -> None:
-        self._draft, self._numbers, self._routing = draft, numbers, routing
+        self.draft, self._numbers, self._routing = draft, numbers, routing
         self.capacity, self.latency = (
             constant(numbers.by_link(np.array([data[key] for data in draft.sorts], dtype=np.float64)))
             for key in ("bandwidth", "latency")
@@ -97,7 +97,7 @@ class Regular(Wiring):
 
     def _settle(self, ways: Sequence[Sequence[str]]) -> None:
         """What routes of many flows and turns stand on; of the cluster, and not of who routes first."""
-        draft = self._draft
+        draft = self.draft
         own = [number for number, (_, data) in draft.switches.items() if "network" not in data]
         named = {number: natural(draft.switches[number][0]) for number in own}
         switches = sorted(own, key=named.__getitem__)
@@ -130,34 +130,34 @@ class Regular(Wiring):
     @cached_property
     def graph(self) -> Graph:  # type: ignore[override]
         """All nodes and links; InputError of more GPUs than a graph is built of."""
-        check_drawn(self._draft.gpus)
-        return self._draft.graph()
+        check_drawn(self.draft.gpus)
+        return self.draft.graph()
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names of the GPUs."""
-        return tuple(self._draft.gpu_names())
+        return tuple(self.draft.gpu_names())
 
     @cached_property
     def switches(self) -> tuple[str, ...]:
         """Switches of the collectives' network, by name."""
-        return tuple(name for name, data in self._draft.switches.values() if "network" not in data)
+        return tuple(name for name, data in self.draft.switches.values() if "network" not in data)
 
     @cached_property
     def storage_nics(self) -> bool:
         """Have machines NICs on a network for storage?"""
-        return has_storage_nics(self._draft.pattern)
+        return has_storage_nics(self.draft.pattern)
 
     @cached_property
     def links(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
         """The nodes that each link leads from and to."""
-        names, (start, end) = list(self._names), self._draft.ends()
+        names, (start, end) = list(self._names), self.draft.ends()
         pairs = zip(start.tolist(), end.tolist(), strict=True)
         return tuple([(names[a], names[b]) for a, b in pairs])
 
     @cached_property
     def _names(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self._draft.names())}
+        return {name: number for number, name in enumerate(self.draft.names())}
 
     def has(self, node: str) -> bool:
         """Is there such a node?"""
@@ -186,7 +186,7 @@ class Regular(Wiring):
         if len(known) < len(found):
             return None
         *those, into = known
-        if not all(stay_together(np.arange(self._draft.stamped) // self._draft.per_host, step) for step in those):
+        if not all(stay_together(np.arange(self.draft.stamped) // self.draft.per_host, step) for step in those):
             return None
         links = links_turned(
             self._ways, self._locals, self._sample_index, self.machines, (those, into), self._ground.sort
@@ -212,7 +212,7 @@ class Regular(Wiring):
     def _named(self, gpu: int, of_place: Sequence[str]) -> str:
         """What a GPU's node in machine 0, if there is one, is called in its own."""
         machine, place = divmod(gpu, len(of_place))
-        domain, node = self._draft.domain, of_place[place]
+        domain, node = self.draft.domain, of_place[place]
         return f"{domain}{machine}{node[len(domain) + 1 :]}" if node else ""
 
     @cached_property
@@ -272,7 +272,7 @@ class Regular(Wiring):
 
     def _one_machine(self) -> tuple[Graph, dict[tuple[str, str], int]]:
         """Machine 0 with the switches that it is linked to, and the numbers of these links."""
-        draft = self._draft
+        draft = self.draft
         names = dict(zip(draft.nodes[0].tolist(), draft.pattern, strict=True))
         own = set(names)
         sample: Graph = nx.DiGraph()

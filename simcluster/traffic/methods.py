@@ -80,7 +80,7 @@ class Methods:
     in ALGORITHMS.  An algorithm that NCCL has runs at NCCL's pace if there is a platform.  ``launch``: count what a
     stopwatch around a single call sees of its launch; kernels of a training step are launched ahead of time.
     ``in_rounds``: leave out pipelines, which have no rounds to be played step by step.  ``factors`` are on NCCL's pace,
-    after its choice.  ``routes`` are what tokens that are relayed to experts take, at ``reach`` of the links' rates.
+    after its choice.  A group on several sites has no pace of NCCL's.  ``routes`` are what tokens that are relayed to experts take, at ``reach`` of the links' rates.
     """
 
     named: Mapping[str, str]
@@ -101,13 +101,14 @@ class Methods:
         if kind in RELAYED:
             return Method("relayed", routes=self.routes, reach=self.reach)
         wanted = self.named.get(kind, "auto")
-        if self.platform is not None and kind in EXCHANGES and wanted in ("auto", next(iter(ALGORITHMS[kind]))):
-            return self._exchanged(self.platform, group, kind, size)
-        if self.platform is None or kind not in COLLECTIVES:
+        platform = None if group.far else self.platform  # NCCL's figures are of one site's network
+        if platform is not None and kind in EXCHANGES and wanted in ("auto", next(iter(ALGORITHMS[kind]))):
+            return self._exchanged(platform, group, kind, size)
+        if platform is None or kind not in COLLECTIVES:
             return Method(next(iter(ALGORITHMS[kind])) if wanted == "auto" else wanted)
         form = group.form
         if (kind, size, form) not in self._known:
-            self._known[kind, size, form] = self._chosen(self.platform, group, kind, size, wanted)
+            self._known[kind, size, form] = self._chosen(platform, group, kind, size, wanted)
         return self._known[kind, size, form]
 
     def _exchanged(self, platform: Platform, group: Group, kind: Exchange, size: float) -> Method:

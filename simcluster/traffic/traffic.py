@@ -27,6 +27,7 @@ class Fabric(Protocol):
     def host_of(self) -> Sequence[int]: ...
     @property
     def meshed(self) -> bool: ...
+    def far(self, hosts: Sequence[int] | Ints) -> bool: ...
     def spread(self, src: int, dst: int, flow: int = 0) -> Spread: ...
     def spread_latency(self, spread: Spread) -> float: ...
     def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]: ...
@@ -108,18 +109,22 @@ def group_of(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
         numbers = np.asarray(gpus, dtype=np.int64)
         seats = fabric.seats(numbers)
         if seats is not None:
+            hosts = fabric.hosts[numbers]
             return Group(
-                hosts=fabric.hosts[numbers].data,
+                hosts=hosts.data,
                 nics=Named(seats[1], lambda place: fabric.uplinks(int(numbers[place]))),
                 nvswitches=Named(seats[0], lambda place: fabric.nvswitch(int(numbers[place]))),
                 meshed=fabric.meshed,
+                far=fabric.far(hosts),
             )
     names = [int(gpu) for gpu in gpus]
+    machines = tuple([fabric.host_of[gpu] for gpu in names])
     return Group(
-        hosts=tuple([fabric.host_of[gpu] for gpu in names]),
+        hosts=machines,
         nics=tuple(fabric.uplinks(gpu) for gpu in names),
         nvswitches=tuple(fabric.nvswitch(gpu) for gpu in names),
         meshed=fabric.meshed,
+        far=fabric.far(machines),
     )
 
 

@@ -1,0 +1,141 @@
+"""Clusters of several sites, each a cluster by itself, joined by a wide-area network.
+
+Every site's top switches (spines, cores) are linked to one ``border`` router, and each border router to the WAN by one
+port, which everything that leaves or enters the site shares: ``wan`` in each direction.  A GPU reaches one of another
+site over its own fabric, border, WAN, border and the other's fabric.  What NCCL measures of itself says nothing of such
+ways: collectives whose ranks are on several sites take what the links make of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from simcluster.base.arrays import Few, Ints
+from simcluster.base.errors import InputError
+from simcluster.documents.kinds import OneOf
+from simcluster.topology.cluster import Cluster, drafted_cluster
+from simcluster.topology.draft import Draft
+from simcluster.topology.links import COMPUTE, LinkSpec, Name
+from simcluster.topology.regular import Regular
+from simcluster.topology.sizes import check_gpus
+from simcluster.topology.spec import Fields, TopologySpec
+
+
+def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
+    """The kind ``sites``, each of which is a cluster of one of these ``kinds``."""
+
+    class SitesSpec(TopologySpec):
+        """So many equal sites, numbered from 0, whose machines are numbered site by site.
+
+        ``site`` is the cluster that each of them is, which has the GPU of the whole.  ``wan.latency`` is from site to
+        site, one way: light in fibre takes 5 us a kilometre.
+        """
+
+        EXAMPLE: ClassVar[Fields] = {
+            "sites": 2,
+            "site": {"kind": "dgx", **kinds["dgx"].EXAMPLE},
+            "wan": {"line_rate": "100 Gbit/s", "latency": "5 ms"},
+        }
+
+        kind: Literal["sites"]
+        name: Name = "sites"
+        sites: Annotated[int, Field(strict=True, ge=2, le=64)]
+        site: Annotated[TopologySpec, OneOf(kinds)]
+        wan: LinkSpec
+
+        @model_validator(mode="before")
+        @classmethod
+        def _one_device(cls, document: object) -> object:
+            """Sites have the GPU of the whole, and NCCL's platform, where they say none."""
+            if not isinstance(document, Mapping) or not isinstance(document.get("site"), Mapping):
+                return document
+            own = {key: document[key] for key in ("device", "nccl") if key in document}
+            return {**document, "site": {**own, **document["site"]}}
+
+        def build(self) -> Cluster:
+            """The cluster: node0, ... of all sites, site0.leaf0, ..., then site0.border, ... and wan."""
+            one = self.site.build()
+            check_gpus(one.num_gpus * self.sites)
+            if not isinstance(one.wiring, Regular):
+                raise InputError(
+                    f"site is {one.name!r}, of which not all machines are alike on one tree of switches; use a site of "
+                    "kind dgx, machines, pcie_box, flat or leaf_spine"
+                )
+            draft = _joined(one.wiring.draft, self.sites, self.wan)
+            whole = drafted_cluster(self.name, self.device, draft, self.routing, self.nccl or one.nccl)
+            return replace(whole, machines_per_site=len(set(one.host_of)))
+
+    return SitesSpec
+
+
+def _joined(one: Draft, sites: int, wan: LinkSpec) -> Draft:
+    """So many of a draft in one, and the WAN between them."""
+    if one.stamped % one.per_host:
+        raise InputError(f"a site of {one.stamped} GPUs has no whole machines of {one.per_host}; use a multiple")
+    draft = Draft(per_host=one.per_host)
+    draft.stamp(one.recorded, one.stamped * sites, one.domain, one.kinds)
+    copies = [_copied(draft, one, site) for site in range(sites)]
+    for block in one.blocks:
+        if block.columns is None:
+            start, end = (np.concatenate([of_site[side] for of_site in copies]) for side in block.sides)
+            draft.connect(start[:, ::2], end[:, ::2], list(block.data[::2]))
+    top = _top(one)
+    network = {"kind": "switch", "tier": "border"}
+    borders = draft.add_switches([f"site{site}.border" for site in range(sites)], network)
+    (hub,) = draft.add_switches(["wan"], network | {"tier": "wan"})
+    near = wan.edge("wan", 0.0)
+    draft.connect(np.concatenate([of_site[top] for of_site in copies]), np.repeat(borders, len(top)), near)
+    draft.connect(np.array(borders), np.full(sites, hub), wan.edge("wan", wan.latency / 2))
+    return draft
+
+
+def _copied(draft: Draft, one: Draft, site: int) -> Few:
+    """A site's switches added; of every node of the one site its number in all."""
+    of_site = np.empty(one.size, dtype=np.int32)
+    of_site[one.nodes] = draft.nodes[site * one.stamped : (site + 1) * one.stamped]
+    for _, alike in itertools.groupby(one.switches.items(), key=lambda item: item[1][1]):
+        named = list(alike)
+        data: dict[str, Any] = named[0][1][1]
+        of_site[[number for number, _ in named]] = draft.add_switches(
+            [f"site{site}.{name}" for _, (name, _) in named], data
+        )
+    return of_site
+
+
+def _top(one: Draft) -> Ints:
+    """The switches of a site that are farthest from its machines; InputError where some never meet the others."""
+    among = np.zeros(one.size, dtype=bool)
+    among[[number for number, (_, data) in one.switches.items() if data.get("network", COMPUTE) == COMPUTE]] = True
+    start, end = (np.concatenate([block.sides[side].ravel() for block in one.blocks if block.columns is None])
+                  for side in (0, 1))  # fmt: skip
+    level = np.zeros(one.size, dtype=np.int64)
+    level[start[among[start] & (end < one.nodes.size)]] = 1
+    between = among[start] & among[end]
+    start, end = start[between], end[between]
+    height = 1
+    while True:
+        above = end[(level[start] == height) & (level[end] == 0)]
+        if not len(above):
+            break
+        height += 1
+        level[above] = height
+    found = np.flatnonzero(level == height)
+    if not _all_met(start, end, among, int(found[0])):
+        raise InputError("site has rails or planes that never meet; use one whose switches are all one tree")
+    return found
+
+
+def _all_met(start: Few, end: Few, among: Sequence[bool] | Any, first: int) -> bool:
+    """Do links lead from the first to all others?"""
+    met = np.zeros(len(among), dtype=bool)
+    met[first], many = True, 0
+    while many != met.sum():
+        many = int(met.sum())
+        met[end[met[start]]] = True
+    return bool((met == among).all())
