@@ -11,6 +11,11 @@ from conftest import Tiny
 from simcluster import load_cluster, simulate
 from simcluster.base.errors import InputError
 from simcluster.bench.collective import collective_times
+from simcluster.model.transformer import parameters
+from simcluster.scenario.job import planned_footprints
+from simcluster.studies.long_run.amortised import amortised, amortised_document
+from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.whatif.outer_cost import outer_seconds
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.cluster import make_cluster
 from simcluster.topology.regular import Regular
@@ -37,7 +42,7 @@ def test_a_way_between_sites_is_over_border_and_wan() -> None:
         ("site1.border", "site1.switch"), ("site1.switch", "gpu6"),
     ]  # fmt: skip
     assert cluster.spread_latency(cluster.spread(1, 6)) == pytest.approx(LATENCY + 4e-6)
-    assert cluster.far([0, 4]) and not cluster.far([4, 7])
+    assert (cluster.far([0, 4]), cluster.far([4, 7])) == (True, False)
     assert [cluster.links[link][1] for link in cluster.route(4, 6)] == ["site1.switch", "gpu6"]
 
 
@@ -46,13 +51,13 @@ def test_sites_in_closed_form_are_their_graph(name: str) -> None:
     machine = {"gpus": 2, "nvlink": {"line_rate": "400 GB/s", "latency": "1 us"}, "pcie": {**PORT, "latency": "1 us"},
                "nics": [{"count": 2, "link": {**PORT, "latency": "1 us"}}]}  # fmt: skip
     fabric = {"kind": "fat_tree", "nodes_per_unit": 2, "units_per_pod": 1}
+    two_leaves = {"kind": "leaf_spine", "leaves": 2, "gpus_per_leaf": 2, "spines": 2, "path_latency": "4 us"}
     cluster = {
-        "two_sites_h100": lambda: load_cluster("two_sites_h100", [("site.nodes", 3), ("site.fabric.nodes_per_unit", 2)]),
+        "two_sites_h100": lambda: load_cluster(name, [("site.nodes", 3), ("site.fabric.nodes_per_unit", 2)]),
         "machines": lambda: built(2, {"kind": "machines", "nodes": 4, "machine": machine, "fabric": fabric}),
-        "leaf_spine": lambda: built(2, {"kind": "leaf_spine", "leaves": 2, "gpus_per_leaf": 2, "spines": 2, "link": PORT,
-                                        "uplink": PORT, "path_latency": "4 us"}),
+        "leaf_spine": lambda: built(2, {**two_leaves, "link": PORT, "uplink": PORT}),
         "three": lambda: built(3),
-    }[name]()  # fmt: skip
+    }[name]()
     assert isinstance(cluster.wiring, Regular)
     drawn = make_cluster(cluster.name, "h100", cluster.graph)
     assert (drawn.gpus, drawn.links) == (cluster.gpus, cluster.links)
@@ -113,3 +118,73 @@ def test_rails_that_never_meet_cannot_be_joined() -> None:
                           "pcie": {**PORT, "latency": "1 us"},
                           "nics": [{"count": 2, "link": {**PORT, "latency": "1 us"}}]},
                           "fabric": {"kind": "rail_only", "nodes_per_unit": 2}}})  # fmt: skip
+
+
+# --- an outer step ----------------------------------------------------------------------------------------------------
+
+APART = {"gpus": 8, "cluster": {"topology": {**sites(), "device": "h100"}}}
+GRID = {"tp": 1, "pp": 2, "dp": 4, "order": ["tp", "cp", "pp", "dp"]}
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+@pytest.mark.parametrize("outer", [{"every": 2}, {"every": 4, "parts": 2, "beside": 1}], ids=["DiLoCo", "streaming"])
+def test_an_outer_step_is_the_reference_s(tiny: Tiny, zero: int, outer: dict[str, Any]) -> None:
+    over = {**APART, "parallel": {**GRID, "zero": zero}, "training": {"outer": outer}, "steps": 4}
+    fast, plain = (simulate(tiny(**over, engine=engine)) for engine in ("auto", "reference"))
+    assert fast.step_time == plain.step_time
+
+
+def test_an_outer_step_takes_the_pseudo_gradients_over_the_wan(tiny: Tiny) -> None:
+    """All parameters once each way in fp32, in rings of two: 2 rounds of half of a part, and what the passes take."""
+    over = {**APART, "parallel": {**GRID, "zero": 1}}
+    scenario = tiny(**over, training={"outer": {"every": 100}})
+    found = outer_seconds(scenario)
+    wan = 4.0 * parameters(scenario.model).total / RATE
+    assert found == pytest.approx(wan + 2 * (LATENCY + 4e-6), rel=0.02)
+    result = simulate(scenario)
+    (row,) = amortised(result)
+    assert (row.name, row.seconds, row.every) == ("outer step", found, 100)
+    assert amortised_document(result, [row])["step_time_s"] == result.step_time + found / 100
+    assert StepStates(scenario).healthy == result.step_time + found / 100
+    assert simulate(tiny(**over)).step_time > result.step_time + 4 * LATENCY  # nothing crosses in a step of its own
+
+
+def test_what_goes_on_beside_steps_holds_up_only_what_they_do_not_cover(tiny: Tiny) -> None:
+    def of(**outer: Any) -> Any:
+        return tiny(**APART, parallel={**GRID, "zero": 1}, training={"outer": {"every": 100, **outer}})
+
+    step, waited = simulate(of()).step_time, outer_seconds(of())
+    for beside in (1, 3):
+        assert outer_seconds(of(beside=beside)) == pytest.approx(waited - beside * step, rel=0.03)
+    assert outer_seconds(of(beside=49)) < 0.01 * waited
+
+
+def test_the_outer_optimizer_takes_its_memory(tiny: Tiny) -> None:
+    """What the parameters were and the momentum, fp32 both, of a rank's part; and what waits to be sent."""
+    held = []
+    for outer in (None, {"every": 9, "workers": 2}, {"every": 9, "workers": 2, "parts": 2, "beside": 1}):
+        scenario = tiny(**APART, parallel={**GRID, "zero": 1}, training={"outer": outer} if outer else {})
+        held.append([stage.optimizer for stage in planned_footprints(scenario)])
+    for alone, state, copied in zip(*held, strict=True):
+        own = alone / 12.0 * 2  # mixed-18 has 12 B of a quarter; a worker's replicas are two
+        assert state - 12.0 * own == pytest.approx(8.0 * own)
+        assert copied - state == pytest.approx(2.0 * own)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"training": {"outer": {"every": 4, "workers": 3}}}, "3 do not divide dp 4; use"),
+        ({"training": {"outer": {"every": 4}}, "cluster": {"topology": "flat", "gpus": 8}}, "the job is on one site"),
+        ({"training": {"outer": {"every": 4, "parts": 5}}}, "5 parts in 4 steps"),
+        ({"training": {"outer": {"every": 2, "beside": 2}}}, "next outer step comes after 2"),
+        (
+            {"training": {"outer": {"every": 4}}, "parallel": {"tp": 1, "pp": 2, "dp": 4}},
+            r"order to \[tp, cp, pp, dp\]",
+        ),
+        ({"training": {"outer": {"every": 4}, "optimizer": "muon"}, "parallel": {**GRID, "zero": 1}}, "with Muon"),
+    ],
+)
+def test_workers_that_cannot_be(tiny: Tiny, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        tiny(**{**APART, "parallel": GRID, **change})

@@ -64,8 +64,8 @@ class Group:
 
     ``hosts[i]`` is the machine of position i, ``nics[i]`` the NICs by which it leaves it on channel 0, 1, ... and round
     again, ``nvswitches[i]`` the NVSwitch that its GPU is linked to ("" for none, number 0 where they are ``Named``).
-    ``meshed``: the GPUs of a machine are linked to each other directly, every one to every other.  ``far``: machines are
-    on several sites.
+    ``meshed``: the GPUs of a machine are linked to each other directly, every one to every other.  ``far``: they
+    are on several sites.
     """
 
     hosts: Sequence[int]

@@ -84,9 +84,11 @@ def stage_footprint(
     experts: UnevenExperts | None = None,
     steps: int = 1,
     matrices: MatrixOptimizer | None = None,
+    outer: float = 0.0,
 ) -> Footprint:
     """The peak of one stage's ranks over a step; of the fullest of them over all ``steps`` if ``experts`` get unequally
-    much.  ``matrices``: what updates whole matrices, and keeps less than Adam does."""
+    much.  ``matrices``: what updates whole matrices, and keeps less than Adam does; ``outer`` bytes are kept of every
+    parameter of the rank's part, for steps of workers that train apart."""
     chunks = range(schedule.num_chunks)
     held_slices = [schedule.slice_of(stage, chunk) for chunk in chunks]
     layers = [layer for number in held_slices for layer in slices.of(number)]
@@ -106,7 +108,9 @@ def stage_footprint(
     return Footprint(
         state.parameters,
         state.gradients,
-        offload.optimizer_on_gpu(updated) if offload.optimizer != "none" else state.optimizer - spared,
+        offload.optimizer_on_gpu(updated)
+        if offload.optimizer != "none"
+        else state.optimizer - spared + outer * held.per_replica(plan),
         peak.activations,
         peak.other + lost,
         buffers=overheads.buffers(model, shape, layers, last=last),

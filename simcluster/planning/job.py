@@ -17,6 +17,7 @@ from simcluster.model.transformer import Model
 from simcluster.planning.checkpoint import SavedParts
 from simcluster.planning.matrix_update import MatrixOptimizer
 from simcluster.planning.ops import Segment
+from simcluster.planning.outer_step import OuterUpdate
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.schedules import Schedule
@@ -105,6 +106,7 @@ class DataParallel:
     which the optimizer's include) are functions of the parameters they touch; ``buffer_seconds`` are what passes over
     all the gradients that a rank accumulates take ahead of their reduction, and ``copy_seconds`` what ZeRO 3 copies on
     the GPU for each reduction, functions of parameters too.  ``matrices``: what updates whole matrices, if not Adam.
+    ``outer``: what workers that train apart sum every so many steps.
     """
 
     zero: int
@@ -120,6 +122,7 @@ class DataParallel:
     buffer_seconds: Callable[[float], float] = lambda whole: 0.0
     copy_seconds: Callable[[float], float] = lambda parameters: 0.0
     matrices: MatrixOptimizer | None = None
+    outer: OuterUpdate | None = None
 
 
 @dataclass(frozen=True, slots=True)

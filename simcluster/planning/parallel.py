@@ -26,6 +26,7 @@ _SPANS: dict[str, tuple[str, ...]] = {
     "pp": ("pp",),
     "model": ("tp", "pp"),
     "world": ("tp", "cp", "dp", "pp"),
+    "outer": ("worker",),
 }
 SHARDING = ("shard", "shard_reduce", "replica")
 """Communicators inside a dp group: ranks that share the parameters between them (a second one, of the same ranks, for
@@ -56,7 +57,9 @@ class Plan:
     The ranks of a stage, tp x cp x dp for all else, are etp x ep x edp for the experts of a mixture ("parallel
     folding", arXiv:2504.14960; Megatron-Core's ``expert_decoder_rank_generator``): ``etp`` consecutive ones (0: as many
     as tp) split each expert, ``ep`` such groups share the experts, and the same ranks of the next ep groups hold the
-    same ones.  Raises InputError for a size below 1, or a shard, or expert ranks, that do not divide these ranks.
+    same ones.  ``workers`` that train apart are as many parts of dp: "dp" and "world" are those of one, and "outer" the
+    ranks with one place in all.  Raises InputError for a size below 1, or a shard, or expert ranks, that do not divide
+    these ranks, and for workers that do not divide dp, or have experts apart or a model held twice.
     """
 
     tp: int = 1
@@ -68,6 +71,7 @@ class Plan:
     copies: tuple[tuple[int, ...], ...] = ()
     ep: int = 1
     etp: int = 0
+    workers: int = 1
     grid: Ranks = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -75,6 +79,8 @@ class Plan:
         for axis, size in sizes.items():
             if size < 1:
                 raise InputError(f"{axis} {size} must be at least 1, the size of an axis that is not there")
+        if self.workers < 1 or self.dp % self.workers or (self.workers > 1 and (self.copies or self.experts_apart)):
+            raise InputError(f"{self.workers} workers that train apart do not divide dp {self.dp}, or what it holds")
         if self.shard < 0 or (self.dp * self.cp) % (self.shard or 1):
             raise InputError(f"{self.shard} ranks to a shard group do not divide dp {self.dp} x cp {self.cp}")
         if self.ep < 1 or self.etp < 0 or (self.tp * self.cp * self.dp) % (self.ep * self.expert_tp):
@@ -102,8 +108,8 @@ class Plan:
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same parameters."""
-        return self.dp * self.cp * (len(self.copies[0]) if self.copies else 1)
+        """Ranks that hold the same parameters, of one worker."""
+        return self.dp * self.cp * (len(self.copies[0]) if self.copies else 1) // self.workers
 
     @property
     def expert_tp(self) -> int:
@@ -143,7 +149,7 @@ class Plan:
 
     def groups(self, axis: str) -> Ranks:
         """All groups of a communicator, shape (groups, size), each in the axis's order, sorted by their first rank."""
-        names = ("pp", "dp", "cp", "tp")
+        names = ("worker", "pp", "dp", "cp", "tp")
         if axis == "embedding":
             return self._in_order(np.stack([self.grid[0].ravel(), self.grid[-1].ravel()], axis=1))
         if axis in SHARDING:
@@ -163,9 +169,11 @@ class Plan:
             together = [np.moveaxis(self.grid[list(stages)], -1, 0).reshape(self.tp, -1) for stages in self.copies]
             return self._in_order(np.sort(np.concatenate(together), axis=1))
         inside = [names.index(name) for name in names if name in _SPANS[axis]]
-        outside = [index for index in range(4) if index not in inside]
-        size = int(np.prod([self.grid.shape[index] for index in inside]))
-        groups = np.transpose(self.grid, outside + inside).reshape(-1, size)
+        outside = [index for index in range(5) if index not in inside]
+        parts = self.grid.reshape(self.pp, self.workers, self.dp // self.workers, self.cp, self.tp)
+        grid = np.moveaxis(parts, 1, 0)
+        size = int(np.prod([grid.shape[index] for index in inside]))
+        groups = np.transpose(grid, outside + inside).reshape(-1, size)
         if len(inside) > 1 and (groups[:, 1:] < groups[:, :-1]).any():
             groups = np.sort(groups, axis=1)  # rings follow the machines, so ranks in placement order
         return self._in_order(groups)

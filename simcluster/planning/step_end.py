@@ -17,7 +17,7 @@ from simcluster.planning.job import Job
 from simcluster.planning.offload import Reduced, host_update, stream_update
 from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.works import Compute
+from simcluster.planning.works import Compute, Host
 
 _NORM_BYTES = 4.0  # one fp32 number
 
@@ -60,7 +60,12 @@ def end_step(
             block_all(lanes, step, "all_gather", "momentum", made.gathers)
         ops += [Op(Compute(made.seconds), "compute", "optimizer", "orthogonalize")] if made.seconds else []
     update = Segment(tuple(ops))
-    return lanes.put(MAIN, Item(update, ("optimizer", step), (), step))
+    if data.outer is None:
+        return lanes.put(MAIN, Item(update, ("optimizer", step), (), step))
+    lanes.put(MAIN, Item(update, ("inner_optimizer", step), (), step))
+    shares = 1 if data.zero else job.replicas  # of one worker, who hold the same
+    data.outer.put(lanes, step, parameters / shares, parameters * data.parameter_bytes if shares > 1 else 0.0)
+    return lanes.put(MAIN, Item(Segment((Op(Host(0.0), "host", "optimizer", "outer"),)), ("optimizer", step), (), step))
 
 
 def block_all(

@@ -8,7 +8,7 @@ embedding and the head on the ends of the pipeline, its experts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -126,7 +126,7 @@ def bytes_by_rank(scenario: Scenario, each: float) -> Floats:
     Tensor-parallel ranks all write what they all hold (norms, padding), as programs that save shards do.
     """
     schedule = schedule_of(scenario)
-    plan = plan_of(scenario, schedule)
+    plan = replace(plan_of(scenario, schedule), workers=1)  # one of them writes
     slices = slices_of(scenario, schedule) or Slices.nearly_even(scenario.model.layers, len(schedule.routes[0]))
     written = _Written.of(plan, sharded=scenario.parallel.zero >= 1)
     found = np.zeros(plan.num_ranks)

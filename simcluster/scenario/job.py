@@ -37,6 +37,7 @@ from simcluster.planning.segment_ops import NO_TIME, Issue
 from simcluster.planning.segments import Passes, by_heart
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, platform_of, recipe_of, shape_of
 from simcluster.scenario.muon_plan import matrix_optimizer_of
+from simcluster.scenario.outer_plan import outer_of
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
@@ -267,4 +268,5 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
         buffer_seconds=partial(buffer_seconds, device, recipe=recipe, gradients=gradients),
         copy_seconds=partial(sharded_copy_seconds, device, recipe=recipe, shards=software.shards, gathers=2 + again),
         matrices=matrix_optimizer_of(scenario, device, plan, recipe, bucket / recipe.gradient),
+        outer=outer_of(scenario, device, recipe),
     )

@@ -136,6 +136,10 @@ def _traits(scenario: Scenario) -> Iterator[str]:
         yield "faults"
     if scenario.data and scenario.data.loader:
         yield "a data loader"
+    if scenario.cluster.built.machines_per_site:
+        yield "several sites"
+    if scenario.training.outer:
+        yield "workers that train apart"
 
 
 def likely(scenario: Scenario, model_flops: float, step_time: float) -> Likely:

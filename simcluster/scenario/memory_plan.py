@@ -24,6 +24,7 @@ from simcluster.planning.job import Job, Offload
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import LAYER, residencies
 from simcluster.planning.sharded_units import unsharded_peak
+from simcluster.scenario.outer_plan import outer_state
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
@@ -171,6 +172,7 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
                 experts=experts,
                 steps=scenario.steps,
                 matrices=job.data_parallel.matrices,
+                outer=outer_state(scenario),
             ),
             unsharded=unsharded_peak(job, stage),
         )

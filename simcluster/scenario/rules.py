@@ -15,6 +15,7 @@ from simcluster.documents.suggestions import divisors, near_divisors, near_multi
 from simcluster.planning.parallel import AXES
 from simcluster.scenario.effort import effort_rules
 from simcluster.scenario.model_rules import model_rules
+from simcluster.scenario.outer_plan import outer_rules
 from simcluster.scenario.pipeline_rules import order_rules, schedule_rules, stage_rules
 from simcluster.schedules import schedules_with
 from simcluster.topology.sizes import MAX_GPUS
@@ -39,6 +40,7 @@ def broken_rules(scenario: ScenarioFields) -> list[Complaint]:
     found += _device(scenario)
     found += _recompute(scenario)
     found += _muon(scenario)
+    found += outer_rules(scenario)
     found += _interference(scenario)
     found += _faults(scenario)
     found += _sharding(scenario)

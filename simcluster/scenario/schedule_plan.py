@@ -13,6 +13,7 @@ from simcluster.documents.diagnostics import listed
 from simcluster.documents.suggestions import near_divisors
 from simcluster.planning.job import Slices
 from simcluster.planning.parallel import Plan
+from simcluster.scenario.outer_plan import workers_of
 from simcluster.schedules import Schedule, make_schedule, schedules_with
 from simcluster.schedules.specs import ScheduleChoice, ZbAuto
 from simcluster.schedules.zb_auto import Times
@@ -118,4 +119,5 @@ def plan_of(scenario: ScenarioFields, schedule: Schedule) -> Plan:
         copies=copies_of(schedule),
         ep=parallel.ep,
         etp=parallel.etp or 0,
+        workers=workers_of(scenario),
     )

@@ -32,7 +32,7 @@ from simcluster.scenario.keys import default_of, description
 from simcluster.scenario.sections import LONG_NAMES, Parallel, Pipeline
 from simcluster.scenario.training_section import Training
 from simcluster.schedules import SCHEDULES
-from simcluster.topology import TOPOLOGIES, TopologySpec
+from simcluster.topology import TOPOLOGIES, SitesSpec, TopologySpec
 from simcluster.topology.links import PresetSpec
 
 SCHEMA_FILE = "scenario.schema.json"
@@ -240,10 +240,16 @@ def _of_lengths(found: Fragment) -> None:
     found["properties"]["packing"]["enum"].append("even")  # as it was written once
 
 
+def _of_sites(found: Fragment) -> None:
+    """A site's GPU is that of the whole."""
+    found["properties"]["site"] = _parts_for(found["properties"]["site"])
+
+
 _LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
     ScenarioFields: _of_scenario,
     ClusterSpec: _of_cluster,
     TopologySpec: _of_topology,
+    SitesSpec: _of_sites,
     Model: _of_model,
     PresetSpec: _of_link,
     Parallel: _of_parallel,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
@@ -48,6 +48,22 @@ class Muon(Spec):
     tp_mode: Literal["blockwise", "duplicated"] = "blockwise"
 
 
+class OuterStep(Spec):
+    """An outer step ``every`` so many steps, of ``workers`` that train apart between (DiLoCo, arXiv:2311.08105).
+
+    A worker is as many of the replicas, one after the other on dp; left out, there is one on each site.  Parameters
+    have ``bytes_per_parameter`` on the wire (4: fp32 pseudo-gradients), and each of a worker's replicas sums a part.
+    ``parts`` of them are summed one after the other, evenly over the ``every`` steps, and each is needed ``beside``
+    steps later (Streaming DiLoCo, arXiv:2501.18512); with 0 training waits.
+    """
+
+    every: Count
+    workers: Count | None = None
+    bytes_per_parameter: Annotated[float, Field(gt=0)] = 4.0
+    parts: Count = 1
+    beside: Annotated[int, Field(strict=True, ge=0, le=50)] = 0
+
+
 class Training(Spec):
     """The batch (in sequences), the number formats, and what is kept for backward.
 
@@ -75,6 +91,7 @@ class Training(Spec):
     attention: Attention = "fused"
     dropout: StrictBool = False
     memory_recipe: MemoryRecipe | None = None
+    outer: OuterStep | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,8 @@ _FAULTS = dict.fromkeys(
 
 _SAVED = paths("checkpoint: after mode to bytes_per_parameter place")
 _LOADED = paths("data.loader: batch rate workers prefetch jitter")  # stalls of hosts
-_FREE = EVERYWHERE | ANY_JOB | _SAVED | _LOADED
+_OUTER = paths("training.outer: every workers bytes_per_parameter parts beside")
+_FREE = EVERYWHERE | ANY_JOB | _SAVED | _LOADED | _OUTER
 
 FOLDING = Scope(
     "folding",

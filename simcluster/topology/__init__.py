@@ -2,9 +2,10 @@
 
 A new kind is a ``TopologySpec`` with fields, ``build()`` and an ``EXAMPLE``, and a line in TOPOLOGIES.  Reading order:
 ``spec``, ``cluster`` (what comes out), ``draft`` (what builders write), ``uniform`` (the smallest ones),
-``machine_parts``, ``trees``, ``dragonfly``, ``fabrics`` (any machine on any fabric), ``machines``, ``explicit``, ``sites`` (several of them);
-``wiring`` says what is asked of any of them, from the graph (``routing``); of equal machines on trees ``regular`` says
-it in closed form, many flows at once (``paths``), and the graph is made only if it is asked for.
+``machine_parts``, ``trees``, ``dragonfly``, ``fabrics`` (any machine on any fabric), ``machines``, ``explicit``,
+``sites`` (several of them); ``wiring`` says what is asked of any of them, from the graph (``routing``); of equal
+machines on trees ``regular`` says it in closed form, many flows at once (``paths``; links as ``numbering`` has them),
+and the graph is made only if it is asked for.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ class Methods:
     in ALGORITHMS.  An algorithm that NCCL has runs at NCCL's pace if there is a platform.  ``launch``: count what a
     stopwatch around a single call sees of its launch; kernels of a training step are launched ahead of time.
     ``in_rounds``: leave out pipelines, which have no rounds to be played step by step.  ``factors`` are on NCCL's pace,
-    after its choice.  A group on several sites has no pace of NCCL's.  ``routes`` are what tokens that are relayed to experts take, at ``reach`` of the links' rates.
+    after its choice.  ``routes`` are what tokens that are relayed to experts take, at ``reach`` of the links' rates.  A
+    group on several sites has no pace of NCCL's.
     """
 
     named: Mapping[str, str]

@@ -1,4 +1,5 @@
-"""What comes every so many steps of a run, spread over its steps: checkpoints and validations, in seconds a step."""
+"""What comes every so many steps of a run, spread over its steps, in seconds a step: checkpoints, validations, and
+outer steps of workers that train apart."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from simcluster.scenario.checkpoint_plan import weight_of
 from simcluster.studies.long_run.build import going_back
 from simcluster.studies.long_run.intervals import Savings, interval_of
 from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.whatif.outer_cost import outer_seconds, played_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,13 @@ class AmortisedRow:
 
 
 def amortised(result: Result) -> tuple[AmortisedRow, ...]:
-    """Those of a result's run; none where its scenario has no ``run``, or that says nothing of them."""
-    section = result.scenario.run
-    return () if section is None or section.stages else tuple(_rows(result, section))
+    """Those of a result's run, none where its scenario has no ``run``, or that says nothing of them; and the outer step
+    of workers that train apart, where it is not among the steps that were played."""
+    section, outer = result.scenario.run, result.scenario.training.outer
+    found: list[AmortisedRow] = []
+    if outer is not None and played_apart(result.scenario):
+        found.append(AmortisedRow("outer step", outer_seconds(result.scenario, result.step_time), outer.every))
+    return (*found, *(() if section is None or section.stages else _rows(result, section)))
 
 
 def amortised_document(result: Result, rows: Sequence[AmortisedRow]) -> dict[str, Any]:

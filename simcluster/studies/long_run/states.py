@@ -20,6 +20,7 @@ from simcluster.simulate import replay, simulate
 from simcluster.studies.long_run.parts_of import Parts, StandIn
 from simcluster.studies.long_run.validating import validation_pass
 from simcluster.studies.whatif.fewer import fewer_of, step_of
+from simcluster.studies.whatif.outer_cost import outer_seconds, played_apart
 
 MOST = 50
 """Steps that a run may ask for."""
@@ -85,7 +86,15 @@ class StepStates:
     @property
     def healthy(self) -> float:
         """With all as planned (the scenario's own faults are part of that)."""
-        return self._timed("healthy", lambda: self.result.step_time)
+        return self._timed("healthy", lambda: self.result.step_time) + self.outer
+
+    @cached_property
+    def outer(self) -> float:
+        """What outer steps of workers that train apart add to each step, in every state alike."""
+        section = self.scenario.training.outer
+        if section is None or not played_apart(self.scenario):
+            return 0.0
+        return outer_seconds(self.scenario, self.result.step_time) / section.every
 
     def with_faults(self, words: str, faults: Iterable[Mapping[str, Any]]) -> float:
         """With faults more, as documents; the scenario's own draw what they draw without."""
@@ -95,7 +104,7 @@ class StepStates:
             changed = self.scenario.model_copy(update={"faults": placed((*self.scenario.faults, *more))})
             return replay(changed).step_time
 
-        return self._timed(words, step)
+        return self._timed(words, step) + self.outer
 
     def slow(self, device: StandIn, level: float) -> float:
         """With a GPU or machine that takes so many times as long (1 and above), or a link with that share left."""
@@ -146,6 +155,6 @@ class StepStates:
         """All of them, each a line: the step, how much slower than healthy, and what it took to play it."""
         rows = [
             f"  {words}: step {seconds:.4g} s ({seconds / self.healthy - 1:+.2%}), played in {self.took[words]:.2f} s"
-            for words, seconds in self.asked.items()
+            for words, seconds in ((words, played + self.outer) for words, played in self.asked.items())
         ]
         return "\n".join([f"{len(rows)} states of the cluster, each played once:", *rows])

@@ -32,6 +32,7 @@ PLAN = Scope(
         "overlap.pairs": Limited(
             "overlap.pairs: layouts are searched with the halves of pairs one after the other; set false", (False,)
         ),
+        "training.outer": Limited("training.outer: layouts are searched with replicas in step; leave it out", (None,)),
         "steps": Limited("steps: layouts are searched by one step", (1,)),
         "replicas": Limited("replicas: layouts are searched without chance", (1,)),
         "collectives.detail": Limited("collectives.detail: layouts are searched with collectives as flows", ("flow",)),

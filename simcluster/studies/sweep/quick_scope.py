@@ -26,6 +26,7 @@ QUICK = Scope(
     limited={
         "checkpoint": Limited("a checkpoint is taken", (None,)),
         "data.loader": Limited("batches are loaded beside the step", (None,)),
+        "training.outer": Limited("workers train apart", (None,)),
         "steps": Limited("several steps are played", (1,)),
         "training.optimizer": Limited("the optimizer is Muon", ("adam",)),
         "collectives.detail": Limited("collectives are played step by step", ("flow",)),

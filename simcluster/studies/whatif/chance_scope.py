@@ -21,6 +21,7 @@ REPLICAS = Scope(
     limited={
         "checkpoint": Limited("method sweep plays no checkpoint; use auto", (None,)),
         "data.loader": Limited("method sweep plays no loader; use auto", (None,)),
+        "training.outer": Limited("method sweep plays no outer step; use auto", (None,)),
         "collectives.detail": Limited(
             "method sweep plays collectives as flows; use auto, or collectives.detail: flow", ("flow",)
         ),
