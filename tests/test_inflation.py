@@ -9,8 +9,9 @@ import pytest
 from conftest import Tiny
 
 from simcluster.base.errors import InputError
+from simcluster.longrun.barriers import largest_lognormal
 from simcluster.longrun.closed_forms import largest_normal
-from simcluster.studies.whatif.inflation import inflation, largest_lognormal
+from simcluster.studies.whatif.inflation import inflation
 
 
 def test_one_factor_has_mean_one() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,7 @@ class LinkRows:
     place: Few
 
     @classmethod
-    def of(cls, tables: Sequence[Ints], size: int) -> LinkRows:
+    def of(cls, tables: Sequence[npt.NDArray[np.integer[Any]]], size: int) -> LinkRows:
         """Of ``size`` links; none is twice in the tables."""
         place = np.full(size, -1, dtype=np.int32)
         found, first = [], 0

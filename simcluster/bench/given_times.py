@@ -332,6 +332,9 @@ class _NoFabric:
     def uplinks(self, gpu: int) -> tuple[str, ...]:
         return (str(gpu),)
 
+    def far(self, hosts: Sequence[int] | Ints) -> bool:
+        return False
+
     @property
     def meshed(self) -> bool:
         """No."""

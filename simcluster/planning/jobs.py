@@ -55,6 +55,10 @@ class PlacedFabric:
         """Are the GPUs of a machine linked to each other directly?"""
         return self.fabric.meshed
 
+    def far(self, hosts: Sequence[int] | Ints) -> bool:
+        """Are machines on several sites?"""
+        return self.fabric.far(hosts)
+
     def nvswitch(self, gpu: int) -> str:
         """The NVSwitch of the rank's GPU."""
         return self.fabric.nvswitch(self.gpus[gpu])

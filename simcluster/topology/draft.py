@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import networkx as nx
 import numpy as np
+from numpy.typing import NDArray
 
 from simcluster.base.arrays import Few, Ints
 from simcluster.topology.links import EdgeData, Graph
@@ -106,7 +107,7 @@ class Draft:
                 self.size += count * len(own)
                 self._named.append(lambda own=own: self._copies([names[place] for place in own]))  # type: ignore[misc]
         else:
-            self.nodes = first + machine * width + np.arange(width, dtype=np.int32)
+            self.nodes = (first + machine * width + np.arange(width, dtype=np.int32)).astype(np.int32, copy=False)
             self.runs.append(list(range(width)))
             self.size += count * width
             self._named.append(lambda: self._copies(names))
@@ -126,12 +127,14 @@ class Draft:
         self._named.append(lambda: ((name, dict(data)) for name in names))
         return numbers
 
-    def connect(self, lower: Ints, upper: Ints, data: EdgeData | Sequence[EdgeData]) -> None:
+    def connect(
+        self, lower: NDArray[np.integer[Any]], upper: NDArray[np.integer[Any]], data: EdgeData | Sequence[EdgeData]
+    ) -> None:
         """Full-duplex links, each with its two ways together; of tables row by row, with data for every column."""
-        lower, upper = (each.reshape(len(each), -1).astype(np.int32, copy=False) for each in (lower, upper))
-        columns = [data] * lower.shape[1] if isinstance(data, dict) else list(data)
-        both = [np.stack(pair, axis=2).reshape(len(lower), -1) for pair in ((lower, upper), (upper, lower))]
-        self.blocks.append(LinkBlock((both[0], both[1]), [each for each in columns for _ in range(2)]))
+        low, high = (each.reshape(len(each), -1).astype(np.int32, copy=False) for each in (lower, upper))
+        columns = [data] * low.shape[1] if isinstance(data, dict) else list(data)
+        there, back = (np.stack(pair, axis=2).reshape(len(low), -1) for pair in ((low, high), (high, low)))
+        self.blocks.append(LinkBlock((there, back), [each for each in columns for _ in range(2)]))
 
     def _copies(self, names: Sequence[str]) -> Named:
         """Nodes of the pattern in every machine, machine by machine."""
@@ -164,7 +167,7 @@ class Draft:
     @property
     def gpus(self) -> int:
         """How many GPUs there are."""
-        return self.stamped * sum(data["kind"] == "gpu" for _, data in self.pattern.nodes(data=True))
+        return self.stamped * [data["kind"] for _, data in self.pattern.nodes(data=True)].count("gpu")
 
     def names(self) -> list[str]:
         """What every node is called."""
