@@ -115,7 +115,9 @@ def test_a_short_way_plays_it_or_refuses_it_by_its_name(kind: str) -> None:
 
 def test_a_kind_that_does_nothing_is_refused_by_name() -> None:
     """As soon as there is its class: it cannot be in a scenario, and so not be passed over."""
-    with pytest.raises(InputError, match=r"fault 'packet_loss': nothing plays faults of this kind.*slowness, left"):
+    with pytest.raises(
+        InputError, match=r"fault 'packet_loss': nothing plays faults of this kind.*slowness, slowdowns"
+    ):
 
         class PacketLoss(OnLinks):
             """Begun, and not written yet."""
@@ -135,6 +137,9 @@ class Idle(FaultSpec):
 
     def slowness(self) -> float:
         return super().slowness()
+
+    def slowdowns(self, *args: Any) -> Any:
+        return super().slowdowns(*args)
 
     def left(self, capacity: float) -> float:
         return super().left(capacity)

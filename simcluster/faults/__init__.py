@@ -21,6 +21,7 @@ from simcluster.faults.gpus import SlowGpu
 from simcluster.faults.jitter import Jitter
 from simcluster.faults.links import BackgroundLoad, LinkFlap, SlowLink
 from simcluster.faults.spec import FaultSpec
+from simcluster.faults.speeds import Speeds
 from simcluster.faults.stalls import HostStall
 
 __all__ = [
@@ -35,11 +36,12 @@ __all__ = [
     "SequenceLengths",
     "SlowGpu",
     "SlowLink",
+    "Speeds",
     "placed",
 ]
 
 Fault = Annotated[
-    SlowGpu | Jitter | HostStall | SlowLink | LinkFlap | BackgroundLoad | SequenceLengths | ExpertImbalance,
+    SlowGpu | Speeds | Jitter | HostStall | SlowLink | LinkFlap | BackgroundLoad | SequenceLengths | ExpertImbalance,
     Field(discriminator="kind"),
 ]
 """Any fault."""

@@ -19,9 +19,12 @@ from simcluster.planning.ops import Item, StageProgram
 from simcluster.planning.perturbations import Disturbances
 
 
-def slowness(faults: Sequence[FaultSpec], host_of: Sequence[int]) -> list[float]:
+def slowness(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> list[float]:
     """What always multiplies every rank's compute times; ``host_of[rank]`` is the rank's machine."""
     factors = [1.0] * len(host_of)
+    for fault in acting(faults, "slowdowns"):
+        own = fault.slowdowns(len(factors), seed).tolist()
+        factors = [factor * each for factor, each in zip(factors, own, strict=True)]
     for fault in acting(faults, "slowness"):
         if fault.lasts:
             for rank in fault.chosen(host_of):

@@ -1,8 +1,8 @@
 """What a fault is: a frozen piece of a scenario's document, with a method for everything that it can do or be asked.
 
 All methods have neutral defaults: a kind of fault overrides what it does.  Its effects are factors (``slowness`` of
-ranks, the part ``left`` of links, each for ever or over time, ``profile``), work that is uneven (``attention``,
-``expert_loads``), and other programs of ranks (``program``).  Where faults are played, those with an effect are
+ranks, the part ``left`` of links, each for ever or over time, ``profile``; ``slowdowns``, each rank its own), work that
+is uneven (``attention``, ``expert_loads``), and other programs of ranks (``program``).  Where faults are played, those with an effect are
 asked for it (``acting``), whatever their kinds.
 """
 
@@ -26,7 +26,7 @@ from simcluster.planning.ops import Item, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.topology import Cluster
 
-EFFECTS = ("slowness", "left", "attention", "expert_loads", "program")
+EFFECTS = ("slowness", "slowdowns", "left", "attention", "expert_loads", "program")
 """Methods of ``FaultSpec`` that change a step: a kind of fault overrides one at least, or it is refused by its name."""
 
 
@@ -144,6 +144,10 @@ class FaultSpec(Spec):
     def slowness(self) -> float:
         """What multiplies the seconds of computation of the ranks that it is on, while it is there."""
         return 1.0
+
+    def slowdowns(self, ranks: int, seed: int) -> Floats:
+        """What multiplies the seconds of computation of each of so many ranks, for ever."""
+        return np.ones(ranks)
 
     def left(self, capacity: float) -> float:
         """The part of a link of so many B/s that there is while it is there, of the links that it is on."""

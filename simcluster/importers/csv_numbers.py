@@ -1,4 +1,5 @@
-"""Numbers that somebody keeps in a CSV file: a measured histogram, the sizes of an uneven all-to-all."""
+"""Numbers that somebody keeps in a CSV file: a measured histogram, speeds of ranks, the sizes of an uneven
+all-to-all."""
 
 from __future__ import annotations
 
@@ -44,6 +45,27 @@ def histogram_in(path: str | Path) -> dict[str, Any]:
     if not rows:
         raise InputError(f"{path}: has no line with a value; write one a line, with its weight behind a comma")
     return {"values": [value for value, _ in rows], "weights": [weight for _, weight in rows]}
+
+
+def speeds_in(path: str | Path) -> list[list[float]]:
+    """Pairs of a rank and its speed, one a line: ``3,0.97``; a header, empty lines and what follows a # do not count.
+
+    Raises InputError, with the line, for what is no such pair.
+    """
+    found: list[list[float]] = []
+    for number, line in enumerate(decode(read_bytes(path), str(path)).splitlines(), start=1):
+        cells = [cell.strip() for cell in line.partition("#")[0].split(",")]
+        if not any(cells):
+            continue
+        try:
+            rank, speed = cells
+            found.append([int(rank), float(speed)])
+        except ValueError:
+            if found or any(cell[:1].isdigit() for cell in cells):
+                raise InputError(f"{path}:{number}: {line.strip()!r} should be rank,speed, as in 3,0.97") from None
+    if not found:
+        raise InputError(f"{path}: has no line with a rank and its speed, as in 3,0.97")
+    return found
 
 
 def read_sizes(path: str) -> tuple[tuple[float, ...], ...]:

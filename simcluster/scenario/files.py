@@ -24,7 +24,7 @@ from simcluster.documents.own_words import OwnWord
 from simcluster.documents.reading import STDIN, Document, Mark, read_document, read_json, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_names, shipped_path
 from simcluster.faults.pace import PACES
-from simcluster.importers.csv_numbers import histogram_in
+from simcluster.importers.csv_numbers import histogram_in, speeds_in
 from simcluster.importers.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
 from simcluster.importers.schedule_files import is_csv, is_function, schedule_in_csv
 from simcluster.scenario.measurements import no_longer_measured
@@ -269,9 +269,10 @@ def _resolve_faults(document: Document) -> Document:
     faults, data = changed.get("faults"), changed.get("data")
     if isinstance(faults, list | tuple):
         changed["faults"] = [
-            _with_tables(document, ("faults", place), _latest(document, place, fault), ("factor", "documents"))
+            _with_speeds(document, place, _with_tables(document, ("faults", place), _latest(document, place, fault),
+                                                       ("factor", "documents")))
             for place, fault in enumerate(faults)
-        ]
+        ]  # fmt: skip
     if data is not None:
         changed["data"] = _with_tables(document, ("data",), data, ("documents",))
     return replace(document, data=changed)
@@ -285,6 +286,15 @@ def _latest(document: Document, place: int, fault: Any) -> Any:
     new = [name for name in own if document.mark(("faults", place, name)).place == "override"]
     gone = [name for name in own if name not in new] if new else []
     return {key: value for key, value in fault.items() if key not in gone}
+
+
+def _with_speeds(document: Document, place: int, fault: Any) -> Any:
+    """A fault whose table of speeds is read in, if it is the path of one."""
+    if not isinstance(fault, Mapping) or fault.get("kind") != "speeds" or not isinstance(fault.get("table"), str):
+        return fault
+    where: KeyPath = ("faults", place, "table")
+    with _told_at(document, where):
+        return {**fault, "table": speeds_in(_folder(document, where) / fault["table"])}
 
 
 def _with_tables(document: Document, where: KeyPath, section: Any, keys: Iterable[str]) -> Any:

@@ -145,7 +145,7 @@ def _flops_of_real(model: Model, real: float, attention: float) -> float:
 
 def slowness(scenario: Scenario) -> list[float]:
     """What always multiplies every rank's compute times."""
-    return slow_ranks(scenario.faults, scenario.cluster.built.host_of[: scenario.gpus])
+    return slow_ranks(scenario.faults, scenario.cluster.built.host_of[: scenario.gpus], scenario.seed)
 
 
 def disturbances_of(

@@ -21,6 +21,7 @@ from simcluster.documents.laws import Histogram
 from simcluster.documents.shipped import shipped_names
 from simcluster.faults.data import SequenceLengths
 from simcluster.faults.pace import Paced
+from simcluster.faults.speeds import Speeds
 from simcluster.longrun.failure_specs import FailuresSpec
 from simcluster.longrun.spec import RunSpec
 from simcluster.longrun.times import TIMES, FixedTime
@@ -236,6 +237,11 @@ def _of_fixed_time(found: Fragment) -> None:
     found["required"] = []  # per_gpu alone will do
 
 
+def _of_speeds(found: Fragment) -> None:
+    table = found["properties"]["table"]
+    table["anyOf"].append({"type": "string", "pattern": r"\.csv$", "description": "a file with rank,speed a line"})
+
+
 def _of_lengths(found: Fragment) -> None:
     found["properties"]["packing"]["enum"].append("even")  # as it was written once
 
@@ -262,5 +268,6 @@ _LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
     FailuresSpec: _of_failures,
     FixedTime: _of_fixed_time,
     SequenceLengths: _of_lengths,
+    Speeds: _of_speeds,
 }
 """By class: what its mapping may be besides its fields."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope, paths
 
 _FAULTS = dict.fromkeys(
-    ("slow_gpu", "jitter", "host_stall", "slow_link", "link_flap", "background_load", "sequence_lengths",
+    ("slow_gpu", "speeds", "jitter", "host_stall", "slow_link", "link_flap", "background_load", "sequence_lengths",
      "expert_imbalance"),
     lambda fault: "",
 )  # fmt: skip

@@ -192,7 +192,7 @@ def _play(
         rank_disturbances(scenario.faults, Setting(job.plan, own, scenario.seed, batch_of(scenario)))
         for scenario, (job, _), own in each
     ]
-    slow = [factor for scenario, _, own in each for factor in slowness(scenario.faults, own)]
+    slow = [factor for scenario, _, own in each for factor in slowness(scenario.faults, own, scenario.seed)]
     lowered = lower(
         joint_programs([stage_programs(job) for job, _ in planned], plan),
         plan,
