@@ -17,7 +17,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.documents.laws import Histogram
 from simcluster.faults.data import SequenceLengths, loads, packed
-from simcluster.faults.draws import Exponential, Factors, Gumbel, Lognormal, Normal, stream
+from simcluster.faults.draws import Exponential, Factors, Gumbel, Lognormal, Normal, QuickStreams, stream
 from simcluster.packing.rules import dealt
 from simcluster.scenario.scenario import load_text
 from simcluster.simulate import replay
@@ -63,6 +63,19 @@ def test_expected_maxima(ranks: int) -> None:
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.kind)
 def test_the_mean_is_one(law: Factors) -> None:
     assert within(law.draw(stream(1), 40_000), 1.0)
+
+
+def test_quick_normals_are_normal() -> None:
+    """Moments, tails and neighbours, and the same first ones of more."""
+    streams = QuickStreams()
+    found = streams(3, "x").standard_normal(400_000).copy()
+    for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3), (6, 15)):
+        assert within(found**power, moment)
+    for beyond, part in ((1, 0.317311), (2, 0.0455003), (3, 0.0026998), (4, 6.334e-5)):
+        assert within((np.abs(found) > beyond).astype(np.float64), part)
+    assert within(found[:-1] * found[1:], 0)
+    assert streams(3, "x").standard_normal(7).tolist() == found[:7].tolist()
+    assert not {*streams(3, "y").standard_normal(1000)} & {*found[:1000]}
 
 
 def test_a_rare_slow_rank() -> None:

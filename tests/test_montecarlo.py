@@ -12,6 +12,7 @@ import pytest
 from simcluster import load
 from simcluster.base.errors import InputError
 from simcluster.results.distribution import Distribution, compare_replicas, half_width
+from simcluster.studies.whatif import montecarlo
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 REPLICAS: dict[str, Any] = {
@@ -116,6 +117,41 @@ def test_more_replicas_or_processes_change_no_number(tiny: Any) -> None:
     assert len(set(found)) == 101
     other = monte_carlo(tiny(**REPLICAS, replicas=60, faults=[jitter()], seed=1)).step_times.tolist()
     assert not {*other} & {*found}
+
+
+def test_the_first_replicas_are_the_same_however_many_are_asked_for(tiny: Any) -> None:
+    """Two of a block cost what two cost, with every law and whoever draws."""
+    laws = [jitter(per="pass"), jitter(factor={"kind": "gumbel", "scale": 0.05}, shared_by="worker"),
+            jitter(factor={"kind": "histogram", "values": [1, 1.5], "weights": [9, 1]}, rank=1),
+            {"kind": "speeds", "law": {"kind": "normal", "sigma": 0.05}}]  # fmt: skip
+    job = {**REPLICAS, "parallel": {"pp": 2, "dp": 4}, "faults": laws}
+    many = monte_carlo(tiny(**job, replicas=51), processes=1).step_times.tolist()
+    for few in (1, 2, 7):
+        assert monte_carlo(tiny(**job, replicas=few)).step_times.tolist() == many[:few]
+
+
+def test_replicas_end_when_their_mean_is_known(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same ones as without a rule, as many blocks as it takes, on however many processes."""
+    job = tiny(**REPLICAS, replicas=300, faults=[jitter(per="step")])
+    every = monte_carlo(job, processes=1).step_times
+    part = 1.5 * half_width(every) / float(every.mean())
+    needed = next(count for count in range(50, 301, 50) if half_width(every[:count]) <= part * every[:count].mean())
+    assert 50 < needed < 300
+    monkeypatch.setattr(montecarlo, "_side_by_side", lambda job, blocks, workers: montecarlo._played(job, blocks))
+    for processes in (1, 2, 4):
+        assert monte_carlo(job, until=part, processes=processes).step_times.tolist() == every[:needed].tolist()
+    assert len(monte_carlo(job, until=1e-9, processes=1)) == 300
+    assert len(monte_carlo(job, until=0.5, method="events")) == 10
+    with pytest.raises(InputError, match="no part of the mean"):
+        monte_carlo(job, until=1.0)
+
+
+def test_gpus_of_other_speeds_are_the_engines_replicas(tiny: Any) -> None:
+    """The same clusters are drawn either way; nothing meets on a link here."""
+    job = tiny(**REPLICAS, replicas=3, faults=[{"kind": "speeds", "law": {"kind": "lognormal", "sigma": 0.05}}])
+    found = monte_carlo(job, method="sweep")
+    assert found.step_times.tolist() == pytest.approx(monte_carlo(job, method="events").step_times.tolist(), rel=1e-8)
+    assert len(set(found.step_times.tolist())) == 3
 
 
 def test_a_change_is_compared_with_the_same_numbers(tiny: Any) -> None:

@@ -133,7 +133,7 @@ def sweeps_alike(work: Work) -> None:
     def seconds(stage: int, number: int, start: object) -> Any:
         item, op = sweep.ops[stage][number]
         index = next(place for place, each in enumerate(item.segment.ops) if each is op)
-        return np.array([[of[rank, (item.key, index)]] for rank in sweep.stage_ranks[stage].tolist()])
+        return np.array([[of[rank, (item.key, index)] for rank in sweep.stage_ranks[stage].tolist()]])
 
     last = max(node.end for lane in nodes.values() for node in lane)
     assert sweep(seconds, 1).tolist() == pytest.approx([last], rel=1e-12)

@@ -43,7 +43,7 @@ class Drawn:
         self._known: dict[object, Any] = {}
 
     def of(self, stage: int, number: int, item: Item, op: Op, ranks: int) -> Any:
-        """Seconds [rank of the stage or 1, replica]."""
+        """Seconds [replica, rank of the stage or 1]."""
         alone = not isinstance(op.work, Collective | Timed | Transfer | Receive)
         name: object = (stage, number)
         if isinstance(op.work, Collective | Timed):
@@ -51,7 +51,7 @@ class Drawn:
         if isinstance(op.work, Transfer | Receive):
             name = item.key if isinstance(op.work, Transfer) else item.key[1]  # type: ignore[index]
         if name not in self._known:
-            self._known[name] = TICK * self._random.integers(0, 9, (ranks if alone else 1, REPLICAS))
+            self._known[name] = TICK * self._random.integers(0, 9, (REPLICAS, ranks if alone else 1))
         return self._known[name]
 
 
@@ -88,7 +88,7 @@ def by_reference(scenario: Scenario, programs: list[StageProgram], layout: Plan,
         own = []
         for rank in range(layout.num_ranks):
             stage, place = places[rank]
-            mine = [each[place % len(each), replica] for each in seconds[stage]]
+            mine = [each[replica, place % each.shape[1]] for each in seconds[stage]]
             own.append(fixed(programs[stage], mine))
         lanes = lanes_of(own, layout)
         communication = GroupsAndRoutes(layout, cluster, Methods({}), None)

@@ -202,12 +202,24 @@ def _time(text: str) -> Fraction:
     return Fraction(text) if size else Fraction(0)
 
 
+def _share(text: str) -> float:
+    number, percent, rest = text.strip().partition("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = math.nan
+    if rest or not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and below 100 %, as in 0.1% or 0.001")
+    return value
+
+
 TYPES: dict[str, Callable[[str], object]] = {
     "int": int,
     "float": float,
     "count": partial(_whole, 1),
     "gpus": partial(_whole, 2),
     "rank": _rank,
+    "share": _share,
     "time": _time,
 }
 """What the text of an argument is made into, by the name in ``commands.toml``."""

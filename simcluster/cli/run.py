@@ -31,13 +31,18 @@ from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 if TYPE_CHECKING:
     from simcluster.show.plots import Figure
 
+MOST_REPLICAS = 10_000
+"""So many are played at the most where somebody says how well the mean is to be known."""
+
 _TITLE_WIDTH = 100  # characters, of the narrowest picture
 
 
 def run(args: argparse.Namespace) -> None:
     """Load, check where results go, replay, print, write."""
     begun = time.perf_counter()
-    more = [("replicas", args.replicas)] if args.replicas is not None else []
+    most = MOST_REPLICAS if args.until is not None else None
+    most = most if args.replicas is None else args.replicas
+    more = [("replicas", most)] if most is not None else []
     first = [("checkpoint.after", 0)] if args.checkpoint else []
     scenario = load(args.scenario, first + common.overrides_of(args, args.scenario) + more)
     if args.checkpoint:
@@ -49,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     distribution = None
     if scenario.replicas > 1:
         base = simulate(without_chance(scenario))
-        result, distribution = replace(base, scenario=scenario), monte_carlo(scenario, base=base)
+        result, distribution = replace(base, scenario=scenario), monte_carlo(scenario, base=base, until=args.until)
     else:
         result = simulate(scenario)
     free = what_if_free(result) if args.explain or args.critical else []

@@ -22,13 +22,14 @@ from simcluster.planning.ops import Item, Op, StageProgram, Work
 from simcluster.planning.parallel import RankLayout
 
 Seconds = Callable[[int, int, Floats], Floats]
-"""Durations [place, case] (or what broadcasts to it) of an op, by its stage, its number there and when it begins
-[place, case]: ops are numbered lane by lane, item by item, in the order of the program."""
+"""Durations [case, place] (or what broadcasts to it) of an op, by its stage, its number there and when it begins
+[case, place]: ops are numbered lane by lane, item by item, in the order of the program."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """An op of all ranks of a stage.  ``before``: nodes that end first, at the same place of their stage."""
+    """An op of all ranks of a stage.  ``before``: nodes that end first, at the same place of their stage; ``meeting``:
+    the number of its meeting, -1 for none."""
 
     stage: int
     number: int
@@ -37,12 +38,56 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True)
+class _Groups:
+    """Groups among places: ``places[group, member]``; all of them in one order are ``shape``, (outer, member, inner),
+    where they are as regular as the axes of a grid, None elsewhere."""
+
+    places: Ints
+    shape: tuple[int, int, int] | None
+
+    @classmethod
+    def of(cls, places: Ints) -> _Groups:
+        """Groups, looked at once: their members are ``inner`` places apart."""
+        count, size = places.shape
+        inner = int(places[0, 1] - places[0, 0]) if size > 1 else 1
+        if inner > 0 and count % inner == 0:
+            shape = count // inner, size, inner
+            regular = np.arange(places.size).reshape(shape).transpose(0, 2, 1).reshape(count, size)
+            if np.array_equal(
+                np.sort(places, axis=1)[np.argsort(places.min(axis=1))], regular[np.argsort(regular[:, 0])]
+            ):
+                return cls(places, shape)
+        return cls(places, None)
+
+    def latest(self, ready: Floats) -> Floats:
+        """For every place the last arrival in its group, [case, place]."""
+        cases, size = len(ready), self.places.shape[1]
+        if size == 1:
+            return ready
+        start = np.empty_like(ready)
+        if self.shape is None:
+            start[:, self.places] = ready[:, self.places].max(axis=2)[:, :, None]
+            return start
+        grid = ready.reshape(cases, *self.shape)
+        if self.shape[2] > 1:
+            latest = grid.max(axis=2)
+        else:  # neighbours: two by two, which is six times as fast as along a short axis
+            latest = grid[..., 0]
+            while latest.shape[2] > 1:
+                odd = latest[:, :, -1:] if latest.shape[2] % 2 else None
+                latest = np.maximum(latest[:, :, :-1:2], latest[:, :, 1::2])
+                latest = latest if odd is None else np.concatenate([latest, odd], axis=2)
+        start.reshape(cases, *self.shape)[...] = latest.reshape(cases, self.shape[0], 1, self.shape[2])
+        return start
+
+
+@dataclass(frozen=True, slots=True)
 class _Meeting:
-    """Nodes that meet.  ``groups[group, member]`` are places of ranks, counted through the nodes one after the other;
-    None: the same places of two nodes (a send and its receive)."""
+    """Nodes that meet.  ``groups`` are among places of ranks, counted through the nodes one after the other; None: the
+    same places of two nodes (a send and its receive)."""
 
     nodes: tuple[int, ...]
-    groups: Ints | None
+    groups: _Groups | None
 
 
 class StageSweep:
@@ -63,7 +108,7 @@ class StageSweep:
         self._last_use = self._uses()
 
     def __call__(self, seconds: Seconds, cases: int) -> Floats:
-        """When the last op ends, in seconds, [case]."""
+        """When the last op ends, in seconds, [case]; in arrays [case, place]."""
         ends: list[Floats | None] = [None] * len(self._nodes)
         total = np.zeros(cases)
         for turn, together in enumerate(self._order):
@@ -73,7 +118,7 @@ class StageSweep:
                 self._met(self._nodes[together[0]].meeting, seconds, ends, cases)
             for done in self._last_use[turn]:
                 if done in self._leaves:
-                    np.maximum(total, ends[done].max(axis=0), out=total)  # type: ignore[union-attr]
+                    np.maximum(total, ends[done].max(axis=1), out=total)  # type: ignore[union-attr]
                 ends[done] = None
         return total
 
@@ -82,7 +127,7 @@ class StageSweep:
     def _ready(self, node: _Node, ends: Sequence[Floats | None], cases: int) -> Floats:
         """When an op could begin by itself."""
         if not node.before:
-            return np.zeros((len(self.stage_ranks[node.stage]), cases))
+            return np.zeros((cases, len(self.stage_ranks[node.stage])))
         found = ends[node.before[0]]
         assert found is not None
         for other in node.before[1:]:
@@ -104,12 +149,11 @@ class StageSweep:
             for each in meeting.nodes:
                 ends[each] = over
             return
-        wide = ready[0] if len(ready) == 1 else np.concatenate(ready)
-        start = _latest(wide, meeting.groups)
+        start = meeting.groups.latest(ready[0] if len(ready) == 1 else np.concatenate(ready, axis=1))
         first = 0
         for each, node in zip(meeting.nodes, nodes, strict=True):
             size = len(self.stage_ranks[node.stage])
-            begin = start[first : first + size]
+            begin = start[:, first : first + size]
             ends[each] = begin + seconds(node.stage, node.number, begin)
             first += size
 
@@ -201,15 +245,15 @@ class _Places:
         self._stage_ranks, self._layout = stage_ranks, layout
         self._stage_of = {int(rank): stage for stage, ranks in enumerate(stage_ranks) for rank in ranks}
         self._place = {int(rank): place for ranks in stage_ranks for place, rank in enumerate(ranks)}
-        self._known: dict[Hashable, list[tuple[tuple[int, ...], Ints]]] = {}
+        self._known: dict[Hashable, list[tuple[tuple[int, ...], _Groups]]] = {}
 
-    def joined(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], Ints]]:
-        """Which of these stages have groups together, and those groups [group, member]."""
+    def joined(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], _Groups]]:
+        """Which of these stages have groups together, and those groups."""
         if (axis, stages) not in self._known:
             self._known[axis, stages] = self._find(axis, stages)
         return self._known[axis, stages]
 
-    def _find(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], Ints]]:
+    def _find(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], _Groups]]:
         together: dict[tuple[int, ...], list[list[int]]] = {}
         for group in self._layout.groups(axis):
             ranks = group.tolist()
@@ -221,22 +265,8 @@ class _Places:
             sizes = np.cumsum([0, *(len(self._stage_ranks[stage]) for stage in there)])
             first = dict(zip(there, sizes.tolist(), strict=False))
             places = [[first[self._stage_of[rank]] + self._place[rank] for rank in ranks] for ranks in groups]
-            found.append((there, np.array(places)))
+            found.append((there, _Groups.of(np.array(places))))
         return found
-
-
-def _latest(ready: Floats, groups: Ints) -> Floats:
-    """For every place the last arrival in its group, [place, case]."""
-    count, size = groups.shape
-    if size == 1:
-        return ready
-    if np.array_equal(groups.ravel(), np.arange(groups.size)):  # neighbours
-        latest = ready.reshape(count, size, -1).max(axis=1)
-        return np.repeat(latest, size, axis=0)
-    latest = ready[groups].max(axis=1)
-    start = np.empty_like(ready)
-    start[groups] = latest[:, None]
-    return start
 
 
 def _order(nodes: Sequence[_Node], meetings: Sequence[_Meeting]) -> list[tuple[int, ...]]:

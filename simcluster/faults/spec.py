@@ -2,8 +2,8 @@
 
 All methods have neutral defaults: a kind of fault overrides what it does.  Its effects are factors (``slowness`` of
 ranks, the part ``left`` of links, each for ever or over time, ``profile``; ``slowdowns``, each rank its own), work that
-is uneven (``attention``, ``expert_loads``), and other programs of ranks (``program``).  Where faults are played, those with an effect are
-asked for it (``acting``), whatever their kinds.
+is uneven (``attention``, ``expert_loads``), and other programs of ranks (``program``).  Where faults are played, those
+with an effect are asked for it (``acting``), whatever their kinds.
 """
 
 from __future__ import annotations

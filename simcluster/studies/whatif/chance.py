@@ -1,4 +1,4 @@
-"""Replicas with jitter of every op of every rank, and documents: the same numbers whatever else is changed.
+"""Replicas with jitter of every op of every rank, other GPUs, and documents: the same numbers whatever else is changed.
 
 What an op draws depends on the seed, the fault's stream, what the op is (kind, layer, microbatch, step), the rank's
 place in its stage and the replica: not on the schedule, the cut of the model, the number of replicas, or what others
@@ -15,27 +15,29 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.faults import Jitter
-from simcluster.faults.draws import Streams
+from simcluster.faults.draws import QuickStreams
 from simcluster.planning.ops import Item, Op, Work
 
 BLOCK = 50
-"""Replicas that are drawn together: more make fewer, longer arrays; these fit a cache with the ranks of a stage."""
+"""Replicas that are drawn together, the last ones as many as are asked for: more make fewer, longer arrays; these fit a
+cache with the ranks of a stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
     """What the core attention of microbatches takes, 1 being one document to a sequence: in each replica of a block
-    ``loads[step, dp rank, microbatch, replica]``, and where the step was planned, ``planned[step]``."""
+    ``loads[replica, step, dp rank, microbatch]``, and where the step was planned, ``planned[step]``."""
 
     loads: Floats
     planned: Floats
 
 
 class Chance:
-    """What ops take in one block of replicas.
+    """What ops take in one block of so many replicas, the first of those that a whole one has.
 
-    ``jitters`` come each with the ranks that it is on; ``ops[stage][number]`` and ``stage_ranks[stage][place]`` are a
-    sweep's; ``together`` neighbours in ``stage_ranks`` are a worker: the tp and cp ranks of a replica's stage.
+    ``slowdowns`` multiply all computation [replica, rank], if there are any; ``jitters`` come each with the ranks that
+    it is on; ``ops[stage][number]`` and ``stage_ranks[stage][place]`` are a sweep's; ``together`` neighbours in
+    ``stage_ranks`` are a worker: the tp and cp ranks of a replica's stage.
     """
 
     def __init__(
@@ -47,9 +49,12 @@ class Chance:
         together: int,
         seed: int,
         block: int,
+        replicas: int = BLOCK,
         documents: Documents | None = None,
+        slowdowns: Floats | None = None,
     ) -> None:
-        self._seed, self._block, self._together = seed, block, together
+        self._seed, self._block, self._together, self._replicas = seed, block, together, replicas
+        self._slower = None if slowdowns is None else [slowdowns[:, ranks] for ranks in stage_ranks]
         self._documents = documents
         self._ops = ops
         self._names = [_names(stage) for stage in ops]
@@ -58,10 +63,10 @@ class Chance:
             (fault, [np.flatnonzero(np.isin(ranks, chosen)) for ranks in stage_ranks]) for fault, chosen in jitters
         ]
         self._places = [len(ranks) for ranks in stage_ranks]
-        self._streams = Streams()
+        self._streams = QuickStreams()
 
     def seconds(self, stage: int, number: int, planned: Floats) -> Floats:
-        """Durations [place, replica of the block] of an op that is ``planned`` [place, 1] to take so long."""
+        """Durations [replica of the block, place] of an op that is ``planned`` [place] to take so long."""
         item, op = self._ops[stage][number]
         if op.work.sensitivity is None:
             return planned
@@ -73,25 +78,26 @@ class Chance:
             if not len(here):
                 continue
             drawn = self._draw(fault, stage, number)
+            everywhere = len(here) == drawn.shape[1]
             if fault.adds is not None:
                 added = drawn * fault.adds
-                if len(here) < len(drawn):
-                    added = _only(added, here, 0.0)
+                added = added if everywhere else _only(added, here, 0.0)
                 more = added if more is None else more + added
                 continue
-            found = found * (drawn if len(here) == len(drawn) else _only(drawn, here, 1.0))
-        return found if more is None else found + more
+            found = found * (drawn if everywhere else _only(drawn, here, 1.0))
+        found = found if more is None else found + more
+        return found if self._slower is None else found * self._slower[stage]
 
     def _uneven(self, item: Item, work: Work) -> Floats:
         """What multiplies the planned seconds of an op, as its microbatch has other documents."""
         assert self._documents is not None
         planned = self._documents.planned[item.step]
-        more = self._documents.loads[item.step, :, item.microbatch] - planned
+        more = self._documents.loads[:, item.step, :, item.microbatch] - planned
         seconds = work.seconds + (planned - 1.0) * work.attention
-        return np.repeat(1.0 + more * (work.attention / seconds), self._together, axis=0)
+        return np.repeat(1.0 + more * (work.attention / seconds), self._together, axis=1)
 
     def _draw(self, fault: Jitter, stage: int, number: int) -> Floats:
-        """A draw for every place of a stage, whether the fault is on it or not, and every replica."""
+        """A draw for every replica and place of a stage, whether the fault is on it or not."""
         if fault.per == "step":
             name: object = (stage, self._ops[stage][number][0].step)
         else:
@@ -99,13 +105,13 @@ class Chance:
         generator = self._streams(self._seed, self._block, fault.seed, name)
         size = self._together if fault.shared_by == "worker" else 1
         count = self._places[stage] // size
-        drawn = fault.factor.draw(generator, count * BLOCK).reshape(count, BLOCK)
-        return drawn if size == 1 else np.repeat(drawn, size, axis=0)
+        drawn = fault.factor.draw(generator, self._replicas * count).reshape(self._replicas, count)
+        return drawn if size == 1 else np.repeat(drawn, size, axis=1)
 
 
 def _only(drawn: Floats, here: Ints, others: float) -> Floats:
     found = np.full_like(drawn, others)
-    found[here] = drawn[here]
+    found[:, here] = drawn[:, here]
     return found
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from simcluster.faults import ExpertImbalance
 from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope
 
-_PLAYED = ("slow_gpu", "jitter", "host_stall", "slow_link", "link_flap", "background_load", "sequence_lengths")
+_PLAYED = (
+    "slow_gpu", "speeds", "jitter", "host_stall", "slow_link", "link_flap", "background_load", "sequence_lengths",
+)  # fmt: skip
 
 
 def _experts(fault: ExpertImbalance) -> str:

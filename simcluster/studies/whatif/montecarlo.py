@@ -18,18 +18,19 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.base.processes import ProcessCall, cores
 from simcluster.engine.durations import ProgramOf, durations, paces
 from simcluster.engine.stage_sweep import StageSweep
-from simcluster.faults import BackgroundLoad, FaultSpec, HostStall, Jitter, SequenceLengths, placed
+from simcluster.faults import BackgroundLoad, FaultSpec, HostStall, Jitter, SequenceLengths, Speeds, placed
 from simcluster.faults.capacities import with_permanent
 from simcluster.faults.spec import Batch
 from simcluster.faults.stalls import StallPlaces, is_stall, with_room
-from simcluster.planning.ops import MAIN
+from simcluster.planning.ops import MAIN, Item, Op
 from simcluster.planning.stages import stage_programs
-from simcluster.results.distribution import Distribution
+from simcluster.results.distribution import Distribution, half_width
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.job import batch_of, disturbances_of
@@ -43,9 +44,11 @@ from simcluster.topology import Cluster
 Method = Literal["auto", "sweep", "events"]
 Kind = TypeVar("Kind", bound=FaultSpec)
 
+_LOOK = 10  # replicas on the engine, until somebody looks how well the mean is known
 _WORTH_A_PROCESS = 20e6  # durations to be drawn; below, starting one takes longer
 
 
+@collector_off()
 def monte_carlo(
     scenario: ScenarioLike,
     *,
@@ -54,9 +57,12 @@ def monte_carlo(
     method: Method = "auto",
     processes: int = 0,
     base: Result | None = None,
+    until: float | None = None,
 ) -> Distribution:
     """The distribution of a scenario's step time over its ``replicas``, or so many, from its ``seed`` or another one.
 
+    With ``until``, as in 0.001, it ends as soon as the mean is known to this part of itself: half of its 95 % interval
+    is no more, looked at after every 50 replicas of the sweep and every 10 events; the replicas are the most then.
     ``base`` is the result of ``without_chance(scenario)`` if it is there already.
     ``processes`` play them side by side (0: as many as there are cores, where it pays); the numbers do not depend on
     it.  Raises InputError for ``method="sweep"`` where the sweep is not proved to be right (``chance_scope``).
@@ -69,9 +75,11 @@ def monte_carlo(
     if method == "sweep" and obstacle:
         raise InputError(f"replicas: {obstacle}")
     base = base or replay(without_chance(scenario))
+    if until is not None and not 0 < until < 1:
+        raise InputError(f"until: {until:g} is no part of the mean; give one above 0 and below 1, as in 0.001")
     if obstacle or method == "events":
-        return _on_the_engine(scenario, base)
-    return _in_one_sweep(scenario, base, processes)
+        return _on_the_engine(scenario, base, until)
+    return _in_one_sweep(scenario, base, processes, until)
 
 
 def without_chance(scenario: Scenario) -> Scenario:
@@ -89,43 +97,85 @@ class _Job:
     """What it takes to play any block of replicas: small enough to be handed to another process."""
 
     sweep: StageSweep
-    planned: list[Floats]  # seconds of a stage's ops, [op, place]
+    planned: list[OfStage]  # seconds of a stage's ops
     jitters: list[tuple[Jitter, list[int]]]
+    speeds: list[Speeds]
     together: int
     seed: int
+    replicas: int
+    ranks: int
+    stalls: bool
+    loads: bool
     data: list[Callable[[Sequence[int]], Documents]]  # of replicas' seeds; none where sequences are whole
     stalled: Callable[..., Stalled]
     loaded: Callable[..., LinkSpells]
 
     def block(self, number: int) -> Floats:
-        """Seconds of all steps together, in the replicas of a block."""
-        seeds = [seed_of(self.seed, replica) for replica in range(number * BLOCK, (number + 1) * BLOCK)]
+        """Seconds of all steps together, in the replicas of a block: the last one has what is left."""
+        first = number * BLOCK
+        seeds = [seed_of(self.seed, replica) for replica in range(first, min(first + BLOCK, self.replicas))]
         chance = Chance(
-            self.jitters, self.sweep.ops, self.sweep.stage_ranks, together=self.together, seed=self.seed,
-            block=number, documents=self.data[0](seeds) if self.data else None,
+            self.jitters, self.sweep.ops, self.sweep.stage_ranks, together=self.together, seed=self.seed, block=number,
+            replicas=len(seeds), documents=self.data[0](seeds) if self.data else None,
+            slowdowns=_slowdowns(self.speeds, self.ranks, seeds),
         )  # fmt: skip
         stalled, loaded = self.stalled(seeds=seeds), self.loaded(seeds=seeds)
 
         def seconds(stage: int, op: int, start: Floats) -> Floats:
             item, _ = self.sweep.ops[stage][op]
-            if is_stall(item):
+            if self.stalls and is_stall(item):
                 found = stalled.seconds(stage, item.key[1])  # type: ignore[index]
                 return _NO_TIME if found is None else found
-            return loaded.seconds(stage, op, start, chance.seconds(stage, op, self.planned[stage][op][:, None]))
+            took = chance.seconds(stage, op, self.planned[stage].of(op))
+            return loaded.seconds(stage, op, start, took) if self.loads else took
 
-        return self.sweep(seconds, BLOCK)
+        return self.sweep(seconds, len(seeds))
 
 
 _NO_TIME = np.zeros((1, 1))
 
 
-def _in_one_sweep(scenario: Scenario, base: Result, processes: int) -> Distribution:
+@dataclass(frozen=True, slots=True)
+class OfStage:
+    """Values of the ops of a stage [op, sort of ranks, ...], and the sort of the rank at every place."""
+
+    values: Floats
+    sort: Ints
+
+    @classmethod
+    def of_ranks(cls, values: Sequence[Floats], ops: Sequence[tuple[Item, Op]]) -> OfStage:
+        """From those [op, ...] of the rank at every place, equal ones one object; room for stalls has 0."""
+        first = {id(each): place for place, each in enumerate(values)}
+        sorts = {name: sort for sort, name in enumerate(first)}
+        room = np.array([is_stall(item) for item, _ in ops])
+        found = np.stack([values[place] for place in first.values()], axis=1)
+        whole = np.zeros((len(ops), *found.shape[1:]))
+        whole[~room] = found
+        return cls(whole, np.array([sorts[id(each)] for each in values]))
+
+    def of(self, op: int) -> Floats:
+        """Of an op [place], or of one for all of them."""
+        return self.values[op] if self.values.shape[1] == 1 else self.values[op][self.sort]
+
+
+def _in_one_sweep(scenario: Scenario, base: Result, processes: int, until: float | None) -> Distribution:
     job = _job(scenario, base)
     blocks = list(range(math.ceil(scenario.replicas / BLOCK)))
-    work = sum(planned.size for planned in job.planned) * scenario.replicas
-    workers = processes or (cores() if work > _WORTH_A_PROCESS else 1)
-    times = np.concatenate(_side_by_side(job, blocks, min(workers, len(blocks))))[: scenario.replicas]
-    return Distribution(times / scenario.steps, base.step_time, "sweep")
+    work = sum(len(planned.values) * len(planned.sort) for planned in job.planned) * scenario.replicas
+    workers = min(processes or (cores() if work > _WORTH_A_PROCESS else 1), len(blocks))
+    turn = len(blocks) if until is None else workers  # blocks that are played before anybody looks
+    times: list[Floats] = []
+    for first in range(0, len(blocks), turn):
+        for block in _side_by_side(job, blocks[first : first + turn], workers):
+            times.append(block / scenario.steps)
+            if _known(np.concatenate(times), until):
+                return Distribution(np.concatenate(times), base.step_time, "sweep")
+    return Distribution(np.concatenate(times), base.step_time, "sweep")
+
+
+def _known(times: Floats, until: float | None) -> bool:
+    """Is the mean of these known to this part of itself?"""
+    return until is not None and half_width(times) <= until * float(times.mean())
 
 
 def _job(scenario: Scenario, base: Result) -> _Job:
@@ -146,8 +196,10 @@ def _job(scenario: Scenario, base: Result) -> _Job:
     places = [StallPlaces(program.lanes[MAIN]) for program in programs]
     horizon = 4.0 * base.step_time * scenario.steps
     return _Job(
-        sweep=sweep, planned=[np.ascontiguousarray(each[..., 0]) for each in roomy.of_stages(roomy.durations())],
-        jitters=jitters, together=parallel.tp * parallel.cp, seed=scenario.seed,
+        sweep=sweep, planned=roomy.of_stages(roomy.durations()),
+        jitters=jitters, speeds=[fault for fault in _of(Speeds, scenario) if fault.by_chance],
+        together=parallel.tp * parallel.cp, seed=scenario.seed, replicas=scenario.replicas, ranks=scenario.gpus,
+        stalls=bool(stalls), loads=bool(loads),
         data=[partial(_documents, fault, scenario.seed, batch, scenario.dp) for fault in packed],
         stalled=partial(
             Stalled, stalls, hosts, steps=scenario.steps, places=places, stage_ranks=sweep.stage_ranks,
@@ -170,21 +222,16 @@ class _Roomy:
     program_of: ProgramOf
 
     def durations(self) -> dict[int, Floats]:
-        """Seconds of ops, by simulated rank, [op, 1]."""
-        found = durations(self.base.lowered, self.program_of, self.base.record)
-        return {rank: seconds[:, None] for rank, seconds in found.items()}
+        """Seconds of ops, by simulated rank, [op]."""
+        return durations(self.base.lowered, self.program_of, self.base.record)
 
-    def of_stages(self, of_ranks: Mapping[int, Floats]) -> list[Floats]:
-        """From values of every simulated rank's ops [op, ...] to those of every stage's, [op, place, ...]."""
+    def of_stages(self, of_ranks: Mapping[int, Floats]) -> list[OfStage]:
+        """From values of every simulated rank's ops [op, ...] to those of every stage's."""
         played = {rank: self._without_stalls(rank, values) for rank, values in of_ranks.items()}
-        found = []
-        for ops, ranks in zip(self.sweep.ops, self.sweep.stage_ranks, strict=True):
-            values = np.stack([played[self.base.simulated_for(int(rank))] for rank in ranks], axis=1)
-            room = np.array([is_stall(item) for item, _ in ops])
-            whole = np.zeros((len(ops), *values.shape[1:]))
-            whole[~room] = values
-            found.append(whole)
-        return found
+        return [
+            OfStage.of_ranks([played[self.base.simulated_for(rank)] for rank in ranks.tolist()], ops)
+            for ops, ranks in zip(self.sweep.ops, self.sweep.stage_ranks, strict=True)
+        ]
 
     def _without_stalls(self, rank: int, values: Floats) -> Floats:
         items = (item for items in self.program_of(rank).lanes.values() for item in items)
@@ -196,17 +243,23 @@ class _Roomy:
         for number, load in enumerate(loads):
             left = {link: load.left(float(cluster.capacity[link])) for link in load.links(cluster)}
             of_stages = self.of_stages(paces(self.base.lowered, self.program_of, left))
-            for own, values, ops in zip(found, of_stages, self.sweep.ops, strict=True):
+            for own, of_stage, ops in zip(found, of_stages, self.sweep.ops, strict=True):
                 room = np.array([is_stall(item) for item, _ in ops])
-                for op in np.flatnonzero((values[..., 1] < 1).any(axis=1) & ~room).tolist():
-                    own.setdefault(op, []).append(Slowed(number, values[op, :, 0], values[op, :, 1]))
+                for op in np.flatnonzero((of_stage.values[..., 1] < 1).any(axis=1) & ~room).tolist():
+                    latency, pace = of_stage.values[op][of_stage.sort].T
+                    own.setdefault(op, []).append(Slowed(number, latency, pace))
         return found
+
+
+def _slowdowns(speeds: Sequence[Speeds], ranks: int, seeds: Sequence[int]) -> Floats | None:
+    """What multiplies all computation in the replicas of these seeds [replica, rank]; None for nothing."""
+    return np.stack([speeds[0].slowdowns(ranks, seed) for seed in seeds]) if speeds else None
 
 
 def _documents(fault: SequenceLengths, seed: int, batch: Batch, dp: int, seeds: Sequence[int]) -> Documents:
     """What microbatches weigh in the replicas of these seeds, and evenly spread in the scenario, of ``seed``."""
     replicas = [fault.attention(each, batch, dp) for each in seeds]
-    return Documents(np.stack(replicas, axis=-1), fault.without().attention(seed, batch, dp)[:, 0, 0])
+    return Documents(np.stack(replicas), fault.without().attention(seed, batch, dp)[:, 0, 0])
 
 
 def _side_by_side(job: _Job, blocks: Sequence[int], workers: int) -> list[Floats]:
@@ -232,10 +285,11 @@ def seed_of(seed: int, replica: int) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _on_the_engine(scenario: Scenario, base: Result) -> Distribution:
-    runs = [
-        scenario.model_copy(update={"seed": seed_of(scenario.seed, number), "replicas": 1})
-        for number in range(scenario.replicas)
-    ]
-    times = [replay(run).step_time for run in runs]
+def _on_the_engine(scenario: Scenario, base: Result, until: float | None) -> Distribution:
+    times: list[float] = []
+    for number in range(scenario.replicas):
+        run = scenario.model_copy(update={"seed": seed_of(scenario.seed, number), "replicas": 1})
+        times.append(replay(run).step_time)
+        if len(times) % _LOOK == 0 and _known(np.array(times), until):
+            break
     return Distribution(np.array(times), base.step_time, "events")

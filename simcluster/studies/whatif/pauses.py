@@ -36,7 +36,7 @@ class Stalled:
         stage_ranks: Sequence[Ints],
     ) -> None:
         where = {int(rank): (stage, at) for stage, ranks in enumerate(stage_ranks) for at, rank in enumerate(ranks)}
-        self._shapes = [(len(ranks), len(seeds)) for ranks in stage_ranks]
+        self._shapes = [(len(seeds), len(ranks)) for ranks in stage_ranks]
         self._found: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
         on = [(fault, rank) for fault in faults for rank in fault.chosen(hosts)]
         for replica, seed in enumerate(seeds):
@@ -47,13 +47,13 @@ class Stalled:
                     self._found.setdefault(name, []).append((at, replica, stall.seconds))
 
     def seconds(self, stage: int, place: int) -> Floats | None:
-        """Of the stalls before the item with this number [place of the rank, replica]; None if there are none."""
+        """Of the stalls before the item with this number [replica, place of the rank]; None if there are none."""
         found = self._found.get((stage, place))
         if found is None:
             return None
         seconds = np.zeros(self._shapes[stage])
         for at, replica, each in found:
-            seconds[at, replica] += each
+            seconds[replica, at] += each
         return seconds
 
 
@@ -90,7 +90,7 @@ class LinkSpells:
         self._known: dict[tuple[int, float], tuple[Floats, Floats]] = {}
 
     def seconds(self, stage: int, number: int, start: Floats, took: Floats) -> Floats:
-        """What an op that begins at ``start`` takes [place, replica], where it takes ``took`` on free links."""
+        """What an op that begins at ``start`` takes [replica, place], where it takes ``took`` on free links."""
         for each in self._slowed[stage].get(number, ()):
             took = self._stretched(each, start, np.broadcast_to(took, start.shape))
         return took
@@ -99,16 +99,16 @@ class LinkSpells:
         found = took.copy()
         for pace in np.unique(slowed.pace[slowed.pace < 1]).tolist():
             here = np.flatnonzero(slowed.pace == pace)
-            latency = np.minimum(slowed.latency[here, None], took[here])
-            begin, work = start[here] + latency, took[here] - latency
-            found[here] = latency + self._end(slowed.fault, pace, begin, work) - begin
+            latency = np.minimum(slowed.latency[here], took[:, here])
+            begin, work = start[:, here] + latency, took[:, here] - latency
+            found[:, here] = latency + self._end(slowed.fault, pace, begin, work) - begin
         return found
 
     def _end(self, fault: int, pace: float, begin: Floats, work: Floats) -> Floats:
-        """When work of so many seconds is done that begins then [place, replica]."""
+        """When work of so many seconds is done that begins then [replica, place]."""
         while True:
             times, done = self._table(fault, pace)
-            shift = np.arange(begin.shape[1]) * 2 * self._horizon  # replicas one after the other on one axis
+            shift = np.arange(len(begin))[:, None] * 2 * self._horizon  # replicas one after the other on one axis
             goal = np.interp(begin + shift, times, done) + work
             end = np.interp(goal, done, times) - shift
             if float(end.max(initial=0.0)) < self._horizon:
