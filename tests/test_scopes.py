@@ -18,12 +18,12 @@ from simcluster.programs.program import Meeting, Program
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
 from simcluster.step.planned import prepare
-from simcluster.step.proved_for import CHAINS, FOLDING
+from simcluster.step.proved_for import ARRAYS, CHAINS, FOLDING
 from simcluster.studies.search.plan_scope import PLAN
 from simcluster.studies.sweep.quick_scope import QUICK
 from simcluster.studies.whatif.chance_scope import REPLICAS
 
-SCOPES = {"quick": QUICK, "plan": PLAN, "replicas": REPLICAS, "folding": FOLDING, "chains": CHAINS}
+SCOPES = {"quick": QUICK, "plan": PLAN, "replicas": REPLICAS, "folding": FOLDING, "chains": CHAINS, "arrays": ARRAYS}
 each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
 
 

@@ -16,6 +16,9 @@ from contextvars import ContextVar
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
+from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 
 Played = TypeVar("Played")
@@ -47,6 +50,12 @@ def on_grid(seconds: float) -> float:
     ticks_per_second = _grid.get()[0]
     ticks = seconds * ticks_per_second
     return round(ticks) / ticks_per_second if math.isfinite(ticks) else seconds
+
+
+def all_on_grid(seconds: Floats) -> Floats:
+    """As ``on_grid``, of many finite durations at once."""
+    ticks_per_second = _grid.get()[0]
+    return np.asarray(np.rint(seconds * ticks_per_second) / ticks_per_second)
 
 
 def exact_until() -> float:

@@ -18,7 +18,7 @@ from simcluster.engine.longest_path import alone_seconds
 from simcluster.programs.program import Program
 from simcluster.traffic.traffic import Traffic
 
-_ROOM = 1e-9
+ROOM = 1e-9
 """The part of a link that must be left over: more than any rounding on the way."""
 
 _END, _POINT_BEGIN, _POINT_END, _BEGIN = range(4)
@@ -29,9 +29,9 @@ class Encounters:
     """The transfers of a program on the links that more than one of them may load beyond what they carry."""
 
     def __init__(self, program: Program, capacity: Sequence[float]) -> None:
-        table, meeting = on_links(program, lambda traffics: _uses(traffics, capacity), 4)
+        table, meeting = on_links(program, lambda traffics: uses(traffics, capacity), 4)
         link = table[:, 0].astype(np.int64)
-        crowded = np.bincount(link, table[:, 3], minlength=1) > 1.0 - _ROOM
+        crowded = np.bincount(link, table[:, 3], minlength=1) > 1.0 - ROOM
         several = np.bincount(link, minlength=1) > 1
         some = (crowded & several)[link]
         self._link, self._meeting = link[some], meeting[some]
@@ -42,22 +42,27 @@ class Encounters:
         if not len(self._link):
             return math.inf
         begin, end = starts[self._meeting] + self._begin, starts[self._meeting] + self._end
-        point = begin == end
-        order = np.lexsort((begin, self._link))
-        later = begin[order][1:] < end[order][:-1]  # quick: neighbours that follow each other cannot meet
-        if not (later | point[order][1:] | point[order][:-1])[np.diff(self._link[order]) == 0].any():
-            return math.inf
-        instant = np.concatenate([end, begin])
-        what = np.concatenate([np.where(point, _POINT_END, _END), np.where(point, _POINT_BEGIN, _BEGIN)])
-        link = np.concatenate([self._link, self._link])
-        order = np.lexsort((what, instant, link))
-        sign = np.repeat([-1.0, 1.0], len(begin))[order]
-        # every link's sums come back to 0 at its last end, so that all links can be summed up in one row
-        count = np.cumsum(sign)
-        load = np.cumsum(sign * np.concatenate([self._part, self._part])[order])
-        points = np.cumsum(sign * np.concatenate([point, point])[order])
-        held = (count > 1.5) & ((load > 1.0 - _ROOM) | (points > 0.5))
-        return float(instant[order][held].min(initial=math.inf))
+        return first_held_back(self._link, begin, end, self._part)
+
+
+def first_held_back(links: Ints, begin: Floats, end: Floats, part: Floats) -> float:
+    """Seconds at which a use of a link, from begin to end, is first held back by others; infinite for never.  ``part``
+    is what it takes of the link."""
+    point = begin == end
+    order = np.lexsort((begin, links))
+    later = begin[order][1:] < end[order][:-1]  # quick: neighbours that follow each other cannot meet
+    if not (later | point[order][1:] | point[order][:-1])[np.diff(links[order]) == 0].any():
+        return math.inf
+    instant = np.concatenate([end, begin])
+    what = np.concatenate([np.where(point, _POINT_END, _END), np.where(point, _POINT_BEGIN, _BEGIN)])
+    order = np.lexsort((what, instant, np.concatenate([links, links])))
+    sign = np.repeat([-1.0, 1.0], len(begin))[order]
+    # every link's sums come back to 0 at its last end, so that all links can be summed up in one row
+    count = np.cumsum(sign)
+    load = np.cumsum(sign * np.concatenate([part, part])[order])
+    points = np.cumsum(sign * np.concatenate([point, point])[order])
+    held = (count > 1.5) & ((load > 1.0 - ROOM) | (points > 0.5))
+    return float(instant[order][held].min(initial=math.inf))
 
 
 def on_links(
@@ -75,7 +80,7 @@ def on_links(
     return np.concatenate(rows), np.concatenate(meetings)
 
 
-def _uses(traffics: Sequence[Traffic], capacity: Sequence[float]) -> list[tuple[int, float, float, float]]:
+def uses(traffics: Sequence[Traffic], capacity: Sequence[float]) -> list[tuple[int, float, float, float]]:
     """What each link carries of a meeting's transfers, one after the other: (link, begin, end, part of the link)."""
     found = []
     at = 0.0

@@ -28,7 +28,8 @@ class Record:
 
     ``lanes`` is when the last op of each lane ended (0 without any).  ``events`` counts what SimPy played.  ``slowed``
     has, for every op that communication beside it slowed down, when its rows started and ended, in seconds from its
-    start.  ``kind`` is how the program was played, as "events" or as one longest "path", and ``why`` not otherwise."""
+    start.  ``kind`` is how the program was played, as "events", as one longest "path" or in "arrays" over ranks, and
+    ``why`` not otherwise; ``over`` is when all of it was, where that is known before ``lanes`` are."""
 
     lanes: Floats
     told: Callable[[], OpTimes]
@@ -36,6 +37,7 @@ class Record:
     slowed: Mapping[int, RowTimes] = field(default_factory=dict)
     kind: str = "events"
     why: str = ""
+    over: float | None = None
 
     @cached_property
     def columns(self) -> OpTimes:

@@ -10,7 +10,7 @@ does not know it refuses by name; for which scenarios it stands is in ``studies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,11 @@ Seconds = Callable[[int, int, Floats], Floats]
 [case, place]: ops are numbered lane by lane, item by item, in the order of the program."""
 
 
+Times = tuple[Floats, Floats, Floats]
+"""When a node could have begun by itself, began and ended, [case, place]."""
+_NOTHING = np.zeros((1, 0))
+
+
 @dataclass(slots=True)
 class _Node:
     """An op of all ranks of a stage.  ``before``: nodes that end first, at the same place of their stage; ``meeting``:
@@ -38,7 +43,7 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True)
-class _Groups:
+class Groups:
     """Groups among places: ``places[group, member]``; all of them in one order are ``shape``, (outer, member, inner),
     where they are as regular as the axes of a grid, None elsewhere."""
 
@@ -46,7 +51,7 @@ class _Groups:
     shape: tuple[int, int, int] | None
 
     @classmethod
-    def of(cls, places: Ints) -> _Groups:
+    def of(cls, places: Ints) -> Groups:
         """Groups, looked at once: their members are ``inner`` places apart."""
         count, size = places.shape
         inner = int(places[0, 1] - places[0, 0]) if size > 1 else 1
@@ -87,7 +92,7 @@ class _Meeting:
     same places of two nodes (a send and its receive)."""
 
     nodes: tuple[int, ...]
-    groups: _Groups | None
+    groups: Groups | None
 
 
 class StageSweep:
@@ -107,6 +112,45 @@ class StageSweep:
         self._order = _order(self._nodes, self._meetings)
         self._last_use = self._uses()
 
+    def order_of(self, keys: Floats) -> list[tuple[int, ...]]:
+        """The turns by these keys of nodes, equal ones as they were."""
+        first = np.array([float(keys[together[0]]) for together in self._order])
+        return [self._order[turn] for turn in np.argsort(first, kind="stable").tolist()]
+
+    def name_of(self, node: int) -> tuple[int, int]:
+        """A node's stage and number."""
+        return self._nodes[node].stage, self._nodes[node].number
+
+    def op_of(self, node: int) -> Op:
+        """What the ranks of a node do."""
+        return self.ops[self._nodes[node].stage][self._nodes[node].number][1]
+
+    def met(self) -> Iterator[tuple[tuple[int, ...], Groups | None]]:
+        """Nodes that meet, and the groups among their places; None: the same places of two nodes."""
+        return ((each.nodes, each.groups) for each in self._meetings)
+
+    def pairs(self) -> list[list[tuple[int, int]]]:
+        """Sends and their receives that meet, each by stage and number."""
+        return [[self.name_of(node) for node in each.nodes] for each in self._meetings if each.groups is None]
+
+    def kept(self, seconds: Seconds, order: Sequence[tuple[int, ...]] | None = None) -> list[Times]:
+        """When each node could have begun by itself, began and ended, [1, place], in one case; the turns may come in
+        another ``order`` in which none comes before what it waits for."""
+        ends: list[Floats | None] = [None] * len(self._nodes)
+        times: list[Times] = [(_NOTHING, _NOTHING, _NOTHING)] * len(self._nodes)
+        for together in self._order if order is None else order:
+            node = self._nodes[together[0]]
+            if len(together) == 1 and node.meeting < 0:
+                ready = self._ready(node, ends, 1)
+                end = ends[together[0]] = ready + seconds(node.stage, node.number, ready)
+                times[together[0]] = ready, ready, end
+                continue
+            before = [self._ready(self._nodes[each], ends, 1) for each in together]
+            starts = self._met(node.meeting, seconds, ends, before)
+            for each, ready, start in zip(together, before, starts, strict=True):
+                times[each] = ready, start, ends[each]  # type: ignore[assignment]
+        return times
+
     def __call__(self, seconds: Seconds, cases: int) -> Floats:
         """When the last op ends, in seconds, [case]; in arrays [case, place]."""
         ends: list[Floats | None] = [None] * len(self._nodes)
@@ -115,7 +159,8 @@ class StageSweep:
             if len(together) == 1 and self._nodes[together[0]].meeting < 0:
                 ends[together[0]] = self._alone(together[0], seconds, ends, cases)
             else:
-                self._met(self._nodes[together[0]].meeting, seconds, ends, cases)
+                ready = [self._ready(self._nodes[each], ends, cases) for each in together]
+                self._met(self._nodes[together[0]].meeting, seconds, ends, ready)
             for done in self._last_use[turn]:
                 if done in self._leaves:
                     np.maximum(total, ends[done].max(axis=1), out=total)  # type: ignore[union-attr]
@@ -139,23 +184,27 @@ class StageSweep:
         ready = self._ready(node, ends, cases)
         return ready + seconds(node.stage, node.number, ready)
 
-    def _met(self, number: int, seconds: Seconds, ends: list[Floats | None], cases: int) -> None:
+    def _met(
+        self, number: int, seconds: Seconds, ends: list[Floats | None], ready: Sequence[Floats]
+    ) -> list[Floats]:  # fmt: skip
+        """The ends of nodes that meet, and when each began."""
         meeting = self._meetings[number]
         nodes = [self._nodes[each] for each in meeting.nodes]
-        ready = [self._ready(node, ends, cases) for node in nodes]
         if meeting.groups is None:
             start = np.maximum(*ready)
             over = start + seconds(nodes[0].stage, nodes[0].number, start)
             for each in meeting.nodes:
                 ends[each] = over
-            return
+            return [start] * len(nodes)
         start = meeting.groups.latest(ready[0] if len(ready) == 1 else np.concatenate(ready, axis=1))
-        first = 0
+        first, begins = 0, []
         for each, node in zip(meeting.nodes, nodes, strict=True):
             size = len(self.stage_ranks[node.stage])
             begin = start[:, first : first + size]
             ends[each] = begin + seconds(node.stage, node.number, begin)
+            begins.append(begin)
             first += size
+        return begins
 
     # --- putting together -------------------------------------------------------------------------------------------
 
@@ -245,15 +294,15 @@ class _Places:
         self._stage_ranks, self._layout = stage_ranks, layout
         self._stage_of = {int(rank): stage for stage, ranks in enumerate(stage_ranks) for rank in ranks}
         self._place = {int(rank): place for ranks in stage_ranks for place, rank in enumerate(ranks)}
-        self._known: dict[Hashable, list[tuple[tuple[int, ...], _Groups]]] = {}
+        self._known: dict[Hashable, list[tuple[tuple[int, ...], Groups]]] = {}
 
-    def joined(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], _Groups]]:
+    def joined(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], Groups]]:
         """Which of these stages have groups together, and those groups."""
         if (axis, stages) not in self._known:
             self._known[axis, stages] = self._find(axis, stages)
         return self._known[axis, stages]
 
-    def _find(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], _Groups]]:
+    def _find(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], Groups]]:
         together: dict[tuple[int, ...], list[list[int]]] = {}
         for group in self._layout.groups(axis):
             ranks = group.tolist()
@@ -265,7 +314,7 @@ class _Places:
             sizes = np.cumsum([0, *(len(self._stage_ranks[stage]) for stage in there)])
             first = dict(zip(there, sizes.tolist(), strict=False))
             places = [[first[self._stage_of[rank]] + self._place[rank] for rank in ranks] for ranks in groups]
-            found.append((there, _Groups.of(np.array(places))))
+            found.append((there, Groups.of(np.array(places))))
         return found
 
 

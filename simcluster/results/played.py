@@ -93,6 +93,8 @@ class Run(TimedNumbers):
     @cached_property
     def step_time(self) -> float:
         """Seconds per step."""
+        if self.record.over is not None:
+            return self.record.over / self.steps
         ranks = np.array(self.lowered.played.lane_rank, dtype=np.int64)
         own = (ranks >= self.ranks.start) & (ranks < self.ranks.stop)
         return float(self.record.lanes[own].max()) / self.steps

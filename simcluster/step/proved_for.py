@@ -22,4 +22,16 @@ FOLDING = Scope(
     limited={"collectives.detail": Limited("ranks are not alike in steps of collectives", ("flow",))},
     faults=_FAULTS,
 )
+ARRAYS = Scope(
+    "arrays over ranks",
+    free=_FREE - {"engine"},
+    limited={
+        "collectives.detail": Limited("arrays over ranks play collectives as flows", ("flow",)),
+        "engine": Limited("engine: another was asked for", ("auto",)),
+    },
+    faults={
+        "slow_gpu": lambda fault: "" if fault.lasts else "arrays over ranks know no speeds that change",
+        **dict.fromkeys(("speeds", "jitter", "sequence_lengths"), lambda fault: ""),
+    },
+)
 CHAINS = Scope("chains", free=_FREE | {"collectives.detail"}, limited={}, faults=_FAULTS)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -133,13 +133,21 @@ def in_array(values: Ints) -> array[int]:
 def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
     """Every rank, group and link a class of its own: the plain run that folding must equal."""
     _, _, order, starts = bindings.on_links
+    return replace(
+        each_apart(num_ranks, bindings, num_links),
+        shared=_shared(np.arange(len(bindings)), bindings, (bindings.user[order], starts)),
+    )
+
+
+def each_apart(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
+    """The same for who looks himself whether groups meet on links: as if all did."""
     return Classes(
         of_rank=tuple(range(num_ranks)),
         of_communicator=tuple(range(len(bindings))),
         rank_representatives=tuple(range(num_ranks)),
         link_representatives=tuple(range(num_links)),
         quotient=tuple(bindings.usages(number) for number in range(len(bindings))),
-        shared=_shared(np.arange(len(bindings)), bindings, (bindings.user[order], starts)),
+        shared=(True,) * len(bindings),
         links=_Found(np.arange(num_links), np.arange(num_links)),
     )
 

@@ -69,16 +69,16 @@ class Symmetry:
                 return Folding(communicators, classes_in_window(communicators, window, odd, capacity))
             except NotAlikeError:
                 continue
-        classes = classes_in_whole(self._whole, self._job[0], capacity, slowness, disturbances, trust)
-        return Folding(self._whole, classes)
+        classes = classes_in_whole(self.whole, self._job[0], capacity, slowness, disturbances, trust)
+        return Folding(self.whole, classes)
 
     def unfolded(self, num_links: int) -> Folding:
         """Every rank, group and link by itself: the plain run that folding must equal."""
-        whole = self._whole
+        whole = self.whole
         return Folding(whole, unfolded(len(whole.stage_of), whole.bindings, num_links))
 
     @cached_property
-    def _whole(self) -> Communicators:
+    def whole(self) -> Communicators:
         """All groups of the job drawn, for who finds no window that tells of all."""
         return Communicators(*self._job)
 

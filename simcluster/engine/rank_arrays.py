@@ -1,0 +1,315 @@
+"""Every rank different, at the price of one: a step op by op, each for all ranks of its stage.  An accelerator.
+
+All ranks of a stage run the same list of ops; only their times differ.  So an op is an array over its stage's ranks, a
+collective a maximum over an axis of them, a send the same places of another stage: ``StageSweep``, which plays replicas
+(``studies.whatif.montecarlo``) too.  Here durations are the step's own: every group's transfers with their links to
+themselves, every rank's computation at its speed and beside what its communication presses.
+
+A collective may come past computation that stands before it in the sweep.  So the step is swept again, in the order of
+the times found before, with all flights that are known, until none of them changes (twice is usual): what happens at an
+instant depends on earlier ones alone, so times that fit together are the only ones.  Sends that press on another
+stage's computation would fit together as well, after 34 sweeps of a job of 1,024 GPUs, for which events take a quarter
+of the time: they are left to events.  Then it is looked whether transfers held each other back on a link;
+``NeedsEventsError`` where they did, or where the allow-list (``step.proved_for.ARRAYS``, and what is refused by name
+here) ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from simcluster.base.arrays import Floats, Ints
+from simcluster.base.clock import all_on_grid, require_exact
+from simcluster.devices.interference import Interference
+from simcluster.engine.communication import CommunicationLowering, Ranks
+from simcluster.engine.flights_beside import Track, when_over
+from simcluster.engine.longest_path import NeedsEventsError, alone_seconds
+from simcluster.engine.overlaps import ROOM, first_held_back, uses
+from simcluster.engine.stage_sweep import StageSweep, Times
+from simcluster.planning.ops import MAIN, Op, StageProgram, Work
+from simcluster.planning.parallel import RankLayout
+from simcluster.programs.program import Meeting, OpTimes, Program
+from simcluster.symmetry.communicators import Communicators
+from simcluster.symmetry.equitable_partition import each_apart
+from simcluster.traffic.traffic import Fabric
+
+_MOST_SWEEPS = 12
+_SOON = 2
+"""Sweeps after which times are near enough to say that transfers will hold each other back."""
+
+
+class _Moved(NamedTuple):
+    """What an op does with others, for the ranks of its stage [place]: the communicator, and what there is to say of
+    each different one: seconds, pressure; ``of`` is the place of every rank's among those."""
+
+    numbers: Ints
+    of: Ints
+    seconds: Floats
+    pressure: Floats
+    meetings: Sequence[Meeting]
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """When nodes of a sweep could have begun, began and ended [1, place], and after how many sweeps that was found."""
+
+    sweep: StageSweep
+    times: list[Times]
+    sweeps: int
+
+    @property
+    def over(self) -> float:
+        """Seconds until the last op ends."""
+        return max(float(end.max(initial=0.0)) for _, _, end in self.times)
+
+    def columns(self) -> OpTimes:
+        """Times per op, rank by rank, as a program has them whose ranks are not folded nor its ops collapsed."""
+        sweep = self.sweep
+        counts = np.zeros(sum(map(len, sweep.stage_ranks)), dtype=np.int64)
+        for ops, ranks in zip(sweep.ops, sweep.stage_ranks, strict=True):
+            counts[ranks] = len(ops)
+        first = np.cumsum(counts) - counts
+        columns = np.empty((3, int(counts.sum())))
+        last = np.arange(columns.shape[1])
+        for node, times in enumerate(self.times):
+            stage, number = sweep.name_of(node)
+            columns[:, first[sweep.stage_ranks[stage]] + number] = np.concatenate(times)
+        for nodes, groups in sweep.met():
+            names = [sweep.name_of(node) for node in nodes]
+            ops = [first[sweep.stage_ranks[stage]] + number for stage, number in names]
+            here = [np.where(columns[0, own] == columns[1, own], own, np.inf)[None] for own in ops]
+            if groups is None:
+                earliest = [np.minimum(*here)] * 2
+            else:
+                wide = -groups.latest(-np.concatenate(here, axis=1))
+                earliest = np.split(wide, np.cumsum([len(own) for own in ops])[:-1], axis=1)
+            for own, each in zip(ops, earliest, strict=True):
+                last[own] = each[0]
+        return OpTimes(*columns, last)
+
+
+class RankArrays:
+    """A job whose ranks are played as arrays.
+
+    ``own(stage)`` gives the seconds of its ops, [op, rank of the stage] or [op, 1], what computes at full speed;
+    ``slowness[rank]`` multiplies them.  Raises NeedsEventsError, with the reason, for what this cannot say.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[StageProgram],
+        plan: RankLayout,
+        fabric: Fabric,
+        capacity: Floats,
+        communicators: Communicators,
+        slowness: Sequence[float],
+        interference: Interference | None,
+        own: Callable[[int], Floats] | None = None,
+    ) -> None:
+        if interference and interference.drag:
+            raise NeedsEventsError("computation slows down communication beside it (overlap.interference)")
+        if interference and any(item.segment.ops[0].work.kind == "send" for program in programs
+                                for items in program.lanes.values() for item in items):  # fmt: skip
+            raise NeedsEventsError("sends slow down computation of another stage (overlap.interference)")
+        self.sweep = StageSweep(programs, plan)
+        self._capacity, self._communicators = capacity.tolist(), communicators
+        self._programs, self._interference = programs, interference
+        stages, places = communicators.stage_of.data, communicators.place_of.data
+        self._ranks = [ranks.tolist() for ranks in self.sweep.stage_ranks]
+        where = Ranks(self._ranks, stages, places, fabric.host_of, slowness)
+        apart = each_apart(len(slowness), communicators.bindings, len(capacity))
+        self._lowering = CommunicationLowering(
+            where, communicators, apart, self._capacity, capacity, Program(), interference, in_steps=False
+        )
+        slow = np.array(slowness)
+        self._slowness = [slow[ranks] for ranks in self.sweep.stage_ranks]
+        self._own = [own(stage) if own else None for stage in range(len(programs))]
+        self._numbers: dict[tuple[int, Hashable], Ints] = {}
+        self._known: dict[tuple[int, Work, str], _Moved] = {}
+        self._computed: dict[tuple[int, float], Floats] = {}
+        self._sender = self._senders()
+        self._tracks: list[list[Track]] = [[] for _ in programs]
+        self._pressing: dict[tuple[int, int], list[tuple[Track, int]]] = {}
+        if interference:
+            self._follow()
+
+    def play(self) -> RankTimes:
+        """The step, once its flights do not change any more."""
+        order, sweeps = None, 0
+        while True:
+            self._changed = False
+            for track in (track for tracks in self._tracks for track in tracks):
+                track.rewind()
+            times = self.sweep.kept(self._seconds, order)
+            found = RankTimes(self.sweep, times, sweeps := sweeps + 1)
+            require_exact(found.over)
+            if not self._changed or not self._pressing:
+                break
+            if sweeps == _SOON:
+                self._require_free(times)
+            if sweeps == _MOST_SWEEPS:
+                raise NeedsEventsError(f"after {sweeps} sweeps flights still change each other")
+            order = self.sweep.order_of(self._keys(times))
+        self._require_free(times)
+        return found
+
+    # --- durations --------------------------------------------------------------------------------------------------
+
+    def _seconds(self, stage: int, number: int, start: Floats) -> Floats:
+        stage, number = self._sender.get((stage, number), (stage, number))
+        op = self.sweep.ops[stage][number][1]
+        if op.work.group(stage) is not None:
+            moved = self.moved(stage, op)
+            seconds = moved.seconds[moved.of]
+            for track, place in self._pressing.get((stage, number), ()):
+                self._changed |= track.set(place, start[0], start[0] + seconds)
+            return np.asarray(seconds)
+        seconds = self._compute(stage, number, op.work)
+        if op.work.sensitivity is None or not self._tracks[stage]:
+            return seconds
+        over = when_over(self._tracks[stage], start[0], seconds, op.work.sensitivity)
+        return over - start[0]
+
+    def _compute(self, stage: int, number: int, work: Work) -> Floats:
+        """Seconds of what a rank does by itself [place], with nothing beside it."""
+        own = self._own[stage]
+        if own is None:
+            name = stage, work.seconds if work.sensitivity is not None else -work.seconds
+            known = self._computed.get(name)
+            if known is None:
+                slow = 1.0 if work.sensitivity is None else self._slowness[stage]
+                known = self._computed[name] = all_on_grid(
+                    np.broadcast_to(work.seconds * slow, len(self._ranks[stage]))
+                )
+            return known
+        slow = 1.0 if work.sensitivity is None else self._slowness[stage]
+        return all_on_grid(own[number] * slow)
+
+    def moved(self, stage: int, op: Op) -> _Moved:
+        """What an op does with others."""
+        name = stage, op.work, op.lane
+        known = self._known.get(name)
+        if known is None:
+            kind = op.work.group(stage)
+            if (stage, kind) not in self._numbers:
+                numbers = [self._communicators.number(kind, rank) for rank in self._ranks[stage]]
+                self._numbers[stage, kind] = np.array(numbers, dtype=np.int64)
+            numbers, of = np.unique(self._numbers[stage, kind], return_inverse=True)
+            meetings = [self._lowering.meeting(number, op) for number in numbers.tolist()]
+            takes = [sum(alone_seconds(each, self._capacity) for each in meeting.traffics) for meeting in meetings]
+            pressure = np.array([meeting.pressure for meeting in meetings])
+            known = self._known[name] = _Moved(numbers, of, np.array(takes), pressure, meetings)
+        return known
+
+    # --- flights beside computation ---------------------------------------------------------------------------------
+
+    def _senders(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """The op that sends, for every op that only takes part in a send."""
+        found = {}
+        for nodes in self.sweep.pairs():
+            sends = next(node for node in nodes if not self.sweep.ops[node[0]][node[1]][1].work.joins)
+            found.update(dict.fromkeys(nodes, sends))
+        return found
+
+    def _follow(self) -> None:
+        """What passes the ranks of every stage, lane by lane."""
+        past: dict[tuple[int, Hashable], list[tuple[tuple[int, int], Floats]]] = {}
+        for stage, ops in enumerate(self.sweep.ops):
+            for number, (_, op) in enumerate(ops):
+                if op.work.sensitivity and op.lane != MAIN:
+                    raise NeedsEventsError(f"{op.kind} {op.name} computes beside the main lane")
+                if not op.work.presses(op.lane):
+                    continue
+                moved = self.moved(stage, op)
+                if not moved.pressure.any():
+                    continue
+                pressure = self._one(moved.pressure[moved.of])
+                past.setdefault((stage, op.lane), []).append(((stage, number), pressure))
+        for (stage, _), flights in past.items():
+            track = Track([pressure for _, pressure in flights])
+            self._tracks[stage].append(track)
+            for place, (node, _) in enumerate(flights):
+                self._pressing.setdefault(node, []).append((track, place))
+
+    def _one(self, values: Floats) -> Floats:
+        """Equal pressures are one object."""
+        known = self.__dict__.setdefault("_pressures", {})
+        found: Floats = known.setdefault(values.tobytes(), values)
+        return found
+
+    def _keys(self, times: Sequence[Times]) -> Floats:
+        """When each node has its say: what presses as it begins, computation as it ends."""
+        ends = [end if self.sweep.op_of(node).work.group(0) is None else start
+                for node, (_, start, end) in enumerate(times)]  # fmt: skip
+        return np.array([float(each.mean()) for each in ends])
+
+    # --- links ------------------------------------------------------------------------------------------------------
+
+    def _require_free(self, times: Sequence[Times]) -> None:
+        """NeedsEventsError if a transfer was held back by others on a link."""
+        tables = self._tables()
+        if not tables:
+            return
+        links, begins, ends, parts = [], [], [], []
+        for node, (_, start, _) in enumerate(times):
+            table = tables.get(self.sweep.name_of(node))
+            if table is not None:
+                place, link, begin, end, part = table
+                links.append(link)
+                begins.append(start[0, place] + begin)
+                ends.append(start[0, place] + end)
+                parts.append(part)
+        first = first_held_back(*map(np.concatenate, (links, begins, ends, parts)))
+        if first < math.inf:
+            raise NeedsEventsError(f"transfers hold each other back on a link, the first at {first:.6g} s")
+
+    def _tables(self) -> dict[tuple[int, int], tuple[Ints, Ints, Floats, Floats, Floats]]:
+        """By stage and op, what its transfers do on links that more than they may load beyond what they carry: the
+        place in the stage that tells when, the link, begin and end from there on, and the part of the link."""
+        if "_rows" in self.__dict__:
+            return self.__dict__["_rows"]  # type: ignore[no-any-return]
+        communicators = self._communicators
+        heeded = communicators.heeded(self._programs, np.asarray(self._capacity), ())
+        tight = np.zeros(len(self._capacity), dtype=bool)
+        tight[communicators.bindings.link[heeded]] = True
+        of_work: dict[tuple[int, Work, str], tuple[Floats, Ints]] = {}
+        for name, moved in self._known.items():
+            first = np.unique(moved.of, return_index=True)[1]
+            rows = [
+                (int(first[own]), *use)
+                for own, (number, meeting) in enumerate(zip(moved.numbers.tolist(), moved.meetings, strict=True))
+                if number not in communicators.lone
+                for use in uses(meeting.traffics, self._capacity)
+                if tight[use[0]]
+            ]
+            of_work[name] = np.array(rows).reshape(-1, 5), moved.numbers[moved.of]
+        crowded = self._crowded(of_work)
+        found = {}
+        for stage, ops in enumerate(self.sweep.ops):
+            for number, (_, op) in enumerate(ops):
+                rows_of = of_work.get((stage, op.work, op.lane))
+                if rows_of is None or op.work.joins:
+                    continue
+                rows = rows_of[0][crowded[rows_of[0][:, 1].astype(np.int64)]]
+                if len(rows):
+                    place, link = rows[:, :2].astype(np.int64).T
+                    found[stage, number] = place, link, rows[:, 2], rows[:, 3], rows[:, 4]
+        self.__dict__["_rows"] = found
+        return found
+
+    def _crowded(self, of_work: dict[tuple[int, Work, str], tuple[Floats, Ints]]) -> Ints:
+        """Which links the users of different lanes may load beyond what they carry, if all are there at once."""
+        most: dict[tuple[int, int, int, str], float] = {}
+        for (stage, _, lane), (rows, numbers) in of_work.items():
+            for place, link, begin, end, part in rows.tolist():
+                name = int(link), int(numbers[int(place)]), stage, lane
+                most[name] = max(most.get(name, 0.0), part if end > begin else 2.0)
+        load = np.zeros(len(self._capacity))
+        for (link, *_), part in most.items():
+            load[link] += part
+        return np.asarray(load > 1.0 - ROOM)

@@ -1,0 +1,155 @@
+"""A step whose ranks all differ, played in arrays over them (``engine.rank_arrays``), told op by op when somebody asks.
+
+It is chosen where so many ranks differ that folding leaves most of them; what the arrays are not proved for
+(``proved_for.ARRAYS``, and what they refuse by name) is left to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.clock import later_on_this_grid
+from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
+from simcluster.engine.longest_path import NeedsEventsError
+from simcluster.engine.lower import Lowered, lower
+from simcluster.engine.rank_arrays import RankArrays, RankTimes
+from simcluster.engine.record import Record, when_over
+from simcluster.planning.ops import StageProgram
+from simcluster.planning.perturbations import Disturbances
+from simcluster.programs.program import OpTimes
+from simcluster.programs.slowed import RowColumns, SlowedRows
+from simcluster.scenario.job import disturbances_of, facts_with_memory, slowness
+from simcluster.scenario.scenario import Scenario
+from simcluster.step.planned import Planned, PreparedStep
+from simcluster.step.proved_for import ARRAYS
+
+_MANY = 32
+"""Ranks of different speeds from which on arrays pay, if they are a quarter of all."""
+_WHY = "every rank is different: op by op, in arrays over ranks"
+
+
+def played_in_arrays(scenario: Scenario, planned: Planned) -> tuple[PreparedStep, Record] | None:
+    """The step prepared and played, if arrays are worth it and exact; else None."""
+    if not scenario.faults or ARRAYS.obstacle(scenario) or not _worth(scenario, planned):
+        return None
+    try:
+        return in_arrays(scenario, planned)
+    except (NeedsEventsError, InputError):
+        return None
+
+
+@collector_off()
+def in_arrays(scenario: Scenario, planned: Planned) -> tuple[PreparedStep, Record]:
+    """The step prepared and played; NeedsEventsError, with the reason, where that would not be exact.
+
+    Raises InputError for ops that wait for each other.
+    """
+    obstacle = ARRAYS.obstacle(scenario)
+    if obstacle:
+        raise NeedsEventsError(obstacle)
+    cluster, slow, disturbed = scenario.cluster.built, slowness(scenario), _disturbances(scenario, planned)
+    times = RankArrays(
+        planned.programs, planned.job.plan, cluster, np.asarray(cluster.capacity, dtype=float),
+        planned.symmetry.whole, slow, planned.choices.interference, _own_seconds(planned, disturbed),
+    ).play()  # fmt: skip
+    choices = replace(planned.choices, folded=False, collapsed=False)
+
+    def lowered() -> Lowered:
+        return lower(
+            planned.programs, planned.job.plan, cluster, cluster.capacity, slowness=slow, choices=choices,
+            disturbances=disturbed, symmetry=planned.symmetry,
+        )  # fmt: skip
+
+    later = LaterLowered(lowered)
+    facts = planned.facts
+    if scenario.faults != planned.faults:
+        facts = facts_with_memory(scenario, scenario.cluster.device, planned.job)
+    return PreparedStep(later, facts, cluster), ArraysRecord(times, later)
+
+
+def _disturbances(scenario: Scenario, planned: Planned) -> Disturbances:
+    return disturbances_of(scenario, planned.job.plan, scenario.cluster.built, saved=planned.job.saved)
+
+
+def _worth(scenario: Scenario, planned: Planned) -> bool:
+    """Do so many ranks differ that folding would leave most of them?"""
+    slow = slowness(scenario)
+    colours: set[object] = set(slow)
+    if any("slowness" not in fault.effects() and "slowdowns" not in fault.effects() for fault in scenario.faults):
+        disturbed = _disturbances(scenario, planned)
+        colours = {(own, disturbed.colour(rank)) for rank, own in enumerate(slow)}
+    return len(colours) >= max(_MANY, len(slow) // 4)
+
+
+def _own_seconds(planned: Planned, disturbed: Disturbances) -> Callable[[int], Floats] | None:
+    """Seconds of the ops of a stage on each of its ranks [op, place]; None where all have the stage's."""
+    programs, ranks = planned.programs, planned.job.plan.stage_ranks()
+    first = int(ranks[0][0])
+    if disturbed.program(first, programs[0]) is programs[0]:
+        return None
+
+    def own(stage: int) -> Floats:
+        return np.stack([_seconds(disturbed.program(rank, programs[stage])) for rank in ranks[stage].tolist()], axis=1)
+
+    return own
+
+
+def _seconds(program: StageProgram) -> Floats:
+    known: dict[int, list[float]] = {}
+    found: list[float] = []
+    for items in program.lanes.values():
+        for item in items:
+            segment = item.segment
+            if id(segment) not in known:
+                known[id(segment)] = [op.work.seconds for op in segment.ops]
+            found += known[id(segment)]
+    return np.array(found)
+
+
+class LaterLowered(Lowered):
+    """A program that is made when somebody asks for any of it: rank by rank, every op by itself."""
+
+    def __init__(self, make: Callable[[], Lowered]) -> None:
+        object.__setattr__(self, "_make", later_on_this_grid(make))
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Lowered.__dataclass_fields__:
+            raise AttributeError(name)
+        made = self._make()
+        for field in Lowered.__dataclass_fields__:
+            object.__setattr__(self, field, getattr(made, field))
+        return getattr(made, name)
+
+
+class ArraysRecord(Record):
+    """What arrays over ranks have found; ``over`` is known at once, all else is told when somebody asks."""
+
+    def __init__(self, times: RankTimes, lowered: Lowered) -> None:
+        parts = {"told": times.columns, "events": 0, "kind": "arrays", "why": _WHY, "over": times.over}
+        for name, value in {**parts, "slowed": SlowedRows(lambda: _slowed(lowered, self.columns))}.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_lowered", lowered)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "lanes":
+            raise AttributeError(name)
+        lanes = when_over(self._lowered.played, self.columns.end.tolist())
+        object.__setattr__(self, "lanes", lanes)
+        return lanes
+
+
+def _slowed(lowered: Lowered, times: OpTimes) -> RowColumns:
+    """Of what ranks do by themselves, the ops that took other times than their rows say."""
+    program = lowered.played
+    rows = [each[0] if each else None for each in program.row_sets]
+    planned = np.array([0.0 if row is None else row.end - row.start for row in rows])[np.array(program.rows)]
+    there = np.array([row is not None for row in rows])[np.array(program.rows)]
+    took = times.end - times.start
+    ops = np.flatnonzero((np.array(program.meeting) < 0) & there & (took != planned))
+    return RowColumns(ops, np.arange(len(ops) + 1), np.zeros(len(ops)), took[ops])

@@ -1,0 +1,136 @@
+"""Arrays over ranks beside the engine's events and the reference: all times of all ops, to the bit, or refused by name.
+
+``python tests/test_rank_arrays.py 500`` draws so many scenarios and prints how many were refused, and why.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from conftest import Tiny, tiny_scenario
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_same_answer import documents
+
+from simcluster.base.clock import on_fitting_grid
+from simcluster.base.errors import DeadlockError
+from simcluster.engine.longest_path import NeedsEventsError
+from simcluster.faults import placed
+from simcluster.scenario.scenario import Scenario
+from simcluster.simulate import replay, simulate
+from simcluster.step.in_arrays import in_arrays
+from simcluster.step.planned import plan
+from simcluster.step.play import play
+
+SPEEDS = {"kind": "speeds", "law": {"kind": "normal", "sigma": 0.2}}
+UNEVEN: list[dict[str, Any]] = [
+    SPEEDS,
+    {"kind": "speeds", "law": {"kind": "lognormal", "sigma": 0.03}},
+    {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}},
+    {"kind": "jitter", "factor": {"kind": "normal", "sigma": 0.1}, "per": "pass", "adds": "10 us"},
+    {"kind": "jitter", "factor": {"kind": "gumbel", "scale": 0.1}, "per": "step"},
+    {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 40, "sigma": 1}},
+]
+
+
+@st.composite
+def uneven(draw: st.DrawFn) -> dict[str, Any]:
+    """Any scenario of ``documents`` with ranks that differ, most without what is refused by their sections."""
+    document = draw(documents())
+    faults = draw(st.lists(st.sampled_from(UNEVEN), min_size=1, max_size=2, unique_by=lambda fault: fault["kind"]))
+    if document["parallel"]["pp"] > 1 and draw(st.booleans()):
+        document = {**document, "overlap": {**document["overlap"], "interference": "none", "pipeline": False}}
+    training = {**document["training"], "attention": "fused"}
+    return {**document, "faults": faults, "training": training, "seed": draw(st.integers(0, 99))}
+
+
+def reason(scenario: Scenario) -> str:
+    """Why arrays refuse it; "" where they gave all that the events gave."""
+    scenario = scenario.model_copy(update={"faults": placed(scenario.faults)})
+    planned = plan(scenario)
+    try:
+        prepared, found = on_fitting_grid(lambda: in_arrays(scenario, planned))
+    except NeedsEventsError as error:
+        return re.sub(r", the first.*|after \d+ ", "", str(error))
+    meant = play(scenario.model_copy(update={"engine": "events"}), planned, prepared)
+    for name in ("ready", "start", "end", "last"):
+        assert getattr(found, name).tolist() == getattr(meant, name).tolist(), name
+    assert found.lanes.tolist() == meant.lanes.tolist()
+    return ""
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@given(document=uneven())
+def test_arrays_are_the_events_or_say_why_not(document: dict[str, Any]) -> None:
+    reason(tiny_scenario(**document))
+
+
+def test_all_that_is_measured_is_the_references(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen by itself where most ranks differ: the result JSON, spans and memory, as the reference has them."""
+    monkeypatch.setattr("simcluster.step.in_arrays._MANY", 4)
+    job = {"cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}, "parallel": {"tp": 2, "zero": 1},
+           "training": {"global_batch": 8}, "overlap": {"tensor": True, "grad_reduce": True, "param_gather": True},
+           "faults": [SPEEDS]}  # fmt: skip
+    found, meant = simulate(tiny(**job)), simulate(tiny(**job), engine="reference")
+    assert (found.record.kind, found.record.events) == ("arrays", 0)
+    assert found.step_time == meant.step_time
+    assert "lanes" not in found.record.__dict__, "the step's time alone makes no program"
+    own, other = found.to_dict(), meant.to_dict()
+    for told in (own, other):
+        del told["engine"], told["scenario"]
+    assert own == other
+    assert found.timeline.equals(meant.timeline)
+    assert found.waits == meant.waits
+    assert found.memory_timeline.frame().equals(meant.memory_timeline.frame())
+
+
+def test_few_different_ranks_fold(tiny: Tiny) -> None:
+    job = {"cluster": {"topology": "flat", "gpus": 64}, "parallel": {"dp": 64}, "training": {"global_batch": 64}}
+    few = simulate(tiny(**job, faults=[{"kind": "speeds", "table": [[3, 0.9], [40, 0.8]]}]))
+    many = simulate(tiny(**job, faults=[SPEEDS]))
+    assert (len(few.weights), many.record.kind) == (3, "arrays")
+    assert many.step_time == replay(many.scenario, folded=False).step_time
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    ({"overlap": {"interference": {"kind": "factor", "compute": 0.1, "communication": 0.1}}}, "slows down comm"),
+    ({"parallel": {"pp": 2}, "overlap": {"interference": {"kind": "factor", "compute": 0.1}}}, "another stage"),
+    ({"faults": [{"kind": "slow_gpu", "rank": 0, "speed": 0.5, "start": "1 ms"}]}, "speeds that change"),
+    ({"faults": [{"kind": "slow_link", "nic_of": 0, "speed": 0.5}]}, "slow_link"),
+    ({"engine": "path"}, "engine"),
+    ({"collectives": {"detail": "steps"}}, "as flows"),
+])  # fmt: skip
+def test_what_arrays_do_not_know_is_refused_by_name(tiny: Tiny, change: dict[str, Any], why: str) -> None:
+    job = {"cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}, "training": {"global_batch": 16}}
+    scenario = tiny(**{"faults": [SPEEDS], **job, **change})
+    with pytest.raises(NeedsEventsError, match=why):
+        in_arrays(scenario, plan(scenario))
+
+
+def drawn(count: int) -> Counter[str]:
+    """Of so many drawn scenarios, how many were refused for which reason ("": they were equal)."""
+    found: Counter[str] = Counter()
+
+    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+    @given(document=uneven())
+    def draw(document: dict[str, Any]) -> None:
+        try:
+            found[reason(tiny_scenario(**document))] += 1
+        except DeadlockError:
+            found["deadlock"] += 1
+
+    draw()
+    return found
+
+
+if __name__ == "__main__":
+    for why, many in drawn(int(sys.argv[1])).most_common():
+        print(f"{many:5} {why or 'equal to the bit'}")  # noqa: T201
