@@ -62,7 +62,8 @@ def _not_valid(text: str, source: str, problem: Any) -> InputError:
         return InputError(f"{place_of(source, mark)}: not valid YAML: {of_yaml(told)}{quoted}")
     if hasattr(problem, "character"):
         place = f"{source}:{text.count(chr(10), 0, problem.position) + 1}"
-        return InputError(f"{place}: not valid YAML: {of_yaml(str(problem))}, got {problem.character!a}")
+        code = problem.character if isinstance(problem.character, int) else ord(problem.character)
+        return InputError(f"{place}: not valid YAML: {of_yaml(str(problem))}; it is U+{code:04X}")
     return InputError(f"{source}: not valid YAML: {of_yaml(str(problem))}")
 
 
