@@ -79,12 +79,15 @@ class StreamFamily:
         begin += places << _SHIFT
         begin += occurrence
         if self.draws == 1:
-            return self.numbers[0].take(begin)[:, None]
-        return self.numbers.take(begin, axis=1).T
+            found: Floats = self.numbers[0].take(begin)[:, None]
+            return found
+        return np.asarray(self.numbers.take(begin, axis=1).T)
 
     def _begins(self, name: Ints | int, block: Ints) -> Ints:
         """Where they begin: the last block of the table is never there, and stands for all beyond."""
-        return self._begin.take(np.minimum(block, self._depth - 1) + name * self._depth)
+        row: Ints = np.minimum(block, self._depth - 1)
+        row += name * self._depth
+        return self._begin.take(row)
 
     def _deepen(self, depth: int) -> None:
         """At least so many blocks have a place in the table, the last of which stays empty."""
@@ -131,7 +134,7 @@ class StreamFamily:
 
 
 def numbers_of(seed: int, what: str, block: int, draw: int, first: int, out: Floats) -> Floats:
-    """Fills ``out`` with the numbers of a block of occurrences for the replicas from ``first`` on: (replicas, BLOCK)."""
+    """Fills ``out`` (replicas, BLOCK) with the numbers of a block of occurrences, replicas from ``first`` on."""
     digest = hashlib.blake2b(repr((seed, what, block, draw)).encode(), digest_size=16).digest()
     bits = np.random.Philox(key=int.from_bytes(digest, "little"), counter=first * (BLOCK // 4))  # four a counter
     np.random.Generator(bits).random(out=out)

@@ -106,12 +106,12 @@ class OutagesOfRuns:
         seconds = np.empty((machines, len(who)))
         for machine, law in enumerate(self.laws.repairs[:machines]):
             seconds[machine] = self.state.draws(law, number, occurrence, who)
-        for cause, law in self.laws.replaced.items():
+        for cause, replaced in self.laws.replaced.items():
             mine = ((number == cause) & self.retired[place]).nonzero()[0]
             if len(mine):
                 self.retired[place[mine]] = False
                 name = self.state.names[cause]
-                seconds[0, mine] = self.state.draw(law, name, "repair.0", occurrence[mine], who[mine])
+                seconds[0, mine] = self.state.draw(replaced, name, "repair.0", occurrence[mine], who[mine])
         return seconds
 
     def _wait(self, job: Standing, lacks: Ints) -> None:

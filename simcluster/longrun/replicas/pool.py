@@ -13,9 +13,9 @@ class Pool:
 
     A job that can go on ``short`` waits for no spare where none is left.
 
-    A row is looked at, and sorted, only when it has to be: from ``used[run]`` to ``room[run]`` lie slots of machines that
-    are back, and while no more than those are taken nobody waits, neither a machine for a crew nor a job for a spare, and
-    every spare that is taken is as ready as the first.
+    A row is looked at, and sorted, only when it has to be: from ``used[run]`` to ``room[run]`` lie slots of machines
+    that are back, and while no more than those are taken nobody waits, neither a machine for a crew nor a job for a
+    spare, and every spare that is taken is as ready as the first.
     """
 
     def __init__(self, spares: Spares, count: int, *, short: bool) -> None:
