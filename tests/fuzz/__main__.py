@@ -154,7 +154,7 @@ def table(outcomes: list[Outcome], seed: int) -> str:
         own = [each for each in outcomes if each.kind == kind]
         if own:
             lines.append(_row(kind, own))
-    lines.append(_row("all", outcomes))
+    lines += [_row("all", outcomes)] if outcomes else []
     bad: dict[str, list[Outcome]] = {}
     for each in outcomes:
         if each.wrong:
