@@ -153,7 +153,7 @@ def test_the_command_of_counts(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ([], "memory of what"),
+        ([], "memory needs a scenario"),
         (["tiny_dp", "--parameters", "13B"], "memory of what"),
         (["tiny_dp", "--dp", "8"], "change it with --parallel.dp VALUE"),
         (["--parameters", "13B", "--largest", "model.layers"], "--largest and --set are of a scenario"),
