@@ -154,7 +154,7 @@ def test_the_command_of_counts(capsys: pytest.CaptureFixture[str]) -> None:
     ("asked", "said"),
     [
         ([], "memory needs a scenario"),
-        (["tiny_dp", "--parameters", "13B"], "memory of what"),
+        (["tiny_dp", "--parameters", "13B"], "memory needs a scenario"),
         (["tiny_dp", "--dp", "8"], "change it with --parallel.dp VALUE"),
         (["--parameters", "13B", "--largest", "model.layers"], "--largest and --set are of a scenario"),
     ],

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     """Of a scenario, or of a number of parameters."""
     if (args.scenario is None) == (args.parameters is None):
         raise InputError(
-            "memory needs a scenario or a number of parameters, and neither is given; name a scenario, or give "
+            "memory needs a scenario or a number of parameters, one of the two; name a scenario, or give "
             "--parameters 13B"
         )
     if args.scenario is None:
