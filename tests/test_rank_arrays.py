@@ -67,7 +67,7 @@ def reason(scenario: Scenario) -> str:
     return ""
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
 @given(document=uneven())
 def test_arrays_are_the_events_or_say_why_not(document: dict[str, Any]) -> None:
     reason(tiny_scenario(**document))

@@ -43,6 +43,11 @@ _SOON = 2
 """Sweeps after which times are near enough to say that transfers will hold each other back."""
 
 
+Rows = tuple[Ints, Ints, Floats, Floats, Floats]
+"""What transfers do on links: the place in the stage that tells when, the link, begin and end from there on, and the
+part of the link."""
+
+
 class _Moved(NamedTuple):
     """What an op does with others, for the ranks of its stage [place]: the communicator, and what there is to say of
     each different one: seconds, pressure; ``of`` is the place of every rank's among those."""
@@ -133,6 +138,9 @@ class RankArrays:
         self._known: dict[tuple[int, Work, str], _Moved] = {}
         self._computed: dict[tuple[int, float], Floats] = {}
         self._sender = self._senders()
+        self._rows: dict[tuple[int, int], Rows] | None = None
+        self._pressures: dict[bytes, Floats] = {}
+        self._changed = False
         self._tracks: list[list[Track]] = [[] for _ in programs]
         self._pressing: dict[tuple[int, int], list[tuple[Track, int]]] = {}
         if interference:
@@ -238,9 +246,7 @@ class RankArrays:
 
     def _one(self, values: Floats) -> Floats:
         """Equal pressures are one object."""
-        known = self.__dict__.setdefault("_pressures", {})
-        found: Floats = known.setdefault(values.tobytes(), values)
-        return found
+        return self._pressures.setdefault(values.tobytes(), values)
 
     def _keys(self, times: Sequence[Times]) -> Floats:
         """When each node has its say: what presses as it begins, computation as it ends."""
@@ -268,11 +274,10 @@ class RankArrays:
         if first < math.inf:
             raise NeedsEventsError(f"transfers hold each other back on a link, the first at {first:.6g} s")
 
-    def _tables(self) -> dict[tuple[int, int], tuple[Ints, Ints, Floats, Floats, Floats]]:
-        """By stage and op, what its transfers do on links that more than they may load beyond what they carry: the
-        place in the stage that tells when, the link, begin and end from there on, and the part of the link."""
-        if "_rows" in self.__dict__:
-            return self.__dict__["_rows"]  # type: ignore[no-any-return]
+    def _tables(self) -> dict[tuple[int, int], Rows]:
+        """By stage and op, what its transfers do on links that more than they may load beyond what they carry."""
+        if self._rows is not None:
+            return self._rows
         communicators = self._communicators
         heeded = communicators.heeded(self._programs, np.asarray(self._capacity), ())
         tight = np.zeros(len(self._capacity), dtype=bool)
@@ -299,7 +304,7 @@ class RankArrays:
                 if len(rows):
                     place, link = rows[:, :2].astype(np.int64).T
                     found[stage, number] = place, link, rows[:, 2], rows[:, 3], rows[:, 4]
-        self.__dict__["_rows"] = found
+        self._rows = found
         return found
 
     def _crowded(self, of_work: dict[tuple[int, Work, str], tuple[Floats, Ints]]) -> Ints:

@@ -17,6 +17,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
+from simcluster.engine.rank_groups import PlacedGroups, StagePlaces
 from simcluster.planning import works
 from simcluster.planning.ops import Item, Op, StageProgram, Work
 from simcluster.planning.parallel import RankLayout
@@ -43,56 +44,12 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
-    """Groups among places: ``places[group, member]``; all of them in one order are ``shape``, (outer, member, inner),
-    where they are as regular as the axes of a grid, None elsewhere."""
-
-    places: Ints
-    shape: tuple[int, int, int] | None
-
-    @classmethod
-    def of(cls, places: Ints) -> Groups:
-        """Groups, looked at once: their members are ``inner`` places apart."""
-        count, size = places.shape
-        inner = int(places[0, 1] - places[0, 0]) if size > 1 else 1
-        if inner > 0 and count % inner == 0:
-            shape = count // inner, size, inner
-            regular = np.arange(places.size).reshape(shape).transpose(0, 2, 1).reshape(count, size)
-            if np.array_equal(
-                np.sort(places, axis=1)[np.argsort(places.min(axis=1))], regular[np.argsort(regular[:, 0])]
-            ):
-                return cls(places, shape)
-        return cls(places, None)
-
-    def latest(self, ready: Floats) -> Floats:
-        """For every place the last arrival in its group, [case, place]."""
-        cases, size = len(ready), self.places.shape[1]
-        if size == 1:
-            return ready
-        start = np.empty_like(ready)
-        if self.shape is None:
-            start[:, self.places] = ready[:, self.places].max(axis=2)[:, :, None]
-            return start
-        grid = ready.reshape(cases, *self.shape)
-        if self.shape[2] > 1:
-            latest = grid.max(axis=2)
-        else:  # neighbours: two by two, which is six times as fast as along a short axis
-            latest = grid[..., 0]
-            while latest.shape[2] > 1:
-                odd = latest[:, :, -1:] if latest.shape[2] % 2 else None
-                latest = np.maximum(latest[:, :, :-1:2], latest[:, :, 1::2])
-                latest = latest if odd is None else np.concatenate([latest, odd], axis=2)
-        start.reshape(cases, *self.shape)[...] = latest.reshape(cases, self.shape[0], 1, self.shape[2])
-        return start
-
-
-@dataclass(frozen=True, slots=True)
 class _Meeting:
     """Nodes that meet.  ``groups`` are among places of ranks, counted through the nodes one after the other; None: the
     same places of two nodes (a send and its receive)."""
 
     nodes: tuple[int, ...]
-    groups: Groups | None
+    groups: PlacedGroups | None
 
 
 class StageSweep:
@@ -125,7 +82,7 @@ class StageSweep:
         """What the ranks of a node do."""
         return self.ops[self._nodes[node].stage][self._nodes[node].number][1]
 
-    def met(self) -> Iterator[tuple[tuple[int, ...], Groups | None]]:
+    def met(self) -> Iterator[tuple[tuple[int, ...], PlacedGroups | None]]:
         """Nodes that meet, and the groups among their places; None: the same places of two nodes."""
         return ((each.nodes, each.groups) for each in self._meetings)
 
@@ -235,11 +192,11 @@ class StageSweep:
                         ended[stage, key] = len(self._nodes) - 1
         for first, item in waiting:
             self._nodes[first].before += [ended[need.stage, need.key] for need in item.needs]
-        places = _Places(self.stage_ranks, layout)
+        places = StagePlaces(self.stage_ranks, layout)
         for name, numbers in meeting.items():
             self._meet(name, numbers, places)
 
-    def _meet(self, name: Hashable, numbers: Sequence[int], places: _Places) -> None:
+    def _meet(self, name: Hashable, numbers: Sequence[int], places: StagePlaces) -> None:
         """The meetings of ops of one name: a send with its receive, or as many as there are unconnected stages."""
         assert isinstance(name, tuple)
         if name[0] == "send":
@@ -285,37 +242,6 @@ def _meets(work: Work, key: Hashable, index: int) -> Hashable:
     if work.axis:
         return work.axis, key, index
     return ("send", key, index) if work.parties(1) > 1 else None
-
-
-class _Places:
-    """Groups as places of ranks in their stages."""
-
-    def __init__(self, stage_ranks: Sequence[Ints], layout: RankLayout) -> None:
-        self._stage_ranks, self._layout = stage_ranks, layout
-        self._stage_of = {int(rank): stage for stage, ranks in enumerate(stage_ranks) for rank in ranks}
-        self._place = {int(rank): place for ranks in stage_ranks for place, rank in enumerate(ranks)}
-        self._known: dict[Hashable, list[tuple[tuple[int, ...], Groups]]] = {}
-
-    def joined(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], Groups]]:
-        """Which of these stages have groups together, and those groups."""
-        if (axis, stages) not in self._known:
-            self._known[axis, stages] = self._find(axis, stages)
-        return self._known[axis, stages]
-
-    def _find(self, axis: str, stages: tuple[int, ...]) -> list[tuple[tuple[int, ...], Groups]]:
-        together: dict[tuple[int, ...], list[list[int]]] = {}
-        for group in self._layout.groups(axis):
-            ranks = group.tolist()
-            there = tuple(sorted({self._stage_of[rank] for rank in ranks}))
-            if there[0] in stages:
-                together.setdefault(there, []).append(ranks)
-        found = []
-        for there, groups in together.items():
-            sizes = np.cumsum([0, *(len(self._stage_ranks[stage]) for stage in there)])
-            first = dict(zip(there, sizes.tolist(), strict=False))
-            places = [[first[self._stage_of[rank]] + self._place[rank] for rank in ranks] for ranks in groups]
-            found.append((there, Groups.of(np.array(places))))
-        return found
 
 
 def _order(nodes: Sequence[_Node], meetings: Sequence[_Meeting]) -> list[tuple[int, ...]]:
