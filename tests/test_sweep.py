@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ import pytest
 from conftest import AtOnce
 
 import simcluster
+from simcluster.base.effort import MOST, however_long, most_seconds
 from simcluster.base.errors import InputError
 from simcluster.base.sources import sources_digest
 from simcluster.base.store import Store
@@ -161,6 +163,18 @@ def test_an_executor_that_is_lost_is_one_message(problem: Exception, tmp_path: P
     with pytest.raises(InputError, match=r"the executor is broken .*with a new one"):
         run_sweep(made, executor=Unlucky(BrokenExecutor("x")), store=tmp_path / "rows", measure=cheap)
     assert run_sweep(made, store=tmp_path / "rows", measure=cheap).played < 6
+
+
+@pytest.mark.parametrize(("asked", "most"), [(False, MOST), (True, math.inf)])
+def test_who_plays_begins_what_the_command_was_asked_to_begin(asked: bool, most: float) -> None:
+    """--yes goes with a task: other threads, as other machines, know nothing of it."""
+    with however_long(asked), ThreadPoolExecutor(1) as executor:
+        rows = list(play_on(executor, 1, [(0, None)], how_long))
+    assert rows == [[(0, {"most_s": most})]]
+
+
+def how_long(_: object) -> dict[str, float]:
+    return {"most_s": most_seconds()}
 
 
 def test_a_worker_with_another_simulator_plays_nothing() -> None:

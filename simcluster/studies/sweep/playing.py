@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
+from simcluster.base.effort import however_long, most_seconds
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.results.result import numbers
@@ -93,6 +96,8 @@ def play_on(
     """
     lookout = lookout or _Nobody()
     play = lookout.task()
+    if math.isinf(most_seconds()):
+        play = partial(_however_long, play)
     rest = iter(variants)
     together = 1
     suspects: list[Numbered] = []
@@ -129,6 +134,14 @@ def play_on(
     finally:
         for future in under_way:
             future.cancel()
+
+
+def _however_long(
+    play: Callable[..., tuple[list[Finished], float]], measure: Measure, chunk: Sequence[Numbered]
+) -> tuple[list[Finished], float]:
+    """A task of a command that begins work however long it takes (--yes): so does who plays it."""
+    with however_long():
+        return play(measure, chunk)
 
 
 def play_chunk(measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
