@@ -86,16 +86,17 @@ class RankTimes:
             columns[:, first[sweep.stage_ranks[stage]] + number] = np.concatenate(times)
         for nodes, groups in sweep.met():
             names = [sweep.name_of(node) for node in nodes]
-            ops = [first[sweep.stage_ranks[stage]] + number for stage, number in names]
-            here = [np.where(columns[0, own] == columns[1, own], own, np.inf)[None] for own in ops]
+            numbers = [first[sweep.stage_ranks[stage]] + number for stage, number in names]
+            here = [np.where(columns[0, own] == columns[1, own], own, np.inf)[None] for own in numbers]
             if groups is None:
                 earliest = [np.minimum(*here)] * 2
             else:
                 wide = -groups.latest(-np.concatenate(here, axis=1))
-                earliest = np.split(wide, np.cumsum([len(own) for own in ops])[:-1], axis=1)
-            for own, each in zip(ops, earliest, strict=True):
+                earliest = np.split(wide, np.cumsum([len(own) for own in numbers])[:-1], axis=1)
+            for own, each in zip(numbers, earliest, strict=True):
                 last[own] = each[0]
-        return OpTimes(*columns, last)
+        ready, start, end = columns
+        return OpTimes(ready, start, end, last)
 
 
 class RankArrays:
@@ -181,7 +182,7 @@ class RankArrays:
         if op.work.sensitivity is None or not self._tracks[stage]:
             return seconds
         over = when_over(self._tracks[stage], start[0], seconds, op.work.sensitivity)
-        return over - start[0]
+        return np.asarray(over - start[0])
 
     def _compute(self, stage: int, number: int, work: Work) -> Floats:
         """Seconds of what a rank does by itself [place], with nothing beside it."""
@@ -196,7 +197,7 @@ class RankArrays:
                 )
             return known
         slow = 1.0 if work.sensitivity is None else self._slowness[stage]
-        return all_on_grid(own[number] * slow)
+        return all_on_grid(np.asarray(own[number] * slow))
 
     def moved(self, stage: int, op: Op) -> _Moved:
         """What an op does with others."""
@@ -205,8 +206,8 @@ class RankArrays:
         if known is None:
             kind = op.work.group(stage)
             if (stage, kind) not in self._numbers:
-                numbers = [self._communicators.number(kind, rank) for rank in self._ranks[stage]]
-                self._numbers[stage, kind] = np.array(numbers, dtype=np.int64)
+                own = [self._communicators.number(kind, rank) for rank in self._ranks[stage]]
+                self._numbers[stage, kind] = np.array(own, dtype=np.int64)
             numbers, of = np.unique(self._numbers[stage, kind], return_inverse=True)
             meetings = [self._lowering.meeting(number, op) for number in numbers.tolist()]
             takes = [sum(alone_seconds(each, self._capacity) for each in meeting.traffics) for meeting in meetings]
@@ -300,10 +301,10 @@ class RankArrays:
                 rows_of = of_work.get((stage, op.work, op.lane))
                 if rows_of is None or op.work.joins:
                     continue
-                rows = rows_of[0][crowded[rows_of[0][:, 1].astype(np.int64)]]
-                if len(rows):
-                    place, link = rows[:, :2].astype(np.int64).T
-                    found[stage, number] = place, link, rows[:, 2], rows[:, 3], rows[:, 4]
+                kept = rows_of[0][crowded[rows_of[0][:, 1].astype(np.int64)]]
+                if len(kept):
+                    place, link = kept[:, :2].astype(np.int64).T
+                    found[stage, number] = place, link, kept[:, 2], kept[:, 3], kept[:, 4]
         self._rows = found
         return found
 

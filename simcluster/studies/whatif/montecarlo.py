@@ -155,7 +155,7 @@ class OfStage:
 
     def of(self, op: int) -> Floats:
         """Of an op [place], or of one for all of them."""
-        return self.values[op] if self.values.shape[1] == 1 else self.values[op][self.sort]
+        return np.asarray(self.values[op] if self.values.shape[1] == 1 else self.values[op][self.sort])
 
 
 def _in_one_sweep(scenario: Scenario, base: Result, processes: int, until: float | None) -> Distribution:
