@@ -39,6 +39,8 @@ from simcluster.symmetry.equitable_partition import each_apart
 from simcluster.traffic.traffic import Fabric
 
 _MOST_SWEEPS = 12
+_LOOKED_AT_FIRST = 300_000
+"""Uses of links, the earliest, that are looked at before all: where transfers meet they do so from the begin."""
 _SOON = 2
 """Sweeps after which times are near enough to say that transfers will hold each other back."""
 
@@ -262,18 +264,28 @@ class RankArrays:
         tables = self._tables()
         if not tables:
             return
+        nodes = [node for node in range(len(times)) if self.sweep.name_of(node) in tables]
+        nodes.sort(key=lambda node: float(times[node][1][0].min()))
+        rows = np.cumsum([len(tables[self.sweep.name_of(node)][0]) for node in nodes])
+        soon = int(np.searchsorted(rows, _LOOKED_AT_FIRST)) + 1
+        for some in (nodes[:soon], nodes) if soon < len(nodes) else (nodes,):
+            first = self._first_held_back(some, tables, times)
+            if first < math.inf:
+                raise NeedsEventsError(f"transfers hold each other back on a link, the first at {first:.6g} s")
+
+    def _first_held_back(
+        self, nodes: Sequence[int], tables: dict[tuple[int, int], Rows], times: Sequence[Times]
+    ) -> float:  # fmt: skip
+        """Seconds at which one of the transfers of these nodes is first held back by others of them."""
         links, begins, ends, parts = [], [], [], []
-        for node, (_, start, _) in enumerate(times):
-            table = tables.get(self.sweep.name_of(node))
-            if table is not None:
-                place, link, begin, end, part = table
-                links.append(link)
-                begins.append(start[0, place] + begin)
-                ends.append(start[0, place] + end)
-                parts.append(part)
-        first = first_held_back(*map(np.concatenate, (links, begins, ends, parts)))
-        if first < math.inf:
-            raise NeedsEventsError(f"transfers hold each other back on a link, the first at {first:.6g} s")
+        for node in nodes:
+            place, link, begin, end, part = tables[self.sweep.name_of(node)]
+            start = times[node][1][0, place]
+            links.append(link)
+            begins.append(start + begin)
+            ends.append(start + end)
+            parts.append(part)
+        return first_held_back(*map(np.concatenate, (links, begins, ends, parts)))
 
     def _tables(self) -> dict[tuple[int, int], Rows]:
         """By stage and op, what its transfers do on links that more than they may load beyond what they carry."""
