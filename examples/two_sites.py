@@ -1,6 +1,6 @@
 """Study: what do distance and bandwidth cost that trains one model on two sites?
 
-    python scenarios/two_sites.py [FILE.png]
+    python examples/two_sites.py [FILE.png]
 
 Llama 3 405B with all replicas in step, with an outer step every 100 (DiLoCo), and with the same in eight parts, each
 beside a step (Streaming DiLoCo).  On 2 x 512 GPUs, so that it is quick: a step sends each parameter over the WAN as
