@@ -63,8 +63,8 @@ def main() -> None:
     """Print a step by bandwidth and by distance, and draw both if a file is named."""
     rates = pd.DataFrame({mode: {rate: step(mode, rate, 1_000) for rate in RATES} for mode in MODES})
     distances = pd.DataFrame({mode: {far: step(mode, 800, far) for far in DISTANCES} for mode in MODES})
-    print("seconds a step, by Gbit/s at 1,000 km:\n" + rates.round(2).to_string())
-    print("\nby km at 800 Gbit/s:\n" + distances.round(2).to_string())
+    sys.stdout.write("seconds a step, by Gbit/s at 1,000 km:\n" + rates.round(2).to_string() + "\n")
+    sys.stdout.write("\nby km at 800 Gbit/s:\n" + distances.round(2).to_string() + "\n")
     if len(sys.argv) > 1:
         picture(rates, distances).savefig(sys.argv[1], dpi=120)
 
