@@ -44,7 +44,7 @@ WORKING = {
     "train": ["train", "tiny_dp", *RUN, "--played", "3"],
     "diff": ["diff", "tiny_dp", "--set", "overlap.grad_reduce=false"],
     "report": ["report", "tiny_dp", "-o", "out.html"],
-    "studio": ["studio", "tiny_dp", "--minutes", "0"],
+    "studio": ["studio", "tiny_dp", "--minutes", "0", "--set", "price=2.5"],
     "sensitivity": ["sensitivity", "tiny_dp", "--resources", "flops"],
     "advise": ["advise", "nine", "tiny_dp", "--set", ADVISED, "--played", "4"],
     "scaling": ["scaling", "tiny_dp", "--loss", "5"],

@@ -170,6 +170,12 @@ def test_controls_switch_the_whole_page_and_the_address_says_which(tab: chromium
         assert format_seconds(account.step_time) in tab.run(sections)
         assert address(varied.keys, at) in tab.run("location.hash")
         assert tab.run("document.querySelectorAll('.variants [aria-current]').length") == 1
+    before = tab.run("history.length")
+    tab.run("history.back()")
+    tab.wait("simcluster.moving.at !== 1")  # the state before, which writes none of its own
+    tab.run("history.forward()")
+    tab.wait("simcluster.moving.at === 1")
+    assert tab.run("history.length") == before
 
 
 @needs_chromium

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import random
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
+from simcluster.cli import extras
 from simcluster.controls.offers import described
 from simcluster.controls.settings import controls
 from simcluster.documents.reading import parse_document
@@ -371,6 +373,13 @@ def test_save_as_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
     assert first == {"saved": "mine.yaml", "files": ["mine.yaml"]}
     assert "is there already" in second["problem"][0]
     assert scenario_of(StudioState("mine.yaml"), Folder(tmp_path)).parallel.tp == 4
+
+
+def test_what_is_missing_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "there", lambda module: False)
+    told = "^the studio needs Starlette, uvicorn and websockets; pip install 'simcluster\\[studio\\]', or write a page"
+    with pytest.raises(InputError, match=told):
+        extras.refuse_missing(argparse.Namespace(command="studio"))
 
 
 # --- who plays --------------------------------------------------------------------------------------------------------
