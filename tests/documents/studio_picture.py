@@ -29,7 +29,7 @@ _MOVES: tuple[tuple[tuple[str, Any], ...], ...] = (  # what the controls are set
     (("pipeline.schedule", _SCHEDULE), ("cluster.scale.network", 0.25)),
     (("pipeline.schedule", _SCHEDULE), ("training.recompute", "full")),
 )
-_LOW, _SMALL, _SECONDS, _COLOURS = 760, 0.62, 1.6, 48  # height, pixels for one of the page, how long each, colours
+_LOW, _SMALL, _SECONDS, _COLOURS = 960, 0.62, 1.6, 160  # height, pixels for one of the page, how long each, colours
 
 
 def fresh() -> Shown:
