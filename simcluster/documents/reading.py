@@ -92,7 +92,7 @@ def read_document(path: str | Path) -> Document:
 def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".") -> Document:
     """The mapping written in ``text``; ``source`` is what errors call it."""
     if not text.strip():
-        raise InputError(f"{source}: the file is empty; a mapping such as 'name: my run' is expected")
+        raise InputError(f"{source}: the file is empty; it must hold a mapping such as 'name: my run'")
     marks: dict[KeyPath, Mark] = {}
     with collector_off():  # 5 instead of 2 s of 1 MB
         data = _build(compose(text, source), source, (), marks)

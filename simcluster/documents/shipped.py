@@ -25,9 +25,8 @@ def shipped_path(kind: str, name: str) -> Path:
     known = shipped_names(kind)
     if name not in known:
         hint = did_you_mean(name, known)
-        raise InputError(
-            f"none of the {kind} that ship is called {name!r}{hint}; there are: {', '.join(known) or 'none'}"
-        )
+        every = f"simcluster list {kind} says which {len(known)} there are"
+        raise InputError(f"none of the {kind} that ship is called {name!r}{hint}; {every}")
     return shipped_folder(kind) / f"{name}.yaml"
 
 

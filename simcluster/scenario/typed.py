@@ -107,6 +107,7 @@ class TrainingSection(TypedDict, total=False):
     recompute_every: int
     optimizer: Literal["adam", "muon"]
     muon: AnySection
+    outer: AnySection
     attention: Attention
     dropout: bool
     memory_recipe: MemoryRecipe

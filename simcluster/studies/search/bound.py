@@ -34,7 +34,7 @@ from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, play
 from simcluster.studies.search.action_costs import action_costs
 from simcluster.studies.search.free_links import Call, Least, Way
-from simcluster.studies.search.link_loads import LinkLoads, step_end
+from simcluster.studies.search.link_loads import GroupLoads, step_end
 from simcluster.studies.search.over_dp import in_buckets, over_dp, pressed
 from simcluster.studies.search.pass_times import (
     LayerShape,
@@ -129,7 +129,7 @@ class Bounds:
         calls, pipeline, size = self.calls(layout), self.pipeline(layout), self.times(layout).made_of.send_bytes
         assert pipeline is not None
         loads = self._once(
-            ("loads", grid_of(layout)), lambda: LinkLoads(calls.plan, self.base.cluster.built, self._methods)
+            ("loads", grid_of(layout)), lambda: GroupLoads(calls.plan, self.base.cluster.built, self._methods)
         )  # fmt: skip
         behind = [calls.behind(calls.of(stage)) for stage in stages]
         alone = alone and not is_spread(layout)  # what goes over cp and ep is known of the first ranks

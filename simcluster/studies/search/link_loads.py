@@ -44,7 +44,7 @@ class _Groups(NamedTuple):
     forms: tuple[Group, ...]
 
 
-class LinkLoads:
+class GroupLoads:
     """Bytes that collectives of the groups of a stage put on every link; what is drawn once is kept."""
 
     def __init__(self, plan: Plan, cluster: Cluster, methods: Methods) -> None:
@@ -115,7 +115,7 @@ class LinkLoads:
 
 
 def step_end(
-    loads: LinkLoads, ends: Sequence[float], calls: Sequence[tuple[Calls, Calls]],
+    loads: GroupLoads, ends: Sequence[float], calls: Sequence[tuple[Calls, Calls]],
     updates: Sequence[tuple[float, float]], *, every: bool,
 ) -> tuple[float, float]:  # fmt: skip
     """Seconds until the gradient norm is known, and from there to the end of the step, at the least.
