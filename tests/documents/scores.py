@@ -43,7 +43,7 @@ ROWS: dict[str, tuple[str, str]] = {  # how a row of README begins: its study, a
     "MLPerf, GPT-3": ("MLPerf GPT-3", ""),
     "Megatron-Bridge in fp8": ("Megatron-Bridge", ""),
     "mixtures of experts with Megatron-Bridge's software of 26.06": ("Megatron-Bridge's mixtures in one graph", ""),
-    "the same with software up to 26.04": ("Megatron-Bridge's mixtures, launched by the host", ""),
+    "the same with software up to 26.04": ("Megatron-Bridge's mixtures, launched by the host", "others"),
     "all-to-alls of DeepSeek-V3's published trace": ("DeepSeek-V3's all-to-alls", ""),
     "DeepSeek-V3 as it was pre-trained": ("DeepSeek-V3, pre-training", ""),
     "FSDP of MPT 125M to 70B": ("LLM Foundry FSDP", "A100"),
@@ -74,6 +74,10 @@ ROWS: dict[str, tuple[str, str]] = {  # how a row of README begins: its study, a
 SPLITS = {  # studies some of whose rows were there when a constant was chosen: by what the rows' labels say
     "LLM Foundry FSDP": {"A100": "a100", "H100": "h100"},
     "Zero Bubble tables 4 and 5": {"1.5B, 6.2B": "^(1.5|6.2)B", "14.6B": "^14.6B"},
+    "Megatron-Bridge's mixtures, launched by the host": {
+        "Qwen3 30B on B200, one sequence": r"^2(5.11|6.02) .*Qwen3_30B_a3B, DGX-B200, .*, 1$",
+        "others": r"^(?!2(5.11|6.02) .*Qwen3_30B_a3B, DGX-B200, .*, 1$)",
+    },
     "torchtitan": {"without cp": "^((?! CP[24]).)*$", "cp": " CP[24]"},
     "SimuMax B200 steps": {
         "dense": "^llama3((?!_cp[48]).)*$",
