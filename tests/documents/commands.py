@@ -81,19 +81,19 @@ def run_in(folder: Path, command: str, *, paint: bool) -> Ran:
 @contextlib.contextmanager
 def drawn(*, paint: bool) -> Iterator[dict[Path, Shown]]:
     """What each figure that is saved meanwhile shows, by its path; ``paint``: it is saved, too, with what it shows."""
-    from matplotlib.figure import Figure
+    from simcluster.show import saving
 
     found: dict[Path, Shown] = {}
-    save = Figure.savefig
+    save = saving.save_figure
 
-    def savefig(self: Figure, path: Any, *arguments: Any, **options: Any) -> None:
-        found[Path(path)] = shown = shown_by(self)
+    def save_figure(figure: Figure, path: str | Path, **options: Any) -> None:
+        found[Path(path)] = shown = shown_by(figure)
         if paint:
-            save(self, path, *arguments, **options)
+            save(figure, path, **options)
             if Path(path).suffix == ".png":
                 write_shown(Path(path), shown)
 
-    with mock.patch.object(Figure, "savefig", savefig):
+    with mock.patch.object(saving, "save_figure", save_figure):
         yield found
 
 
