@@ -59,10 +59,15 @@ def picture(rates: pd.DataFrame, distances: pd.DataFrame) -> Figure:
     return figure
 
 
+def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Seconds of a step by bandwidth and by distance, a column a mode."""
+    rates = pd.DataFrame({mode: {rate: step(mode, rate, 1_000) for rate in RATES} for mode in MODES})
+    return rates, pd.DataFrame({mode: {far: step(mode, 800, far) for far in DISTANCES} for mode in MODES})
+
+
 def main() -> None:
     """Print a step by bandwidth and by distance, and draw both if a file is named."""
-    rates = pd.DataFrame({mode: {rate: step(mode, rate, 1_000) for rate in RATES} for mode in MODES})
-    distances = pd.DataFrame({mode: {far: step(mode, 800, far) for far in DISTANCES} for mode in MODES})
+    rates, distances = tables()
     sys.stdout.write("seconds a step, by Gbit/s at 1,000 km:\n" + rates.round(2).to_string() + "\n")
     sys.stdout.write("\nby km at 800 Gbit/s:\n" + distances.round(2).to_string() + "\n")
     if len(sys.argv) > 1:

@@ -204,8 +204,8 @@ def test_python_in_the_pages_uses_public_names() -> None:
 
 
 def test_every_picture_has_its_command() -> None:
-    assert set(pictures.shown_in_readme()) == {*pictures.DRAWN, *pictures.MEASURED}
-    assert {path.stem for path in pictures.PICTURES.glob("*.png")} == {*pictures.DRAWN, *pictures.MEASURED}
+    known = {*pictures.DRAWN, *pictures.MEASURED, *pictures.PLAYED}
+    assert set(pictures.shown_in_readme()) == {path.stem for path in pictures.PICTURES.glob("*.png")} == known
     assert pictures.command_of("gpt3_175b_64xa100") == readme.commands()[0]  # "and draws the picture above"
     gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
     assert dict(re.findall(r"/(\w+)\.png\)\n\n`([^`]*)`", gallery)) == {
@@ -217,6 +217,11 @@ def test_every_picture_has_its_command() -> None:
 def test_a_picture_shows_what_its_command_draws(picture: str) -> None:
     """Words to the letter, and the numbers that are drawn; not pixels, which are matplotlib's and the fonts'."""
     assert not pictures.stale(picture), f"{REGENERATE} pictures"
+
+
+@pytest.mark.parametrize("picture", pictures.PLAYED)
+def test_a_picture_of_many_steps_shows_them_as_they_play(picture: str) -> None:
+    assert not pictures.PLAYED[picture].stale(), f"{REGENERATE} pictures"
 
 
 def test_growth_was_measured_with_these_cases() -> None:

@@ -34,6 +34,7 @@ def stale(parts: list[str]) -> list[str]:
         found += [f"{page.name}: {what}" for page in played.PAGES for what in played.stale(page)]
     if "pictures" in parts:
         found += [f"{name}.png: {what}" for name in pictures.DRAWN for what in pictures.stale(name)]
+        found += [f"{name}.png: {what}" for name, study in pictures.PLAYED.items() for what in study.stale()]
     if "notebooks" in parts:
         for source in notebooks.SOURCES:
             with tempfile.TemporaryDirectory() as folder:
@@ -53,6 +54,9 @@ def regenerate(parts: list[str]) -> None:
     for name in pictures.DRAWN if "pictures" in parts else ():
         pictures.draw(name)
         print(f"drew {name}.png: {pictures.command_of(name)}", flush=True)
+    for name, study in pictures.PLAYED.items() if "pictures" in parts else ():
+        study.draw()
+        print(f"drew {name}.png: {study.COMMAND}", flush=True)
     for source in notebooks.SOURCES if "notebooks" in parts else ():
         notebooks.store(source)
         print(f"ran {source.stem}.ipynb", flush=True)
