@@ -1,4 +1,4 @@
-"""The picture of two sites: ``examples/two_sites.py`` plays 18 steps for it, which takes a minute; it keeps their table.
+"""The picture of two sites: ``examples/two_sites.py`` plays 18 steps for it, which takes a minute; and keeps them.
 
 What it shows is held to its table, and the table to steps that are played anew: a mode's slowest and quickest link.
 """
