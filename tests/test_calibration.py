@@ -368,7 +368,7 @@ def test_a_table_is_fitted_from_the_command_line(tmp_path: Path, capsys: pytest.
     (["-o", "x.yaml", "--from", "a.jsonl", "--measure-only"], "leave out --measure-only"),
     (["-o", "x.yaml", "--dtype", "int4"], "products are measured in bf16, fp16, fp32"),
     (["-o", "x.yaml", "--base", "h1000"], "there is no device 'h1000'"),
-    ([], "required: -o"),
+    ([], "-o/--output is required"),
 ])  # fmt: skip
 def test_bad_calls_are_refused(
     arguments: list[str],

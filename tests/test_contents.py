@@ -83,6 +83,10 @@ REFERENCES: dict[str, tuple[dict[str, Any], str, dict[str, tuple[str, str]]]] = 
     "histogram of a fault": (
         {"faults": [{"kind": "jitter", "factor": HISTOGRAM}]}, "law.csv", {"law.csv": ("1\n1.1\n", "2\n2.1\n")},
     ),
+    "speeds of a fault": (
+        {"faults": [{"kind": "speeds", "table": "speeds.csv"}]}, "speeds.csv",
+        {"speeds.csv": ("rank,speed\n1,0.9\n", "rank,speed\n1,0.8\n")},
+    ),
     "histogram of documents of a fault": (
         {"faults": [{"kind": "sequence_lengths", "documents": HISTOGRAM}]}, "law.csv", {"law.csv": ("64\n", "32\n")},
     ),

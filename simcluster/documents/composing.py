@@ -126,7 +126,7 @@ class _Composing:
         self._next()  # the end of the document
         more = self._next()
         if not isinstance(more, self._events.StreamEndEvent):
-            said = "but found another document expected a single document in the stream"
+            said = of_yaml("expected a single document")
             raise InputError(f"{place_of(self._source, more.start_mark)}: not valid YAML: {said}")
         return node
 
@@ -160,5 +160,5 @@ class _Composing:
         """The node itself, of which ``reading`` says that it has an anchor."""
         if event.anchor not in self._anchors:
             place = place_of(self._source, event.start_mark)
-            raise InputError(f"{place}: not valid YAML: found undefined alias {event.anchor!r}")
+            raise InputError(f"{place}: not valid YAML: {of_yaml('undefined alias')}")
         return self._anchors[event.anchor]
