@@ -12,6 +12,7 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.longrun.ending import check_end
 from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, GatheredOutcomes, Outcomes
 from simcluster.longrun.pattern import MEMORY
+from simcluster.longrun.replicas.few import fits, play_few
 from simcluster.longrun.replicas.outages import OutagesOfRuns
 from simcluster.longrun.replicas.state import FATE, RunsState, Standing
 from simcluster.longrun.run import LongRun
@@ -33,6 +34,8 @@ def play_replicas(run: LongRun, seed: int, count: int, first: int = 0) -> Outcom
 
 
 def _together(run: LongRun, seed: int, count: int, first: int) -> Outcomes:
+    if fits(run, count) and play_few(state := RunsState(run, CounterStreams(seed, first, count))):
+        return state.outcomes()
     state = RunsState(run, CounterStreams(seed, first, count))
     _Runs(state).play()
     return state.outcomes()

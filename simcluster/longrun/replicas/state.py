@@ -107,8 +107,11 @@ class RunsState:
 
     def kept(self, who: Ints) -> Floats:
         """Steps that are done."""
-        steps = self.run.pattern.spent("steps", np.minimum(self.at[who], self.goal_at))
-        return np.minimum(steps, self.run.goal)
+        return self.kept_at(self.at[who])
+
+    def kept_at(self, at: Floats) -> Floats:
+        """Steps that are done there."""
+        return np.minimum(self.run.pattern.spent("steps", np.minimum(at, self.goal_at)), self.run.goal)
 
     def end_week(self, who: Ints, number: Ints) -> None:
         """That week has ended in these runs: steps kept."""
