@@ -61,12 +61,12 @@ def test_a_few_runs_in_floats_are_those_in_arrays_to_the_bit(monkeypatch: pytest
 
 def test_nothing_of_a_run_is_ignored() -> None:
     """A new field is played in floats too, or ``few.fits`` refuses runs that have it; then it is named here."""
-    assert {field.name for field in fields(LongRun)} == set(
-        "pattern causes machines gpus goal until restart spares short running straggler noticed wrong timeout "
-        "maintenance week".split()
-    )
-    assert {field.name for field in fields(FailureMode)} == set(
-        "name effect rate devices lives struck bad detect repair machines survives lasts shares paces column "
-        "label".split()
-    )
-    assert {field.name for field in fields(Bad)} == set("machines times cured retire window rule replaced".split())
+    known = {
+        LongRun: "pattern causes machines gpus goal until restart spares short running straggler noticed wrong timeout "
+        "maintenance week",
+        FailureMode: "name effect rate devices lives struck bad detect repair machines survives lasts shares paces "
+        "column label",
+        Bad: "machines times cured retire window rule replaced",
+    }
+    for kind, names in known.items():
+        assert [field.name for field in fields(kind)] == names.split()
