@@ -133,6 +133,29 @@ class StreamFamily:
         return begin
 
 
+class KeptStream:
+    """The numbers of one stream, for all replicas and a block of occurrences at once; each is drawn once, and kept."""
+
+    def __init__(self, streams: CounterStreams, what: str, draws: int) -> None:
+        self.streams, self.what, self.draws = streams, what, draws
+        self._blocks: list[Floats] = []
+
+    def of(self, place: int, block: int) -> Floats:
+        """Those of a replica in a block, shape (BLOCK, draws)."""
+        streams = self.streams
+        while block >= len(self._blocks):
+            numbers = np.empty((self.draws, streams.count, BLOCK))
+            for draw, each in enumerate(numbers):
+                numbers_of(streams.seed, self.what, len(self._blocks), draw, streams.first, each)
+            self._blocks.append(numbers)
+        return self._blocks[block][:, place].T
+
+    def first(self, place: int, count: int) -> Floats:
+        """The first so many of a replica, shape (count, draws)."""
+        blocks = [self.of(place, block) for block in range(-(-count // BLOCK))]
+        return np.concatenate(blocks)[:count] if blocks else np.empty((0, self.draws))
+
+
 def numbers_of(seed: int, what: str, block: int, draw: int, first: int, out: Floats) -> Floats:
     """Fills ``out`` (replicas, BLOCK) with the numbers of a block of occurrences, replicas from ``first`` on."""
     digest = hashlib.blake2b(repr((seed, what, block, draw)).encode(), digest_size=16).digest()

@@ -16,7 +16,7 @@ from simcluster.longrun.events.record import RunRecord
 from simcluster.longrun.events.walk import PatternWalk
 from simcluster.longrun.outcome import names_of
 from simcluster.longrun.run import SOON, FailureMode, LongRun
-from simcluster.longrun.streams import CounterStreams
+from simcluster.longrun.streams import BLOCK, CounterStreams, KeptStream
 from simcluster.longrun.times import TimeSpec
 
 Doing = Generator[simpy.Event, Any, None]
@@ -122,6 +122,7 @@ class JobState:
 
     def __init__(self, run: LongRun, streams: CounterStreams, *, detail: bool) -> None:
         self.run, self.streams = run, streams
+        self._streams: dict[tuple[str, str, int], KeptStream] = {}
         self.names = names_of(run)
         self.env = simpy.Environment(0.0)
         self.record = RunRecord(self.env, self.names, [part.name for part in run.restart])
@@ -144,10 +145,16 @@ class JobState:
 
     def uniform(self, name: str, what: str, occurrence: int, draws: int) -> Floats:
         """Numbers for that occurrence, shape (1, draws)."""
-        return self.streams.uniform(f"{name}.{what}", np.array([occurrence]), draws)
+        stream = self._streams.get((name, what, draws))
+        if stream is None:
+            stream = self._streams[name, what, draws] = KeptStream(self.streams, f"{name}.{what}", draws)
+        place = occurrence % BLOCK
+        return stream.of(0, occurrence // BLOCK)[place : place + 1]
 
     def draw(self, law: TimeSpec, name: str, what: str, occurrence: int) -> float:
         """Seconds by a law."""
+        if not law.draws:
+            return law.mean
         return float(law.quantile(self.uniform(name, what, occurrence, law.draws))[0])
 
     def lasts(self, cause: FailureMode, occurrence: int) -> float:

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
 from simcluster.longrun.replicas.state import FATE, RunsState
 from simcluster.longrun.run import FailureMode, LongRun
-from simcluster.longrun.streams import BLOCK, CounterStreams, numbers_of
+from simcluster.longrun.streams import KeptStream
 
 FEW = 100
 """Runs: with more of them arrays are faster."""
@@ -59,29 +58,6 @@ def play_few(state: RunsState) -> bool:
     return True
 
 
-class _Ahead:
-    """The numbers of a stream, for all runs and a block of occurrences at once; each is drawn once, and kept."""
-
-    def __init__(self, streams: CounterStreams, what: str, draws: int) -> None:
-        self.streams, self.what, self.draws = streams, what, draws
-        self._blocks: list[Floats] = []
-
-    def of(self, place: int, block: int) -> Floats:
-        """Those of a run, shape (BLOCK, draws)."""
-        streams = self.streams
-        while block >= len(self._blocks):
-            numbers = np.empty((self.draws, streams.count, BLOCK))
-            for draw, each in enumerate(numbers):
-                numbers_of(streams.seed, self.what, len(self._blocks), draw, streams.first, each)
-            self._blocks.append(numbers)
-        return self._blocks[block][:, place].T
-
-    def first(self, place: int, count: int) -> Floats:
-        """The first so many of a run, shape (count, draws)."""
-        blocks = [self.of(place, block) for block in range(-(-count // BLOCK))]
-        return np.concatenate(blocks)[:count] if blocks else np.empty((0, self.draws))
-
-
 class _Case:
     """What is the same for all runs: seconds, and the streams of what is drawn."""
 
@@ -91,10 +67,10 @@ class _Case:
         self.bad = [number for number, cause in enumerate(causes) if cause.bad is not None]
         self.cause = [*range(len(causes)), *self.bad]
         names = [cause.name for cause in causes] + [f"{causes[number].name}.bad" for number in self.bad]
-        self.hazards = [_Ahead(streams, f"{name}.hazard", 1) for name in names]
-        self.chances = {number: _Ahead(streams, f"{causes[number].name}.bad", 3) for number in self.bad}
+        self.hazards = [KeptStream(streams, f"{name}.hazard", 1) for name in names]
+        self.chances = {number: KeptStream(streams, f"{causes[number].name}.bad", 3) for number in self.bad}
         self.repairs = {
-            (number, machine): _Ahead(streams, f"{cause.name}.repair.{machine}", cause.repair.draws)
+            (number, machine): KeptStream(streams, f"{cause.name}.repair.{machine}", cause.repair.draws)
             for number, cause in enumerate(causes)
             if cause.repair is not None and cause.repair.draws
             for machine in range(cause.machines)
@@ -214,7 +190,7 @@ class _FloatRun:
         self.now, self.at = now, at
 
 
-def _gaps(ahead: _Ahead, place: int, rate: float) -> Iterator[float]:
+def _gaps(ahead: KeptStream, place: int, rate: float) -> Iterator[float]:
     """Exposed seconds from strike to strike."""
     for block in itertools.count():
         yield from (-np.log(ahead.of(place, block)[:, 0]) / rate).tolist()
