@@ -24,6 +24,8 @@ _INCH = {"in": 1.0, "cm": 2.54}
 _INCHES = 5.0, 60.0
 _HEIGHTS = 2.0, 60.0
 _DPI = 30.0, 1200.0
+_COMPRESSED = 3
+"""Of 9: as small as 6 but for a tenth, and drawn sooner, for to press a picture takes a third of its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = 
     require_dpi(dpi)
     fitted = _fitted(figure, size, dpi or (size.dpi if size else None))
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    if ending == "png":
+        fitted["pil_kwargs"] = {"compress_level": _COMPRESSED}
     for text in figure.findobj(Text):
         text.set_text(printable(text.get_text()))  # XML knows no ESC, fonts have no picture of one
     with rc_context({"svg.hashsalt": "simcluster"}):

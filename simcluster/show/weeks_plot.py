@@ -93,11 +93,12 @@ def _draw_outages(axes: Axes, outages: pd.DataFrame, unit: float) -> list[Line2D
     groups = [(str(cause), [cause]) for cause in alone]
     if len(ordered) > len(alone):
         groups.append((f"{len(ordered) - len(alone)} other causes", ordered[len(alone) :]))
+    begun, rows = outages["at_s"].to_numpy(np.float64), outages["row"].to_numpy(np.float64)
     size = float(np.clip(9e3 / max(1, len(outages)), 5, 26))
     entries = []
     for (name, causes), (marker, colour) in zip(groups, _MARKS, strict=False):
-        known = outages[outages["cause"].isin(causes)]
-        at, row = known["at_s"].to_numpy(np.float64), known["row"].to_numpy(np.float64)
+        mine = outages["cause"].isin(causes).to_numpy()
+        at, row = begun[mine], rows[mine]
         axes.scatter(
             at / unit, row + _BAR[0] - 0.14, marker=marker, s=size, color=colour,
             linewidth=1.0 if marker == "|" else 0, zorder=3, label=name, clip_on=False,
