@@ -30,6 +30,8 @@ _NAMED = 5e-4
 _FEW, _ENDS = 10, "a run of few checkpoints, whose begin and end count"
 """Intervals below which a run is no long one, which closed forms are for."""
 _DAY = 86400.0
+_ROWS = 4096
+"""Runs whose seconds by fate and cause are divided together: few enough for the memory that it takes."""
 
 
 @dataclass(frozen=True)
@@ -228,15 +230,22 @@ class _Beside:
 
     def _extras(self, slow_counts: bool = False) -> list[tuple[str, float]]:
         """What takes time and is in no closed form, as shares of the wall, each second once."""
-        names, wall = names_of(self.run), self.outcomes.wall
-        fates = self.outcomes.fates / wall[:, None, None]
+        rows = range(0, len(self.outcomes.wall), _ROWS)
+        found = [self._extras_of(slice(begin, begin + _ROWS), slow_counts) for begin in rows]
+        shares = {words: float(np.concatenate([each[words] for each in found]).mean()) for words in found[0]}
+        return sorted(shares.items(), key=lambda each: -each[1])
+
+    def _extras_of(self, rows: slice, slow_counts: bool) -> dict[str, Floats]:
+        """The same of some runs, one by one."""
+        names = names_of(self.run)
+        fates = self.outcomes.fates[rows] / self.outcomes.wall[rows, None, None]
         if slow_counts:
             fates[:, FATES.index("slow")] = 0.0
         left = np.ones(len(names), dtype=bool)
-        found = []
+        found: dict[str, Floats] = {}
 
         def take(words: str, chosen: list[int]) -> None:
-            found.append((words, float(fates[:, :, chosen].sum(axis=(1, 2)).mean())))
+            found[words] = fates[:, :, chosen].sum(axis=(1, 2))
             left[chosen] = False
 
         take("maintenance and its restarts", [names.index(MAINTENANCE)])
@@ -245,8 +254,8 @@ class _Beside:
         for effect, words in effects.items():
             take(words, [number for number, cause in enumerate(self.run.causes) if cause.effect == effect])
         for fate, words in (("waiting", "waiting for machines"), ("diagnosis", "wrong diagnoses")):
-            found.append((words, float(fates[:, FATES.index(fate)][:, left].sum(axis=1).mean())))
-        return sorted(found, key=lambda each: -each[1])
+            found[words] = fates[:, FATES.index(fate)][:, left].sum(axis=1)
+        return found
 
     # --- the whole run --------------------------------------------------------------------------------------------
 
