@@ -67,7 +67,7 @@ def warm(commands: Iterable[str] = WARM) -> None:
     from simcluster import cli
     from simcluster.documents import reading
 
-    reading._compose = lru_cache(maxsize=256)(reading._compose)
+    reading.compose = lru_cache(maxsize=256)(reading.compose)
     for command in cli.COMMANDS:
         importlib.import_module(cli.module_of(command))
     for name in (
