@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from conftest import Tiny
 
 import simcluster
 from simcluster.cli import main
 from simcluster.scenario.scenario import from_document
+from simcluster.simulate import replay
 from simcluster.traffic.methods import PaceFactors
 
 LINKS = ("nvlink", "network", "pcie")
@@ -32,6 +34,16 @@ def test_all_resources_twice_as_fast_halve_the_step(name: str) -> None:
     others = [resource for resource in FAST if resource not in ("network", "pcie")]
     both = step(name, software, **dict.fromkeys([*others, "between_machines"], 2.0), **dict.fromkeys(SLOW, 0.5))
     assert both == twice
+
+
+def test_passes_of_a_schedule_by_their_own_times_need_no_groups(tiny: Tiny) -> None:
+    """Passes are timed alone: with no group in them, and links that are not those of the cluster as built."""
+    job = {"gpus": 4, "parallel": {"tp": 1, "pp": 4, "dp": 1}, "pipeline": {"schedule": "zb-auto"}}
+    cluster = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 2}
+    plain, faster = (
+        replay(tiny(**job, cluster={**cluster, "scale": {"network": factor}})).step_time for factor in (1, 2)
+    )
+    assert faster < plain
 
 
 @pytest.mark.parametrize("resource", [*FAST, "between_machines", *SLOW])

@@ -76,8 +76,10 @@ class Orbits:
 def cells_of(
     window: Quotient, kinds: Sequence[CommunicatorTable], apart: Mapping[int, Sequence[Load]], odd: Irregularities
 ) -> Orbits:
-    """The cells of a job of which these are the groups without what is odd; NotAlikeError where something is not turned
-    as often as what it is seen with."""
+    """The cells of a job of which these are the groups without what is odd; NotAlikeError where there are no groups, or
+    something is not turned as often as what it is seen with."""
+    if not kinds:
+        raise NotAlikeError
     turns = [shift.turns for shift in window.shifts]
     owner = window.links.owner
     if int(owner.max(initial=-1)) >= len(odd.ranks) or not window.links.along(turns):
