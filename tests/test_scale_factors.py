@@ -38,8 +38,8 @@ def test_all_resources_twice_as_fast_halve_the_step(name: str) -> None:
 
 def test_passes_of_a_schedule_by_their_own_times_need_no_groups(tiny: Tiny) -> None:
     """Passes are timed alone: with no group in them, and links that are not those of the cluster as built."""
-    job = {"gpus": 4, "parallel": {"tp": 1, "pp": 4, "dp": 1}, "pipeline": {"schedule": "zb-auto"}}
-    cluster = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 2}
+    job = {"gpus": 8, "parallel": {"tp": 1, "pp": 4, "dp": 2}, "pipeline": {"schedule": "zb-auto"}}
+    cluster = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}
     plain, faster = (
         replay(tiny(**job, cluster={**cluster, "scale": {"network": factor}})).step_time for factor in (1, 2)
     )
