@@ -491,7 +491,15 @@ def test_lengths_need_a_kernel_that_skips(tiny: Tiny) -> None:
         tiny(faults=[LENGTHS, LENGTHS])
 
 
+def test_what_a_fault_draws_stays_its_own_if_another_kind_goes(tiny: Tiny) -> None:
+    """The other fault comes first in the list, and acts on nothing that the step takes."""
+    collect = {**STALL, "cause": "garbage_collection", "rank": 1}
+    idle = {"kind": "slow_gpu", "rank": 1, "factor": 1.0}
+    one, two = (simulate(tiny(**PLAIN, faults=[*before, JITTER, collect])) for before in ([idle], []))
+    assert one.step_time == two.step_time
+
+
 def test_numbers_of_streams_are_in_the_document(tiny: Tiny) -> None:
     scenario = tiny(**PLAIN, faults=[{"kind": "slow_gpu", "rank": 1, "factor": 2.0}, JITTER, JITTER])
-    assert [fault.get("seed") for fault in scenario.document()["faults"]] == [None, 1, 2]
+    assert [fault.get("seed") for fault in scenario.document()["faults"]] == [None, 0, 1]
     assert math.isclose(simulate(scenario).without_faults or 0.0, simulate(tiny(**PLAIN)).step_time)

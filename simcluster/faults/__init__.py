@@ -10,6 +10,7 @@ that it has; and its name in the union ``Fault``, with its import.  All tests of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated, get_args
 
@@ -50,5 +51,13 @@ FAULTS: dict[str, type[FaultSpec]] = {spec.word(): spec for spec in get_args(get
 
 
 def placed(faults: Iterable[FaultSpec]) -> tuple[FaultSpec, ...]:
-    """The same faults, each that draws with the number of its stream: what it draws stays its own if another goes."""
-    return tuple(fault.numbered(place) for place, fault in enumerate(faults))
+    """The same faults, each that draws with the number of its stream: how many of its kind come before it.
+
+    What it draws stays its own if another kind goes, and, once it is numbered, whatever goes.
+    """
+    before: Counter[str] = Counter()
+    found = []
+    for fault in faults:
+        found.append(fault.numbered(before[fault.word()]))
+        before[fault.word()] += 1
+    return tuple(found)

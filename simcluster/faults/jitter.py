@@ -19,7 +19,7 @@ class Jitter(OnRanks):
     per pass of a microbatch, or per step; and for every ``shared_by``: ``rank``, or ``worker`` for all tp and cp ranks
     of a replica's stage alike, which they wait for anyway (and which folds).  With ``adds`` every kernel takes
     ``adds`` x draw (s) longer instead.  No rank named: all.  ``seed`` is the number of the stream of draws, beside the
-    scenario's; left out, the fault's place in the list.
+    scenario's; left out, how many faults of its kind come before it.
 
     What a step loses is in MODELLING.md G.2: N ranks that wait for each other take the largest of N draws.
     """

@@ -86,8 +86,8 @@ class BackgroundLoad(OnLinks, During):
 
     What it leaves is shared out between the job's flows.  Always there, at times as for a slow GPU, or by chance: with
     ``on`` and ``off`` it comes and goes in spells of these mean lengths (s), drawn from exponential laws, on all of its
-    links together.  ``seed`` is the number of the stream of draws, beside the scenario's; left out, the fault's place
-    in the list.
+    links together.  ``seed`` is the number of the stream of draws, beside the scenario's; left out, how many faults
+    of its kind come before it.
     """
 
     EXAMPLE: ClassVar = {"kind": "background_load", "uplinks_of": 0, "share": 0.9}
