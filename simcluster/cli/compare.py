@@ -12,6 +12,7 @@ from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table, on_one_line
 from simcluster.documents.overrides import expand_vary
 from simcluster.model.recipes import recipe_named
+from simcluster.results.longer import Longer
 from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import change_words
@@ -19,6 +20,7 @@ from simcluster.show import plots
 from simcluster.show.cells import cells, headings
 from simcluster.show.layout import layout
 from simcluster.studies.variations import Outcomes, attribution, compare, differences, play_all, possible_variations
+from simcluster.studies.whatif.only_faster import slower_although_faster, told
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,11 +45,15 @@ def run(args: argparse.Namespace) -> None:
     first = next(iter(results.values()))
     held = {name: held_between(first.scenario, result.scenario, result) for name, result in results.items()}
     rows = dict(zip(results, table.to_dict("records"), strict=True))
+    longer = {
+        name: slower_although_faster(first, result, first.scenario, result.scenario) for name, result in results.items()
+    }
     for name, each in held.items():
         rows[name]["held_back"] = each and each.to_dict()
+        rows[name]["longer_on_path"] = [part.to_dict() for part in longer[name]]
     common.answer(
         args,
-        lambda: "\n\n".join([_text(table, causes, played), *_held(held)]),
+        lambda: "\n\n".join([_text(table, causes, played), *_held(held), *_longer(longer)]),
         lambda: [{"variant": name, **_status(each), **rows.get(name, {})} for name, each in played.items()],
     )
     common.draw(
@@ -136,6 +142,11 @@ def _held(held: Mapping[str, HeldBack | None]) -> list[str]:
     """Of every variant with faster links than the first one's: what is in series with them and holds."""
     lines = [f"  {name}: {each.in_words()}" for name, each in held.items() if each]
     return ["\n".join([f"links that are faster than those of {next(iter(held))!r}", *lines])] if lines else []
+
+
+def _longer(longer: Mapping[str, list[Longer]]) -> list[str]:
+    """Of every variant that is slower although all that differs is faster: what takes longer on its longest path."""
+    return [f"{name}: {told(each)}" for name, each in longer.items() if each]
 
 
 def _layouts(played: Outcomes) -> list[str]:

@@ -74,7 +74,8 @@ def _causes(found: Stragglers) -> list[str]:
     header = ["cause", "costs", "by trace", "points off", "step without", "alone"]
     table = format_table(header, [row(cause) for cause in found.causes])
     return ["what the step would save without it (costs), what a trace's estimator makes of that, by how many points",
-            "it is off, and what it adds to a step without the others (alone)", *table.splitlines()]  # fmt: skip
+            "it is off, and what it adds to a step without the others (alone)", *table.splitlines(),
+            *(f"{cause.what}: {cause.note}" for cause in found.causes if cause.note)]  # fmt: skip
 
 
 def _where(found: Stragglers) -> list[str]:

@@ -14,9 +14,11 @@ from simcluster.base.tables import frame_of
 from simcluster.base.units import format_seconds
 from simcluster.results.account import WAITING, Account, attribute, stage_differences
 from simcluster.results.file import Saved, is_saved, read_saved
+from simcluster.results.longer import Longer
 from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.simulate import ResultLike, result_of
+from simcluster.studies.whatif.only_faster import slower_although_faster, told
 from simcluster.studies.whatif.recipe_change import RecipeChange, recipe_change
 
 if TYPE_CHECKING:
@@ -64,7 +66,8 @@ class Difference(Shown):
 
     ``causes`` and every stage's entries sum to ``seconds``; ``stages`` is empty where their numbers differ.
     ``recipe`` is what changes in bytes a parameter, named or following from the precision.  ``held`` says what is in
-    series with links that are faster in ``other``, where both are results and not saved ones.
+    series with links that are faster in ``other``, where both are results and not saved ones, and ``longer`` what
+    takes longer on its longest path where it is slower although all that differs is faster.
     """
 
     names: tuple[str, str]
@@ -73,6 +76,7 @@ class Difference(Shown):
     settings: tuple[ChangedSetting, ...]
     recipe: RecipeChange | None = None
     held: HeldBack | None = None
+    longer: tuple[Longer, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -107,6 +111,7 @@ class Difference(Shown):
             "settings": [asdict(setting) for setting in self.settings],
             "recipe": self.recipe and self.recipe.to_dict(),
             "held_back": self.held and self.held.to_dict(),
+            "longer_on_path": [each.to_dict() for each in self.longer],
             "in_words": self.in_words(),
         }
 
@@ -118,17 +123,17 @@ class Difference(Shown):
             return f"{other} takes {second} a step, exactly as long as {base}."
         slower = "longer" if self.seconds > 0 else "less"
         share = abs(self.seconds) / self.base.step_time
-        told = [
+        said = [
             f"{other} takes {second} a step: {format_seconds(abs(self.seconds))} ({share:.1%}) {slower} than {base} "
             f"({first})."
         ]
         costs, gains = ([(n, s) for n, s in self._largest() if sign * s > 0] for sign in (1, -1))
         if costs:
-            told.append(f"What takes longer: {_list(costs)}.")
+            said.append(f"What takes longer: {_list(costs)}.")
         if gains:
-            told.append(f"What takes less: {_list(gains)}.")
-        told += [self.recipe.in_words()] if self.recipe else []
-        return " ".join([*told, *self._most_changed()])
+            said.append(f"What takes less: {_list(gains)}.")
+        said += [self.recipe.in_words()] if self.recipe else []
+        return " ".join([*said, *self._most_changed(), *([told(self.longer)] if self.longer else [])])
 
     def _largest(self) -> list[tuple[str, float]]:
         """The causes that make up nearly all of what changed, largest first."""
@@ -167,7 +172,8 @@ def diff(base: Side, other: Side) -> Difference:
     recipe = recipe_change(one.document, two.document, one.account.step_time)
     before, after = one.result, two.result
     held = held_between(before.scenario, after.scenario, after) if before and after else None
-    return Difference(names, one.account, two.account, settings, recipe, held)
+    longer = slower_although_faster(before, after, before.scenario, after.scenario) if before and after else []
+    return Difference(names, one.account, two.account, settings, recipe, held, tuple(longer))
 
 
 def settings_between(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[ChangedSetting]:

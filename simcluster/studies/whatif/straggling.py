@@ -26,6 +26,7 @@ from simcluster.results.result import Result
 from simcluster.simulate import ResultLike, replay, result_of
 from simcluster.step.planned import Planned, plan
 from simcluster.studies.whatif.free import freed_where
+from simcluster.studies.whatif.only_faster import slower_although_faster, told
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +46,8 @@ class Cause(Shown):
     without: float
     alone: float | None
     estimate: float | None
+    note: str = ""
+    """Why the step is longer without it, where it is."""
 
     @property
     def cost(self) -> float:
@@ -64,6 +67,7 @@ class Cause(Shown):
             "estimated_cost": self.estimated_cost,
             "without_s": self.without,
             "alone_s": self.alone,
+            "note": self.note,
         }
 
 
@@ -171,7 +175,16 @@ class _Counterfactuals:
             without=self._without(place),
             alone=self._only(place),
             estimate=self._estimate(workers) if workers else None,
+            note=self._longer_without(place),
         )
+
+    def _longer_without(self, place: int) -> str:
+        """Why a step without this fault is longer; "" where it is not."""
+        if self._without(place) <= self._result.step_time:
+            return ""
+        other = self._scenario.without(place)
+        again = replay(other, planned=self._planned)
+        return told(slower_although_faster(self._result, again, self._scenario, other))
 
     def _estimate(self, workers: Sequence[tuple[int, int]]) -> float:
         """Seconds of a step if those workers' ops took what is typical; steps as the run has them, end to end."""

@@ -1,0 +1,112 @@
+"""What takes longer on the longest path of a step that should take no longer: less is wrong with it, or links are faster.
+
+A step is as long as its longest path.  Ops keep their order on every lane and what they wait for, so the same ops took
+as long as they take now on a path of the other step, too: where the step is longer, some op of the path must take longer
+by itself.  Nothing made it slower, so it is one of what ops do to each other (transfers share links with others that
+came at another time; compute has other communication beside it) or of what is drawn (numbers below 1, or other ones).
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simcluster.base.units import format_seconds
+from simcluster.results.contention import free_seconds
+from simcluster.results.critical_path import kind_of
+
+if TYPE_CHECKING:
+    from simcluster.results.played import Run
+
+_SAME = 1e-9
+"""Of the step: a difference that rounding to the clock's grid makes is none."""
+_TOLD = 2
+WHY = {
+    "contention": "share their links with transfers that came at another time before",
+    "interference": "have communication beside them that came at another time before",
+    "draws": "drew other numbers before, some of which made them shorter",
+    "traffic": "go another way, or in another algorithm, than before",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Longer:
+    """Ops of one kind ("pp send") on the longest path that take so many ``seconds`` a step longer, and why (``WHY``)."""
+
+    kind: str
+    why: str
+    seconds: float
+
+    def in_words(self) -> str:
+        """As a part of a sentence."""
+        return f"{self.kind} ops on its longest path take {format_seconds(self.seconds)} longer: they {WHY[self.why]}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def longer_on_path(base: Run, other: Run, *, drawn: bool) -> list[Longer]:
+    """What takes longer on the longest path of ``other``, most first; none where its step is not the longer one.
+
+    ``drawn``: what compute takes is drawn in one of them.  Ranks that fold are told by those that stand for them.
+    """
+    if other.step_time <= base.step_time * (1 + _SAME):
+        return []
+    before = _known(base)
+    path, spans = other.critical_path, other.spans
+    contended = spans.end - spans.start - _free(other)
+    found: Counter[tuple[str, str]] = Counter()
+    for at, key in zip(path.number.tolist(), _keys(other, path.number), strict=True):
+        took, waited = before.get((base.simulated_for(key[0]), *key[1:]), (np.inf, 0.0))
+        more = float(spans.end[at] - spans.start[at]) - took
+        if more <= 0:
+            continue
+        stream = spans.words[spans.stream[at]]
+        kind = kind_of(stream, spans.words[spans.kind[at]])
+        if stream == "compute":
+            found[kind, "draws" if drawn else "interference"] += more / path.steps
+        else:
+            found[kind, "contention" if contended[at] > waited else "traffic"] += more / path.steps
+    return [Longer(kind, why, seconds) for (kind, why), seconds in found.most_common()]
+
+
+def in_words(longer: list[Longer]) -> str:
+    """One sentence of what takes longest; "" for nothing."""
+    return "; ".join(each.in_words() for each in longer[:_TOLD])
+
+
+def _known(run: Run) -> dict[tuple[int | str, ...], tuple[float, float]]:
+    """Of every op what it takes, and how much of that by sharing links."""
+    spans = run.spans
+    took = spans.end - spans.start
+    contended = took - _free(run)
+    every = np.arange(len(spans))
+    return dict(zip(_keys(run, every), zip(took.tolist(), contended.tolist(), strict=True), strict=True))
+
+
+def _free(run: Run) -> Any:
+    """Seconds of every span with links to itself; what it took where there is no such figure."""
+    spans = run.spans
+    free = free_seconds(run.lowered, spans, run._calls)
+    return np.where(np.isnan(free), spans.end - spans.start, free)
+
+
+def _keys(run: Run, at: Any) -> list[tuple[Any, ...]]:
+    """What each op is, whenever it comes: rank, stream, kind, name, microbatch, chunk, step and layer; alike ones are
+    counted in the order of their lane."""
+    spans, words = run.spans, run.spans.words
+    columns = (spans.rank, spans.stream, spans.kind, spans.name, spans.microbatch, spans.chunk, spans.step, spans.layer)
+    seen: Counter[tuple[int, ...]] = Counter()
+    order = np.lexsort((spans.end, spans.start))
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    found: list[tuple[Any, ...]] = [()] * len(rows)
+    for number in order.tolist():
+        row = rows[number]
+        found[number] = (row[0], words[row[1]], words[row[2]], words[row[3]], *row[4:], seen[row])
+        seen[row] += 1
+    return [found[number] for number in at.tolist()]

@@ -1,0 +1,61 @@
+"""Is a scenario another one with less wrong with it, or with faster parts, and nothing else?  Why it is slower then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from simcluster.results.longer import Longer, in_words, longer_on_path
+from simcluster.results.played import Run
+from simcluster.scenario.scenario import Scenario
+
+_LESS_IS_FASTER = ("launch", "latency")
+
+
+def slower_although_faster(before: Run, after: Run, one: Scenario, other: Scenario) -> list[Longer]:
+    """What takes longer on the longest path of ``after``, a run of ``other``, which is ``one`` with faults left out or
+    faster links or GPUs; none where it is not, or is no slower."""
+    if after.step_time <= before.step_time or not only_faster(one, other):
+        return []
+    return longer_on_path(before, after, drawn=_drawn(one, other))
+
+
+def told(longer: Iterable[Longer]) -> str:
+    """As a sentence; "" for nothing."""
+    words = in_words(list(longer))
+    return f"Nothing that differs slows anything down by itself: {words}." if words else ""
+
+
+def only_faster(one: Scenario, other: Scenario) -> bool:
+    """Does the other have nothing else than fewer faults and a cluster whose links and GPUs are as fast or faster?"""
+    apart = ("name", "measured", "faults", "cluster", "run", "prices")
+    mine, theirs = ({k: v for k, v in each.document().items() if k not in apart} for each in (one, other))
+    return mine == theirs and _fewer(one, other) and _no_slower(one, other)
+
+
+def _fewer(one: Scenario, other: Scenario) -> bool:
+    return not Counter(map(_what, other.faults)) - Counter(map(_what, one.faults))
+
+
+def _what(fault: Any) -> str:
+    return repr(fault.model_copy(update={"seed": 0}) if "seed" in type(fault).model_fields else fault)
+
+
+def _no_slower(one: Scenario, other: Scenario) -> bool:
+    mine, theirs = one.cluster, other.cluster
+    if mine.topology == theirs.topology:
+        scales = mine.scale.model_dump(), theirs.scale.model_dump()
+        pairs = {name: (value, scales[1][name]) for name, value in scales[0].items()}
+        return all(b <= a if name in _LESS_IS_FASTER else b >= a for name, (a, b) in pairs.items())
+    before, after = mine.built, theirs.built
+    same = mine.scale == theirs.scale and mine.device == theirs.device and before.links == after.links
+    return same and bool(np.all(after.capacity >= before.capacity) and np.all(after.latency <= before.latency))
+
+
+def _drawn(one: Scenario, other: Scenario) -> bool:
+    """Is anything drawn in one of them that the other draws otherwise, or not at all?"""
+    drawing = [Counter(repr(fault) for fault in each.faults if fault.by_chance) for each in (one, other)]
+    return drawing[0] != drawing[1]
