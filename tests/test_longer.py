@@ -1,4 +1,4 @@
-"""A step that is longer with less wrong with it, or on faster links: never without saying what takes longer, and why."""
+"""A step that is longer with less wrong with it, or on faster links, says what takes longer, and why."""
 
 from __future__ import annotations
 

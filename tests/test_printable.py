@@ -89,6 +89,17 @@ def test_columns_stand_under_each_other_whatever_names_hold() -> None:
     assert (printable("a\tb\nc"), on_a_line("a\tb")) == ("a\tb\nc", "a\\u0009b")
 
 
+@pytest.mark.parametrize("command", ["run", "run --explain", "check", "memory", "compare", "stragglers", "diff"])
+def test_a_name_of_two_lines_stands_in_one(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "two.yaml"
+    path.write_text(json.dumps({"name": "one\n\ttwo", **TINY}))
+    name, *options = command.split()
+    assert cli.main([name, str(path), *(["tiny_dp"] if name == "diff" else []), *options]) == 0
+    out = capsys.readouterr().out
+    assert "one\\u000a\\u0009two" in out
+    assert not [line for line in out.splitlines() if line.lstrip().startswith("two")]
+
+
 def test_escapes_are_those_of_json() -> None:
     text = "".join(map(chr, [*range(0x0B, 0x20), *range(0x7F, 0xA0), 0x202E, 0x2028, 0xFEFF, 0xE0001]))
     assert json.loads(f'"{printable(text)}"') == text

@@ -30,6 +30,11 @@ def on_a_line(text: str) -> str:
     return _ENDS_A_LINE.sub(_escape, printable(text))
 
 
+def one_line(text: str) -> str:
+    """A name of one line: line feeds and tabs as escapes, whatever else it holds as it is."""
+    return _ENDS_A_LINE.sub(_escape, text)
+
+
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     if code > 0xFFFF:

@@ -1,9 +1,9 @@
-"""What takes longer on the longest path of a step that should take no longer: less is wrong with it, or links are faster.
+"""What takes longer on the longest path of a step that should not: less is wrong with it, or its links are faster.
 
-A step is as long as its longest path.  Ops keep their order on every lane and what they wait for, so the same ops took
-as long as they take now on a path of the other step, too: where the step is longer, some op of the path must take longer
-by itself.  Nothing made it slower, so it is one of what ops do to each other (transfers share links with others that
-came at another time; compute has other communication beside it) or of what is drawn (numbers below 1, or other ones).
+A step is as long as its longest path.  Ops keep their order on every lane and what they wait for, so the same ops are a
+path of the other step, too, which is no longer than that step: where this one is longer, some op of the path must take
+longer by itself.  Nothing made it slower, so it is by what ops do to each other (transfers share links with others that
+came at another time; compute has other communication beside it) or by what is drawn (numbers below 1, or other ones).
 Pure.
 """
 
@@ -35,7 +35,7 @@ WHY = {
 
 @dataclass(frozen=True, slots=True)
 class Longer:
-    """Ops of one kind ("pp send") on the longest path that take so many ``seconds`` a step longer, and why (``WHY``)."""
+    """Ops of one kind ("pp send") on the longest path that take ``seconds`` a step longer, and why (``WHY``)."""
 
     kind: str
     why: str

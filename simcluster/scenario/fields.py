@@ -8,8 +8,9 @@ from __future__ import annotations
 from functools import cached_property, lru_cache
 from typing import Annotated
 
-from pydantic import AliasChoices, Field
+from pydantic import AfterValidator, AliasChoices, Field
 
+from simcluster.base.printable import one_line
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.software import SoftwareChoice
 from simcluster.documents.spec import Spec
@@ -77,7 +78,7 @@ class ClusterSpec(Spec):
 class ScenarioFields(Spec):
     """The sections and values of a scenario, each checked by itself."""
 
-    name: str = "scenario"
+    name: Annotated[str, AfterValidator(one_line)] = "scenario"
     cluster: ClusterSpec
     gpus: Count = 0  # left out: ``Scenario`` puts the cluster's number in its place, as it does for parallel.dp
     model: Model

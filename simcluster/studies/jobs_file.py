@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from simcluster.base.errors import InputError
+from simcluster.base.printable import one_line
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.spec import Spec
@@ -35,7 +36,7 @@ class JobSpec(Spec):
 class JobsSpec(Spec):
     """Jobs that share a cluster."""
 
-    name: str = "jobs"
+    name: Annotated[str, AfterValidator(one_line)] = "jobs"
     cluster: dict[str, Any]
     jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1)]
 

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
 from simcluster.topology.cluster import Cluster, make_cluster
-from simcluster.topology.links import COMPUTE, Graph, LinkSpec, Name, add_gpus, add_nics, add_switches
+from simcluster.topology.links import COMPUTE, Graph, LinkSpec, Name, Title, add_gpus, add_nics, add_switches
 from simcluster.topology.spec import Fields, TopologySpec
 
 _USUAL_MEDIUM = {
@@ -65,7 +65,7 @@ class GraphSpec(TopologySpec):
     }
 
     kind: Literal["graph"]
-    name: Name = "explicit graph"
+    name: Title = "explicit graph"
     nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
     edges: tuple[EdgeSpec, ...]
 

@@ -13,7 +13,7 @@ from simcluster.documents.diagnostics import Complaint, RuleError, did_you_mean
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft
 from simcluster.topology.dragonfly import DragonflyPlusSpec
-from simcluster.topology.links import COMPUTE, Count, Name
+from simcluster.topology.links import COMPUTE, Count, Name, Title
 from simcluster.topology.machine_parts import MachineSpec, NicPort
 from simcluster.topology.sizes import check_gpus
 from simcluster.topology.spec import Fields, TopologySpec
@@ -35,7 +35,7 @@ class MachinesSpec(TopologySpec):
     }  # fmt: skip
 
     kind: Literal["machines"]
-    name: Name = "cluster"
+    name: Title = "cluster"
     nodes: Count
     machine: MachineSpec
     fabric: AnyFabric

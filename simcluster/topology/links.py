@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeAlias
 
 import networkx as nx
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from simcluster.base.printable import one_line
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.catalogue.links import link_document
 from simcluster.documents.spec import Spec
@@ -20,6 +21,7 @@ from simcluster.documents.spec import Spec
 Count: TypeAlias = Annotated[int, Field(strict=True, ge=1)]
 Fraction: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1)]
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
+Title: TypeAlias = Annotated[Name, AfterValidator(one_line)]
 Graph: TypeAlias = "nx.DiGraph[str]"
 EdgeData: TypeAlias = dict[str, Any]
 

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from simcluster.base.errors import InputError
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft, Recorder
-from simcluster.topology.links import COMPUTE, Count, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect
+from simcluster.topology.links import COMPUTE, Count, EdgeData, Graph, LinkSpec, Title, add_gpus, add_nics, connect
 from simcluster.topology.machine_parts import NicPort
 from simcluster.topology.sizes import check_gpus, check_links
 from simcluster.topology.spec import Fields, TopologySpec
@@ -40,7 +40,7 @@ class DgxSpec(TopologySpec):
     }  # fmt: skip
 
     kind: Literal["dgx"]
-    name: Name = "DGX cluster"
+    name: Title = "DGX cluster"
     nodes: Count
     gpus_per_node: Count = 8
     nics_per_node: Count | None = None
@@ -92,7 +92,7 @@ class PcieBoxSpec(TopologySpec):
     }  # fmt: skip
 
     kind: Literal["pcie_box"]
-    name: Name = "PCIe boxes"
+    name: Title = "PCIe boxes"
     nodes: Count
     gpus_per_node: Count
     gpus_per_pcie_switch: Count = 4

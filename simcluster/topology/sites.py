@@ -21,7 +21,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.kinds import OneOf
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft
-from simcluster.topology.links import COMPUTE, LinkSpec, Name
+from simcluster.topology.links import COMPUTE, LinkSpec, Title
 from simcluster.topology.regular import Regular
 from simcluster.topology.sizes import check_gpus
 from simcluster.topology.spec import Fields, TopologySpec
@@ -44,7 +44,7 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
         }
 
         kind: Literal["sites"]
-        name: Name = "sites"
+        name: Title = "sites"
         sites: Annotated[int, Field(strict=True, ge=2, le=64)]
         site: Annotated[TopologySpec, OneOf(kinds)]
         wan: LinkSpec

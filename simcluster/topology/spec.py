@@ -12,7 +12,7 @@ from simcluster.base.units import Bytes
 from simcluster.documents.spec import Spec
 from simcluster.nccl import load_platform
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.links import Name
+from simcluster.topology.links import Name, Title
 from simcluster.topology.policies import STATIC, RoutingSpec
 
 NcclPlatform: TypeAlias = Annotated[str, AfterValidator(lambda name: load_platform(name).name)]
@@ -48,7 +48,7 @@ class TopologySpec(Spec):
     nccl: NcclPlatform | None = None
     host_memory: Annotated[HostMemorySize | None, BeforeValidator(_size)] = None
     kind: str
-    name: Name
+    name: Title
     device: Name | dict[str, object]
 
     @classmethod

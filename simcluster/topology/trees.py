@@ -25,7 +25,6 @@ from simcluster.topology.links import COMPUTE, Count, EdgeData, Fraction, Name, 
 from simcluster.topology.machine_parts import NicPort
 from simcluster.topology.sizes import check_links
 
-
 _WIDEST = 1e9  # of a tree's levels, up over down or down over up: beyond it cables cannot be counted
 
 

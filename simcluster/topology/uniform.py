@@ -13,7 +13,7 @@ from pydantic import model_validator
 from simcluster.base.units import Seconds
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft, Recorder
-from simcluster.topology.links import COMPUTE, Count, Name, RateSpec, add_gpus
+from simcluster.topology.links import COMPUTE, Count, RateSpec, Title, add_gpus
 from simcluster.topology.sizes import check_gpus, check_links
 from simcluster.topology.spec import Fields, TopologySpec
 from simcluster.topology.trees import Site
@@ -33,7 +33,7 @@ class FlatSpec(TopologySpec):
     }
 
     kind: Literal["flat"]
-    name: Name = "flat network"
+    name: Title = "flat network"
     gpus: Count
     gpus_per_host: Count = 1
     link: RateSpec
@@ -66,7 +66,7 @@ class LeafSpineSpec(TopologySpec):
     }  # fmt: skip
 
     kind: Literal["leaf_spine"]
-    name: Name = "leaf-spine network"
+    name: Title = "leaf-spine network"
     leaves: Count
     gpus_per_leaf: Count
     spines: Count
