@@ -9,7 +9,9 @@ from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from simcluster.base.errors import InputError
 from simcluster.base.sources import sources_digest
@@ -18,10 +20,12 @@ from simcluster.studies.sweep.playing import Finished, Lookout, Measure, Numbere
 if TYPE_CHECKING:
     from distributed import Client
 
+Answer = TypeVar("Answer")
 DASK = "dask://"
 _CONNECT_SECONDS = 10
 _CHECK_SECONDS = 30  # for workers to say which simulator they have: those that do not are asked with their first task
 _ANSWER_SECONDS = 15  # without an answer the scheduler, or the way to it, is lost
+_MORE_SECONDS = 2.0  # that Dask has to end by its own limit
 _EMPTY_SECONDS = 30  # a cluster that grows by itself may be without workers for a while
 _OTHER = "has another simcluster, numpy, scipy, networkx or SimPy than this process; numbers of two versions do not mix"
 _SAID = {"CancelledError": "the connection to its scheduler broke", "TimeoutError": "its scheduler does not answer"}
@@ -41,6 +45,30 @@ def play_checked(digest: str, measure: Measure, chunk: Sequence[Numbered]) -> tu
     return play_chunk(measure, chunk)
 
 
+def within(seconds: float, call: Callable[[], Answer]) -> Answer:
+    """What a call answers, which may never return; TimeoutError if it takes longer.
+
+    Dask's own limits hold for some of what a call waits for: a scheduler that takes a connection and says nothing, as
+    behind a network that drops what is sent, is waited for without end.
+    """
+    answers: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()
+
+    def asked() -> None:
+        try:
+            answers.put((call(), None))
+        except BaseException as problem:
+            answers.put((None, problem))
+
+    Thread(target=asked, name="asks Dask", daemon=True).start()
+    try:
+        answer, problem = answers.get(timeout=seconds)
+    except Empty:
+        raise TimeoutError(f"nothing came in {seconds:g} s") from None
+    if problem is not None:
+        raise problem
+    return cast("Answer", answer)
+
+
 @contextmanager
 def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
     """An executor on a cluster, how many workers it has, and who looks after them.
@@ -55,9 +83,13 @@ def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
         raise InputError(f"executor {address!r} needs Dask; pip install 'simcluster[dask]'") from None
     with _silenced():
         try:
-            client = Client("tcp://" + address.removeprefix(DASK), timeout=_CONNECT_SECONDS)
+            where = "tcp://" + address.removeprefix(DASK)
+            client = within(_CONNECT_SECONDS + _MORE_SECONDS, lambda: Client(where, timeout=_CONNECT_SECONDS))
         except (OSError, ValueError) as problem:
-            raise InputError(f"executor {address!r}: no Dask scheduler answers there ({problem})") from None
+            raise InputError(
+                f"executor {address!r}: no Dask scheduler answers there ({problem}); start one with dask scheduler, or "
+                "give a number of processes"
+            ) from None
         cluster = _Cluster(address, client)
         try:
             workers = cluster.workers()
@@ -67,7 +99,8 @@ def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
             yield client.get_executor(pure=False), len(workers), cluster
         finally:
             with suppress(Exception):  # of a cluster that is lost there is nothing to close
-                client.close(timeout=2 if cluster.lost else _CONNECT_SECONDS)
+                seconds = 2 if cluster.lost else _CONNECT_SECONDS
+                within(seconds + _MORE_SECONDS, lambda: client.close(timeout=seconds))
 
 
 @dataclass
@@ -84,7 +117,10 @@ class _Cluster:
         try:
             if self.client.status != "running":
                 raise ConnectionError(f"its connection is {self.client.status}")  # as if it was noticed
-            about: dict[str, Any] = self.client.sync(self.client.scheduler.identity, callback_timeout=_ANSWER_SECONDS)
+            about: dict[str, Any] = within(
+                _ANSWER_SECONDS + _MORE_SECONDS,
+                lambda: self.client.sync(self.client.scheduler.identity, callback_timeout=_ANSWER_SECONDS),
+            )
         except Exception as problem:  # whatever Dask, its sockets and its event loop raise
             raise self._lost(problem) from None
         return list(about["workers"])
@@ -98,11 +134,17 @@ class _Cluster:
         with suppress(Exception):  # some may be on their way down
             wait(list(asked.values()), timeout=_CHECK_SECONDS)
         for worker, future in asked.items():
-            if future.status == "error":
-                raise InputError(
-                    f"executor {self.address!r}: worker {worker} cannot run simcluster: {future.exception()}; {_REMEDY}"
-                )
-            if future.status == "finished" and future.result() != mine:
+            if future.status not in ("error", "finished"):
+                continue
+            try:
+                problem = future.exception(timeout=_ANSWER_SECONDS)
+                same = problem is None and future.result(timeout=_ANSWER_SECONDS) == mine
+            except (OSError, RuntimeError) as lost:  # what a scheduler has that is gone by now
+                raise self._lost(lost) from None
+            if problem is not None:
+                why = f"cannot run simcluster: {problem}"
+                raise InputError(f"executor {self.address!r}: worker {worker} {why}; {_REMEDY}")
+            if not same:
                 raise InputError(f"executor {self.address!r}: worker {worker} {_OTHER}: {_REMEDY}")
 
     def task(self) -> Callable[..., tuple[list[Finished], float]]:
