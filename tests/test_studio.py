@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import random
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.cli import extras
 from simcluster.controls.offers import described
 from simcluster.controls.settings import controls
@@ -21,6 +23,7 @@ from simcluster.documents.reading import parse_document
 from simcluster.documents.shipped import shipped_names
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.scenario import load_text
+from simcluster.show.report import entry_of_result
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.simulate import simulate
 from simcluster.studio_page.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
@@ -211,9 +214,22 @@ def test_programs_are_kept_where_a_change_leaves_them(change: dict[str, Any], ke
     plays, base = KeptPlays(), scenario_of(StudioState(BASE), Folder(HERE))
     before, changed = plays.planned(base), base.with_(change)
     assert (plays.planned(changed).programs is before.programs) == kept
+    assert (plays.planned(changed) is before) == ("faults+" in change)
     own, fresh = plays.result(changed), simulate(changed)
     assert own.step_time == fresh.step_time
     assert own.timeline.equals(fresh.timeline)
+
+
+def test_a_result_is_let_go_of_without_the_garbage_collector() -> None:
+    """Which hardly ever comes in a process that plays: a result in a cycle would stay, with all that it is of."""
+    result = simulate(BASE)
+    entry = entry_of_result(result)
+    assert result.account
+    assert entry.rows
+    seen = weakref.ref(result)
+    with collector_off():
+        del result, entry
+        assert seen() is None
 
 
 # --- the server -------------------------------------------------------------------------------------------------------

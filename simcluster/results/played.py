@@ -124,12 +124,17 @@ class Run(TimedNumbers):
         """For every simulated rank one that went through the same, the first of them."""
         return first_alike(self.lowered, self.record, self.weights)
 
-    @cached_property
+    @property
     def _few(self) -> Run:
         """What the ranks played that differ: enough for what is told of ranks one by one."""
+        return self if self._fewer is None else self._fewer  # it keeps not itself: that would be a cycle with all of it
+
+    @cached_property
+    def _fewer(self) -> Run | None:
+        """The same, where they are worth a run of their own."""
         few = dict.fromkeys(self._alike.values())
         if "spans" in self.__dict__ or _WORTH * len(few) > len(self.weights):
-            return self
+            return None
         lowered, record = part_of(self.lowered, self.record, few)
         return Run(lowered=lowered, record=record, steps=self.steps, ranks=self.ranks)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 import numpy as np
 
@@ -132,6 +131,9 @@ def rows_of(result: Result, facts: SpanFacts, ranks: Sequence[int]) -> tuple[Ran
     return tuple(_Rows(result, facts).row(rank) for rank in ranks)
 
 
+_OfSource = tuple[dict[str, str], list[tuple[str, int]], list[tuple[str, int]]]
+
+
 class _Rows:
     """What rows need of a result, found once for each rank that was simulated."""
 
@@ -141,17 +143,19 @@ class _Rows:
         self._communicators = result.lowered.communicators
         self._stages = result.job.plan.stages()
         self._slow = slow_ranks(result)
-        self._known = cache(self._of_source)
+        self._known: dict[int, _OfSource] = {}  # a cache of the method would hold this in a cycle, with all it is of
 
     def row(self, rank: int) -> RankRow:
         source = self._result.simulated_for(rank)
-        groups, ends, late = self._known(source)
+        if source not in self._known:
+            self._known[source] = self._of_source(source)
+        groups, ends, late = self._known[source]
         own = {name: self._communicators.group_name(axis, self._first + rank) for name, axis in groups.items()}
         peers = {f"{way} {stage}": peer for way, stage in ends if (peer := self._peer(rank, way, stage)) is not None}
         others = {f"{axis} {culprit}": self._culprit(rank, axis, culprit) for axis, culprit in late}
         return RankRow(rank, source, own, peers, others, self._slow.get(rank, ""))
 
-    def _of_source(self, source: int) -> tuple[dict[str, str], list[tuple[str, int]], list[tuple[str, int]]]:
+    def _of_source(self, source: int) -> _OfSource:
         """The axis of each of its groups, the stages that it sends to and gets from, and whom it waits for."""
         spans, facts = self._result.spans, self._facts
         low, high = np.searchsorted(spans.rank, [source, source + 1])
