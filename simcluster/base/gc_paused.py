@@ -21,7 +21,19 @@ def collector_off() -> Iterator[None]:
         yield
     finally:
         if before:
-            if not gc.get_freeze_count():
+            if not _Frozen.by_others():
                 gc.freeze()
                 gc.unfreeze()  # to the oldest generation
             gc.enable()
+
+
+class _Frozen:
+    """Has somebody else put objects aside for good?  They are counted one by one (14 ms where there are many), so that
+    a yes is remembered."""
+
+    known = False
+
+    @classmethod
+    def by_others(cls) -> bool:
+        cls.known = cls.known or gc.get_freeze_count() > 0
+        return cls.known

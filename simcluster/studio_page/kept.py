@@ -1,7 +1,7 @@
-"""What a process of the studio has played and planned last: results, and programs that a change leaves as they are.
+"""What a process of the studio has played and planned last: results, and plans that a change leaves as they are.
 
-A change of faults, or of the speeds of links, leaves the programs of the stages: they are planned once.  What comes of
-that is the same to the bit (``tests/test_studio.py`` compares).
+A change of faults leaves the plan, one of the speeds of links the programs of the stages: these are made once.  What
+comes of that is the same to the bit (``tests/test_studio.py`` compares).
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ _Kept = TypeVar("_Kept")
 
 
 class KeptPlays:
-    """Results by the text of their scenarios, and programs by what they are made of: the last few of each."""
+    """Results by the text of their scenarios, plans and programs by what they are made of: the last few of each."""
 
     def __init__(self) -> None:
         self._results: OrderedDict[str, Result] = OrderedDict()
         self._programs: OrderedDict[str, Sequence[StageProgram]] = OrderedDict()
+        self._plans: OrderedDict[str, Planned] = OrderedDict()
 
     def result(self, scenario: Scenario) -> Result:
         """The step of a scenario, played if it is not kept; InputError for one that is too large to wait for."""
@@ -45,10 +46,17 @@ class KeptPlays:
         return _used(self._results, text)
 
     def planned(self, scenario: Scenario) -> Planned:
-        """The plan of a scenario, with programs that were made before where they are the same."""
-        made_of = _made_of(scenario)
-        if made_of is None:
+        """The plan of a scenario, or one that differs in faults alone, with programs that were made before where they
+        are the same."""
+        by_times = scenario.pipeline.layers_per_stage == "auto" or goes_by_own_times(scenario)
+        if by_times or scenario.checkpoint is not None:
             return plan(scenario)
+        whole, programs = _made_of(scenario)
+        if whole not in self._plans:
+            self._plans[whole] = self._with_programs(scenario, programs)
+        return _used(self._plans, whole)
+
+    def _with_programs(self, scenario: Scenario, made_of: str) -> Planned:
         if made_of not in self._programs:
             planned = plan(scenario)
             self._programs[made_of] = planned.programs
@@ -58,17 +66,15 @@ class KeptPlays:
         return with_programs(scenario, job, facts, _used(self._programs, made_of))
 
 
-def _made_of(scenario: Scenario) -> str | None:
-    """What the programs of a scenario are made of; None where that are times on its links, too."""
-    by_times = scenario.pipeline.layers_per_stage == "auto" or goes_by_own_times(scenario)
-    if by_times or scenario.checkpoint is not None:
-        return None
+def _made_of(scenario: Scenario) -> tuple[str, str]:
+    """What the plan of a scenario is made of, and what its programs are, where times on its links are none of it."""
     document = scenario.model_dump(mode="json")
     for name in _ELSEWHERE:
         document.pop(name, None)
+    whole = json.dumps(document, sort_keys=True)
     for name in _LINKS:
         document["cluster"]["scale"].pop(name)
-    return json.dumps(document, sort_keys=True)
+    return whole, json.dumps(document, sort_keys=True)
 
 
 def _used(kept: OrderedDict[str, _Kept], key: str) -> _Kept:

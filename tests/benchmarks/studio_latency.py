@@ -12,7 +12,6 @@ hardly depends on what else the machine does.  No state is asked for twice: noth
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import re
@@ -48,24 +47,28 @@ def changes() -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def studio(scenario: str, folder: Path) -> Iterator[tuple[Page, int]]:
-    """A page of a studio on a scenario, and the number of the server's process."""
+def server_of(scenario: str, folder: Path) -> Iterator[tuple[str, int]]:
+    """A studio on a scenario: its address, and the number of its process."""
     command = [sys.executable, "-m", "simcluster", "studio", scenario, "--folder", str(folder)]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
-        browser(folder / "profile") as opened,
-    ):
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         address = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())
         assert address is not None
-        tab = Page(opened)
-        tab.size(1400, 900)
-        tab.call("Page.navigate", url=address[0])
-        tab.wait(_ALL)
         try:
-            yield tab, server.pid
+            yield address[0], server.pid
         finally:
             server.terminate()
+
+
+@contextmanager
+def studio(scenario: str, folder: Path) -> Iterator[tuple[Page, int]]:
+    """A page of a studio on a scenario, and the number of the server's process."""
+    with server_of(scenario, folder) as (address, server), browser(folder / "profile") as opened:
+        tab = Page(opened)
+        tab.size(1400, 900)
+        tab.call("Page.navigate", url=address)
+        tab.wait(_ALL)
+        yield tab, server
 
 
 def change(tab: Page, key: str, value: Any) -> dict[str, float]:
@@ -128,11 +131,12 @@ def told(scenario: str, rows: list[dict[str, float]]) -> Iterator[str]:
 def parts(scenario: str, count: int) -> Iterator[str]:
     """The same of each part of an answer, in milliseconds of the processor, in this process."""
     from simcluster.studio_page.answers import QUICK, StateAsked, answer
+    from simcluster.studio_page.pool import spare_collector
     from simcluster.studio_page.states import state_of_json
 
     rows: dict[str, list[float]] = {part: [] for part in QUICK}
     settings: dict[str, Any] = {}
-    gc.freeze()
+    spare_collector()
     for turn, (key, value) in enumerate(changes()):
         if turn == 7 + count:
             break
@@ -156,14 +160,27 @@ def _line(scenario: str, words: str, found: list[float]) -> str:
 
 
 def memory(count: int) -> None:
-    """Memory of server and worker on the way through so many changes."""
-    with tempfile.TemporaryDirectory() as folder, studio("tiny_3d", Path(folder)) as (tab, server):
-        worker, walk = worker_of(server), changes()
+    """Memory of server and worker on the way through so many changes, asked for without a browser."""
+    from websockets.sync.client import connect
+
+    settings: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder, server_of("tiny_3d", Path(folder)) as (address, server):
+        wire = connect(f"ws{address.removeprefix('http')}live", origin=address.rstrip("/"), max_size=None)  # type: ignore[arg-type]
         print(f"{'changes':>8} {'server, MB':>12} {'worker, MB':>12}")
-        for done in range(count + 1):
-            if done % max(1, count // 10) == 0:
-                print(f"{done:8} {resident(server):12.0f} {resident(worker):12.0f}", flush=True)
-            change(tab, *next(walk))
+        with wire:
+            for done, (key, value) in zip(range(count + 1), changes(), strict=False):
+                settings[key] = value
+                wire.send(json.dumps({"ask": done, "live": {"base": "tiny_3d", "settings": settings}}))
+                while not _answered(json.loads(wire.recv()), done):
+                    pass
+                if done % max(1, count // 10) == 0:
+                    print(f"{done:8} {resident(server):12.0f} {resident(worker_of(server)):12.0f}", flush=True)
+
+
+def _answered(message: dict[str, Any], number: int) -> bool:
+    """Is this the last of what follows every change, or the refusal of the change?"""
+    told = message["of"]
+    return message["ask"] == number and (told.get("part") == "detail" or "problem" in told)
 
 
 def main() -> None:
