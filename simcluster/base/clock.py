@@ -52,6 +52,11 @@ def on_grid(seconds: float) -> float:
     return round(ticks) / ticks_per_second if math.isfinite(ticks) else seconds
 
 
+def tick() -> float:
+    """Seconds between two instants of the grid of now."""
+    return 1.0 / _grid.get().ticks_per_second
+
+
 def all_on_grid(seconds: Floats) -> Floats:
     """As ``on_grid``, of many finite durations at once."""
     ticks_per_second = _grid.get()[0]

@@ -79,9 +79,10 @@ class Segments:
         self._known: dict[Hashable, LoweredSegment] = {}
         self._patterns: dict[Hashable, Collapsed] = {}
         self._shapes: dict[SegmentShape, SegmentShape] = {}
-        self._seconds: dict[Hashable, float | None] = {}  # what is done with others takes, by what it is and the group
-        self._pressure: dict[Hashable, float] = {}
-        self._moved: dict[Hashable, int] = {}
+        self._names: dict[Hashable, int] = {}  # a number for what is done with others, by what it is and the group
+        self._seconds: dict[int, float | None] = {}  # that takes, by its number
+        self._pressure: dict[int, float] = {}
+        self._moved: dict[int, int] = {}
 
     def played(self, rank: int, segment: Segment) -> LoweredSegment:
         """The segment as this rank plays it."""
@@ -136,16 +137,20 @@ class Segments:
         """How the segment goes on a rank, and what those of its rows move that move something."""
         between, ops, feels, own = self._between, segment.ops, self._feels(rank), segment.ops[0].lane
         places = self._works[segment].places
-        names = [place >= 0 and (op.work, op.lane, own, groups[place]) for op, place in zip(ops, places, strict=True)]
+        known = self._names
+        names = [
+            known.setdefault((op.work, op.lane, own, groups[place]), len(known)) if place >= 0 else -1
+            for op, place in zip(ops, places, strict=True)
+        ]
         seconds = _each(ops, names, self._seconds, lambda op: between.seconds(rank, op, own))
         pressure = _each(ops, names, self._pressure, lambda op: between.pressure(rank, op)) if feels else []
         moved = _each(ops, names, self._moved, lambda op: between.moved(rank, op))
         moves = [min(number, 0) for number in moved]
         name = segment, feels, tuple(seconds), tuple(pressure), tuple(moves)
-        known = self._patterns.get(name)
-        if known is None:
-            known = self._patterns[name] = collapse(segment, seconds, moves, pressure, self._form)
-        return known, iter([number for number in moved if number >= 0])
+        found = self._patterns.get(name)
+        if found is None:
+            found = self._patterns[name] = collapse(segment, seconds, moves, pressure, self._form)
+        return found, iter([number for number in moved if number >= 0])
 
     def _groups(
         self, found: Sequence[ChainPiece], met: Sequence[tuple[int, Op]], meetings: Sequence[Meeting]
@@ -167,13 +172,11 @@ class Segments:
         return tuple(meets), tuple([(group, tuple(ops)) for group, ops in groups.items()])
 
 
-def _each(
-    ops: Sequence[Op], names: Sequence[Hashable], known: dict[Hashable, _T], value: Callable[[Op], _T]
-) -> list[_T]:  # fmt: skip
-    """What is said of every op, looked up by its name if it has one."""
+def _each(ops: Sequence[Op], names: Sequence[int], known: dict[int, _T], value: Callable[[Op], _T]) -> list[_T]:
+    """What is said of every op, looked up by its number if it has one."""
     found = []
     for op, name in zip(ops, names, strict=True):
-        if not name:
+        if name < 0:
             found.append(value(op))
             continue
         if name not in known:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from simcluster.base.clock import tick
 from simcluster.planning.ops import MAIN, Segment, Work
 from simcluster.programs.blocks import Before, blocks_of
 from simcluster.programs.chain import Chain
@@ -110,9 +112,19 @@ def _whole(rows: _Rows, seconds: Sequence[float]) -> ChainPiece:
         ChainPace(length, op.work.sensitivity, own, op.lane, op.after)
         for op, length, own in zip(ops, seconds, rows.pressure or [0.0] * len(ops), strict=True)
     ]
+    start, end, last = _alone(tuple(paces), tick())
+    times = zip(start, end, paces, strict=True)
+    return ChainPiece(ops[0].lane, 0, last, tuple([rows.row(at, *each) for at, each in enumerate(times)]))
+
+
+@lru_cache(maxsize=64)
+def _alone(paces: tuple[ChainPace, ...], _: float) -> tuple[list[float], list[float], float]:
+    """Starts and ends of a chain's rows with nothing beside it on the grid of this tick, and its end.
+
+    Stages in the middle of a pipeline have the same chains, of other layers, and so has the next play of a job.
+    """
     alone = Chain(paces).under(0.0)
-    times = zip(alone.start, alone.end, paces, strict=True)
-    return ChainPiece(ops[0].lane, 0, alone.last, tuple([rows.row(at, *each) for at, each in enumerate(times)]))
+    return alone.start, alone.end, alone.last
 
 
 def _split(rows: _Rows, seconds: Sequence[float | None], *, singly: bool) -> tuple[ChainPiece, ...]:

@@ -57,9 +57,11 @@ class _Order:
     def _number(self, program: StageProgram) -> int:
         """Number the items of the main lane; how many barriers there are."""
         low, high = self._low[program.stage], self._high[program.stage]
-        passed = 0
-        for item in program.lanes.get(MAIN, ()):
-            passed += self._of_axis(item)
+        passed, main = 0, program.lanes.get(MAIN, ())
+        segments = {id(item.segment): item for item in main}  # few
+        barriers = {number for number, item in segments.items() if self._of_axis(item)}
+        for item in main:
+            passed += id(item.segment) in barriers
             low[item.key] = high[item.key] = passed
             for key in item.also:
                 low[key] = high[key] = passed
@@ -91,7 +93,8 @@ class _Order:
                 if name == MAIN:
                     if not item.needs:
                         continue
-                    high = here[item.key] - self._of_axis(item)  # what a barrier waits for is over before it
+                    barrier = self._is_barrier.get(id(item.segment), False)
+                    high = here[item.key] - barrier  # what a barrier waits for is over before it
                 else:
                     high = min(high, here.get(item.key, last))
                     here[item.key] = high
