@@ -127,8 +127,14 @@ def expand(
         parts.append(_receives(program, start, end, codes))
     names = ("op", *COLUMNS)
     joined = {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
-    order = np.lexsort((joined["op"], joined["end"], joined["start"], joined["rank"]))
+    order = np.lexsort((joined["op"], joined["end"], joined["start"]))
+    order = order[np.argsort(_narrow(joined["rank"])[order], kind="stable")]
     return Spans(tuple(codes), *(joined.pop(name)[order] for name in names))
+
+
+def _narrow(ranks: Ints) -> npt.NDArray[np.signedinteger[Any]]:
+    """The same in 16 bits if they are few, which are sorted in a tenth of the time."""
+    return ranks.astype(np.int16) if len(ranks) and ranks.max() < 2**15 else ranks
 
 
 def row_times(

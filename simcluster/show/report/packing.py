@@ -25,6 +25,8 @@ STREAM_ORDER = ("compute", *STREAMS, "h2d", "d2h", "storage", "host")
 
 _WHAT = ("stream", "kind", "name", "layer", "chunk", "bytes")
 _OWN = ("microbatch", "stage", "step", "group")
+_FEW = 2**17
+"""So many numbers are counted one by one sooner than those that there are are sorted."""
 
 
 def packed(
@@ -62,7 +64,7 @@ def packed(
     if facts is not None:
         columns |= _told(facts, spans, order, first, blob, duration)
     lanes = np.stack([rank[first], stream[first], first], axis=1) if len(rank) else np.empty((0, 3))
-    shown = [row.rank for row in rows] or np.unique(rank).tolist()
+    shown = [row.rank for row in rows] or np.unique(rank[first[: len(rank)]]).tolist()
     return {
         "duration": duration,
         "count": len(spans),
@@ -87,16 +89,35 @@ def _by_lane(spans: Spans) -> Ints:
 
 def _different(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[Ints, dict[str, list[Any]]]:
     """(the place of every row among the different rows, these by column), in their order."""
-    sorts = [pd.factorize(values, sort=True) for values in columns.values()]
-    whole = np.zeros(len(sorts[0][0]), dtype=np.int64)
-    for codes, values in sorts:  # few of each: far from 2^63 together
-        whole = whole * max(1, len(values)) + codes
-    place, rows = pd.factorize(whole, sort=True)
-    found: dict[str, list[Any]] = {}
-    for name, (_, values) in reversed([*zip(columns, sorts, strict=True)]):
-        rows, own = np.divmod(rows, max(1, len(values)))
-        found[name] = np.asarray(values)[own].tolist()
-    return place.astype(np.int64), {name: found[name] for name in columns}
+    place, many = np.zeros(len(next(iter(columns.values()))), dtype=np.int64), 1
+    for values in columns.values():
+        codes, count = _codes(values)
+        if many * count > _FEW:
+            place, many = _without_gaps(place, many)
+        place, many = place * count + codes, many * count
+    place, many = _without_gaps(place, many)
+    example = np.zeros(many, dtype=np.int64)
+    example[place] = np.arange(len(place))
+    return place, {name: values[example].tolist() for name, values in columns.items()}
+
+
+def _codes(values: npt.NDArray[Any]) -> tuple[Ints, int]:
+    """Numbers from 0 on in the order of the values, and how many there may be."""
+    if values.dtype.kind == "i" and len(values):
+        low, high = int(values.min()), int(values.max())
+        if high - low < _FEW:
+            return values - low, high - low + 1
+    codes, different = pd.factorize(values, sort=True, use_na_sentinel=False)
+    return codes.astype(np.int64), max(1, len(different))
+
+
+def _without_gaps(numbers: Ints, many: int) -> tuple[Ints, int]:
+    """Numbers below ``many`` in the same order, without those that none has; and how many are left."""
+    if many > _FEW:
+        left, found = np.unique(numbers, return_inverse=True)
+        return found.reshape(-1).astype(np.int64), len(left)
+    there = np.bincount(numbers, minlength=many) > 0
+    return (np.cumsum(there) - 1)[numbers], int(there.sum())
 
 
 def _told(facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, duration: float) -> dict[str, Any]:
@@ -147,7 +168,7 @@ def _ticks(seconds: npt.NDArray[np.float64], duration: float) -> Ints:
 
 def _place_of_stream(spans: Spans) -> Ints:
     """Of each span, where its stream's lane is among those of its rank."""
-    present = [spans.words[code] for code in np.unique(spans.stream).tolist()]
+    present = [spans.words[code] for code in np.flatnonzero(np.bincount(spans.stream)).tolist()]
     names = [*STREAM_ORDER, *sorted(name for name in present if name not in STREAM_ORDER)]
     place = {name: at for at, name in enumerate(names)}
     return np.array([place.get(word, -1) for word in spans.words] or [0], dtype=np.int64)[spans.stream]
@@ -155,6 +176,8 @@ def _place_of_stream(spans: Spans) -> Ints:
 
 def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
     """The spans of as many ranks as have at most ``most`` spans together, evenly over all; and the ranks left out."""
+    if len(spans) <= most:
+        return spans, []
     ranks, counts = np.unique(spans.rank, return_counts=True)
     if counts.sum() <= most or len(ranks) < 2:
         return spans, []
