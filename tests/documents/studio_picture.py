@@ -33,7 +33,7 @@ _LOW, _SMALL, _SECONDS, _COLOURS = 960, 0.62, 1.6, 160  # height, pixels for one
 
 
 def fresh() -> Shown:
-    """The words of its answer, as the page's server gives them now; no browser is needed for that."""
+    """The words of its answer and its controls, as the page's server gives them now; no browser is needed for that."""
     return {"words": _words(((("pipeline.schedule", _SCHEDULE),), ())), "drawn": ""}
 
 
@@ -48,9 +48,11 @@ def _words(states: tuple[Any, Any]) -> list[str]:
 
     live, pinned = (None if each is None else StudioState(BASE, each) for each in states)
     assert live is not None
-    found = answer(StateAsked(live, pinned, ROOT), "answer")
+    asked = StateAsked(live, pinned, ROOT)
+    found = answer(asked, "answer")
+    controls = [control["label"] for control in answer(asked, "figures")["controls"]]
     words = [unescape(word).strip() for html in found["sections"].values() for word in re.split(r"<[^<>]*>", html)]
-    return [word for word in words if word]
+    return [*controls, *(word for word in words if word)]
 
 
 @contextmanager
