@@ -24,6 +24,11 @@ from simcluster.base.clock import on_fitting_grid
 from simcluster.base.errors import DeadlockError
 from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.faults import placed
+from simcluster.results.memory_timeline import memory_timeline
+from simcluster.results.over_ranks import NotInArraysError, states_over_ranks
+from simcluster.results.result import Result
+from simcluster.results.step_time import step_time
+from simcluster.results.waits import waits
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
 from simcluster.step.in_arrays import in_arrays
@@ -64,6 +69,30 @@ def reason(scenario: Scenario) -> str:
     for name in ("ready", "start", "end", "last"):
         assert getattr(found, name).tolist() == getattr(meant, name).tolist(), name
     assert found.lanes.tolist() == meant.lanes.tolist()
+    return measured(Result(
+        lowered=prepared.lowered, record=found, steps=scenario.steps, ranks=range(prepared.facts.ranks),
+        scenario=scenario, job=planned.job, facts=prepared.facts,
+    ))  # fmt: skip
+
+
+def measured(result: Result) -> str:
+    """Breakdown, waits and peaks of memory of all ranks from arrays are those from spans; what only spans tell."""
+    assert result.record.over_ranks is not None
+    try:
+        over = states_over_ranks(result.record.over_ranks, result.steps)
+    except NotInArraysError as error:
+        return f"equal to the bit; measured by spans: {error}"
+    program, meant = result.lowered.program, step_time(result.spans, result.weights, steps=result.steps)
+    assert result.times == meant
+    assert dict(result.times.of_rank) == dict(meant.of_rank)
+    if over.waited is not None:
+        assert over.waits == waits(program, result.record)
+    stages = over.stage.tolist()
+    held = memory_timeline(program, result.record.columns, result.record.slowed)
+    peaks = [held.peak(rank, stages[rank]) for rank in result.weights]
+    assert [result.peak_of(rank) for rank in result.weights] == peaks
+    holding = [result.facts.footprints[peak.stage].holding(peak.pools).total for peak in peaks]
+    assert result.memory_peak == peaks[holding.index(max(holding))]
     return ""
 
 
@@ -82,7 +111,9 @@ def test_all_that_is_measured_is_the_references(tiny: Tiny, monkeypatch: pytest.
     found, meant = simulate(tiny(**job)), simulate(tiny(**job), engine="reference")
     assert (found.record.kind, found.record.events) == ("arrays", 0)
     assert found.step_time == meant.step_time
-    assert "lanes" not in found.record.__dict__, "the step's time alone makes no program"
+    assert found.times == meant.times
+    assert found.memory_peak == meant.memory_peak
+    assert "lanes" not in found.record.__dict__, "what is measured in arrays makes no program"
     own, other = found.to_dict(), meant.to_dict()
     for told in (own, other):
         del told["engine"], told["scenario"]

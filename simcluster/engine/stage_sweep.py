@@ -65,6 +65,7 @@ class StageSweep:
         self.ops: list[list[tuple[Item, Op]]] = [[] for _ in programs]
         self._nodes: list[_Node] = []
         self._meetings: list[_Meeting] = []
+        self.received: list[tuple[int, int]] = []  # the nodes of a send and of what waits for it in another stage
         self._link(programs, layout)
         self._order = _order(self._nodes, self._meetings)
         self._last_use = self._uses()
@@ -191,7 +192,10 @@ class StageSweep:
                     for key in (item.key, *item.also):
                         ended[stage, key] = len(self._nodes) - 1
         for first, item in waiting:
-            self._nodes[first].before += [ended[need.stage, need.key] for need in item.needs]
+            awaited = [ended[need.stage, need.key] for need in item.needs]
+            self._nodes[first].before += awaited
+            own = self._nodes[first].stage
+            self.received += [(other, first) for other in awaited if self._nodes[other].stage != own]
         places = StagePlaces(self.stage_ranks, layout)
         for name, numbers in meeting.items():
             self._meet(name, numbers, places)

@@ -42,7 +42,7 @@ HELD_BY = {"optimizer": "optimizer", "checkpoint": "checkpoint", "offload": "cop
 STALLS = ("checkpoint", "data", "validation")
 """Entries for which a rank's own process stands, whether others are idle meanwhile or not."""
 # A late member of one of these groups is a straggler; across stages it is a bubble.
-_GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")
+GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float], worke
     """How one rank (the spans are its own) spent the time from 0 to ``total``; ``stage_ends[stage]`` is when the last
     rank of a stage is done, and behind ``worked`` only writes of a checkpoint are under way."""
     compute = spans.stream == spans.code("compute")
-    late = np.isin(spans.stream, [spans.code(axis) for axis in _GROUPS_OF_A_STAGE]) & (spans.ready < spans.start)
+    late = np.isin(spans.stream, [spans.code(axis) for axis in GROUPS_OF_A_STAGE]) & (spans.ready < spans.start)
     done = spans.end[spans.stream != spans.code("storage")].max(initial=0.0)
     stage_done = max((stage_ends[stage] for stage in np.unique(spans.stage).tolist()), default=0.0)
     behind = min(worked, total)

@@ -17,7 +17,9 @@ from simcluster.results.calls import CallKey, calls_of
 from simcluster.results.contention import free_seconds, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
 from simcluster.results.flat import TimedNumbers
+from simcluster.results.memory_over_ranks import PeaksOverRanks
 from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_timeline
+from simcluster.results.over_ranks import NotInArraysError, StatesOverRanks, states_over_ranks
 from simcluster.results.overlap import Overlaps, overlaps
 from simcluster.results.step_time import StepTime, mean_breakdown, step_time
 from simcluster.results.timeline import Spans, expand
@@ -74,18 +76,37 @@ class Run(TimedNumbers):
     @cached_property
     def weights(self) -> dict[int, int]:
         """How many ranks every simulated rank stands for."""
+        if self.record.over_ranks is not None:
+            return dict.fromkeys(self.ranks, 1)
         classes = self.lowered.classes
         weights = zip(classes.rank_representatives, classes.multiplicity(), strict=True)
         return {rank - self.ranks.start: count for rank, count in weights if rank in self.ranks}
 
     @cached_property
+    def _over_ranks(self) -> StatesOverRanks | None:
+        """Where the time of ranks went that were played in arrays; None for what only spans tell."""
+        found = self.record.over_ranks
+        if found is None:
+            return None
+        try:
+            return states_over_ranks(found, self.steps)
+        except NotInArraysError:
+            return None
+
+    @cached_property
     def times(self) -> StepTime:
         """Where the time went."""
+        if self._over_ranks is not None:
+            return self._over_ranks.step_time(self.steps)
         return step_time(self._few.spans, self.weights, steps=self.steps, alike=self._alike)
 
     @cached_property
     def breakdown_of_stages(self) -> list[dict[str, float]]:
         """The breakdown of the mean rank of every stage; each sums to the step time."""
+        over = self._over_ranks
+        if over is not None:
+            stages = range(int(over.stage.max()) + 1)
+            return [over.breakdown(np.flatnonzero(over.stage == stage), self.steps) for stage in stages]
         stages = self._stages
         ranks = [[rank for rank in self.weights if stages[rank] == stage] for stage in range(max(stages.values()) + 1)]
         return [mean_breakdown(self.times.of_rank, self.weights, chosen, steps=self.steps) for chosen in ranks]
@@ -157,13 +178,29 @@ class Run(TimedNumbers):
         found = memory_timeline(self.lowered.program, self.record.columns, self.record.slowed)
         return found.only(self.ranks)
 
+    @cached_property
+    def _peaks(self) -> PeaksOverRanks | None:
+        """The peaks of ranks that were played in arrays."""
+        return None if self.record.over_ranks is None else PeaksOverRanks(self.record.over_ranks)
+
+    @cached_property
+    def peaks(self) -> list[MemoryPeak]:
+        """Of simulated ranks those at whose peaks other bytes are held than at all before them, or more ranks."""
+        if self._peaks is not None:
+            return self._peaks.different()
+        return [self.peak_of(rank) for rank in sorted(self.weights)]
+
     def peak_of(self, rank: int) -> MemoryPeak:
         """When a simulated rank holds most, without model state."""
+        if self._peaks is not None:
+            return self._peaks.peak(rank)
         return self.memory_timeline.peak(rank, self._stages[rank])
 
     @cached_property
     def _stages(self) -> dict[int, int]:
         """The job's stage of every simulated rank."""
+        if self._over_ranks is not None:
+            return dict(enumerate(self._over_ranks.stage.tolist()))
         program, first = self.lowered.played, self.ranks.start
         pairs = zip(program.lane_rank, program.lane_stage, strict=True)
         stages = {rank - first: stage for rank, stage in pairs if rank in self.ranks}
@@ -173,6 +210,8 @@ class Run(TimedNumbers):
     @cached_property
     def waits(self) -> list[Wait]:
         """Who waited for whom, longest first."""
+        if self._over_ranks is not None and self._over_ranks.waited is not None:
+            return self._over_ranks.waits
         first = self.ranks.start
         own = [wait for wait in waits(self.lowered.program, self.record) if wait.rank in self.ranks]
         return [replace(wait, rank=wait.rank - first, culprit=wait.culprit - first) for wait in own]

@@ -61,8 +61,7 @@ class Result(Run, FlatNumbers):
     @cached_property
     def memory_peak(self) -> MemoryPeak:
         """When and on which rank most memory is held, and the op that brought it there."""
-        peaks = [self.peak_of(rank) for rank in sorted(self.weights)]
-        return max(peaks, key=lambda peak: self.facts.footprints[peak.stage].holding(peak.pools).total)
+        return max(self.peaks, key=lambda peak: self.facts.footprints[peak.stage].holding(peak.pools).total)
 
     def memory_table(self, ranks: Sequence[int] | None = None) -> pd.DataFrame:
         """One row per change of memory, of every simulated rank or of these."""
@@ -117,6 +116,8 @@ class Result(Run, FlatNumbers):
     @property
     def host_copies(self) -> dict[str, dict[str, float]]:
         """Copies to (d2h) and from the host (h2d): bytes and seconds per step of the mean rank, and what they hide."""
+        if self._over_ranks is not None:  # which refuses them
+            return {}
         found = {way: copies_of(self.spans, self.weights, way, steps=self.steps) for way in ("d2h", "h2d")}
         return {way: copies for way, copies in found.items() if copies["bytes"]}
 

@@ -33,7 +33,7 @@ class StepTime:
     bubble_fraction: float
     bubble_over_ideal: float
     pipeline_seconds: float
-    of_rank: dict[int, RankTime] = field(compare=False, repr=False)
+    of_rank: Mapping[int, RankTime] = field(compare=False, repr=False)
 
 
 def step_time(
@@ -54,17 +54,24 @@ def step_time(
     breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)
     communication = _mean([rank.communication for rank in ranks], share)
     overlapped = _mean([rank.overlapped for rank in ranks], share)
-    seconds, bubble = total / steps, breakdown["bubble"]
+    seconds = total / steps
     return StepTime(
         step_seconds=seconds,
         breakdown=breakdown,
         communication=communication / steps,
         overlap_fraction=overlapped / communication if communication else 0.0,
-        bubble_fraction=bubble / seconds if seconds else 0.0,
-        bubble_over_ideal=bubble / (seconds - bubble) if seconds > bubble else 0.0,
+        **bubble_parts(breakdown["bubble"], seconds),
         pipeline_seconds=sum(_pipeline_seconds(spans, step) for step in range(steps)) / steps,
         of_rank=of_rank,
     )
+
+
+def bubble_parts(bubble: float, seconds: float) -> dict[str, float]:
+    """A bubble over its step, and over the step without it."""
+    return {
+        "bubble_fraction": bubble / seconds if seconds else 0.0,
+        "bubble_over_ideal": bubble / (seconds - bubble) if seconds > bubble else 0.0,
+    }
 
 
 def mean_breakdown(

@@ -28,6 +28,7 @@ from simcluster.scenario.job import disturbances_of, facts_with_memory, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import Planned, PreparedStep
 from simcluster.step.proved_for import ARRAYS
+from simcluster.symmetry.folding import Symmetry
 
 _MANY = 32
 """Ranks of different speeds from which on arrays pay, if they are a quarter of all."""
@@ -66,7 +67,7 @@ def in_arrays(scenario: Scenario, planned: Planned) -> tuple[PreparedStep, Recor
             disturbances=disturbed, symmetry=planned.symmetry,
         )  # fmt: skip
 
-    later = LaterLowered(lowered)
+    later = LaterLowered(lowered, planned.symmetry, len(cluster.capacity))
     facts = planned.facts
     if scenario.faults != planned.faults:
         facts = facts_with_memory(scenario, scenario.cluster.device, planned.job)
@@ -113,14 +114,21 @@ def _seconds(program: StageProgram) -> Floats:
 
 
 class LaterLowered(Lowered):
-    """A program that is made when somebody asks for any of it: rank by rank, every op by itself."""
+    """A program that is made when somebody asks for any of it: rank by rank, every op by itself.  Its communicators and
+    classes are known without."""
 
-    def __init__(self, make: Callable[[], Lowered]) -> None:
-        object.__setattr__(self, "_make", later_on_this_grid(make))
+    def __init__(self, make: Callable[[], Lowered], symmetry: Symmetry, num_links: int) -> None:
+        parts = {"_make": later_on_this_grid(make), "communicators": symmetry.whole}
+        parts["_classes"] = lambda: symmetry.unfolded(num_links).classes
+        for name, value in parts.items():
+            object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name not in Lowered.__dataclass_fields__:
             raise AttributeError(name)
+        if name == "classes":
+            object.__setattr__(self, name, self._classes())
+            return self.__dict__[name]
         made = self._make()
         for field in Lowered.__dataclass_fields__:
             object.__setattr__(self, field, getattr(made, field))
@@ -131,7 +139,8 @@ class ArraysRecord(Record):
     """What arrays over ranks have found; ``over`` is known at once, all else is told when somebody asks."""
 
     def __init__(self, times: RankTimes, lowered: Lowered) -> None:
-        parts = {"told": times.columns, "events": 0, "kind": "arrays", "why": _WHY, "over": times.over}
+        parts = {"told": times.columns, "events": 0, "kind": "arrays", "why": _WHY, "over": times.over,
+                 "over_ranks": times}  # fmt: skip
         for name, value in {**parts, "slowed": SlowedRows(lambda: _slowed(lowered, self.columns))}.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_lowered", lowered)
