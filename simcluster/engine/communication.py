@@ -66,8 +66,8 @@ class CommunicationLowering:
         self._capacity, self._rates, self._program = capacity, cast(Sequence[float], rates), program
         self._interference, self._in_steps = interference, in_steps
         self._shared = [  # whose transfers the network plays: others on their links, or links that come and go
-            shared or any(link in program.capacities for usage in usages for link, _ in usage)
-            for shared, usages in zip(classes.shared, classes.quotient, strict=True)
+            shared or any(link in program.capacities for usage in classes.quotient[number] for link, _ in usage)
+            for number, shared in enumerate(classes.shared)
         ]
         self._traffic: dict[Hashable, int] = {}  # -> the number in the program's traffics
         self._alone: dict[int, float] = {}  # by that number

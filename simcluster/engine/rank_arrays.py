@@ -105,7 +105,8 @@ class RankArrays:
     """A job whose ranks are played as arrays.
 
     ``own(stage)`` gives the seconds of its ops, [op, rank of the stage] or [op, 1], what computes at full speed;
-    ``slowness[rank]`` multiplies them.  Raises NeedsEventsError, with the reason, for what this cannot say.
+    ``slowness[rank]`` multiplies them.  Of the programs ``some`` may be played alone (``beginnings``).  Raises
+    NeedsEventsError, with the reason, for what this cannot say.
     """
 
     def __init__(
@@ -118,13 +119,14 @@ class RankArrays:
         slowness: Sequence[float],
         interference: Interference | None,
         own: Callable[[int], Floats] | None = None,
+        some: Sequence[StageProgram] | None = None,
     ) -> None:
         if interference and interference.drag:
             raise NeedsEventsError("computation slows down communication beside it (overlap.interference)")
         if interference and any(item.segment.ops[0].work.kind == "send" for program in programs
                                 for items in program.lanes.values() for item in items):  # fmt: skip
             raise NeedsEventsError("sends slow down computation of another stage (overlap.interference)")
-        self.sweep = StageSweep(programs, plan)
+        self.sweep = StageSweep(some or programs, plan)
         self._capacity, self._communicators = capacity.tolist(), communicators
         self._programs, self._interference = programs, interference
         stages, places = communicators.stage_of.data, communicators.place_of.data

@@ -30,7 +30,8 @@ class Record:
     ``lanes`` is when the last op of each lane ended (0 without any).  ``events`` counts what SimPy played.  ``slowed``
     has, for every op that communication beside it slowed down, when its rows started and ended, in seconds from its
     start.  ``kind`` is how the program was played, as "events", as one longest "path" or in "arrays" over ranks, and
-    ``why`` not otherwise; ``over`` is when all of it was, where that is known before ``lanes`` are, and ``over_ranks`` what arrays found."""
+    ``why`` not otherwise; ``over`` is when all of it was, where that is known before ``lanes`` are;
+    ``over_ranks`` is what arrays found."""
 
     lanes: Floats
     told: Callable[[], OpTimes]

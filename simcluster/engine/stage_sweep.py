@@ -209,6 +209,8 @@ class StageSweep:
         by_stage = {self._nodes[number].stage: number for number in numbers}
         assert len(by_stage) == len(numbers), name
         for stages, groups in places.joined(name[0], tuple(by_stage)):
+            if not by_stage.keys() >= set(stages):
+                raise InputError(f"ranks of stages {stages} are to meet ({name[0]}), and some of them never do")
             self._add(_Meeting(tuple(by_stage[stage] for stage in stages), groups))
 
     def _add(self, meeting: _Meeting) -> None:

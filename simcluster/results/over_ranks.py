@@ -1,10 +1,10 @@
 """Where the time of all ranks' steps went, in arrays over them.  An accelerator of ``metrics`` and ``waits``.
 
-A rank by itself costs milliseconds to measure, whatever it did; 16,384 that are played in arrays (``engine.rank_arrays``)
-are measured in them, too.  All ranks of a stage begin and end the same spans in another order: what each of these
+A rank by itself takes milliseconds to measure; 16,384 that are played in arrays (``engine.rank_arrays``) are measured
+in them, too.  All ranks of a stage begin and end the same spans in another order: what each of these
 instants changes is one table for the stage, put in the order of each rank's times and summed up.  Sums of times on the
-clock's grid have no rounding, in whatever order: the numbers are those of ``rank_time`` to the bit.  ``StatesOverRanks``
-refuses by name what only spans tell (``NotInArraysError``): copies, the host, checkpoints, computation on several lanes.
+clock's grid have no rounding, in whatever order: the numbers are those of ``rank_time`` to the bit.  What only spans
+tell is refused by name (``NotInArraysError``): copies, the host, checkpoints, computation on several lanes.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class _Spans:
 @dataclass(frozen=True)
 class StatesOverRanks:
     """Seconds of every rank's step, as ``metrics.RankTime`` has them, in columns [rank]; ``stage`` is each one's, and
-    ``pipeline`` the seconds of microbatches' computation, step by step.  ``waited`` are rank, culprit, whether it was in
-    the pipeline, and seconds; None where pairs meet (``rendezvous``)."""
+    ``pipeline`` the seconds of microbatches' computation, step by step.  ``waited`` are rank, culprit, whether it was
+    in the pipeline, and seconds; None where pairs meet (``rendezvous``)."""
 
     total: float
     states: dict[str, Floats]

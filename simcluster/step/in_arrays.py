@@ -6,8 +6,9 @@ It is chosen where so many ranks differ that folding leaves most of them; what t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.clock import later_on_this_grid
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.engine.beginnings import beginning
 from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.engine.lower import Lowered, lower
 from simcluster.engine.rank_arrays import RankArrays, RankTimes
@@ -55,10 +57,14 @@ def in_arrays(scenario: Scenario, planned: Planned) -> tuple[PreparedStep, Recor
     if obstacle:
         raise NeedsEventsError(obstacle)
     cluster, slow, disturbed = scenario.cluster.built, slowness(scenario), _disturbances(scenario, planned)
-    times = RankArrays(
-        planned.programs, planned.job.plan, cluster, np.asarray(cluster.capacity, dtype=float),
-        planned.symmetry.whole, slow, planned.choices.interference, _own_seconds(planned, disturbed),
-    ).play()  # fmt: skip
+    own = _own_seconds(planned, disturbed)
+    arrays = partial(
+        RankArrays, planned.programs, planned.job.plan, cluster, np.asarray(cluster.capacity, dtype=float),
+        planned.symmetry.whole, slow, planned.choices.interference, own,
+    )  # fmt: skip
+    if not own:
+        _look_at_beginning(arrays, planned)
+    times = arrays().play()
     choices = replace(planned.choices, folded=False, collapsed=False)
 
     def lowered() -> Lowered:
@@ -72,6 +78,19 @@ def in_arrays(scenario: Scenario, planned: Planned) -> tuple[PreparedStep, Recor
     if scenario.faults != planned.faults:
         facts = facts_with_memory(scenario, scenario.cluster.device, planned.job)
     return PreparedStep(later, facts, cluster), ArraysRecord(times, later)
+
+
+def _look_at_beginning(arrays: Callable[[Sequence[StageProgram]], RankArrays], planned: Planned) -> None:
+    """NeedsEventsError if transfers hold each other back in the beginning, which is told much sooner than all."""
+    begun = beginning(planned.programs)
+    if begun is None:
+        return
+    try:
+        arrays(begun).play()
+    except NeedsEventsError:
+        raise
+    except InputError:  # what waits for what is left out
+        return
 
 
 def _disturbances(scenario: Scenario, planned: Planned) -> Disturbances:

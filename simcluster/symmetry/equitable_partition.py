@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, overload
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Classes:
     of_communicator: Sequence[int]
     rank_representatives: tuple[int, ...]
     link_representatives: tuple[int, ...]
-    quotient: tuple[tuple[Usage, ...], ...]  # per communicator class: its usages with all its members, on link classes
+    quotient: Sequence[tuple[Usage, ...]]  # per communicator class: its usages with all its members, on link classes
     shared: tuple[bool, ...]  # per communicator class: may another class be on one of its links at the same time?
     links: LinkClasses = field(compare=False, repr=False)
 
@@ -139,6 +139,25 @@ def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
     )
 
 
+class _Usages(Sequence[tuple[Usage, ...]]):
+    """How each communicator uses links, of those that somebody asks for."""
+
+    def __init__(self, bindings: Bindings) -> None:
+        self._bindings = bindings
+
+    @overload
+    def __getitem__(self, number: int) -> tuple[Usage, ...]: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[tuple[Usage, ...]]: ...
+    def __getitem__(self, number: int | slice) -> tuple[Usage, ...] | list[tuple[Usage, ...]]:
+        if isinstance(number, slice):
+            return [self._bindings.usages(each) for each in range(*number.indices(len(self)))]
+        return self._bindings.usages(number)
+
+    def __len__(self) -> int:
+        return len(self._bindings)
+
+
 def each_apart(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
     """The same for who looks himself whether groups meet on links: as if all did."""
     return Classes(
@@ -146,7 +165,7 @@ def each_apart(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
         of_communicator=tuple(range(len(bindings))),
         rank_representatives=tuple(range(num_ranks)),
         link_representatives=tuple(range(num_links)),
-        quotient=tuple(bindings.usages(number) for number in range(len(bindings))),
+        quotient=_Usages(bindings),
         shared=(True,) * len(bindings),
         links=_Found(np.arange(num_links), np.arange(num_links)),
     )
