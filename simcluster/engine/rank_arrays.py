@@ -28,8 +28,9 @@ from simcluster.base.clock import all_on_grid, require_exact
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication import CommunicationLowering, Ranks
 from simcluster.engine.flights_beside import Track, when_over
-from simcluster.engine.longest_path import NeedsEventsError, alone_seconds
-from simcluster.engine.overlaps import ROOM, first_held_back, uses
+from simcluster.engine.links_alone import LinksAlone
+from simcluster.engine.longest_path import NeedsEventsError
+from simcluster.engine.overlaps import ROOM, first_held_back
 from simcluster.engine.stage_sweep import StageSweep, Times
 from simcluster.planning.ops import MAIN, Op, StageProgram, Work
 from simcluster.planning.parallel import RankLayout
@@ -137,6 +138,7 @@ class RankArrays:
             where, communicators, apart, self._capacity, capacity, Program(), interference, in_steps=False
         )
         slow = np.array(slowness)
+        self._alone = LinksAlone(np.asarray(capacity, dtype=float))
         self._slowness = [slow[ranks] for ranks in self.sweep.stage_ranks]
         self._own = [own(stage) if own else None for stage in range(len(programs))]
         self._numbers: dict[tuple[int, Hashable], Ints] = {}
@@ -214,7 +216,7 @@ class RankArrays:
                 self._numbers[stage, kind] = np.array(own, dtype=np.int64)
             numbers, of = np.unique(self._numbers[stage, kind], return_inverse=True)
             meetings = [self._lowering.meeting(number, op) for number in numbers.tolist()]
-            takes = [sum(alone_seconds(each, self._capacity) for each in meeting.traffics) for meeting in meetings]
+            takes = [self._alone.seconds(meeting.traffics) for meeting in meetings]
             pressure = np.array([meeting.pressure for meeting in meetings])
             known = self._known[name] = _Moved(numbers, of, np.array(takes), pressure, meetings)
         return known
@@ -300,14 +302,12 @@ class RankArrays:
         of_work: dict[tuple[int, Work, str], tuple[Floats, Ints]] = {}
         for name, moved in self._known.items():
             first = np.unique(moved.of, return_index=True)[1]
-            rows = [
-                (int(first[own]), *use)
-                for own, (number, meeting) in enumerate(zip(moved.numbers.tolist(), moved.meetings, strict=True))
-                if number not in communicators.lone
-                for use in uses(meeting.traffics, self._capacity)
-                if tight[use[0]]
-            ]
-            of_work[name] = np.array(rows).reshape(-1, 5), moved.numbers[moved.of]
+            rows = [np.zeros((0, 5))]
+            for own, (number, meeting) in enumerate(zip(moved.numbers.tolist(), moved.meetings, strict=True)):
+                if number not in communicators.lone:
+                    uses = self._alone.uses(meeting.traffics, tight)
+                    rows.append(np.column_stack([np.full(len(uses), float(first[own])), uses]))
+            of_work[name] = np.concatenate(rows), moved.numbers[moved.of]
         crowded = self._crowded(of_work)
         found = {}
         for stage, ops in enumerate(self.sweep.ops):

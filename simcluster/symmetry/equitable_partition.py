@@ -144,6 +144,7 @@ class _Usages(Sequence[tuple[Usage, ...]]):
 
     def __init__(self, bindings: Bindings) -> None:
         self._bindings = bindings
+        self._known: dict[int, tuple[Usage, ...]] = {}
 
     @overload
     def __getitem__(self, number: int) -> tuple[Usage, ...]: ...
@@ -151,8 +152,13 @@ class _Usages(Sequence[tuple[Usage, ...]]):
     def __getitem__(self, number: slice) -> list[tuple[Usage, ...]]: ...
     def __getitem__(self, number: int | slice) -> tuple[Usage, ...] | list[tuple[Usage, ...]]:
         if isinstance(number, slice):
-            return [self._bindings.usages(each) for each in range(*number.indices(len(self)))]
-        return self._bindings.usages(number)
+            return [self[each] for each in range(*number.indices(len(self)))]
+        if number >= len(self):
+            raise IndexError(number)
+        known = self._known.get(number)
+        if known is None:
+            known = self._known[number] = self._bindings.usages(number)
+        return known
 
     def __len__(self) -> int:
         return len(self._bindings)
