@@ -25,6 +25,8 @@ class Track:
         numbers = {name: number for number, name in enumerate(kinds)}
         self._kinds = np.stack(list(kinds.values()))
         self._kind = np.array([*(numbers[id(each)] for each in pressures), 0])
+        first = self._kinds.flat[0]
+        self._only = np.broadcast_to(first, len(pressures[0])) if (self._kinds == first).all() else None
         self._places = np.arange(len(pressures[0]))
         self.rewind()
 
@@ -56,6 +58,8 @@ class Track:
     @property
     def pressure(self) -> Floats:
         """Of the flights that are there or come next."""
+        if self._only is not None:
+            return self._only
         return np.asarray(self._kinds[self._kind[self._at], self._places])
 
 

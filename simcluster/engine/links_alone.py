@@ -1,4 +1,4 @@
-"""What transfers do on links that they have to themselves: ``alone_seconds`` and ``overlaps.uses`` in columns over links.
+"""What transfers do on links of their own: ``alone_seconds`` and ``overlaps.uses`` in columns over links.
 
 A ring of 131,072 ranks crosses a million links, and is asked for again by every collective on it: what it uses is put
 in columns once.  To the bit the same.  Pure.

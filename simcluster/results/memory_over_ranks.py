@@ -17,7 +17,7 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.engine.rank_arrays import RankTimes
 from simcluster.planning.ops import Item, Op
 from simcluster.results.memory_timeline import POOLS, MemoryPeak
-from simcluster.results.over_ranks import StageOps, stages_of
+from simcluster.results.rank_instants import StageOps, stages_of
 
 _TOGETHER = 1 << 20
 

@@ -79,8 +79,8 @@ class Run(TimedNumbers):
         if self.record.over_ranks is not None:
             return dict.fromkeys(self.ranks, 1)
         classes = self.lowered.classes
-        weights = zip(classes.rank_representatives, classes.multiplicity(), strict=True)
-        return {rank - self.ranks.start: count for rank, count in weights if rank in self.ranks}
+        counts = zip(classes.rank_representatives, classes.multiplicity(), strict=True)
+        return {rank - self.ranks.start: count for rank, count in counts if rank in self.ranks}
 
     @cached_property
     def _over_ranks(self) -> StatesOverRanks | None:
@@ -105,8 +105,8 @@ class Run(TimedNumbers):
         """The breakdown of the mean rank of every stage; each sums to the step time."""
         over = self._over_ranks
         if over is not None:
-            stages = range(int(over.stage.max()) + 1)
-            return [over.breakdown(np.flatnonzero(over.stage == stage), self.steps) for stage in stages]
+            numbers = range(int(over.stage.max()) + 1)
+            return [over.breakdown(np.flatnonzero(over.stage == number), self.steps) for number in numbers]
         stages = self._stages
         ranks = [[rank for rank in self.weights if stages[rank] == stage] for stage in range(max(stages.values()) + 1)]
         return [mean_breakdown(self.times.of_rank, self.weights, chosen, steps=self.steps) for chosen in ranks]
