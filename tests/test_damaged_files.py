@@ -23,16 +23,22 @@ from simcluster.interop.nsight.tables import NsightFile
 
 BAD = Path(__file__).parent / "bad" / "readers"
 COMMANDS = {".parquet": ["replay"], ".log": ["collective", "--platform", "dgx-h100", "--measured"],
-            ".topology.yaml": ["topology"], ".study.yaml": ["validate"]}  # fmt: skip
+            ".topology.yaml": ["topology"], ".study.yaml": ["validate"], ".jobs.yaml": ["share"],
+            ".lengths.csv": ["packing", "--length", "2048", "--documents"],
+            ".losses.csv": ["scaling", "--compute", "1e22", "--fit"],
+            ".failures.jsonl": ["failures", "--gpus", "64", "--days", "30"],
+            ".schedule.py": ["run", "tiny_3d", "--pipeline.schedule"]}  # fmt: skip
+OF_A_FILE = {".schedule.py": ":f"}
+"""What is named in a file, behind its name."""
 MORE = {"last_stage_takes_nothing.parquet": ["--what-if", "last-stage=mean"]}
 REFUSED_ROWS = ("infinite.study.yaml", "no_number.study.yaml", "ceil_of_infinity.study.yaml")
 """Studies of which rows are refused, which the answer says."""
 
 
-@pytest.mark.parametrize("name", sorted(each.name for each in BAD.iterdir()))
+@pytest.mark.parametrize("name", sorted(each.name for each in BAD.iterdir() if each.is_file()))
 def test_every_input_that_failed_is_one_message(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = next(words for ending, words in COMMANDS.items() if name.endswith(ending))
-    status = main([*command, str(BAD / name), *MORE.get(name, []), "--json", "-", "-q"])
+    ending, command = next(item for item in COMMANDS.items() if name.endswith(item[0]))
+    status = main([*command, f"{BAD / name}{OF_A_FILE.get(ending, '')}", *MORE.get(name, []), "--json", "-", "-q"])
     told = capsys.readouterr()
     assert "Traceback" not in told.err
     if name in REFUSED_ROWS:
@@ -42,6 +48,19 @@ def test_every_input_that_failed_is_one_message(name: str, capsys: pytest.Captur
     assert told.err.count("simcluster: error:") == 1
     assert missing_points(told.err) == [], told.err
     assert told.out == ""
+
+
+def test_a_saved_result_with_a_list_for_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.json"
+    assert main(["run", "tiny_dp", "--json", str(path), "-q"]) == 0
+    values = json.loads(path.read_text())
+    values["memory_bytes"]["gradients"] = []
+    path.write_text(json.dumps(values))
+    capsys.readouterr()
+    assert main(["report", str(path), "-o", str(tmp_path / "r.html")]) == 2
+    told = capsys.readouterr().err
+    assert "memory_bytes.gradients, a list of 0 items, which is no number" in told
+    assert missing_points(told) == []
 
 
 # --- packed files -----------------------------------------------------------------------------------------------------

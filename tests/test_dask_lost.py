@@ -20,9 +20,8 @@ def test_a_scheduler_that_takes_a_connection_and_says_nothing_is_none(monkeypatc
     with socket.create_server(("127.0.0.1", 0)) as silent:
         begun = time.monotonic()
         address = f"dask://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(InputError, match="no Dask scheduler answers there.*start one with dask scheduler"):
-            with on_dask(address):
-                pass
+        with pytest.raises(InputError, match=r"no Dask scheduler answers there.*start one"), on_dask(address):
+            pass
         assert time.monotonic() - begun < 20
 
 

@@ -120,7 +120,7 @@ def _exp(power: float) -> float:
     """e to a power; InputError for one beyond all numbers, where rows do not decide a constant."""
     if not power < _MOST_POWER:
         raise InputError(
-            "the rows do not decide the constants: some of them alone lead to one beyond all numbers; give runs "
+            "the rows do not decide the constants: without some of them one is beyond all numbers; give runs "
             "of more "
             "sizes, or leave out a row that is far from the others"
         )

@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
             return message
         name, what = found[1].partition("/")[0], found[2]
         if what.startswith("expected"):
-            return f"{name} needs a value; write {self._written(name)}"
+            return f"{name} needs a value and has none; write {self._written(name)}"
         if kind := _NO_NUMBER.fullmatch(what):
             of, like = ("a whole number", "3") if kind[1] == "int" else ("a number", "1.5")
             return f"{name}: {kind[2]} is not {of}; write {name} {like}"

@@ -63,7 +63,7 @@ def _check_given(args: argparse.Namespace) -> None:
     missing = [option for option, value in needed.items() if value is None]
     if missing:
         raise InputError(
-            f"the following arguments are required: {', '.join(missing)}, as in "
+            f"arguments are required: {', '.join(missing)}; write them, as in "
             + (
                 f"simcluster collective {_UNEVEN} --sizes sizes.csv --cluster dgx_h100"
                 if uneven

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from simcluster.packing.lengths import Lengths
 
+_MOST_DOCUMENTS = 10_000_000
+
 
 def run(args: argparse.Namespace) -> None:
     """Pack, and say it."""
@@ -95,6 +97,11 @@ def _given(documents: str) -> Floats:
     """Lengths in a file, each as often as it says, or in a list."""
     if Path(documents).suffix == ".csv":
         found = histogram_in(documents)
+        if (count := sum(found["weights"])) > _MOST_DOCUMENTS:
+            raise InputError(
+                f"{documents}: there are {count:,.0f} documents, and at most {_MOST_DOCUMENTS:,} can be packed; scale "
+                "their weights down"
+            )
         return np.repeat(np.array(found["values"]), np.array(found["weights"], dtype=np.int64))
     try:
         return np.array([float(each) for each in documents.split(",")])

@@ -6,7 +6,7 @@ Turns pydantic's errors into sentences for a person.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -142,6 +142,11 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
         return f"must be a mapping of keys to values, as in {{KEY: VALUE}}, got {shown(value)}"
     if kind in ("list_type", "tuple_type"):
         return f"must be a list, as in [{'1, 2' if isinstance(value, int | float) else 'A, B'}], got {shown(value)}"
+    if kind in ("too_long", "too_short") and isinstance(value, Sized):
+        many, least = len(value), kind == "too_short"
+        of = context["min_length" if least else "max_length"]
+        rule = f"at {'least' if least else 'most'} {of} item{'s' * (of != 1)}"
+        return f"must have {rule}, got {shown(value)}; {'add' if least else 'leave out'} {abs(many - of)}"
     what = message.replace("Input should be", "must be").replace("a valid ", "a ").replace("a integer", "an integer")
     what = what.replace("a boolean", "true or false").replace("a string", "a text")
     return f"{what}, got {shown(value)}{_would_work(kind, context)}"

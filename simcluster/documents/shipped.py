@@ -26,7 +26,7 @@ def shipped_path(kind: str, name: str) -> Path:
     if name not in known:
         hint = did_you_mean(name, known)
         every = f"simcluster list {kind} says which {len(known)} there are"
-        raise InputError(f"none of the {kind} that ship is called {name!r}{hint}; {every}")
+        raise InputError(f"none of the {kind} that ship is called {name!r}{hint}; {every}: use one of those")
     return shipped_folder(kind) / f"{name}.yaml"
 
 

@@ -112,7 +112,8 @@ class _Config:
             batch = micro * (steps or 1) * gpus
         if not micro or batch % (micro * gpus) or (steps and batch != micro * steps * gpus):
             what = f"{batch} is not micro batch {micro or 0} x accumulation {steps or 1} x {gpus} GPUs"
-            raise self._error("train_batch_size", f"{what}; --gpus says how many there are")
+            remedy = "give --gpus as many as there are, or change one of them"
+            raise self._error("train_batch_size", f"{what}, and it must be; {remedy}")
         optimizer = str(self._settings.get("optimizer.type", "adam")).lower()
         if optimizer not in _ADAMS:
             raise self._error("optimizer.type", f"{optimizer[:40]!r} is not modelled; Adam and AdamW are")

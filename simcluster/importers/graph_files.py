@@ -176,7 +176,7 @@ def graph_of_node_link(data: Mapping[str, Any], source: str) -> PlainGraph:
             )
         name = _name(entry["id"], where)
         if name in nodes:
-            raise InputError(f"{where}: node {name!r} is there twice; each node has its own id")
+            raise InputError(f"{where}: node {name!r} is there twice; each node must have its own id: rename one")
         nodes[name] = _Item(f"{source}: node {name!r}", entry)
     edges = []
     for number, entry in enumerate(_list(data, key, source)):
@@ -233,7 +233,7 @@ def graph_of_graphml(root: Element, source: str) -> PlainGraph:
     for element in graph.named("node"):
         name = element.require("id")
         if name in nodes:
-            raise element.error(f"node {name!r} is there twice; each node has its own id")
+            raise element.error(f"node {name!r} is there twice; each node must have its own id: rename one")
         nodes[name] = _Item(f"{element.place}: node {name!r}", _data(element, keys))
     edges = []
     for element in graph.named("edge"):

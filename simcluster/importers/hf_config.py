@@ -39,7 +39,8 @@ class Config:
         value = self.size(keys)
         if value is None:
             named = keys.replace(" ", " or ")
-            raise InputError(f"the config of model_type {self.kind!r} lacks {named}; add what is missing to it")
+            lacks = f"lacks {named}, which must be there"
+            raise InputError(f"the config of model_type {self.kind!r} {lacks}; add what is missing to it")
         return value
 
     def natural(self, key: str, default: int) -> int:

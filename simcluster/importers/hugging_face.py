@@ -81,7 +81,8 @@ def _fields(config: Config, family: Family, sequence_length: int | None) -> dict
         named = ", ".join(f"{family.keys[name].replace(' ', ' or ')} ({name})" for name in missing)
         beside = "; sequence_length may also stand beside the preset" if "sequence_length" in missing else ""
         raise InputError(
-            f"the config of model_type {config.kind!r} lacks {named}; add what is missing to it{beside}"
+            f"the config of model_type {config.kind!r} lacks {named}, which must be there; add what is missing to it"
+            + beside
         )  # fmt: skip
     fields |= family.implied
     fields["tied_embeddings"] = config.switch("tie_word_embeddings", fields["tied_embeddings"])

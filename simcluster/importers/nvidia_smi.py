@@ -80,7 +80,7 @@ def parse_matrix(text: str, source: str) -> Matrix:
         if words[0] not in names:
             raise InputError(
                 f"{where}: row {words[0][:40]!r} has no column; the columns are {', '.join(names[:20])}: "
-                "is the text cut off?  Take the whole of it"
+                "is the text cut off?  If so take the whole of it"
             )
         if words[0] in rows:
             raise InputError(f"{where}: row {words[0]} is already at line {rows[words[0]][0]}; each row is there once")

@@ -92,7 +92,7 @@ class Options:
                 raise self.error(name, f"takes no value, got {' '.join(words)[:40]!r}")
             return not words or words[0].lower() == "true"
         if len(words) != 1:
-            raise self.error(name, f"takes one value, got {len(words)}")
+            raise self.error(name, f"takes one value, got {len(words)}; keep one")
         word = words[0]
         if kind == "count":
             if not word.isascii() or not word.isdecimal() or len(word) > 10 or not 1 <= int(word) <= _LARGEST:

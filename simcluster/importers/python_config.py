@@ -49,7 +49,8 @@ class PythonConfigs:
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
-            raise InputError(f"{source}: is not Python: {str(problem)[:100]}") from None
+            what = f"is not Python: {str(problem)[:100]}"
+            raise InputError(f"{source}: {what}; mend that line, or take the whole file") from None
         self.source = source
         self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         self._steps = 0

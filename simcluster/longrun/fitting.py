@@ -146,13 +146,13 @@ Seen = tuple[float, float, str]
 def _counts(rows: Sequence[Row], by: str | None) -> dict[tuple[str, str], list[Seen]]:
     found: dict[tuple[str, str], list[Seen]] = {}
     for row in rows:
-        cause = row.texts["cause"].strip()
+        cause = row.texts.get("cause", "").strip()
         if not cause:
-            raise InputError(f"row {row.number}: has no cause; every failure has one, if only 'unknown'")
+            raise InputError(f"row {row.number}: has no cause; every failure needs one: write it, if only 'unknown'")
         time = row.cells.get("time")
         when = math.nan if time is None else seconds_of(time, f"row {row.number}: time")
         seen = _many(row), when, row.texts.get("device", "").strip()
-        found.setdefault((cause, row.texts[by] if by else ""), []).append(seen)
+        found.setdefault((cause, row.texts.get(by, "") if by else ""), []).append(seen)
     return found
 
 

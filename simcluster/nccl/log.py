@@ -108,8 +108,8 @@ def parse_log(text: str, *, source: str = "the log") -> Log:
             _read_header(line, number, source, found)
     if not found.rows:
         raise InputError(
-            f"{source}: no measured size in it; an nccl-tests log has rows like "
-            "'1048576 262144 float sum -1 74.78 14.02 24.54 0 74.50 14.07 24.63 0'"
+            f"{source}: no measured size in it; an nccl-tests log must have rows like "
+            "'1048576 262144 float sum -1 74.78 14.02 24.54 0 74.50 14.07 24.63 0': give what all_reduce_perf printed"
         )
     ordered = [found.ranks[rank] for rank in sorted(found.ranks)]
     return Log(

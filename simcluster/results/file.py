@@ -61,6 +61,9 @@ def read_saved(path: str | Path) -> Saved:
         account = Account.from_result(values)
         document = values["scenario"]
         name = str(document["name"])
+        for part, size in dict(values.get("memory_bytes") or {}).items():
+            if isinstance(size, bool) or not isinstance(size, int | float):
+                raise ValueError(f"memory_bytes.{part}, {shown(size)}, which is no number")
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise InputError(
             f"{path}: the result is not whole (it lacks or misspells {problem}); run its scenario again"

@@ -15,6 +15,9 @@ from simcluster.packing.rules import PACKING
 if TYPE_CHECKING:
     import pandas as pd
 
+_MOST = 10_000_000
+"""Sequences that are packed: a rule takes 100 bytes and a microsecond for each."""
+
 
 def compare_packing(
     documents: ArrayLike,
@@ -38,6 +41,11 @@ def compare_packing(
         raise InputError("documents: lengths are whole numbers of tokens, at least one of them, as in 1200,700,300")
     if length < 1:
         raise InputError(f"length: a sequence has at least one token, got {length}")
+    if lengths.sum() / length > _MOST:
+        raise InputError(
+            f"documents: {lengths.sum():.4g} tokens in sequences of {length}: at most {_MOST:,} sequences are "
+            "packed; give fewer or shorter documents, or a longer sequence"
+        )
     rows = {}
     for rule, pack in PACKING.items():
         found = Packed.of(pack(lengths, length, len(lengths) + int(lengths.sum() // length)), length)

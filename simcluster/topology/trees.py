@@ -31,8 +31,8 @@ _WIDEST = 1e9  # of a tree's levels, up over down or down over up: beyond it cab
 def _above_zero(ratio: float) -> float:
     if not 1 / _WIDEST <= ratio <= _WIDEST:
         raise InputError(
-            f"oversubscription is {ratio!r}; it is leaf capacity down over up, so above zero, from {1 / _WIDEST:g} to "
-            f"{_WIDEST:g}: write 1 for a non-blocking tree, 2 for half the uplinks"
+            f"oversubscription is {ratio!r}; it is leaf capacity down over up and must be above zero, from "
+            f"{1 / _WIDEST:g} to {_WIDEST:g}: write 1 for a non-blocking tree, 2 for half the uplinks"
         )
     return ratio
 

@@ -73,7 +73,8 @@ class FittedConstant(Spec):
     def _within(self) -> Self:
         low, high = self.bounds
         if not low <= self.unfitted <= high or low == high:
-            raise InputError(f"unfitted {self.unfitted:g} must lie within the bounds {low:g} to {high:g}")
+            must = f"must lie within the bounds {low:g} to {high:g}"
+            raise InputError(f"unfitted {self.unfitted:g} {must}; write one between them, or wider bounds")
         return self
 
 

@@ -44,7 +44,8 @@ def about_of(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str,
         raise InputError(f"{path}: baseTimeNanoseconds is {shown(begin)}; it is a whole number")
     strange = next((number for number, event in enumerate(events) if type(event) is not dict), None)
     if strange is not None:
-        raise InputError(f"{path}, event {strange}: is {shown(events[strange])}; an event is an object {{...}}")
+        what = f"is {shown(events[strange])}; an event is an object {{...}}"
+        raise InputError(f"{path}, event {strange}: {what}: record the profile again")
     return about, spread, events
 
 
