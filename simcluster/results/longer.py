@@ -9,7 +9,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ def longer_on_path(base: Run, other: Run, *, drawn: bool) -> list[Longer]:
     before = _known(base)
     path, spans = other.critical_path, other.spans
     contended = spans.end - spans.start - _free(other)
-    found: Counter[tuple[str, str]] = Counter()
+    found: defaultdict[tuple[str, str], float] = defaultdict(float)
     for at, key in zip(path.number.tolist(), _keys(other, path.number), strict=True):
         took, waited = before.get((base.simulated_for(key[0]), *key[1:]), (np.inf, 0.0))
         more = float(spans.end[at] - spans.start[at]) - took
@@ -72,7 +72,7 @@ def longer_on_path(base: Run, other: Run, *, drawn: bool) -> list[Longer]:
             found[kind, "draws" if drawn else "interference"] += more / path.steps
         else:
             found[kind, "contention" if contended[at] > waited else "traffic"] += more / path.steps
-    return [Longer(kind, why, seconds) for (kind, why), seconds in found.most_common()]
+    return [Longer(kind, why, seconds) for (kind, why), seconds in sorted(found.items(), key=lambda item: -item[1])]
 
 
 def in_words(longer: list[Longer]) -> str:
