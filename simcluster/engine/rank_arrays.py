@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -31,10 +30,11 @@ from simcluster.engine.flights_beside import Track, when_over
 from simcluster.engine.links_alone import LinksAlone
 from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.engine.overlaps import ROOM, first_held_back
+from simcluster.engine.rank_times import RankTimes
 from simcluster.engine.stage_sweep import StageSweep, Times
 from simcluster.planning.ops import MAIN, Op, StageProgram, Work
 from simcluster.planning.parallel import RankLayout
-from simcluster.programs.program import Meeting, OpTimes, Program
+from simcluster.programs.program import Meeting, Program
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import each_apart
 from simcluster.traffic.traffic import Fabric
@@ -60,46 +60,6 @@ class _Moved(NamedTuple):
     seconds: Floats
     pressure: Floats
     meetings: Sequence[Meeting]
-
-
-@dataclass(frozen=True)
-class RankTimes:
-    """When nodes of a sweep could have begun, began and ended [1, place], and after how many sweeps that was found."""
-
-    sweep: StageSweep
-    times: list[Times]
-    sweeps: int
-
-    @property
-    def over(self) -> float:
-        """Seconds until the last op ends."""
-        return max(float(end.max(initial=0.0)) for _, _, end in self.times)
-
-    def columns(self) -> OpTimes:
-        """Times per op, rank by rank, as a program has them whose ranks are not folded nor its ops collapsed."""
-        sweep = self.sweep
-        counts = np.zeros(sum(map(len, sweep.stage_ranks)), dtype=np.int64)
-        for ops, ranks in zip(sweep.ops, sweep.stage_ranks, strict=True):
-            counts[ranks] = len(ops)
-        first = np.cumsum(counts) - counts
-        columns = np.empty((3, int(counts.sum())))
-        last = np.arange(columns.shape[1])
-        for node, times in enumerate(self.times):
-            stage, number = sweep.name_of(node)
-            columns[:, first[sweep.stage_ranks[stage]] + number] = np.concatenate(times)
-        for nodes, groups in sweep.met():
-            names = [sweep.name_of(node) for node in nodes]
-            numbers = [first[sweep.stage_ranks[stage]] + number for stage, number in names]
-            here = [np.where(columns[0, own] == columns[1, own], own, np.inf)[None] for own in numbers]
-            if groups is None:
-                earliest = [np.minimum(*here)] * 2
-            else:
-                wide = -groups.latest(-np.concatenate(here, axis=1))
-                earliest = np.split(wide, np.cumsum([len(own) for own in numbers])[:-1], axis=1)
-            for own, each in zip(numbers, earliest, strict=True):
-                last[own] = each[0]
-        ready, start, end = columns
-        return OpTimes(ready, start, end, last)
 
 
 class RankArrays:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from simcluster.base.arrays import Floats
 from simcluster.engine.interference import rows_of
 from simcluster.engine.lockstep import Expanded, Lockstep
-from simcluster.engine.rank_arrays import RankTimes
+from simcluster.engine.rank_times import RankTimes
 from simcluster.engine.trajectories import TimedChain
 from simcluster.programs.program import OpTimes, Program, RowTimes
 from simcluster.programs.slowed import RowColumns, joined

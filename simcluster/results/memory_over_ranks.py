@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.engine.rank_arrays import RankTimes
+from simcluster.engine.rank_times import RankTimes
 from simcluster.planning.ops import Item, Op
 from simcluster.results.memory_timeline import POOLS, MemoryPeak
-from simcluster.results.rank_instants import StageOps, stages_of
+from simcluster.results.rank_instants import PlayedStage, stages_of
 
 _TOGETHER = 1 << 20
 
@@ -66,7 +66,7 @@ class PeaksOverRanks:
 class _StageMemory:
     """The changes of memory on the ranks of a stage."""
 
-    def __init__(self, stage: StageOps, number: int) -> None:
+    def __init__(self, stage: PlayedStage, number: int) -> None:
         self.ranks, self._number = stage.ranks, number
         changes = [*_of_ops(stage), *_received(stage)]
         self._changes = sorted(changes, key=lambda change: (change.delta > 0, change.op))  # of one instant: frees first
@@ -129,7 +129,7 @@ class _StageMemory:
         return np.asarray(held.argmax(axis=1))
 
 
-def _of_ops(stage: StageOps) -> Iterator[_Change]:
+def _of_ops(stage: PlayedStage) -> Iterator[_Change]:
     """What ops allocate and free."""
     for number, (what, (ready, start, end)) in enumerate(zip(stage.ops, stage.times, strict=True)):
         op = what[1]
@@ -141,7 +141,7 @@ def _of_ops(stage: StageOps) -> Iterator[_Change]:
                 yield _Change(number, end, POOLS.index(pool), last, what)
 
 
-def _received(stage: StageOps) -> Iterator[_Change]:
+def _received(stage: PlayedStage) -> Iterator[_Change]:
     """What arrives: from the begin of its transfer to the end of the op that waits for it."""
     pool = POOLS.index("other")
     for _, sent, _, (_, start, _), number in stage.received:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.engine.rank_arrays import RankTimes
+from simcluster.engine.rank_times import RankTimes
 from simcluster.planning.ops import MAIN, Op
 from simcluster.results.metrics import BREAKDOWN, COMPUTE_KINDS, EXPOSED, GROUPS_OF_A_STAGE, RankTime
-from simcluster.results.rank_instants import Instants, SpanDepths, StageOps, stages_of
+from simcluster.results.rank_instants import Instants, PlayedStage, SpanDepths, stages_of
 from simcluster.results.step_time import StepTime, bubble_parts
 from simcluster.results.waits import Wait
 
@@ -130,7 +130,7 @@ def states_over_ranks(found: RankTimes, steps: int) -> StatesOverRanks:
     )  # fmt: skip
 
 
-def _require_measured(stage: StageOps) -> None:
+def _require_measured(stage: PlayedStage) -> None:
     lanes = set()
     for _, op in stage.ops:
         if op.work.joins:
@@ -148,7 +148,7 @@ def _require_measured(stage: StageOps) -> None:
 class _StageStates:
     """A stage's spans as instants; ``computed`` is what its ranks compute, by state [rank]."""
 
-    def __init__(self, stage: StageOps, total: float, *, several: bool) -> None:
+    def __init__(self, stage: PlayedStage, total: float, *, several: bool) -> None:
         self._stage, self._several = stage, several
         spans = self._spans = SpanDepths()
         own = [(op, times) for (_, op), times in zip(stage.ops, stage.times, strict=True)]
@@ -219,7 +219,7 @@ class _Waits(NamedTuple):
     """Ops that begin late, by number with the place of that among instants; ``busy`` are seconds of work on the main
     lane before each instant."""
 
-    stage: StageOps
+    stage: PlayedStage
     late: dict[int, int]
     instants: Instants
     busy: Floats | None
@@ -251,7 +251,7 @@ def _computes(op: Op) -> bool:
     return op.stream == "compute" and not op.work.joins
 
 
-def _sum(parts: Sequence[Floats], stage: StageOps) -> Floats:
+def _sum(parts: Sequence[Floats], stage: PlayedStage) -> Floats:
     found = np.zeros(len(stage.ranks))
     for part in parts:
         found += part
@@ -279,7 +279,7 @@ def _culprits(found: RankTimes) -> dict[int, Ints] | None:
     return last
 
 
-def _late_sends(stage: StageOps, stages: Sequence[StageOps]) -> Iterator[tuple[Ints, Ints, bool, Floats]]:
+def _late_sends(stage: PlayedStage, stages: Sequence[PlayedStage]) -> Iterator[tuple[Ints, Ints, bool, Floats]]:
     """What ranks wait for sends of other stages, from when they were free until these begin."""
     before: dict[int, int] = {}
     last: dict[str, int] = {}
@@ -305,7 +305,7 @@ def _together(waited: Sequence[tuple[Ints, Ints, bool, Floats]], count: int) -> 
     return pairs // count, pairs % count, np.asarray(found % 2 == 1), took
 
 
-def _pipelines(stages: Sequence[StageOps], steps: int) -> list[float]:
+def _pipelines(stages: Sequence[PlayedStage], steps: int) -> list[float]:
     """From the first begin to the last end of a step's computation for microbatches, on any rank."""
     first, last = np.full(steps, np.inf), np.full(steps, -np.inf)
     for stage in stages:

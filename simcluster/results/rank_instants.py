@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.engine.rank_arrays import RankTimes
+from simcluster.engine.rank_times import RankTimes
 from simcluster.engine.stage_sweep import Times
 from simcluster.planning.ops import Item, Op
 
@@ -18,7 +18,7 @@ _FIELD = 12
 """Bits in which it is counted how many spans of a kind are there; lanes are in order, so there are few at a time."""
 
 
-class StageOps(NamedTuple):
+class PlayedStage(NamedTuple):
     """What the ranks of a stage do, in order: when it could have begun, began and ended, op by op [rank]; ``received``
     are sends of other stages: the op and its times, and the op here that waits for it."""
 
@@ -29,7 +29,7 @@ class StageOps(NamedTuple):
     received: list[tuple[Item, Op, int, tuple[Floats, Floats, Floats], int]]
 
 
-def stages_of(found: RankTimes) -> Iterator[StageOps]:
+def stages_of(found: RankTimes) -> Iterator[PlayedStage]:
     """What was played, stage by stage."""
     sweep = found.sweep
     nodes: list[list[int]] = [[] for _ in sweep.ops]
@@ -41,7 +41,7 @@ def stages_of(found: RankTimes) -> Iterator[StageOps]:
         received[own].append((*sweep.ops[stage][number], stage, _of_one(found.times[send]), waiting))
     for stage, ranks in enumerate(sweep.stage_ranks):
         times = [_of_one(found.times[node]) for node in nodes[stage]]
-        yield StageOps(ranks, sweep.ops[stage], nodes[stage], times, received[stage])
+        yield PlayedStage(ranks, sweep.ops[stage], nodes[stage], times, received[stage])
 
 
 def _of_one(times: Times) -> tuple[Floats, Floats, Floats]:

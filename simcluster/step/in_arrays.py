@@ -20,7 +20,8 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.engine.beginnings import beginning
 from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.engine.lower import Lowered, lower
-from simcluster.engine.rank_arrays import RankArrays, RankTimes
+from simcluster.engine.rank_arrays import RankArrays
+from simcluster.engine.rank_times import RankTimes
 from simcluster.engine.record import Record, when_over
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.perturbations import Disturbances
