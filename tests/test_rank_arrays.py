@@ -82,6 +82,8 @@ def measured(result: Result) -> str:
         over = states_over_ranks(result.record.over_ranks, result.steps)
     except NotInArraysError as error:
         return f"equal to the bit; measured by spans: {error}"
+    own = result.timeline_of(1)
+    assert own.equals(result.spans.of_rank(1).frame())
     program, meant = result.lowered.program, step_time(result.spans, result.weights, steps=result.steps)
     assert result.times == meant
     assert dict(result.times.of_rank) == dict(meant.of_rank)
@@ -113,6 +115,7 @@ def test_all_that_is_measured_is_the_references(tiny: Tiny, monkeypatch: pytest.
     assert found.step_time == meant.step_time
     assert found.times == meant.times
     assert found.memory_peak == meant.memory_peak
+    assert found.timeline_of(3).equals(meant.timeline_of(3))
     assert "lanes" not in found.record.__dict__, "what is measured in arrays makes no program"
     own, other = found.to_dict(), meant.to_dict()
     for told in (own, other):

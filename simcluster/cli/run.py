@@ -122,8 +122,10 @@ def _gantt(
     """The Gantt chart of a result."""
     import pandas as pd
 
-    timeline, total = result.timeline, result.facts.ranks
-    if ranks is not None:
+    total = result.facts.ranks
+    if ranks is None:
+        timeline = result.timeline
+    else:
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
     title = f"{result.scenario.name}: {format_seconds(result.step_time)} a step"
     title += _faults(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)

@@ -21,6 +21,7 @@ from simcluster.results.memory_over_ranks import PeaksOverRanks
 from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_timeline
 from simcluster.results.over_ranks import NotInArraysError, StatesOverRanks, states_over_ranks
 from simcluster.results.overlap import Overlaps, overlaps
+from simcluster.results.rank_spans import spans_of_rank
 from simcluster.results.step_time import StepTime, mean_breakdown, step_time
 from simcluster.results.timeline import Spans, expand
 from simcluster.results.traffic import AxisTraffic, axis_traffic
@@ -60,6 +61,9 @@ class Run(TimedNumbers):
 
     def timeline_of(self, rank: int) -> pd.DataFrame:
         """The timeline of any rank: that of the rank which was simulated for it, under its own name and groups."""
+        found = self.record.over_ranks
+        if found is not None and "spans" not in self.__dict__:
+            return spans_of_rank(found, rank, self.lowered.communicators.group_name).frame()
         own = self.spans.of_rank(self.simulated_for(rank))
         words, group_name = list(own.words), self.lowered.communicators.group_name
         group = np.arange(len(words))
