@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def spans_of_rank(found: RankTimes, rank: int, group_name: Callable[[str, int], 
         rows.append((at, *where, "", sent.work.size * sent.work.load, begun, begun, float(end[place])))
     names = ("op", *COLUMNS)
     codes: dict[object, int] = {}
-    columns = []
+    columns: list[Any] = []
     for name, values in zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True):
         if name in _TEXT:
             columns.append(np.array([codes.setdefault(value, len(codes)) for value in values], dtype=np.int64))
