@@ -21,6 +21,7 @@ from report_pages import many_spans, other_entry, small_entry
 from test_gantt import _MISSING_CONE, lab
 
 from simcluster.base.errors import InputError
+from simcluster.base.printable import one_line
 from simcluster.cli import main
 from simcluster.results.file import read_saved
 from simcluster.results.timeline import COLUMNS
@@ -302,7 +303,7 @@ def test_the_schedule_is_drawn_in_units_of_a_forward(entry: Entry) -> None:
 )
 def test_the_scenario_on_the_page_is_the_scenario(name: str, entry: Entry) -> None:
     assert entry.scenario is not None
-    scenario = entry.scenario.model_copy(update={"name": name})
+    scenario = entry.scenario.model_copy(update={"name": one_line(name)})  # as it is when it has been read
     assert load_text(yaml_text(scenario.document())) == scenario
 
 
@@ -404,7 +405,7 @@ def test_variants_are_named_by_what_varies(tmp_path: Path) -> None:
 BAD = {
     "no page": (["tiny_3d", "-o", "page.pdf"], "a page ends in .html"),
     "no folder": (["tiny_3d", "-o", "nowhere/page.html"], "the folder nowhere does not exist"),
-    "no output": (["tiny_3d"], "required: -o/--output"),
+    "no output": (["tiny_3d"], "-o/--output is required"),
     "no scenario": (["nothing", "-o", "x.html"], "no such file"),
     "overrides of a result": (["run.json", "--set", "steps=2", "-o", "x.html"], "--set and --vary cannot change"),
     "ranks of a result": (["run.json", "--ranks", "0", "-o", "x.html"], "--ranks cannot change run.json"),
@@ -420,7 +421,7 @@ BAD = {
     "half a csv": (["run.json", "--timeline", "half.csv", "-o", "x.html"], "of the timeline"),
     "one rank of two": (["run.json", "--timeline", "first.csv", "-o", "x.html"], "has 1 ranks and the result"),
     "other columns": (["run.json", "--timeline", "other.csv", "-o", "x.html"], "has no column 'step'"),
-    "binary csv": (["run.json", "--timeline", "binary.csv", "-o", "x.html"], "cannot be read as .csv"),
+    "binary csv": (["run.json", "--timeline", "binary.csv", "-o", "x.html"], "cannot be read as a table in .csv"),
     "half a result": (["half.json", "-o", "x.html"], "not JSON"),
     "no result": (["none.json", "-o", "x.html"], "has no step_time_s"),
     "not a number": (["nan.json", "-o", "x.html"], "nan.json: has NaN as a number"),

@@ -68,7 +68,7 @@ def edited(stage: int, old: str, new: str, schedule: Schedule | None = None) -> 
     ("schedule", "says", "row", "marked"),
     [
         (edited(1, "F1 B1", "B1 F1"), "B1 comes before F1; F comes before B", "r1 F0 B0 B1 F1 F2 B2", "B1"),
-        (edited(0, " B2", ""), "B2 is missing; every microbatch needs", "r0 F0 F1 B0 F2 B1", ""),
+        (edited(0, " B2", ""), "B2 is missing; add it to this row; every microbatch needs", "r0 F0 F1 B0 F2 B1", ""),
         (edited(0, "B1", "B0"), "B0 is there twice", "r0 F0 F1 B0 F2 B0 B2", "B0"),
         (edited(0, "B1", "B7"), "B7 names a microbatch that does not exist", "r0 F0 F1 B0 F2 B7 B2", "B7"),
         (edited(0, "F1", "F1.1"), "microbatch 1 does not come by here", "r0 F0 F1.1 B0 F2 B1 B2", "F1.1"),

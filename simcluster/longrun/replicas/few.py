@@ -156,7 +156,7 @@ class _FloatRun:
         of, gaps, batches, restart, detect = case.cause, self._gaps, self._batches, case.restart, case.detect
         when = [next(each) for each in gaps]
         while True:
-            strikes = min(when)
+            strikes = min(when, default=math.inf)
             passed, turn = strikes - clock, max(0.0, week - now)
             if passed >= end - at or passed >= turn:
                 passed = min(passed, end - at)
