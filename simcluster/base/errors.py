@@ -6,12 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from simcluster.base.printable import printable
+
 
 class InputError(ValueError):
     """A bad input: the message says what is wrong, where, the rule, and what would work.
 
-    The command line prints it on stderr and exits with status 2; everything else that escapes is our bug.
+    The command line prints it on stderr and exits with status 2; everything else that escapes is our bug.  Names from
+    files stand in it with their control characters as escapes, in a notebook, too.
     """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError, located
@@ -86,10 +87,17 @@ def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
     a, b, e, alpha, beta = (float(value) for value in best.x)
     spans = [(float(column.min()), float(column.max())) for column in table[:, :2].T]
     errors = _errors(best.x, logs, draws) if draws > 1 else {}
-    law = LossLaw(
-        name="fitted", E=_exp(e), A=_exp(a), alpha=alpha, B=_exp(b), beta=beta, errors=errors,
-        parameters=spans[0], tokens=spans[1], source=f"{source}: {len(table)} runs",
-    )  # fmt: skip
+    try:
+        law = LossLaw(
+            name="fitted", E=_exp(e), A=_exp(a), alpha=alpha, B=_exp(b), beta=beta, errors=errors,
+            parameters=spans[0], tokens=spans[1], source=f"{source}: {len(table)} runs",
+        )  # fmt: skip
+    except ValidationError:
+        raise InputError(
+            f"{source}: the law that fits best has E {_exp(e):.3g} and exponents {alpha:.3g} and {beta:.3g}, which "
+            "is no law of loss (E of at most 100, exponents of at most 5); look at "
+            "what each column holds"
+        ) from None
     predicted = np.array([law.loss(parameters, tokens) for parameters, tokens, _ in table])
     worst = float(np.abs(predicted / table[:, 2] - 1).max())
     return LossFit(law, len(table), left_out, float(best.fun), worst)

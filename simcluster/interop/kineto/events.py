@@ -307,6 +307,6 @@ def _stream_waits(profile: RankProfile, syncs: list[Event], calls: Mapping[int, 
         waiting = calls.get(int(args.get("correlation", -1)))
         record = calls.get(int(args.get("wait_on_cuda_event_record_corr_id", -1)))
         other = int(args.get("wait_on_stream", -1))
-        if waiting and record and other >= 0 and "Wait" in str(event.get("name")):
+        if waiting and record and other >= 0 and "stream" in args and "Wait" in str(event.get("name")):
             profile.waits.append(StreamWait(int(args["stream"]), waiting.start, other, record.start))
     profile.waits.sort()

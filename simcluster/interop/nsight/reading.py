@@ -139,7 +139,7 @@ def _ranges(export: NsightFile) -> dict[int | None, list[tuple[int, int, int, st
     for start, end, kind, text, name, thread in export.rows(
         "NVTX_EVENTS", ("start", "end", "eventType", "text", "textId", "globalTid")
     ):
-        if end is not None and kind in _RANGES:
+        if start is not None and end is not None and kind in _RANGES:
             each = start, end, thread or 0, str(text or export.texts.get(name, ""))
             found[process_of(thread)].append(each)
             found[None].append(each)

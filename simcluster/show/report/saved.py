@@ -81,7 +81,7 @@ def _numbers(values: npt.NDArray[Any], name: str, where: str) -> npt.NDArray[Any
     whole = name not in (*_TIMES, "bytes")
     try:
         numbers = values.astype(np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(
             f"{where}: column {name!r} of the timeline does not hold numbers, and must; write it with "
             "simcluster run --timeline"
