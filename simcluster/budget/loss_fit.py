@@ -95,8 +95,8 @@ def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
     except ValidationError:
         raise InputError(
             f"{source}: the law that fits best has E {_exp(e):.3g} and exponents {alpha:.3g} and {beta:.3g}, which "
-            "is no law of loss (E of at most 100, exponents of at most 5); look at "
-            "what each column holds"
+            "is no law of loss (E of at most 100, exponents of at most 5); add "
+            "runs of other sizes and numbers of tokens, or leave out those that stand twice"
         ) from None
     predicted = np.array([law.loss(parameters, tokens) for parameters, tokens, _ in table])
     worst = float(np.abs(predicted / table[:, 2] - 1).max())
