@@ -22,13 +22,20 @@ def most_seconds() -> float:
 
 
 @contextmanager
-def however_long(asked: bool = True) -> Iterator[None]:
-    """Inside, work is begun whatever its estimate says; ``asked`` False: it is as outside."""
-    before = _most.set(math.inf if asked else _most.get())
+def at_most(seconds: float) -> Iterator[None]:
+    """Inside, work is begun up to an estimate of so many seconds."""
+    before = _most.set(seconds)
     try:
         yield
     finally:
         _most.reset(before)
+
+
+@contextmanager
+def however_long(asked: bool = True) -> Iterator[None]:
+    """Inside, work is begun whatever its estimate says; ``asked`` False: it is as outside."""
+    with at_most(math.inf if asked else most_seconds()):
+        yield
 
 
 def in_words(seconds: float) -> str:

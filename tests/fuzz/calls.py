@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fuzz.case import Case
+from fuzz.case import BEGUN, Case
 
 
 def _refused(problem: Exception) -> int:
@@ -49,15 +49,14 @@ def studio_link(case: Case) -> int:
 
 def notebook_text(case: Case) -> int:
     """A scenario as text, as a notebook has it, played and shown."""
+    from simcluster.base.effort import at_most
     from simcluster.base.errors import InputError
     from simcluster.scenario.scenario import load_text
     from simcluster.simulate import simulate
 
     try:
-        from simcluster.base.effort import _most
-
-        _most.set(3.0)
-        result = simulate(load_text(case.files["cell.txt"].decode("utf-8", "replace")))
+        with at_most(BEGUN):
+            result = simulate(load_text(case.files["cell.txt"].decode("utf-8", "replace")))
         repr(result)
         result._repr_html_()  # type: ignore[attr-defined]
     except InputError as problem:

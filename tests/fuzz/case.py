@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+BEGUN = 3.0
+"""The estimate in seconds up to which a scenario is begun: what takes 10 s nevertheless, no estimate foresaw."""
+
 
 @dataclass(frozen=True)
 class Case:

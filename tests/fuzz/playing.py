@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.calls import CALLS
-from fuzz.case import Case, Outcome
+from fuzz.case import BEGUN, Case, Outcome
 
 SECONDS = 10
 """Of the processor, that a case may take."""
@@ -27,8 +27,6 @@ MEGABYTES = 2000
 """Of memory, that it may hold."""
 ASLEEP = 120
 """Seconds by the clock that it may wait, for nothing that takes a processor, until it hangs."""
-BEGUN = 3.0
-"""The estimate in seconds up to which a scenario is begun: what takes 10 s nevertheless, no estimate foresaw."""
 STATUSES = (0, 2, 130)
 
 _RUNS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn", "socket.connect")
@@ -97,10 +95,10 @@ def _child(case: Case, folder: Path, logs: Path) -> None:
             status = CALLS[case.call](case)
         else:
             from simcluster import cli
-            from simcluster.base import effort
+            from simcluster.base.effort import at_most
 
-            effort._most.set(BEGUN)
-            status = cli.main(case.argv)
+            with at_most(BEGUN):
+                status = cli.main(case.argv)
     except BaseException:
         traceback.print_exc()
     finally:
