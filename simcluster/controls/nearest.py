@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.controls.offers import offered
@@ -23,6 +24,10 @@ class LegalChange:
 
     words: str
     settings: Settings
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"words": self.words, "settings": dict(self.settings)}
 
 
 def nearest_legal(

@@ -295,5 +295,4 @@ def _refused(asked: StateAsked, problem: str) -> dict[str, Any]:
     found = remedies(
         base, live.settings, asked.changed, problem, lambda tried: scenario_of(StudioState(live.base, tried), folder)
     )
-    told = [{"words": each.words, "settings": dict(each.settings)} for each in found]
-    return {"problem": problem.splitlines(), "remedies": told}
+    return {"problem": problem.splitlines(), "remedies": [each.to_dict() for each in found]}

@@ -110,4 +110,4 @@ class NotebookStudio:
         except InputError:
             return [{"words": "as the scenario has it", "settings": {}}]
         found = remedies(self.base, known, changed, complaint, self._made)
-        return [{"words": each.words, "settings": dict(each.settings)} for each in found]
+        return [each.to_dict() for each in found]
