@@ -77,7 +77,7 @@ def tensor_lines(name: str) -> Iterator[list[str]]:
     of_block = {"working": working_bytes, "temporary": temporary_bytes, "temporary of rows": routed_temporary_bytes,
                 "working of forward": forward_working_bytes, "working of rows": forward_working_rows}  # fmt: skip
     for block in BLOCKS:
-        if block in ("mixture",) and not model.moe:
+        if block == "mixture" and not model.moe:
             continue
         for what, count in of_block.items():
             yield [name, block, what, number(count(block, model, shape))]

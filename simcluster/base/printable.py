@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 def on_a_line(text: str) -> str:
     """The same of a text that stands in a line, as a table's cell does: line feeds and tabs are escapes, too."""
-    return _ENDS_A_LINE.sub(_escape, printable(text))
+    return one_line(printable(text))
 
 
 def one_line(text: str) -> str:

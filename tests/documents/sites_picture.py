@@ -5,9 +5,9 @@ What it shows is held to its table, and the table to steps that are played anew:
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from functools import cache
-from types import ModuleType
+from types import SimpleNamespace
 
 import pandas as pd
 
@@ -20,13 +20,8 @@ _AGAIN = (("all in step", 100), ("all in step", 3_200), ("outer step every 100",
 
 
 @cache
-def _study() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("two_sites", ROOT / "examples" / "two_sites.py")
-    assert spec is not None
-    assert spec.loader is not None
-    study = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(study)
-    return study
+def _study() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "examples" / "two_sites.py")))
 
 
 def draw() -> None:
