@@ -6,18 +6,16 @@ One slow GPU of 16,384 (Llama 3 405B): 34,304 ops are played and stand for 276,5
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
-from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from simcluster.base.arrays import Ints
 from simcluster.base.gc_paused import collector_off
-from simcluster.programs.program import LockstepRegion, Meeting, Program, SpanRow
-
-_T = TypeVar("_T")
+from simcluster.programs.program import InStep, LockstepRegion, Meeting, Program, SpanRow
+from simcluster.programs.slowed import within
 
 
 def first_ops(program: Program) -> Ints:
@@ -36,99 +34,126 @@ def whole(program: Program) -> Program:
 
 
 class _Whole:
+    """Columns of all ops: ``of`` is the op of the program that each belongs to, ``place`` its place there."""
+
     def __init__(self, program: Program) -> None:
         self._program = program
         first = first_ops(program)
-        self._first, self._last = first[:-1].tolist(), (first[1:] - 1).tolist()
-        members = [pair for stretch in program.in_step for pair in zip(stretch.ops, stretch.parts, strict=True)]
-        self._members = sorted(members, key=lambda pair: pair[0])
-        self._lane_of = {name: lane for lane, name in enumerate(zip(program.lane_rank, program.lane_name, strict=True))}
+        counts = np.diff(first)
+        self._first, self._last = first[:-1], first[1:] - 1
+        self._of, self._place = np.repeat(np.arange(len(counts)), counts), within(counts)
+        self._stretches: dict[int, list[InStep]] = {}  # by the identity of their parts
+        for stretch in program.in_step:
+            self._stretches.setdefault(id(stretch.parts), []).append(stretch)
+        self._parts: dict[int, tuple[LockstepRegion, list[int]]] = {}  # by their identity, and whose they are
+        for alike in self._stretches.values():
+            for part, *ops in zip(alike[0].parts, *[stretch.ops for stretch in alike], strict=True):
+                self._parts.setdefault(id(part), (part, []))[1].extend(ops)
 
     def program(self) -> Program:
         """All of it."""
-        program, last = self._program, self._last
-        lane = self._spread(program.lane, self._lanes)
+        program = self._program
+        lane = self._lanes()
         rows, row_sets = self._rows()
         meeting, meetings = self._meetings(rows, row_sets)
-        after = [tuple([last[other] for other in others]) if others else () for others in program.after]
+        sends, receivers = np.array(program.receives, dtype=np.int64).reshape(-1, 2).T
         return replace(
             program,
-            seconds=self._spread(program.seconds, lambda _, part: part.seconds),
+            seconds=self._seconds(),
             meeting=meeting,
-            position=self._repeated(program.position),
-            after=self._spread(after, lambda op, part: [after[op], *self._inside(op, part)]),
-            lane=lane,
-            rows=rows,
-            step=self._repeated(program.step),
-            chunk=self._repeated(program.chunk),
-            microbatch=self._repeated(program.microbatch),
+            position=self._repeated(program.position).tolist(),
+            after=self._after(),
+            lane=_objects(range(len(program.lanes)))[lane].tolist(),
+            rows=rows.tolist(),
+            step=self._repeated(program.step).tolist(),
+            chunk=self._repeated(program.chunk).tolist(),
+            microbatch=self._repeated(program.microbatch).tolist(),
             lanes=_by_lane(lane, len(program.lanes)),
             meetings=meetings,
             row_sets=row_sets,
-            receives=[(last[send], self._first[op]) for send, op in program.receives],
+            receives=list(zip(self._last[sends].tolist(), self._first[receivers].tolist(), strict=True)),
             in_step=[],
         )
 
-    def _spread(self, column: Sequence[_T], own: Callable[[int, LockstepRegion], Iterable[_T]]) -> list[_T]:
-        """A column with what is ``own`` to the ops of a stretch in the place of what is said of it."""
-        found: list[_T] = []
-        done = 0
-        for op, part in self._members:
-            found += column[done:op]
-            found += own(op, part)
-            done = op + 1
-        found += column[done:]
+    def _repeated(self, column: Sequence[int]) -> Ints:
+        """A column with what it says of a stretch said of all ops of that."""
+        return np.array(column, dtype=np.int64)[self._of]
+
+    def _inside(self, ops: Sequence[int], part: LockstepRegion) -> Ints:
+        """The ops of a part of these members [member, op]."""
+        return self._first[np.array(ops)][:, None] + np.arange(len(part.lanes))
+
+    def _seconds(self) -> list[float]:
+        found = _objects(self._program.seconds)[self._of]
+        for part, ops in self._parts.values():
+            found[self._inside(ops, part)] = _objects(part.seconds)
+        own: list[float] = found.tolist()
+        return own
+
+    def _lanes(self) -> Ints:
+        program = self._program
+        own = np.array(program.lane, dtype=np.int64)
+        found, rank_of = own[self._of], np.array(program.lane_rank, dtype=np.int64)[own]
+        lane_of = {name: lane for lane, name in enumerate(zip(program.lane_rank, program.lane_name, strict=True))}
+        for part, ops in self._parts.values():
+            ranks, which = np.unique(rank_of[ops], return_inverse=True)
+            lanes = np.array([[lane_of[rank, name] for name in part.lanes] for rank in ranks.tolist()])
+            found[self._inside(ops, part)] = lanes[which]
         return found
 
-    def _repeated(self, column: Sequence[int]) -> list[int]:
-        return self._spread(column, lambda op, part: [column[op]] * len(part.lanes))
+    def _after(self) -> list[tuple[int, ...]]:
+        """What every op waits for: of a stretch what is awaited before it, and inside, from its first op on."""
+        last, first = self._last.tolist(), self._first.tolist()
+        inside = {op: part.after for part, ops in self._parts.values() for op in ops}
+        found: list[tuple[int, ...]] = []
+        for op, others in enumerate(self._program.after):
+            found.append(tuple([last[other] for other in others]) if others else ())
+            if op in inside:
+                begin = first[op]
+                found += [tuple([begin + place for place in own]) if own else () for own in inside[op][1:]]
+        return found
 
-    def _lanes(self, op: int, part: LockstepRegion) -> list[int]:
-        rank = self._program.lane_rank[self._program.lane[op]]
-        return [self._lane_of[rank, name] for name in part.lanes]
-
-    def _inside(self, op: int, part: LockstepRegion) -> list[tuple[int, ...]]:
-        """What the ops behind the first one wait for."""
-        first = self._first[op]
-        return [tuple([first + place for place in places]) for places in part.after[1:]]
-
-    def _rows(self) -> tuple[list[int], list[tuple[SpanRow, ...]]]:
+    def _rows(self) -> tuple[Ints, list[tuple[SpanRow, ...]]]:
         """The numbers of the ops' row sets, and these."""
         program = self._program
-        inside = {program.rows[op]: part.rows for op, part in self._members}  # nobody else has these rows
+        inside = {
+            program.rows[op]: part.rows for part, ops in self._parts.values() for op in ops
+        }  # no others have them
         counts = [len(inside.get(number, "1")) for number in range(len(program.row_sets))]
-        first = [0, *accumulate(counts)]
+        first = np.cumsum([0, *counts])
         sets = [own for number, rows in enumerate(program.row_sets) for own in inside.get(number, (rows,))]
-        numbers = [first[number] for number in program.rows]
-        return self._spread(numbers, lambda op, part: range(numbers[op], numbers[op] + len(part.rows))), sets
+        return first[np.array(program.rows, dtype=np.int64)][self._of] + self._place, sets
 
-    def _meetings(
-        self, rows: Sequence[int], row_sets: Sequence[tuple[SpanRow, ...]]
-    ) -> tuple[list[int], list[Meeting]]:
+    def _meetings(self, rows: Ints, row_sets: Sequence[tuple[SpanRow, ...]]) -> tuple[list[int], list[Meeting]]:
         """The meeting of every op, numbered in the order of the ops that make them, and all meetings."""
         program = self._program
         meetings = [*program.meetings]
-        inside = []  # by stretch, of its ops
-        for stretch in program.in_step:
-            own = [-1] * len(stretch.parts[0].lanes)
-            for place, meeting in enumerate(stretch.parts[0].meetings):
-                if meeting is not None:
-                    own[place] = len(meetings)
-                    meetings.append(meeting)
-            inside.append(own)
-        number = np.array(self._spread(program.meeting, lambda op, _: inside[-2 - program.meeting[op]]))
+        number = self._repeated(program.meeting)
+        for alike in self._stretches.values():
+            part = alike[0].parts[0]
+            own = [meeting for meeting in part.meetings if meeting is not None]
+            numbers = np.full((len(alike), len(part.lanes)), -1)
+            places = [place for place, meeting in enumerate(part.meetings) if meeting is not None]
+            numbers[:, places] = len(meetings) + np.arange(len(alike) * len(own)).reshape(len(alike), -1)
+            meetings += own * len(alike)
+            for ops in zip(*[stretch.ops for stretch in alike], strict=True):
+                number[self._inside(ops, part)] = numbers
         receives = np.array([not each for each in row_sets])[rows]  # the sender makes the meeting
         made, first = np.unique(np.where(receives, -1, number), return_index=True)
         order = made[np.argsort(first)]
         order = order[order >= 0]
         numbers = np.full(len(meetings) + 1, -1)  # the last for those that meet nobody
         numbers[order] = np.arange(len(order))
-        found = [*range(len(order)), -1]  # one object for all that meet
-        return [found[each] for each in numbers[number].tolist()], [meetings[each] for each in order.tolist()]
+        found: list[int] = _objects([*range(len(order)), -1])[numbers[number]].tolist()
+        return found, [meetings[each] for each in order.tolist()]
 
 
-def _by_lane(lane: Sequence[int], count: int) -> list[list[int]]:
+def _objects(values: Sequence[object]) -> npt.NDArray[np.object_]:
+    """Of which every op that has one names the same object: there are millions of ops."""
+    return np.array(values, dtype=np.object_)
+
+
+def _by_lane(lane: Ints, count: int) -> list[list[int]]:
     """The ops of every lane."""
-    numbers = np.array(lane)
-    ends = np.cumsum(np.bincount(numbers, minlength=count))
-    return [ops.tolist() for ops in np.split(np.argsort(numbers, kind="stable"), ends[:-1])]
+    ends = np.cumsum(np.bincount(lane, minlength=count))
+    return [ops.tolist() for ops in np.split(np.argsort(lane, kind="stable"), ends[:-1])]
