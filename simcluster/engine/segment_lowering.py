@@ -186,7 +186,9 @@ def _each(ops: Sequence[Op], names: Sequence[int], known: dict[int, _T], value: 
 
 
 def _moving(rows: Sequence[SpanRow], moved: Iterator[int]) -> tuple[SpanRow, ...]:
-    """The rows with the numbers of what they move."""
+    """The rows with the numbers of what they move; the same object where they move nothing."""
+    if all(row.traffic < 0 for row in rows):
+        return tuple(rows)
     return tuple([row if row.traffic < 0 else row._replace(traffic=next(moved)) for row in rows])
 
 

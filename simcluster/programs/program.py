@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.profiles import Profile
 from simcluster.planning.ops import MAIN, MemoryChange
@@ -175,6 +177,13 @@ class Program:
         yield from self.meetings
         for parts in {id(stretch.parts): stretch.parts for stretch in self.in_step}.values():
             yield from (meeting for meeting in parts[0].meetings if meeting is not None)
+
+    def different_rows(self) -> tuple[list[tuple[SpanRow, ...]], Ints]:
+        """The row sets that are objects of their own, in their order, and for every op the place of its own there."""
+        different = {id(own): own for own in self.row_sets}
+        place = {name: number for number, name in enumerate(different)}
+        places = np.array([place[id(own)] for own in self.row_sets], dtype=np.int64)
+        return list(different.values()), places[np.array(self.rows, dtype=np.int64)]
 
     def describe(self, op: int) -> str:
         """The op for an error message: 'rank 3 main: forward attention, microbatch 2'."""

@@ -14,7 +14,7 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.base.profiles import STEADY, stretched
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
-from simcluster.programs.program import Program
+from simcluster.programs.program import Program, SpanRow
 from simcluster.programs.slowed import columns_of
 from simcluster.results.calls import CallKey
 from simcluster.results.timeline import Spans, spread
@@ -97,6 +97,7 @@ def slowed_seconds(
     op, kind, longer = _longer(program, record)
     rank_of = np.array(program.lane_rank, dtype=np.int64)[np.array(program.lane, dtype=np.int64)] - first_rank
     kinds, first = np.unique(kind, return_index=True)
+    kinds_of_rows = _kinds(program)
     found: dict[str, float] = {}
     for number in kinds[np.argsort(first)].tolist():
         own = kind == number
@@ -108,29 +109,29 @@ def slowed_seconds(
             parts = [shares[rank] * each]
         else:
             parts = [weights[place] / total * each[rank == like] for place, like in alike.items()]
-        found[_kinds(program)[number]] = float(np.cumsum(np.concatenate(parts))[-1])
+        found[kinds_of_rows[number]] = float(np.cumsum(np.concatenate(parts))[-1])
     return found
 
 
 def _kinds(program: Program) -> list[str]:
     """The kinds of all rows, numbered."""
-    return list(dict.fromkeys(row.kind for rows in program.row_sets for row in rows))
+    return list(dict.fromkeys(row.kind for rows in program.different_rows()[0] for row in rows))
 
 
 def _longer(program: Program, record: Record) -> tuple[Ints, Ints, Floats]:
     """Of every row that computes: its op, its kind's number, and the seconds it takes longer than at its rank's own
     speed."""
     number_of = {kind: number for number, kind in enumerate(_kinds(program))}
-    of_set = (
-        [
+
+    def computed(rows: tuple[SpanRow, ...]) -> list[tuple[int, int, float, float, float]]:
+        return [
             (place, number_of[row.kind], row.pace.seconds, row.start, row.end)
             for place, row in enumerate(rows)
             if row.pace is not None and row.pace.sensitivity is not None
         ]
-        for rows in program.row_sets
-    )
+
     fields = {"place": "i8", "kind": "i8", "seconds": "f8", "start": "f8", "end": "f8"}
-    op, _, row = spread(program, of_set, fields)
+    op, _, row = spread(program, computed, fields)
     own = row["seconds"]
     other = columns_of(record.slowed)
     where = np.full(len(program.rows), -1)

@@ -199,8 +199,8 @@ def _planned(lowered: Lowered, spans: Spans, first_rank: int) -> Floats:
     rows = np.flatnonzero(spans.kind != spans.code("recv"))
     rows = rows[np.lexsort((spans.end[rows], spans.start[rows], spans.op[rows]))]
     program = lowered.program
-    in_order = (sorted((row.start, row.end) for row in own) for own in program.row_sets)
-    op, _, row = spread(program, in_order, {"start": "f8", "end": "f8"})
+    fields = {"start": "f8", "end": "f8"}
+    op, _, row = spread(program, lambda own: sorted((row.start, row.end) for row in own), fields)
     own = np.isin(op, spans.op[rows])
     assert own.sum() == len(rows), "every span but a receive is a row of its op"
     inside = np.array(program.meeting)[op[own]] < 0

@@ -160,8 +160,10 @@ class LinkLoads:
 def _spans(result: Run) -> dict[int, tuple[Floats, Floats]]:
     """Starts and ends (s) of the spans that moved something, by the number of what they moved."""
     program, record = result.lowered.program, result.record
-    of_set = ([(row.traffic, row.start, row.end, row is rows[0]) for row in rows] for rows in program.row_sets)
-    op, first, row = spread(program, of_set, {"traffic": "i8", "start": "f8", "end": "f8", "leads": "?"})
+    fields = {"traffic": "i8", "start": "f8", "end": "f8", "leads": "?"}
+    op, first, row = spread(
+        program, lambda rows: [(row.traffic, row.start, row.end, row is rows[0]) for row in rows], fields
+    )
     start, end = row_times(record.columns, record.slowed, op, first, row)
     rank = of_ops(program, op)["rank"]
     moves = (rank >= result.ranks.start) & (rank < result.ranks.stop) & (row["traffic"] >= 0)

@@ -173,7 +173,7 @@ _ORDERED = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool
 def memory_timeline(program: Program, times: OpTimes, slowed: Mapping[int, RowTimes]) -> MemoryTimeline:
     """All changes of a played program."""
     rows: dict[tuple[str, str, int], int] = {}
-    op, first, change = spread(program, (list(_changes(own, rows)) for own in program.row_sets), _CHANGE)
+    op, first, change = spread(program, lambda own: _changes(own, rows), _CHANGE)
     offset = change["offset"]
     other = columns_of(slowed)
     counts = np.diff(first)[other.ops]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.programs.program import OpTimes, Program, RowTimes
+from simcluster.programs.program import OpTimes, Program, RowTimes, SpanRow
 from simcluster.programs.slowed import columns_of, within
 
 if TYPE_CHECKING:
@@ -105,15 +105,15 @@ def expand(
     """
     codes: dict[str, int] = {}
     ready, start, end = times.ready, times.start, times.end
-    rows = list(chain.from_iterable(program.row_sets))
+    rows = list(chain.from_iterable(program.different_rows()[0]))
     for word in chain.from_iterable((getattr(row, text) for row in rows) for text in _OF_ROW):
         codes.setdefault(word, len(codes))
     axes = {axis: place for place, axis in enumerate(dict.fromkeys(["", *(row.axis for row in rows)]))}
-    of_set = (
-        [(*(codes[getattr(row, text)] for text in _OF_ROW), row.layer, axes[row.axis], *row[5:8]) for row in own]
-        for own in program.row_sets
-    )
-    op, first, row = spread(program, of_set, _ROW)
+
+    def told(row: SpanRow) -> tuple[object, ...]:
+        return (*(codes[getattr(row, text)] for text in _OF_ROW), row.layer, axes[row.axis], *row[5:8])
+
+    op, first, row = spread(program, lambda own: map(told, own), _ROW)
     begin, finish = row_times(times, slowed, op, first, row)
     met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
     part = {"op": op, **of_ops(program, op)}
@@ -158,14 +158,16 @@ def of_ops(program: Program, op: Ints) -> dict[str, npt.NDArray[Any]]:
 
 
 def spread(
-    program: Program, of_set: Iterable[Sequence[tuple[object, ...]]], fields: Mapping[str, str]
+    program: Program, of_set: Callable[[tuple[SpanRow, ...]], Iterable[tuple[object, ...]]], fields: Mapping[str, str]
 ) -> tuple[Ints, Ints, dict[str, npt.NDArray[Any]]]:
-    """What is told of each row set (tuples of ``fields``, with their dtypes) for every op that has its rows.
+    """What ``of_set`` says of each row set (tuples of ``fields``, with their dtypes) for every op that has its rows.
 
-    In columns: the op of each; op by op where its first one is, and the end of all; and the fields.
+    In columns: the op of each; op by op where its first one is, and the end of all; and the fields.  Sets that are one
+    object are asked for once: of 104,100 of four slow GPUs among 16,384 (Llama 3 405B) 13,182 are left.
     """
-    told = [list(own) for own in of_set]
-    count, numbers = np.array([len(own) for own in told], dtype=np.int64), np.array(program.rows, dtype=np.int64)
+    different, numbers = program.different_rows()
+    told = [list(of_set(own)) for own in different]
+    count = np.array([len(own) for own in told], dtype=np.int64)
     many = count[numbers]
     which = np.repeat((np.cumsum(count) - count)[numbers], many) + within(many)
     whole = np.array(list(chain.from_iterable(told)), dtype=list(fields.items()))
