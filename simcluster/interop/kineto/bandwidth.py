@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from simcluster.base.errors import InputError
-from simcluster.bench.collective import BUS_FACTOR, collective_times
 from simcluster.collectives import ALGORITHMS
 from simcluster.interop.kineto.job import ProfiledJob
+from simcluster.nccl import bus_factor
 
 if TYPE_CHECKING:
     from simcluster.topology import Cluster
@@ -45,8 +45,9 @@ class Reached:
 
 
 def _bus_bandwidth(kind: str, ranks: int, size: float, seconds: float) -> float:
-    factor = BUS_FACTOR.get(_PEER.get(kind, kind))
-    return math.nan if factor is None or not seconds > 0 or ranks < 2 else size * factor(ranks) / seconds
+    kind = _PEER.get(kind, kind)
+    known = kind in ALGORITHMS and seconds > 0 and ranks >= 2
+    return size * bus_factor(cast(Any, kind), ranks) / seconds if known else math.nan
 
 
 def reached(job: ProfiledJob, cluster: Cluster | None = None) -> list[Reached]:
@@ -84,4 +85,6 @@ def _modelled(kind: str, ranks: tuple[int, ...], size: float, cluster: Cluster |
             f"--cluster: {cluster.name!r} has {cluster.num_gpus} GPUs and a profile is of rank {max(ranks)}; rank n "
             "is taken to be GPU n: give a cluster with more of them"
         )
+    from simcluster.bench.collective import collective_times  # networks: longer to import than a profile to read
+
     return collective_times(cluster, ranks, kind, size).duration
