@@ -41,6 +41,7 @@ BLOCKING = (
 STEP = re.compile(r"ProfilerStep#(\d+)")
 GLOO = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 LAUNCHED = re.compile(r"c10d::\w+")
+_NOT_LAUNCHED = math.nan, math.nan, -1
 
 
 class TimedEvent(NamedTuple):
@@ -78,7 +79,8 @@ class StreamOp(NamedTuple):
 
 def by_launch(ops: Sequence[StreamOp]) -> list[int]:
     """Places of ops in the order in which the host launched them."""
-    return sorted(range(len(ops)), key=lambda place: (ops[place].issued, ops[place].event))
+    keys = [(op.issued, op.event) for op in ops]
+    return sorted(range(len(ops)), key=keys.__getitem__)
 
 
 class HostCall(NamedTuple):
@@ -126,7 +128,7 @@ class RankProfile:
 def read_profile(path: Path) -> RankProfile:
     """A file of one rank.  InputError for one that is cut, is no such trace, or holds times that are none."""
     about, spread, events = about_of(path, _document(path))
-    timed = [(number, event) for number, event in enumerate(events) if event.get("ph") == "X"]
+    timed = [each for each in enumerate(events) if each[1].get("ph") == "X"]
     if not timed:
         raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut; record it again")
     refuse_strange(path, timed)
@@ -140,8 +142,10 @@ def read_profile(path: Path) -> RankProfile:
         groups=Groups.of(spread),
     )
     start = begin - first
-    spans = zip((start * 1e-6).tolist(), ((start + length) * 1e-6).tolist(), strict=True)
-    _sort_in(profile, [TimedEvent(*each, *span) for each, span in zip(timed, spans, strict=True)])
+    numbers, there = zip(*timed, strict=True)
+    _sort_in(
+        profile, list(map(TimedEvent, numbers, there, (start * 1e-6).tolist(), ((start + length) * 1e-6).tolist()))
+    )
     return profile
 
 
@@ -210,10 +214,11 @@ def _sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
     device, syncs = [], []
     profile.on_device = any(each.event.get("cat") in DEVICE for each in timed)
     for each in timed:
-        category = each.event.get("cat")
+        event = each.event
+        category = event.get("cat")
         if category in CALLS:
-            calls[int((each.event.get("args") or {}).get("correlation", -1))] = each
-            name = str(each.event.get("name"))
+            calls[(event.get("args") or {}).get("correlation", -1)] = each
+            name = str(event.get("name"))
             if name in BLOCKING:
                 profile.syncs.append(_call(each))
             elif "StreamWaitEvent" in name:
@@ -221,8 +226,8 @@ def _sort_in(profile: RankProfile, timed: Sequence[TimedEvent]) -> None:
         elif category in DEVICE:
             device.append(each)
         elif category == "cuda_sync":
-            syncs.append(each.event)
-        elif category == "cpu_op" and (not profile.on_device or _of_autograd(each.event)):
+            syncs.append(event)
+        elif category == "cpu_op" and (not profile.on_device or _of_autograd(event)):
             profile.operators.append(_call(each))
         elif category in ("user_annotation", "python_function"):
             _annotation(profile, each)
@@ -252,8 +257,8 @@ def _call(each: TimedEvent) -> HostCall:
     number, event, start, end = each
     args = event.get("args") or {}
     return HostCall(
-        str(event.get("name")), event.get("tid", 0), start, end, number, int(args.get("correlation", -1)),
-        int(args.get("Sequence number", -1)), not args.get("Fwd thread id"),
+        str(event.get("name")), event.get("tid", 0), start, end, number, args.get("correlation", -1),
+        args.get("Sequence number", -1), not args.get("Fwd thread id"),
     )  # fmt: skip
 
 
@@ -272,12 +277,12 @@ def _device_op(profile: RankProfile, each: TimedEvent, calls: Mapping[int, Timed
     number, event, start, end = each
     args = event.get("args") or {}
     name = str(event.get("name"))
-    call = calls.get(int(args.get("correlation", -1)))
+    call = calls.get(args.get("correlation", -1))
     comm = comm_of(name, args, profile.groups, profile.rank) if is_comm(name, args) else None
+    launched, called, thread = (call.start, call.end, call.event.get("tid", 0)) if call else _NOT_LAUNCHED
     return StreamOp(
-        name, int(args.get("stream") or event.get("tid") or 0), start, end, call.start if call else math.nan,
-        call.end if call else math.nan, call.event.get("tid", 0) if call else -1, number, event.get("cat") != "kernel",
-        comm,
+        name, args.get("stream") or event.get("tid") or 0, start, end, launched, called, thread, number,
+        event.get("cat") != "kernel", comm,
     )  # fmt: skip
 
 
@@ -304,9 +309,9 @@ def _stream_waits(profile: RankProfile, syncs: list[Event], calls: Mapping[int, 
     """Events between streams, where PyTorch recorded them (experimental_config, enable_cuda_sync_events)."""
     for event in syncs:
         args = event.get("args") or {}
-        waiting = calls.get(int(args.get("correlation", -1)))
-        record = calls.get(int(args.get("wait_on_cuda_event_record_corr_id", -1)))
-        other = int(args.get("wait_on_stream", -1))
+        waiting = calls.get(args.get("correlation", -1))
+        record = calls.get(args.get("wait_on_cuda_event_record_corr_id", -1))
+        other = args.get("wait_on_stream", -1)
         if waiting and record and other >= 0 and "stream" in args and "Wait" in str(event.get("name")):
-            profile.waits.append(StreamWait(int(args["stream"]), waiting.start, other, record.start))
+            profile.waits.append(StreamWait(args["stream"], waiting.start, other, record.start))
     profile.waits.sort()

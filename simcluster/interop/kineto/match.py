@@ -6,6 +6,8 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from simcluster.base.errors import InputError
 from simcluster.interop.kineto.comm import MESSAGES, Comm
 from simcluster.interop.kineto.events import RankProfile, StreamOp
@@ -64,8 +66,10 @@ def own_steps(profile: RankProfile) -> dict[int, list[StreamOp]]:
     first: dict[int, tuple[float, float]] = {}
     for number, start, end in profile.steps:
         first.setdefault(number, (start, end))
+    ops = profile.ops
+    issued = np.array([op.issued for op in ops], dtype=np.float64)
     return {
-        number: [op for op in profile.ops if start <= (op.start if math.isnan(op.launched) else op.launched) < end]
+        number: [ops[place] for place in np.flatnonzero((start <= issued) & (issued < end)).tolist()]
         for number, (start, end) in first.items()
     }
 
