@@ -182,7 +182,7 @@ def test_casts_of_experts_are_a_kernel_for_each() -> None:
         kernels = (*found.forward, *found.input_grad)
         return [(each.name, each.bytes, each.launches) for each in kernels if each.name.endswith("_cast")]
 
-    sizes = {"input": there.hidden, "middle": there.ffn, "down_grad": there.hidden, "up_grad": 2 * there.ffn}
+    sizes = {"input": there.hidden, "middle": there.ffn, "grad": there.hidden, "middle_grad": 2 * there.ffn}
     wanted = [(f"experts_{name}_cast", 4 * there.rows * width, there.experts) for name, width in sizes.items()]
     assert cast(shape) == wanted
     assert cast(replace(shape, sent_cast=True)) == [wanted[1], wanted[3]]

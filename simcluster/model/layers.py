@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simcluster.model import eager_sections as eager
+from simcluster.model.casts import cast_pair
 from simcluster.model.core_sections import fused_core, unfused_core
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layer_sections import (
@@ -18,7 +19,6 @@ from simcluster.model.layer_sections import (
     RankShape,
     activation,
     both_ways,
-    cast,
     dropout,
     join,
     linear,
@@ -237,7 +237,9 @@ def _layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, b
     if model.layer_norms == 4:
         add = join((_norm(f"{name}_post_norm", model, shape, local, residual=False), add), "none")
     if shape.fp8:
-        entry, body, add = _with_casts(name, shape, local, entry, body, add)
+        outside, body = cast_pair(name, shape, body, rows=local.tokens, outer=local.edge_tokens * local.hidden)
+        entry = replace(entry, forward=(*entry.forward, *outside.forward))
+        add = replace(add, input_grad=(*outside.input_grad, *add.input_grad))
     if shape.recompute == "operators":
         joined = join(body, "none")
         again = (*entry.forward, *_run_again(name, model, shape, local, body))
@@ -254,25 +256,6 @@ def _layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, b
         shorter = replace(whole.body, recompute=whole.body.recompute[:-1])
         return replace(whole, body=shorter, exit=replace(whole.exit, recompute=()))
     return whole
-
-
-def _with_casts(
-    name: str, shape: RankShape, local: LocalSizes, entry: Section, body: tuple[Section, ...], add: Section
-) -> tuple[Section, tuple[Section, ...], Section]:
-    """The block with its operands cast to fp8: what both products read, and the gradients of what they gave."""
-    first, *rest, last = body
-    own, edge = local.tokens, local.edge_tokens * local.hidden
-    cast_input, cast_grad = cast(f"{name}_input", shape, edge), cast(f"{name}_grad", shape, edge)
-    middle = join(
-        (
-            Section(input_grad=cast(f"{name}_middle_grad", shape, own * first.forward[0].n)),
-            *rest,
-            Section(forward=cast(f"{name}_middle", shape, own * last.forward[0].k)),
-        ),
-        "none",
-    )
-    entry = replace(entry, forward=(*entry.forward, *cast_input))
-    return entry, (first, middle, last), replace(add, input_grad=(*cast_grad, *add.input_grad))
 
 
 def _run_again(

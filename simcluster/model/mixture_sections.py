@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
 from simcluster.collectives.relayed import TokenRoutes
+from simcluster.model.casts import cast_pair
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import (
     FP32_BYTES,
@@ -21,7 +22,6 @@ from simcluster.model.layer_sections import (
     RankShape,
     activation,
     both_ways,
-    cast,
     join,
     linear,
     local_sizes,
@@ -134,7 +134,7 @@ def _shared(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section,
     up = linear("shared_up", shape, local.tokens, local.hidden, widths * width, bias=model.mlp_bias)
     down = linear("shared_down", shape, local.tokens, width, local.hidden, bias=False)
     active = _named("shared", activation(model, shape, replace(local, ffn=width)))
-    return _cast("shared", shape, local.tokens, (local.hidden, widths * width, width), (up, active, down), 1)
+    return _cast("shared", shape, local.tokens, local.hidden, (up, active, down), 1)
 
 
 def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Section:
@@ -219,39 +219,14 @@ def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -
     if shape.experts.casts == "fused":
         return (up, active, down)
     one = there.experts if shape.experts.products != "grouped" else 1
-    outside = 0 if shape.sent_cast else there.hidden
-    return _cast("experts", shape, there.rows, (outside, widths * there.ffn, there.ffn), (up, active, down), one)
+    return _cast("experts", shape, there.rows, 0 if shape.sent_cast else there.hidden, (up, active, down), one)
 
 
 def _cast(
-    name: str,
-    shape: RankShape,
-    rows: int,
-    widths: tuple[int, int, int],
-    parts: tuple[Section, Section, Section],
-    each: int,
-) -> tuple[Section, ...]:
-    """Products and activation function with the casts of what both products read, and of their outputs' gradients.
-
-    ``widths`` of rows: of the first product's inputs, 0 where they and the gradients of the second's outputs come cast,
-    of its outputs, of the second's inputs; ``each``: kernels of a cast.
-    """
-
-    def made(tensor: str, width: int) -> tuple[Kernel, ...]:
-        kernels = cast(f"{name}_{tensor}", shape, rows * width) if width else ()
-        return tuple(replace(kernel, launches=each) for kernel in kernels)
-
-    into, middle, narrow = widths
-    up, active, down = parts
-    return (
-        Section(made("input", into)),
-        up,
-        Section(input_grad=made("up_grad", middle)),
-        active,
-        Section(made("middle", narrow)),
-        down,
-        Section(input_grad=made("down_grad", into)),
-    )
+    name: str, shape: RankShape, rows: int, outer: int, body: tuple[Section, ...], launches: int
+) -> tuple[Section, ...]:  # fmt: skip
+    outside, inner = cast_pair(name, shape, body, rows=rows, outer=rows * outer, launches=launches)
+    return (Section(outside.forward), *inner, Section(input_grad=outside.input_grad))
 
 
 def is_clamped(model: Model, shape: RankShape) -> bool:
