@@ -87,7 +87,8 @@ class AttentionModel(Spec):
         """Duration without the launch.
 
         Forward does two products (at most 4 m n k FLOP), backward five (over 4 m n k even under a causal mask).  Blocks
-        on the diagonal of a causal mask are computed whole: half of ``rows`` keys more for each query, or ``diagonal``.
+        on the diagonal of a causal mask are computed whole: half of ``rows`` keys more for each query, or ``diagonal``;
+        a window has as many at its other edge (flash-attn, hopper/block.h: ``get_n_block_min_max``).
         """
         constants = self.kernels[self.kernel]
         square = 4.0 * kernel.batch * kernel.m * kernel.n * kernel.k
@@ -95,7 +96,7 @@ class AttentionModel(Spec):
         flops = kernel.flops
         if flops < 0.75 * square * (_BACKWARD_PRODUCTS / 2 if backward else 1.0):
             more = constants.diagonal if constants.diagonal is not None and not backward else self.rows / 2
-            flops *= 1.0 + 2.0 * more / kernel.n  # a query sees half of the keys on average
+            flops *= 1.0 + kernel.edges * more / (kernel.seen * kernel.n)
         blocks = math.ceil(kernel.m / self.rows) * kernel.batch
         efficiency = constants.rate(kernel.k, backward=backward) * self.sustained
         efficiency *= min(blocks, room.multiprocessors - room.reserved) / room.multiprocessors

@@ -22,9 +22,11 @@ class Kernel:
     m side along rows (a weight gradient's, X^T of X as it is kept). ``launches``: so many kernels together, of these
     bytes and FLOP in all; ``passes``: dependent readings of a memory kernel besides the first, by a block of threads
     for each of its ``rows``, each of which waits for memory once more.  ``streams``: the products of a batch are
-    launches of their own, on so many streams; 0, one launch for all. ``by_row``: a memory kernel over the square of an
-    unfused attention, such as softmax with its rows and exponentials or dropout with its random numbers, which does not
-    keep up with memory.
+    launches of their own, on so many streams; 0, one launch for all.  ``calls`` of the framework make these launches, a
+    library's loop or a written-out expression all of them in one. An attention kernel with a mask has ``edges`` where
+    its queries' keys end, one, or two in a window, and its queries see the part ``seen`` of all keys. ``by_row``: a
+    memory kernel over the square of an unfused attention, such as softmax with its rows and exponentials or dropout
+    with its random numbers, which does not keep up with memory.
     """
 
     name: str
@@ -40,6 +42,9 @@ class Kernel:
     passes: int = 0
     rows: int = 0
     streams: int = 0
+    calls: int = 1
+    seen: float = 0.5
+    edges: float = 1.0
     by_row: bool = False
     wide: bool = False  # done in 16 bits where products are in fp8: the LM head
     beside: int = 1  # one of so many equal products on several streams, which share waves of multiprocessors

@@ -193,6 +193,14 @@ class Model(Spec):
         return (full * 0.5 + (self.layers - full) * part * (1 - part / 2)) / self.layers
 
     @property
+    def mask_edges(self) -> float:
+        """Where the keys that a query sees end at a mask: one edge, two in a window; the mean over the layers."""
+        if self.attention_window is None or self.attention_window >= self.sequence_length:
+            return 1.0
+        full = self.layers // self.full_attention_every if self.full_attention_every else 0
+        return (full + 2 * (self.layers - full)) / self.layers
+
+    @property
     def layer_norm_parameters(self) -> int:
         """Parameters of all norms of a layer; every tensor-parallel rank has them whole."""
         scales = self.norm_parameters // self.hidden_size
