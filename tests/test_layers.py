@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
+from simcluster.devices.device import kernel_seconds, load_device
 from simcluster.model.flops import layer_flops, lm_head_flops
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import RankShape, attention_block, embedding_block, lm_head_block, mlp_block
@@ -413,3 +414,34 @@ def test_sequences_of_a_batch_share_the_rows_of_the_position_table() -> None:
 def test_impossible_shapes_are_errors(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         attention_block(preset("gpt3-175b"), RankShape(**fields))
+
+
+# --- windows, and biases by a kernel of their own ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("every", "edges"), [(None, 2.0), (2, 1.5)])
+def test_a_window_is_computed_in_whole_tiles_at_both_edges(every: int | None, edges: float) -> None:
+    """A block of 128 queries in a window of 1,024 meets 1,152 keys: 128 more than a query sees, 64 at each edge."""
+    fields = {"layers": 4, "hidden_size": 1024, "heads": 8, "vocab_size": 1000, "sequence_length": 4096}
+    model = Model.model_validate({**fields, "attention_window": 1024, "full_attention_every": every})
+    device = load_device("a100-80gb")  # whose kernel has no diagonal of its own: half a block of 128
+    kernel = named(attention_block(model, RankShape(micro_batch=8)))["attention"]
+    assert kernel.edges == edges
+    exact = kernel_seconds(device, replace(kernel, edges=0.0), precision="bf16") - device.launch
+    took = kernel_seconds(device, kernel, precision="bf16") - device.launch
+    seen = model.causal_factor * 4096
+    assert took / exact == pytest.approx((seen + 64 * edges) / seen, rel=1e-9)
+
+
+def test_a_bias_by_a_kernel_of_its_own_reads_and_writes_queries_keys_and_values() -> None:
+    fields = {"layers": 4, "hidden_size": 1024, "heads": 8, "vocab_size": 1000, "sequence_length": 4096, "bias": True}
+    model = Model.model_validate(fields)
+    of_product, own = (
+        attention_block(model, RankShape(micro_batch=2, tp=2, bias=how)).body for how in ("product", "own")
+    )
+    (more,) = set(own.forward) - set(of_product.forward)
+    assert (more.kind, more.bytes) == ("memory", 2 * 2 * (2 * 4096) * 3 * 512)
+    assert (own.input_grad, own.weight_grad) == (of_product.input_grad, of_product.weight_grad)
+    plain = model.model_copy(update={"bias": False})
+    bare = (attention_block(plain, RankShape(micro_batch=2, tp=2, bias=how)).body for how in ("product", "own"))
+    assert len(set(bare)) == 1

@@ -232,3 +232,53 @@ def test_what_the_host_was_ahead_is_gone_behind_its_wait() -> None:
     assert (launching.work, last.after) == (Host(6.0), (len(ops.segment().ops) - 2,))
     counts = next(place for place, op in enumerate(ops.segment().ops) if op.name == "counts")
     assert launching.after == (counts,)
+
+
+# --- the router's product, and rows that quantized products take ------------------------------------------------------
+
+
+def test_a_router_in_fp32_by_hand() -> None:
+    """4,096 tokens of 5,120 and 160 experts: scores of 4 bytes; back, weights, inputs and their gradient are cast."""
+    plain, wide = (mixture(V2, by(router_dtype=dtype)).router for dtype in ("activations", "fp32"))
+    scores, inputs, weights = 4096 * 160, 4096 * 5120, 160 * 5120
+
+    def more(phase: str) -> float:
+        return sum(kernel.bytes for kernel in getattr(wide, phase)) - sum(k.bytes for k in getattr(plain, phase))
+
+    assert more("forward") == 2 * scores
+    assert more("input_grad") == 2 * (scores + inputs + weights) + 6 * (weights + inputs)
+    assert more("weight_grad") == 2 * (scores + inputs) + 6 * inputs
+    assert sum(k.flops for k in wide.forward) == sum(k.flops for k in plain.forward)
+
+
+def test_the_router_is_never_in_fp8() -> None:
+    found = mixture(V2, replace(SHAPE, fp8=True)).router
+    products = [kernel for phase in (found.forward, found.input_grad, found.weight_grad) for kernel in phase]
+    assert {kernel.wide for kernel in products if kernel.kind == "matmul"} == {True}
+
+
+@pytest.mark.parametrize(("precision", "rows"), [("fp8-mixed", 16), ("mxfp8-mixed", 32), ("nvfp4-mixed", 64)])
+def test_rows_that_quantized_products_take(precision: str, rows: int) -> None:
+    shape = shape_of(load("deepseek_v3_2048xh800", {"cluster.topology": "dgx_b200", "training.precision": precision}))
+    assert shape.cast_rows == rows
+    assert routed(V2, replace(SHAPE, fp8=True, cast_rows=rows)).each == -(-1229 // rows) * rows
+
+
+# --- what the host pays -----------------------------------------------------------------------------------------------
+
+
+def test_launches_of_one_call_cost_the_host_a_launch_each() -> None:
+    """Of 20 experts' products one by one, a call and 19 launches; one module for each expert, 20 calls."""
+    issue = Issue(kernel=100e-6, launch=3e-6)
+
+    def host(products: str) -> float:
+        kernels = [k for k in mixture(V2, by(products=products)).experts.forward if k.name == "experts_up"]
+        made = OpsInMaking(lambda kernels: Compute(0.0), issue)
+        made.compute(kernels, "forward", "experts", 0)
+        (op,) = made.segment().ops
+        assert isinstance(op.work, Compute)
+        return op.work.seconds
+
+    assert host("grouped") == pytest.approx(100e-6)
+    assert host("streams") == pytest.approx(100e-6 + 19 * 3e-6)
+    assert host("sequential") == pytest.approx(20 * 100e-6)

@@ -21,7 +21,7 @@ from simcluster.base.units import Seconds
 from simcluster.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import Spec
-from simcluster.model.layer_sections import Accumulate, Kernels, Probabilities, Ring, Rope
+from simcluster.model.layer_sections import Accumulate, Bias, Kernels, Probabilities, Ring, Rope
 from simcluster.model.mixture import ExpertKernels
 
 IDEAL = "ideal"
@@ -35,9 +35,10 @@ Shards = Literal["in-place", "flat", "copied", "lists"]
 class Software(Spec):
     """Seconds of the host for each kernel and each collective that it issues, and for each microbatch on each stage.
 
-    ``microbatch`` is what comes besides: reading it, handing it to the tp ranks, masks, averaging the loss.  ``kernel``
-    counts the kernels of our model of a layer (13 in the forward of a GPT layer without fused attention); real
-    libraries issue more and smaller ones.
+    ``launch`` is what each launch takes behind the first of one call: the products of a rank's experts, or the steps of
+    an expression, which our list names as one.  ``microbatch`` is what comes besides: reading it, handing it to the tp
+    ranks, masks, averaging the loss.  ``kernel`` counts the kernels of our model of a layer (13 in the forward of a GPT
+    layer without fused attention); real libraries issue more and smaller ones.
 
     ``kernels``: those that device memory limits are ``fused`` by hand, as in Megatron-LM and its libraries;
     ``compiled`` by torch.compile, block by block, with an eager loss; or ``eager``, each step of an expression one
@@ -47,24 +48,27 @@ class Software(Spec):
     kernel, which is what the paper's mode asks for (arXiv:2205.05198) and what Megatron-Core does
     (core/transformer/attention.py, ``checkpoint_core_attention``), as do Transformer Engine and NeMo; or an
     ``unfused-core`` only: Megatron-LM's legacy model and Megatron-DeepSpeed go round the checkpoint with
-    --use-flash-attn, and PyTorch's policies keep what a fused kernel gives.  ``probabilities`` of the router
-    weigh what experts give when it is back (``combine``), which keeps it for the backward; or the experts'
-    ``activation`` function multiplies with them (Megatron-Core from 0.12, fusions/fused_bias_swiglu.py,
-    ``weighted_bias_swiglu_impl``).  ``accumulate``: a weight gradient's
-    product adds to the main gradient itself (Megatron-LM's --gradient-accumulation-fusion, of 2022), or a ``separate``
-    kernel does.  ``optimizer``: Adam writes the model's weights too, and the reduction averages; or ``passes`` of their
-    own copy the weights and divide the gradients by dp (Megatron-LM's Float16OptimizerWithFloat16Params and its local
-    DistributedDataParallel). ``gradients``: the collective averages (``averaged``); they are multiplied by 1 / dp
-    before it, all that a rank has accumulated (``scaled``); or their norm is taken before that too, to see whether any
-    is no number (``checked``). ``shards`` of ZeRO 3 are gathered and reduced where they lie (``in-place``), as ``flat``
-    parameters (PyTorch's FullyShardedDataParallel) or ``copied`` out and in (its fully_shard); or matrix by matrix as
-    ``lists`` of as many pieces as there are ranks, each of which costs the host ``piece``, with the GPU waiting
-    (DeepSpeed of 2021, zero/partition_parameters.py: _allgather_param, _reduce_scatter_gradient, which PyTorch copies
-    out of and into one buffer); after a full recompute all but the last of a layer's are gathered once more:
+    --use-flash-attn, and PyTorch's policies keep what a fused kernel gives.  ``probabilities`` of the router weigh what
+    experts give when it is back (``combine``), which keeps it for the backward; or the experts' ``activation`` function
+    multiplies with them (Megatron-Core from 0.12, fusions/fused_bias_swiglu.py, ``weighted_bias_swiglu_impl``).
+    ``accumulate``: a weight gradient's product adds to the main gradient itself (Megatron-LM's
+    --gradient-accumulation-fusion, of 2022), or a ``separate`` kernel does.  ``optimizer``: Adam writes the model's
+    weights too, and the reduction averages; or ``passes`` of their own copy the weights and divide the gradients by dp
+    (Megatron-LM's Float16OptimizerWithFloat16Params and its local DistributedDataParallel). ``gradients``: the
+    collective averages (``averaged``); they are multiplied by 1 / dp before it, all that a rank has accumulated
+    (``scaled``); or their norm is taken before that too, to see whether any is no number (``checked``). ``shards`` of
+    ZeRO 3 are gathered and reduced where they lie (``in-place``), as ``flat`` parameters (PyTorch's
+    FullyShardedDataParallel) or ``copied`` out and in (its fully_shard); or matrix by matrix as ``lists`` of as many
+    pieces as there are ranks, each of which costs the host ``piece``, with the GPU waiting (DeepSpeed of 2021,
+    zero/partition_parameters.py: _allgather_param, _reduce_scatter_gradient, which PyTorch copies out of and into one
+    buffer); after a full recompute all but the last of a layer's are gathered once more:
     ``updates.sharded_copy_seconds``. ``ring``: whose program works on the pieces of an attention over cp, that of
     ``transformer-engine`` (Megatron-Core, NeMo) or ``torch`` (torch.distributed.tensor.experimental): see
     ``model.context``. ``rope``: one kernel turns queries and keys by their positions, or each of the ``steps`` of
-    Megatron-Core's expression is one, as with YaRN (``model.rope_sections``). ``experts``: which kernels a mixture has
+    Megatron-Core's expression is one, as with YaRN (``model.rope_sections``).  ``bias`` of queries, keys and values:
+    added by their ``product``'s epilogue, or by a kernel of its ``own`` behind it (Megatron-LM's ColumnParallelLinear,
+    tensor_parallel/layers.py: ``output = output + bias``; before, PyTorch's F.linear on three dimensions, up to 1.11;
+    other products' biases the next kernel adds). ``experts``: which kernels a mixture has
     (``model.mixture.ExpertKernels``).
 
     Besides what it issues too late, the GPU is idle for ``gap`` more at each kernel than the device's ``launch``: small
@@ -78,6 +82,7 @@ class Software(Spec):
 
     name: str = "inline"
     kernel: Seconds = 0.0
+    launch: Seconds = 0.0
     collective: Seconds = 0.0
     microbatch: Seconds = 0.0
     gap: Seconds = 0.0
@@ -95,6 +100,7 @@ class Software(Spec):
     shards: Shards = "in-place"
     ring: Ring = "transformer-engine"
     rope: Rope = "fused"
+    bias: Bias = "product"
     experts: ExpertKernels = ExpertKernels()
     source: str = ""
 

@@ -28,6 +28,7 @@ ContextExchange = Literal["ring", "all_gather", "all_to_all"]
 ContextShares = Literal["zigzag", "contiguous"]
 Ring = Literal["transformer-engine", "torch"]
 Rope = Literal["fused", "steps"]
+Bias = Literal["product", "own"]
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 _EXPERT_KERNELS = ExpertKernels()
@@ -40,21 +41,21 @@ class RankShape:
 
     ``ep`` ranks share the experts of a mixture, each split over ``etp`` (0: as many as tp). ``cp_comm`` is how the
     ranks that share a sequence bring queries and keys together, ``cp_shares`` which tokens each has, and ``ring`` whose
-    program works on pieces (``context``). ``attention``: "fused" is a flash kernel,
-    "unfused" the separate products and softmax before it.  ``recompute`` is done in the layers whose number divides by
-    ``recompute_every``, a selective one of the ``modules``; a full one that ``stops_early`` is over when it has all
-    that backward reads, a selective one may leave a fused core alone (``keeps_fused_core``).  ``probabilities`` of the
-    router weigh what experts give when it is back (``combine``), or the experts' ``activation`` function does.
-    ``activation_input``: what activation functions read is kept in 16 bits or in fp8.  ``kernels`` says who made those
-    that device memory limits (``software.Software``), ``rope`` whether positions are turned by one, ``experts`` which
-    those of a mixture are. ``fp8``: products of
-    layers read operands of ``cast_bytes`` an element, cast from 16 bits.  ``logits``: the loss keeps a copy in "fp32",
-    of all ranks of tp where they are "gathered", or writes their gradient over them, "in-place".  ``temporaries``:
-    count what lives inside a layer's backward.  ``relayed``: ep ranks get one copy of a token, and make of it a row for
-    each of their experts.  ``sent_cast``: rows and the gradients of what experts give come to them in fp8.
-    ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``: size of an
-    element of the main gradient that W adds to (read and written); 0 if W only writes a gradient of ``element_bytes``.
-    ``accumulate``: the product of W adds by itself, or a "separate" kernel adds what it wrote.
+    program works on pieces (``context``). ``attention``: "fused" is a flash kernel, "unfused" the separate products and
+    softmax before it.  ``recompute`` is done in the layers whose number divides by ``recompute_every``, a selective one
+    of the ``modules``; a full one that ``stops_early`` is over when it has all that backward reads, a selective one may
+    leave a fused core alone (``keeps_fused_core``).  ``probabilities`` of the router weigh what experts give when it is
+    back (``combine``), or the experts' ``activation`` function does. ``activation_input``: what activation functions
+    read is kept in 16 bits or in fp8.  ``kernels`` says who made those that device memory limits
+    (``software.Software``), ``rope`` whether positions are turned by one, ``experts`` which those of a mixture are,
+    ``bias`` whether that of queries, keys and values is added by their product. ``fp8``: products of layers read
+    operands of ``cast_bytes`` an element, cast from 16 bits, and take an expert's rows ``cast_rows`` at a time.
+     ``logits``: the loss keeps a copy in "fp32", of all ranks of tp where they are "gathered", or writes their gradient
+    over them, "in-place".  ``temporaries``: count what lives inside a layer's backward.  ``relayed``: ep ranks get one
+    copy of a token, and make of it a row for each of their experts.  ``sent_cast``: rows and the gradients of what
+    experts give come to them in fp8. ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``:
+    size of an element of the main gradient that W adds to (read and written); 0 if W only writes a gradient of
+    ``element_bytes``. ``accumulate``: the product of W adds by itself, or a "separate" kernel adds what it wrote.
     """
 
     micro_batch: int
@@ -64,6 +65,7 @@ class RankShape:
     cp_shares: ContextShares = "zigzag"
     ring: Ring = "transformer-engine"
     rope: Rope = "fused"
+    bias: Bias = "product"
     ep: int = 1
     etp: int = 0
     sequence_parallel: bool = False
@@ -85,6 +87,7 @@ class RankShape:
     sent_cast: bool = False
     fp8: bool = False
     cast_bytes: float = 1.0
+    cast_rows: int = 16
     element_bytes: float = 2.0
     grad_accumulate_bytes: float = 4.0
 
@@ -221,7 +224,8 @@ def matmul(name: str, m: int, n: int, k: int, element_bytes: float, batch: int =
 def linear(name: str, shape: RankShape, tokens: int, width_in: int, width_out: int, *, bias: bool) -> Section:
     """A weight product and its two gradients: dX = dY W^T and dW = X^T dY, the latter added to the main gradient.
 
-    The bias itself is added by the product's epilogue or by the next kernel; its gradient is a pass over dY.  Where the
+    The bias itself is added by the product's epilogue or by the next kernel (where neither does, see ``biased``); its
+    gradient is a pass over dY.  Where the
     library cannot add inside the product (Megatron-LM before --gradient-accumulation-fusion, autograd), dW is written
     in 16 bits and added by a kernel of its own.
     """
@@ -242,6 +246,11 @@ def linear(name: str, shape: RankShape, tokens: int, width_in: int, width_out: i
         input_grad=(matmul(f"{name}_input_grad", tokens, width_in, width_out, e),),
         weight_grad=weight_grad,
     )
+
+
+def biased(name: str, shape: RankShape, tokens: int, width: int) -> Section:
+    """A bias by a kernel of its own: reads the product's output, writes the sum."""
+    return Section(forward=(memory(f"{name}_bias", 2 * shape.element_bytes * tokens * width),))
 
 
 def cast(name: str, shape: RankShape, elements: float) -> tuple[Kernel, ...]:

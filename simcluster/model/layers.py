@@ -18,6 +18,7 @@ from simcluster.model.layer_sections import (
     LocalSizes,
     RankShape,
     activation,
+    biased,
     both_ways,
     dropout,
     join,
@@ -60,6 +61,8 @@ def attention_block(model: Model, shape: RankShape) -> Block:
     product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=model.qkv_bias)
     projection = linear("projection", shape, local.tokens, local.query, local.hidden, bias=False)
     turned = _turned(model, shape, local)
+    if model.qkv_bias and shape.bias == "own":
+        turned = join((biased("qkv", shape, local.tokens, local.query + 2 * local.kv), turned), "none")
     if model.qk_norm:
         heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
         turned = join((_norm("qk_norm", model, shape, heads, residual=False), turned), "none")

@@ -127,23 +127,25 @@ class Moe(Spec):
 class ExpertKernels(Spec):
     """Which kernels a framework's mixtures of experts have.
 
-    ``router``: a kernel for each of its ``steps``, or ``fused`` (Megatron-LM's --moe-router-fusion).  ``permute``: rows
-    are sorted and brought back by PyTorch's sort, gather and scatter-add in ``steps``, or by a ``fused`` kernel each
-    (--moe-permute-fusion).  ``products``: those of a rank's experts are launched one by one on ``streams``, four of
-    them (--moe-grouped-gemm: Transformer Engine's GroupedLinear on cuBLAS), as one ``grouped`` kernel (CUTLASS, cuDNN,
-    DeepGEMM), or ``sequential``ly.  ``padding``, in fp8, to rows that its products take: of ``rows``, by a copy in
-    front of the experts and one behind, or of the ``routing``, which sends as many more (--moe-router-padding-for-fp8),
-    as HybridEP always does (its ``pad_multiple``).  ``bias`` of the narrowing products, where a model has one: weighed
-    by the router's probabilities in fp32 and added expert by expert in ``steps`` (TEGroupedMLP's ``_apply_bias``), or
-    ``fused``.  ``clamp``, where a model has one: both halves of what the activation function reads are limited by a
-    kernel each and put together again in ``steps`` (fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``),
-    or ``fused``.  ``casts`` to fp8 or fp4 of what the products read, and of their outputs' gradients: kernels of their
-    own, one for each expert where products are one by one (GroupedLinear's ``split_quantize``), or ``fused`` with what
-    makes them.
-    The defaults are what Megatron-Bridge's recipes turn on.
+    ``router``: a kernel for each of its ``steps``, or ``fused`` (Megatron-LM's --moe-router-fusion).  ``router_dtype``:
+    its product gives scores as ``activations`` are, or in ``fp32`` with casts around its gradients
+    (--moe-router-dtype).  ``permute``: rows are sorted and brought back by PyTorch's sort, gather and scatter-add in
+    ``steps``, or by a ``fused`` kernel each (--moe-permute-fusion).  ``products``: those of a rank's experts are
+    launched one by one on ``streams``, four of them (--moe-grouped-gemm: Transformer Engine's GroupedLinear on cuBLAS),
+    as one ``grouped`` kernel (CUTLASS, cuDNN, DeepGEMM), or ``sequential``ly.  ``padding``, in fp8, to rows that its
+    products take: of ``rows``, by a copy in front of the experts and one behind, or of the ``routing``, which sends as
+    many more (--moe-router-padding-for-fp8), as HybridEP always does (its ``pad_multiple``).  ``bias`` of the narrowing
+    products, where a model has one: weighed by the router's probabilities in fp32 and added expert by expert in
+    ``steps`` (TEGroupedMLP's ``_apply_bias``), or ``fused``.  ``clamp``, where a model has one: both halves of what the
+    activation function reads are limited by a kernel each and put together again in ``steps``
+    (fusions/fused_bias_geglu.py, ``weighted_bias_quick_geglu_impl``), or ``fused``.  ``casts`` to fp8 or fp4 of what
+    the products read, and of their outputs' gradients: kernels of their own, one for each expert where products are one
+    by one (GroupedLinear's ``split_quantize``), or ``fused`` with what makes them. The defaults are what
+    Megatron-Bridge's recipes turn on.
     """
 
     router: Literal["steps", "fused"] = "steps"
+    router_dtype: Literal["activations", "fp32"] = "activations"
     permute: Literal["steps", "fused"] = "fused"
     products: Literal["streams", "grouped", "sequential"] = "streams"
     padding: Literal["rows", "routing"] = "rows"

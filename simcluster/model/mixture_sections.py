@@ -32,7 +32,6 @@ from simcluster.model.recomputed import again
 from simcluster.model.router_sections import router
 from simcluster.model.transformer import Model
 
-_FP8_ROWS = 16  # products in fp8 take so many rows of every expert (megatron/core/fp8_utils.py, get_fp8_align_size)
 _STREAMS = 4  # of Transformer Engine's products one by one (common/util/multi_stream.cpp)
 _SORT_BYTES = 40.0  # of a stable sort of the map: its key and an index of 8 bytes, read and written twice
 _SORT_LAUNCHES = 8
@@ -85,7 +84,7 @@ def routed(model: Model, shape: RankShape) -> Routed:
     rows = sent * (local.tokens // local.edge_tokens if etp == shape.tp else etp)  # of all ranks that split an expert
     each = -(-rows // experts)  # the last expert may have fewer
     if shape.fp8:
-        each = -(-each // _FP8_ROWS) * _FP8_ROWS
+        each = -(-each // shape.cast_rows) * shape.cast_rows
     return Routed(local.edge_tokens, sent, rows, experts, moe.expert_ffn_hidden_size // etp, local.hidden, each)
 
 
@@ -212,7 +211,7 @@ def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -
     down = _grouped("experts_down", shape, there, there.ffn, there.hidden, bias=fused)
     rows = replace(local, tokens=there.rows, ffn=there.ffn)
     launches = there.experts if shape.experts.products == "sequential" else 1
-    active = activation(model, shape, rows).each(lambda kernel: replace(kernel, launches=launches))
+    active = activation(model, shape, rows).each(lambda kernel: replace(kernel, launches=launches, calls=launches))
     active = again(
         join((_clamped(model, shape, there), _named("experts", active)), "none"), when=shape.reruns("moe_act")
     )
@@ -275,7 +274,8 @@ def _grouped(name: str, shape: RankShape, there: Routed, width_in: int, width_ou
         launches = batch if side else 1
         flops = kernel.flops * there.experts * part
         size = kernel.bytes * there.experts
-        return replace(kernel, flops=flops, bytes=size, batch=batch, streams=side, launches=launches)
+        calls = launches if side == 1 else 1  # of a module for each expert, or of one for all
+        return replace(kernel, flops=flops, bytes=size, batch=batch, streams=side, launches=launches, calls=calls)
 
     return one.each(of_all)
 

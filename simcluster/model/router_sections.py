@@ -22,8 +22,36 @@ _INTEGER_BYTES = 4.0
 def router(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     """Logits of all experts, the choice, what capacity leaves of it, and the loss that balances it."""
     logits = linear("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias)
+    logits = logits.each(lambda kernel: replace(kernel, wide=True))  # no module of Transformer Engine: never in fp8
+    if shape.experts.router_dtype == "fp32":
+        logits = _in_fp32(logits, shape, local.edge_tokens, local.hidden)
     pieces = [_fused(moe, shape, local)] if shape.experts.router == "fused" else _steps(moe, shape, local)
     return join((logits, *pieces), "none")
+
+
+def _in_fp32(product: Section, shape: RankShape, tokens: int, hidden: int) -> Section:
+    """The router's product with its result in fp32; back, weights, inputs and the gradient of these are cast, too.
+
+    Bytes decide: products of fp32 take tensor cores as TF32, at 2 FLOP an expert for each element of 4 bytes.
+    (Megatron-LM, core/transformer/moe/moe_utils.py, ``RouterGatingLinearFunction``; Transformer Engine, general_gemm.)
+    """
+    more = FP32_BYTES - shape.element_bytes
+    both = FP32_BYTES + shape.element_bytes
+    (forward,), (input_grad,), (weight_grad, *others) = product.forward, product.input_grad, product.weight_grad
+    scores, inputs, weights = tokens * forward.n, tokens * hidden, forward.n * hidden
+    return Section(
+        forward=(replace(forward, bytes=forward.bytes + more * scores),),
+        input_grad=(
+            memory("router_weights_to_fp32", both * weights),
+            replace(input_grad, bytes=input_grad.bytes + more * (scores + inputs + weights)),
+            memory("router_input_grad_to_16_bits", both * inputs),
+        ),
+        weight_grad=(
+            memory("router_inputs_to_fp32", both * inputs),
+            replace(weight_grad, bytes=weight_grad.bytes + more * (scores + inputs)),
+            *others,
+        ),
+    )
 
 
 def _steps(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Section]:

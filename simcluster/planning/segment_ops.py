@@ -17,9 +17,9 @@ Worker = Callable[[Sequence[Kernel]], Compute]
 class Issue(NamedTuple):
     """What the host costs (``devices.software.Software``), in seconds.
 
-    To issue one ``kernel``, one ``collective``, and what else a ``microbatch``'s forward takes on a stage, all beside
-    the GPU's work.  The GPU is idle for ``gap`` at each kernel, for ``late`` at each collective over tp that it waits
-    for, and for ``read`` before a microbatch's forward.
+    To issue one ``kernel``, another ``launch`` of the same call, one ``collective``, and what else a ``microbatch``'s
+    forward takes on a stage, all beside the GPU's work.  The GPU is idle for ``gap`` at each kernel, for ``late`` at
+    each collective over tp that it waits for, and for ``read`` before a microbatch's forward.
     """
 
     kernel: float = 0.0
@@ -29,6 +29,7 @@ class Issue(NamedTuple):
     late: float = 0.0
     loss: float = 0.0
     sync: float = 0.0
+    launch: float = 0.0
 
 
 NO_TIME = Issue()
@@ -86,7 +87,8 @@ class OpsInMaking:
         """Kernels on the main lane; nothing if there are none."""
         if kernels:
             launches = sum(kernel.launches for kernel in kernels)
-            self._issued += launches * self._issue.kernel
+            calls = sum(kernel.calls for kernel in kernels)
+            self._issued += calls * self._issue.kernel + (launches - calls) * self._issue.launch
             self.launched.append(LaunchedKernels(kind, name, layer, tuple(kernels)))
             work = self._work(kernels)
             if self._issue.gap:

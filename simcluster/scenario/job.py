@@ -216,7 +216,7 @@ def issue_of(scenario: Scenario) -> Issue:
     slower = scenario.cluster.scale.launch
     late = software.late * latest_of(scenario.parallel.tp)
     host = (software.kernel, software.collective, software.microbatch)
-    idle = (software.gap, late, software.loss, software.sync)
+    idle = (software.gap, late, software.loss, software.sync, software.launch)
     return Issue(*(seconds * slower for seconds in host + idle))
 
 

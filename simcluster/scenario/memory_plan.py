@@ -44,6 +44,9 @@ ELEMENT_BYTES = {
 _RECIPE = {"bf16-mixed": "mixed-18", "fp16-mixed": "mixed-16", "fp8-mixed": "fp8-20", "mxfp8-mixed": "fp8-20",
            "nvfp4-mixed": "nvfp4-19", "fp32": "fp32-16"}  # fmt: skip
 
+_CAST_ROWS = {"mxfp8-mixed": 32, "nvfp4-mixed": 64}
+"""Rows of an expert at a time that quantized products take, 16 in fp8 (Megatron-LM, core/fp8_utils.py,
+``get_fp8_align_size``; core/fp4_utils.py, ``get_fp4_align_size``, 64 for its Hadamard transforms)."""
 _CAST_BYTES = {"fp8-mixed": 1.0, "mxfp8-mixed": 1.0 + 1 / 32, "nvfp4-mixed": 0.5 + 1 / 16}
 """Bytes of an operand's element as products of layers read it, its share of a scale of one byte with it (Open Compute
 Project, Microscaling Formats 1.0; NVFP4: arXiv:2509.25149); of one scale for a whole tensor nothing."""
@@ -66,6 +69,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         cp_shares=parallel.cp_shares,
         ring=software.ring if software else "transformer-engine",
         rope=software.rope if software else "fused",
+        bias=software.bias if software else "product",
         ep=parallel.ep,
         etp=parallel.etp or 0,
         sequence_parallel=parallel.sequence_parallel,
@@ -85,6 +89,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         experts=_expert_kernels(scenario),
         fp8=training.precision in _CAST_BYTES,
         cast_bytes=_CAST_BYTES.get(training.precision, 1.0),
+        cast_rows=_CAST_ROWS.get(training.precision, 16),
         stops_early=software is not None and software.checkpoint == "early-stop",
         keeps_fused_core=software is not None and software.selective == "unfused-core",
         element_bytes=ELEMENT_BYTES[training.precision],

@@ -105,9 +105,9 @@ EVERYWHERE = paths(
     memory: fragmentation communication_buffers workspace library logits backward_temporaries activation_input
     overlap: tensor tensor_pieces pipeline experts bucket_size interference
     fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
-    software: name kernel collective microbatch gap late loss piece kernels checkpoint accumulate optimizer gradients
-    software: shards selective probabilities ring rope sync source
-    software.experts: router permute products padding bias clamp casts
+    software: name kernel launch collective microbatch gap late loss piece kernels checkpoint accumulate optimizer
+    software: gradients shards selective probabilities ring rope bias sync source
+    software.experts: router router_dtype permute products padding bias clamp casts
     collectives: all_reduce reduce_scatter all_gather nccl
     measured: step_time tokens_per_s source changed
     """
