@@ -240,9 +240,15 @@ class Regular(Wiring):
     def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
         """The way of a GPU to its NVSwitch, and back."""
         machine, place = divmod(gpu, len(self._locals))
-        up = self._moved(machine, [(self._sample_index[self._locals[place], self._switch_of[place]], 1.0)])
-        column = self._numbers.back[self._numbers.column(np.array([link for link, _ in up]))]
-        return up, tuple((int(link), 1.0) for link in self.machines.owned[machine, column])
+        up, down = self.machines.owned[machine, self._nvswitch_columns[place]].tolist()
+        return ((up, 1.0),), ((down, 1.0),)
+
+    @cached_property
+    def _nvswitch_columns(self) -> Ints:
+        """Columns of the links of every GPU of a machine to its NVSwitch, and back, [place, 2]."""
+        ups = [self._sample_index[gpu, switch] for gpu, switch in zip(self._locals, self._switch_of, strict=True)]
+        up = self._numbers.column(np.array(ups, dtype=np.int64))
+        return np.stack([up, self._numbers.back[up]], axis=1)
 
     def host_way(self, gpu: int, direction: str) -> Spread:
         """Links between a GPU and its host's memory."""
