@@ -15,7 +15,7 @@ from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loo
 from simcluster.schedules.breadth_first import breadth_first
 from simcluster.schedules.check import check
 from simcluster.schedules.chimera import chimera
-from simcluster.schedules.controllable import v_half, v_min
+from simcluster.schedules.controllable import v_half, v_half_first, v_min, v_min_first
 from simcluster.schedules.dualpipe import dualpipe
 from simcluster.schedules.dualpipe_v import dualpipe_v
 from simcluster.schedules.entry import Fact, ScheduleEntry, ScheduleFunction, snake
@@ -26,7 +26,7 @@ from simcluster.schedules.one_f_one_b import depth_first, one_f_one_b
 from simcluster.schedules.timing import EqualCosts, ScheduleTiming, SliceCosts, peak_in_flight, play
 from simcluster.schedules.zb_auto import Times, zb_auto
 from simcluster.schedules.zb_h import zb_h1, zb_h2
-from simcluster.schedules.zb_v import zb_v
+from simcluster.schedules.zb_v import zb_v, zb_v_first
 
 __all__ = [
     "SCHEDULES",
@@ -82,9 +82,9 @@ SCHEDULES: dict[str, ScheduleEntry] = {
     "zb-h1": ScheduleEntry(zb_h1, loop_route, first_forwards=depth_first, tried_by_search=True),
     "zb-h2": ScheduleEntry(zb_h2, loop_route),
     "zb-auto": ScheduleEntry(zb_auto, loop_route, made_for_times=True),
-    "zb-v": ScheduleEntry(zb_v, snake, tried_by_search=True),
-    "v-half": ScheduleEntry(v_half, snake, bubble_for_memory=0.5, tried_by_search=True),
-    "v-min": ScheduleEntry(v_min, snake, bubble_for_memory=1.0),
+    "zb-v": ScheduleEntry(zb_v, snake, first_forwards=zb_v_first, tried_by_search=True),
+    "v-half": ScheduleEntry(v_half, snake, first_forwards=v_half_first, bubble_for_memory=0.5, tried_by_search=True),
+    "v-min": ScheduleEntry(v_min, snake, first_forwards=v_min_first, bubble_for_memory=1.0),
     "dualpipe-v": ScheduleEntry(dualpipe_v, snake),
     "dualpipe": ScheduleEntry(dualpipe),
     "chimera": ScheduleEntry(chimera, splits_backward=False),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 
 from simcluster.schedules.actions import Action, Kind, Schedule, snake_route
 from simcluster.schedules.check import require_counts, require_own_chunks
@@ -30,9 +32,17 @@ def v_half(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
     'r0 F0.0 F1.0 F0.1 I0.1 F1.1 I1.1 I0.0 W0.1 I1.0 W1.1 W0.0 W1.0'
     """
     require_counts("v-half", num_stages, num_microbatches, num_chunks)
-    odd = num_stages % 2
-    block = _Block(num_stages, steps=(2, 1, 2, 1), turns=(1, 1, 2) if odd else (1, 4, 2))
-    return _from_block("v-half", block, num_microbatches, num_chunks, most_alive=num_stages + 2 - odd, choice=2 - odd)
+    return _from_block("v-half", _half(num_stages), num_microbatches, num_chunks)
+
+
+def v_half_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+    """The forwards of a stage of V-half before its first backward.
+
+    >>> [v_half_first(4, 8, 2, stage) for stage in range(4)]
+    [4, 5, 6, 6]
+    """
+    del num_chunks  # two
+    return _first_forwards(_half(num_stages), num_microbatches)[stage]
 
 
 def v_min(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
@@ -47,38 +57,79 @@ def v_min(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
     'r0 F0.0 F0.1 I0.1 F1.0 W0.1 I0.0 W0.0 F1.1 I1.1 W1.1 I1.0 W1.0'
     """
     require_counts("v-min", num_stages, num_microbatches, num_chunks)
-    block = _Block(num_stages, steps=(1, 1, 1, 1), turns=(1, 1, 1) if num_stages % 3 else (3, 1, 3))
-    return _from_block("v-min", block, num_microbatches, num_chunks, most_alive=2 * -(-(num_stages + 2) // 3), choice=1)
+    return _from_block("v-min", _third(num_stages), num_microbatches, num_chunks)
 
 
+def v_min_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+    """The forwards of a stage of V-min before its first backward."""
+    del num_chunks  # two
+    return _first_forwards(_third(num_stages), num_microbatches)[stage]
+
+
+@dataclass(frozen=True)
 class _Block:
     """When microbatch 0 makes its passes: ``steps`` slots from stage to stage on each journey, ``turns`` between them.
 
-    Turns are such that no two passes of a stage fall into the same slot of the period.
+    Turns are such that no two passes of a stage fall into the same slot of the period.  A stage takes one of the next
+    ``choice`` passes, and has at most ``most_alive`` chunks alive.
     """
 
-    def __init__(self, num_stages: int, steps: tuple[int, ...], turns: tuple[int, ...]) -> None:
-        self.num_stages = num_stages
-        self._steps = steps
-        self._begins = [0]
-        for step, turn in zip(steps, turns, strict=False):
-            self._begins.append(self._begins[-1] + step * (num_stages - 1) + turn)
+    num_stages: int
+    steps: tuple[int, ...]
+    turns: tuple[int, ...]
+    most_alive: int
+    choice: int
 
     def order(self, stage: int, num_microbatches: int) -> list[Action]:
         """F and I of all microbatches on a stage as the repeated block orders them."""
+        begins = [0]
+        for step, turn in zip(self.steps, self.turns, strict=False):
+            begins.append(begins[-1] + step * (self.num_stages - 1) + turn)
         slots = {}
-        for (kind, chunk), begin, step, down in zip(_JOURNEYS, self._begins, self._steps, (1, 0, 1, 0), strict=True):
+        for (kind, chunk), begin, step, down in zip(_JOURNEYS, begins, self.steps, (1, 0, 1, 0), strict=True):
             slot = begin + step * (stage if down else self.num_stages - 1 - stage)
             for microbatch in range(num_microbatches):
                 slots[slot + _PERIOD * microbatch] = Action(kind, microbatch, chunk)
         return [slots[slot] for slot in sorted(slots)]
 
 
-def _from_block(
-    name: str, block: _Block, num_microbatches: int, num_chunks: int, most_alive: int, choice: int
-) -> Schedule:
+def _half(num_stages: int) -> _Block:
+    odd = num_stages % 2
+    return _Block(
+        num_stages, steps=(2, 1, 2, 1), turns=(1, 1, 2) if odd else (1, 4, 2),
+        most_alive=num_stages + 2 - odd, choice=2 - odd,
+    )  # fmt: skip
+
+
+def _third(num_stages: int) -> _Block:
+    turns = (1, 1, 1) if num_stages % 3 else (3, 1, 3)
+    return _Block(num_stages, (1, 1, 1, 1), turns, most_alive=2 * -(-(num_stages + 2) // 3), choice=1)
+
+
+def _from_block(name: str, block: _Block, num_microbatches: int, num_chunks: int) -> Schedule:
     require_own_chunks(name, num_chunks, 2, "down the pipeline and up again")
-    rows = [_Row(stage, block, num_microbatches, most_alive, choice) for stage in range(block.num_stages)]
+    rows = [_Row(stage, block, num_microbatches) for stage in range(block.num_stages)]
+    deque(_slot_by_slot(rows), maxlen=0)
+    return Schedule.along(snake_route(block.num_stages, 2), name, [row.done for row in rows], num_microbatches)
+
+
+def _first_forwards(block: _Block, num_microbatches: int) -> tuple[int, ...]:
+    """Of every stage the forwards before its first backward, up to which a stage has at most ``most_alive`` of them,
+    and looks at ``choice`` more: microbatches behind these change nothing."""
+    return _first_of_few(block, min(num_microbatches, block.most_alive + block.choice))
+
+
+@lru_cache(maxsize=1024)
+def _first_of_few(block: _Block, num_microbatches: int) -> tuple[int, ...]:
+    rows = [_Row(stage, block, num_microbatches) for stage in range(block.num_stages)]
+    for _ in _slot_by_slot(rows):
+        if all(row.turned for row in rows):
+            break
+    return tuple(next(place for place, action in enumerate(row.done) if action.kind != "F") for row in rows)
+
+
+def _slot_by_slot(rows: list[_Row]) -> Iterator[None]:
+    """All stages take their passes; once for every slot that is over."""
     ended: dict[tuple[Kind, int, int], int] = {}  # (kind, microbatch, slice) -> the slot after it
     slot = 0
     while any(row.goes_on for row in rows):
@@ -87,22 +138,23 @@ def _from_block(
         for row, action in passes:
             ended[action.kind, action.microbatch, row.slice_of(action)] = slot
             row.take(action)
-    return Schedule.along(snake_route(block.num_stages, 2), name, [row.done for row in rows], num_microbatches)
+        yield
 
 
 class _Row:
     """A stage taking one pass per slot: the next of the block's order that can run, else the oldest W.
 
-    "Next" are the first ``choice`` of those to come, and an F only while fewer than ``most_alive`` chunks are alive.
+    "Next" are the first of those to come (``choice``), and an F only while few chunks are alive (``most_alive``).
     """
 
-    def __init__(self, stage: int, block: _Block, num_microbatches: int, most_alive: int, choice: int) -> None:
+    def __init__(self, stage: int, block: _Block, num_microbatches: int) -> None:
         self.done: list[Action] = []
+        self.turned = False  # has it done a backward?
         self._last = 2 * block.num_stages - 1
         self._slices = (stage, self._last - stage)
         self._to_come = deque(block.order(stage, num_microbatches))
         self._weights: deque[Action] = deque()
-        self._alive, self._most_alive, self._choice = 0, most_alive, choice
+        self._alive, self._most_alive, self._choice = 0, block.most_alive, block.choice
 
     @property
     def goes_on(self) -> bool:
@@ -132,6 +184,7 @@ class _Row:
         if action.kind == "F":
             self._alive += 1
         else:
+            self.turned = True
             self._weights.append(Action("W", action.microbatch, action.chunk))
 
     def _needs(self, action: Action) -> Iterator[tuple[Kind, int, int]]:

@@ -27,6 +27,16 @@ def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedul
     return Schedule.along(snake_route(num_stages, 2), "zb-v", rows, num_microbatches)
 
 
+def zb_v_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+    """The forwards of a stage before its first backward, by the order that ``_row`` writes.
+
+    >>> [zb_v_first(4, 4, 2, stage) for stage in range(4)]
+    [5, 6, 7, 8]
+    """
+    del num_chunks  # two
+    return min(2 * num_stages - 1 - stage, num_microbatches) + min(stage + 1, num_microbatches)
+
+
 def _row(num_stages: int, stage: int, num_microbatches: int) -> list[Action]:
     """The hand-written order of one stage, for 2 P - 1 microbatches or more."""
     row = RowWriter()
