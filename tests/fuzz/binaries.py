@@ -117,9 +117,9 @@ def nsight(dice: Random) -> Case:
 STORES = (
     ("sweep study.yaml -o x.csv --executor 1", "x.csv.rows"),
     ("plan tiny_3d --executor 1 -o x.csv --vary parallel.tp=2,4", "x.csv.rows"),
-    ("train week_64xa100 --played 20 --store x.store", "x.store"),
+    ("train week.yaml --played 20 --store x.store", "x.store"),
     ("validate korthikanti_table5 --store x.store", "x.store"),
-    ("train week_64xa100 --played 20 --store x.store --vary run.spares.warm=0,1", "x.store"),
+    ("train week.yaml --played 20 --store x.store --vary run.spares.warm=0,1", "x.store"),
 )
 
 
@@ -128,7 +128,7 @@ def store(dice: Random) -> Case:
     command, name = dice.choice(STORES)
     (content,) = corpus.made(command, name)
     files = {name: _sqlite(dice, content, dice.choice((1, 1, 3))), "study.yaml": corpus.dumped(corpus.STUDY)}
-    return Case([*command.split(), *OUT], files)
+    return Case([*command.split(), *OUT], {**files, "week.yaml": corpus.week()})
 
 
 def _parquet(dice: Random, content: bytes) -> bytes:
@@ -187,14 +187,14 @@ def parquet_table(dice: Random) -> Case:
             ["report", "r.json", "--timeline", "t.parquet", "-o", "r.html"],
             {"r.json": result, "t.parquet": _parquet(dice, table)},
         )
-    (log,) = corpus.made("train week_64xa100 --played 1 --log l.parquet", "l.parquet")
+    (log,) = corpus.made("train week.yaml --played 1 --log l.parquet", "l.parquet")
     command = dice.choice(
         (
-            ["train", "week_64xa100", "--played", "2", "--replay", "l.parquet"],
-            ["failures", "l.parquet", "--scenario", "week_64xa100"],
+            ["train", "week.yaml", "--played", "2", "--replay", "l.parquet"],
+            ["failures", "l.parquet", "--scenario", "week.yaml"],
         )
     )
-    return Case([*command, *OUT], {"l.parquet": _parquet(dice, log)})
+    return Case([*command, *OUT], {"l.parquet": _parquet(dice, log), "week.yaml": corpus.week()})
 
 
 def chakra(dice: Random) -> Case:

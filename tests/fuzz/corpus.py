@@ -38,6 +38,13 @@ STUDY: dict[str, Any] = {
     "set": {"training.recompute": "full"},
     "vary": {"parallel.zero": [0, 1], "training.micro_batch": [1, 2]},
 }
+SHORTER: dict[str, Any] = {
+    "model": {"preset": "gpt3-175b", "layers": 4},
+    "parallel": {"tp": 8, "pp": 2, "dp": 4},
+    "pipeline": {"schedule": "1f1b"},
+    "overlap": {},
+}
+"""What makes the steps of the shipped week play in a hundredth of the time: its run is what the fuzzer is about."""
 LENGTHS = "512\n1024,3\n200,7\n2048\n"
 KERNELS: dict[str, Any] = {
     "kernels": [{"kind": "attention", "pattern": "my_attention"}, {"kind": "matmul", "pattern": "gemm"}]
@@ -85,6 +92,11 @@ def scenario(name: str) -> Any:
     return MIXTURE if name == "mixture" else tree(f"scenarios/{name}.yaml")
 
 
+def week() -> bytes:
+    """The shipped run of a week on 64 GPUs, with a small model; its own name is ``week.yaml``."""
+    return dumped({**scenario("week_64xa100"), **SHORTER})
+
+
 def dumped(document: Any) -> bytes:
     """As YAML: JSON is YAML, and any tree can be written so."""
     return json.dumps(document, ensure_ascii=False, indent=1).encode("utf-8", "surrogatepass")
@@ -98,7 +110,7 @@ def named(folder: str, ending: str = "yaml") -> tuple[str, ...]:
 
 @cache
 def made(command: str, *files: str) -> tuple[bytes, ...]:
-    """What a command of simcluster writes under these names in an empty folder, in which ``study.yaml`` is."""
+    """What a command of simcluster writes under these names in a folder of only ``study.yaml`` and ``week.yaml``."""
     from simcluster import cli
 
     here = Path.cwd()
@@ -106,6 +118,7 @@ def made(command: str, *files: str) -> tuple[bytes, ...]:
         os.chdir(folder)
         try:
             Path("study.yaml").write_bytes(dumped(STUDY))
+            Path("week.yaml").write_bytes(week())
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 status = cli.main(command.split())
             assert status == 0, command

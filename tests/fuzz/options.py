@@ -80,7 +80,7 @@ def valid_command(dice: Random) -> Case:
         argv += ["--json", "-"]
     files = {each: corpus.content(path) for each, path in FOLDER.items()}
     files["mixture.yaml"], files["study.yaml"] = corpus.dumped(corpus.MIXTURE), corpus.dumped(corpus.STUDY)
-    files["lengths.csv"] = corpus.LENGTHS.encode()
+    files["week.yaml"], files["lengths.csv"] = corpus.week(), corpus.LENGTHS.encode()
     files["kernels.yaml"], files["sizes.csv"] = corpus.dumped(corpus.KERNELS), b"0,1000\n1000,0\n"
     return Case(argv, files)
 

@@ -57,7 +57,10 @@ def failure_log(dice: Random) -> Case:
 def replayed_log(dice: Random) -> Case:
     """A log of a run of weeks, played again."""
     rows = b"".join(corpus.content("scenarios/logs/simulated_54_days.csv").splitlines(keepends=True)[:12])
-    return Case(["train", "week_64xa100", "--replay", "l.csv", "--played", "2", *OUT], {"l.csv": _text(dice, rows)})
+    return Case(
+        ["train", "week.yaml", "--replay", "l.csv", "--played", "2", *OUT],
+        {"l.csv": _text(dice, rows), "week.yaml": corpus.week()},
+    )
 
 
 def saved_result(dice: Random) -> Case:
