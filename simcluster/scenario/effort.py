@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.effort import in_words, most_seconds
 from simcluster.documents.diagnostics import Complaint, KeyPath
+from simcluster.faults import SECONDS_OF_RANKS
 
 if TYPE_CHECKING:
     from simcluster.scenario.fields import ScenarioFields
@@ -20,18 +21,24 @@ _PLANNED_PAIR = 2e-6  # of layers on a stage, which planning compares: with 4,00
 _PLAYED_PASS = 3e-4  # a microbatch on a chunk, forward and back: 1,000 steps of it take 3.0 s
 _PLAIN_LAYER = 1e-3  # a layer's passes on a rank by the reference: 186,192 events in 1.9 s
 _REPLICA = 0.02  # of a step: replicas are played together
+_IN_ARRAYS = 4e-3  # of a rank that differs, where an op of all ranks of a stage is one array
 
 
-def estimated_seconds(scenario: ScenarioFields) -> float:
-    """Seconds of a processor to plan the scenario and play its steps."""
+def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True) -> float:
+    """Seconds of a processor to plan the scenario and play its steps; ranks of which each computes for other seconds
+    are played in arrays over them, or, if not ``in_arrays``, one by one."""
     parallel, layers = scenario.parallel, scenario.model.layers
     pp, pieces = parallel.pp, scenario.overlap.tensor_pieces
     passes = scenario.steps * (scenario.microbatches or 1)
     planned = _PLANNED_PIECE * layers * pieces + _PLANNED_PAIR * layers**2 / pp
     if scenario.engine == "reference":
         return planned + _PLAIN_LAYER * passes * (scenario.gpus or 1) * pieces * layers / pp
-    apart = any(fault.by_chance for fault in scenario.faults) and scenario.replicas == 1
-    played = _PLAYED_PASS * passes * pp * scenario.pipeline.chunks * ((scenario.gpus or pp) / pp if apart else 1.0)
+    played = _PLAYED_PASS * passes * pp * scenario.pipeline.chunks
+    drawing = [fault.kind for fault in scenario.faults if fault.by_chance]
+    if drawing and scenario.replicas == 1:
+        arrays = in_arrays and scenario.engine == "auto" and set(drawing) <= set(SECONDS_OF_RANKS)
+        ranks = (scenario.gpus or pp) / pp
+        played *= 1.0 + _IN_ARRAYS * ranks if arrays else ranks
     return planned + played * (1.0 + _REPLICA * (scenario.replicas - 1))
 
 
@@ -51,12 +58,14 @@ def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
     """The count that is largest beside what is usual for it."""
+    ranks = (scenario.gpus or 1) if any(fault.by_chance for fault in scenario.faults) else 1
     counts: list[tuple[float, KeyPath, str]] = [
         (scenario.model.layers / 100, ("model", "layers"), f"{scenario.model.layers:,} layers"),
         (scenario.overlap.tensor_pieces, ("overlap", "tensor_pieces"), f"{scenario.overlap.tensor_pieces:,} pieces"),
         ((scenario.microbatches or 1) / 100, ("training", "global_batch"), f"{scenario.microbatches:,} microbatches"),
         (scenario.steps, ("steps",), f"{scenario.steps:,} steps"),
         (scenario.replicas / 50, ("replicas",), f"{scenario.replicas:,} replicas"),
+        (ranks / 1024, ("faults",), f"{ranks:,} ranks that all differ"),
     ]
     _, path, what = max(counts)
     return path, what

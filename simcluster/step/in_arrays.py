@@ -15,6 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.clock import later_on_this_grid
+from simcluster.base.effort import in_words, most_seconds
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.engine.beginnings import beginning
@@ -27,6 +28,7 @@ from simcluster.planning.ops import StageProgram
 from simcluster.planning.perturbations import Disturbances
 from simcluster.programs.program import OpTimes
 from simcluster.programs.slowed import RowColumns, SlowedRows
+from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.job import disturbances_of, facts_with_memory, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import Planned, PreparedStep
@@ -40,15 +42,20 @@ _WHY = "every rank is different: op by op, in arrays over ranks"
 
 def played_in_arrays(scenario: Scenario, planned: Planned) -> tuple[PreparedStep, Record] | None:
     """The step prepared and played, if arrays are worth it and exact; else None."""
-    if not scenario.faults or ARRAYS.obstacle(scenario) or not _worth(scenario, planned):
+    if not scenario.faults or ARRAYS.obstacle(scenario):
+        return None
+    slow, disturbed = slowness(scenario), _disturbances(scenario, planned)
+    if not _worth(slow, disturbed):
         return None
     try:
-        return in_arrays(scenario, planned)
-    except (NeedsEventsError, InputError):
+        return _in_arrays(scenario, planned, slow, disturbed)
+    except NeedsEventsError as error:
+        _require_begun(scenario, str(error))
+        return None
+    except InputError:  # ops that wait for each other: the events say which
         return None
 
 
-@collector_off()
 def in_arrays(scenario: Scenario, planned: Planned) -> tuple[PreparedStep, Record]:
     """The step prepared and played; NeedsEventsError, with the reason, where that would not be exact.
 
@@ -57,7 +64,26 @@ def in_arrays(scenario: Scenario, planned: Planned) -> tuple[PreparedStep, Recor
     obstacle = ARRAYS.obstacle(scenario)
     if obstacle:
         raise NeedsEventsError(obstacle)
-    cluster, slow, disturbed = scenario.cluster.built, slowness(scenario), _disturbances(scenario, planned)
+    return _in_arrays(scenario, planned, slowness(scenario), _disturbances(scenario, planned))
+
+
+def _require_begun(scenario: Scenario, reason: str) -> None:
+    """InputError if events would take longer than is begun without being asked for; the loader has counted on arrays."""
+    seconds = estimated_seconds(scenario, in_arrays=False)
+    if seconds > most_seconds():
+        raise InputError(
+            f"faults: {scenario.gpus:,} ranks that all differ cannot be played in arrays over ranks ({reason}); one by "
+            f"one they would take about {in_words(seconds)}, and without being asked for again "
+            f"{in_words(most_seconds())} are spent on a scenario: use fewer ranks, or say --yes (from Python: with "
+            "simcluster.however_long():)"
+        )
+
+
+@collector_off()
+def _in_arrays(
+    scenario: Scenario, planned: Planned, slow: Sequence[float], disturbed: Disturbances
+) -> tuple[PreparedStep, Record]:
+    cluster = scenario.cluster.built
     own = _own_seconds(planned, disturbed)
     arrays = partial(
         RankArrays, planned.programs, planned.job.plan, cluster, np.asarray(cluster.capacity, dtype=float),
@@ -98,14 +124,10 @@ def _disturbances(scenario: Scenario, planned: Planned) -> Disturbances:
     return disturbances_of(scenario, planned.job.plan, scenario.cluster.built, saved=planned.job.saved)
 
 
-def _worth(scenario: Scenario, planned: Planned) -> bool:
+def _worth(slow: Sequence[float], disturbed: Disturbances) -> bool:
     """Do so many ranks differ that folding would leave most of them?"""
-    slow = slowness(scenario)
-    colours: set[object] = set(slow)
-    if any("slowness" not in fault.effects() and "slowdowns" not in fault.effects() for fault in scenario.faults):
-        disturbed = _disturbances(scenario, planned)
-        colours = {(own, disturbed.colour(rank)) for rank, own in enumerate(slow)}
-    return len(colours) >= max(_MANY, len(slow) // 4)
+    enough = max(_MANY, len(slow) // 4)
+    return len(set(slow)) >= enough or len({(own, disturbed.colour(at)) for at, own in enumerate(slow)}) >= enough
 
 
 def _own_seconds(planned: Planned, disturbed: Disturbances) -> Callable[[int], Floats] | None:

@@ -3,6 +3,7 @@ rank, which is slower and as right."""
 
 from __future__ import annotations
 
+from simcluster.faults import SECONDS_OF_RANKS
 from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope, paths
 
 _FAULTS = dict.fromkeys(
@@ -31,7 +32,7 @@ ARRAYS = Scope(
     },
     faults={
         "slow_gpu": lambda fault: "" if fault.lasts else "arrays over ranks know no speeds that change",
-        **dict.fromkeys(("speeds", "jitter", "sequence_lengths"), lambda fault: ""),
+        **dict.fromkeys(SECONDS_OF_RANKS, lambda fault: ""),
     },
 )
 CHAINS = Scope("chains", free=_FREE | {"collectives.detail"}, limited={}, faults=_FAULTS)
