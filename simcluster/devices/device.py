@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -122,23 +122,16 @@ class TilesMatmul(Spec):
         if precision in LOW:
             power = power if self.power_fp8 is None else self.power_fp8
             share = share if self.sustained_fp8 is None else self.sustained_fp8
-        reuses = [_reuse(rows, columns) for rows, columns in self.tiles]
-        best_reuse, reached = max(reuses), power * share
-        m, n, k, batch, beside, clock = kernel.m, kernel.n, kernel.k, kernel.batch, kernel.beside, self.clock
-        unused = 1.0 - 1.0 / self.power_exponent
-        multiprocessors, there = device.multiprocessors, device.multiprocessors - device.reserved
-        together = min(kernel.streams, batch) or batch  # products of the batch that share waves
+        reached, clock, fill = power * share, self.clock, self.fill
         product = math.inf
-        for (rows, columns), reuse in zip(self.tiles, reuses, strict=True):
-            tiles = math.ceil(m / rows) * math.ceil(n / columns) * together
-            tile_flops = 2.0 * rows * columns * k * best_reuse / reuse * (batch / together)
-            waves = math.ceil(tiles * beside / there) / beside
-            idle = waves * multiprocessors / tiles  # 1 / u
-            counted = tiles * (idle if kernel.streams else idle**unused)
-            sustained = counted * tile_flops / reached
-            clocked = waves * multiprocessors * tile_flops / clock
-            filled = waves * (batch / together) * self.fill if kernel.streams else 0.0
-            product = min(product, max(sustained, clocked) / peak + filled)
+        for sustained, clocked, filled in _tile_work(
+            (kernel.m, kernel.n, kernel.k, kernel.batch, kernel.streams, kernel.beside),
+            self.tiles, device.multiprocessors, device.reserved, self.power_exponent,
+        ):  # fmt: skip
+            by_power, by_clock = sustained / reached, clocked / clock
+            seconds = (by_power if by_power > by_clock else by_clock) / peak + filled * fill
+            if seconds < product:
+                product = seconds
         exposed = self.epilogue * _output_traffic(kernel, _ELEMENT_BYTES[precision])
         return max(product + exposed / bandwidth, kernel.bytes / bandwidth)
 
@@ -167,6 +160,34 @@ _CALCULON_BYTES = ((100e6, 0.90), (10e6, 0.75), (1e6, 0.60), (0.0, 0.30))
 
 def _step(table: tuple[tuple[float, float], ...], size: float) -> float:
     return next(efficiency for start, efficiency in table if size >= start)
+
+
+@lru_cache(maxsize=4096)  # a fit of the rates asks for the same products thousands of times
+def _tile_work(
+    shape: tuple[int, int, int, int, int, int],
+    tiles_of: tuple[tuple[int, int], ...],
+    multiprocessors: int,
+    reserved: int,
+    power_exponent: float,
+) -> tuple[tuple[float, float, float], ...]:
+    """For each kind of tile: FLOP that count for power, FLOP that count for the clock, and waves to be filled.
+
+    ``shape`` is m, n, k, batch, streams and beside of the kernel.  None of it depends on the rates that are reached.
+    """
+    m, n, k, batch, streams, beside = shape
+    best_reuse = max(_reuse(rows, columns) for rows, columns in tiles_of)
+    unused, there = 1.0 - 1.0 / power_exponent, multiprocessors - reserved
+    together = min(streams, batch) or batch  # products of the batch that share waves
+    found = []
+    for rows, columns in tiles_of:
+        tiles = math.ceil(m / rows) * math.ceil(n / columns) * together
+        tile_flops = 2.0 * rows * columns * k * best_reuse / _reuse(rows, columns) * (batch / together)
+        waves = math.ceil(tiles * beside / there) / beside
+        idle = waves * multiprocessors / tiles  # 1 / u
+        counted = tiles * (idle if streams else idle**unused)
+        filled = waves * (batch / together) if streams else 0.0
+        found.append((counted * tile_flops, waves * multiprocessors * tile_flops, filled))
+    return tuple(found)
 
 
 def _reuse(rows: int, columns: int) -> float:
