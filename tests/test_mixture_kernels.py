@@ -282,3 +282,17 @@ def test_launches_of_one_call_cost_the_host_a_launch_each() -> None:
     assert host("grouped") == pytest.approx(100e-6)
     assert host("streams") == pytest.approx(100e-6 + 19 * 3e-6)
     assert host("sequential") == pytest.approx(20 * 100e-6)
+
+
+def test_a_rank_that_gets_all_tokens_makes_rows_of_its_own_alone() -> None:
+    """One expert a rank of 8, a token visits 2: a quarter of 8 x 4,096 tokens come by; sums go to rows for all."""
+    model = with_experts(experts=8, top_k=2, groups=1, top_groups=None)
+    shape = replace(SHAPE, all_gathered=True)
+    found, there = mixture(model, shape), routed(model, shape)
+    row, visiting, every = 2 * 5120, 8 * 4096 / 4, 8 * 4096
+    assert there.rows == visiting
+    moved = {k.name: k.bytes for k in (*found.experts.forward, *found.experts.input_grad) if "sort" in k.name}
+    assert moved["experts_sort"] == moved["experts_unsort_input_grad"] == pytest.approx(row * 2 * visiting)
+    assert moved["experts_unsort"] == moved["experts_sort_input_grad"] == pytest.approx(row * (visiting + every))
+    assert [kernel.name for kernel in found.dispatch.forward] == ["permute_map"]
+    assert not any("permute" in kernel.name for kernel in (*found.combine.forward, *found.combine.input_grad))

@@ -50,12 +50,13 @@ class RankShape:
     (``software.Software``), ``rope`` whether positions are turned by one, ``experts`` which those of a mixture are,
     ``bias`` whether that of queries, keys and values is added by their product. ``fp8``: products of layers read
     operands of ``cast_bytes`` an element, cast from 16 bits, and take an expert's rows ``cast_rows`` at a time.
-     ``logits``: the loss keeps a copy in "fp32", of all ranks of tp where they are "gathered", or writes their gradient
+    ``logits``: the loss keeps a copy in "fp32", of all ranks of tp where they are "gathered", or writes their gradient
     over them, "in-place".  ``temporaries``: count what lives inside a layer's backward.  ``relayed``: ep ranks get one
-    copy of a token, and make of it a row for each of their experts.  ``sent_cast``: rows and the gradients of what
-    experts give come to them in fp8. ``element_bytes``: size of activations and weights.  ``grad_accumulate_bytes``:
-    size of an element of the main gradient that W adds to (read and written); 0 if W only writes a gradient of
-    ``element_bytes``. ``accumulate``: the product of W adds by itself, or a "separate" kernel adds what it wrote.
+    copy of a token, and make of it a row for each of their experts.  ``all_gathered``: they get all tokens of all of
+    them.  ``sent_cast``: rows and the gradients of what experts give come to them in fp8. ``element_bytes``: size of
+    activations and weights.  ``grad_accumulate_bytes``: size of an element of the main gradient that W adds to (read
+    and written); 0 if W only writes a gradient of ``element_bytes``. ``accumulate``: the product of W adds by itself,
+    or a "separate" kernel adds what it wrote.
     """
 
     micro_batch: int
@@ -84,6 +85,7 @@ class RankShape:
     keeps_fused_core: bool = False
     experts: ExpertKernels = _EXPERT_KERNELS
     relayed: bool = False
+    all_gathered: bool = False
     sent_cast: bool = False
     fp8: bool = False
     cast_bytes: float = 1.0

@@ -146,11 +146,15 @@ def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> S
         return Section()
     one = shape.element_bytes * local.hidden * local.edge_tokens
     rows, choices = there.row_bytes(shape, there.sent), local.edge_tokens * moe.experts
-    if shape.experts.permute == "fused":
+    fused = shape.experts.permute == "fused"
+    if fused:
         placed = replace(memory("permute_map", (1 + 4 * FP32_BYTES) * choices), launches=3)
-        return join((Section((placed,)), both_ways("permute", one + rows, one + rows)), "none")
-    placed = replace(memory("permute_map", _SORT_BYTES * choices), launches=_SORT_LAUNCHES)
-    return join((Section((placed,)), both_ways("permute", 2 * rows, one + 3 * rows)), "none")
+    else:
+        placed = replace(memory("permute_map", _SORT_BYTES * choices), launches=_SORT_LAUNCHES)
+    if shape.all_gathered:  # columns of the rank's own experts, of all tokens; rows are made behind the gather
+        return Section((placed,))
+    moved = both_ways("permute", one + rows, one + rows) if fused else both_ways("permute", 2 * rows, one + 3 * rows)
+    return join((Section((placed,)), moved), "none")
 
 
 def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Section:
@@ -162,7 +166,7 @@ def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Se
     one = shape.element_bytes * local.hidden * local.edge_tokens
     rows = there.row_bytes(shape, there.sent)
     weighed = shape.probabilities == "combine"  # else the activation function has done it, and read no row for that
-    if shape.relayed:  # added up on the way
+    if shape.relayed or shape.all_gathered:  # added up on the way
         found = Section()
     elif shape.experts.permute == "fused":
         found = both_ways("unpermute", one + rows, one + (2 if weighed else 1) * rows)
@@ -190,13 +194,17 @@ def _sorted(name: str, moe: Moe, shape: RankShape, there: Routed) -> Section:
     """Where rows of several ranks meet in front of several experts they are sorted once more, and back behind them.
 
     Of tokens that are relayed a rank gets one copy, of which it makes a row for each expert of its own that the token
-    visits; behind these it adds them up again (the permute of Megatron-LM's flex dispatcher, fused_a2a.py).
+    visits; behind these it adds them up again (the permute of Megatron-LM's flex dispatcher, fused_a2a.py).  Where all
+    ranks get all tokens it copies those that visit it, and sums into rows for all (MoEAllGatherTokenDispatcher).
     """
-    if shape.relayed:
+    if shape.relayed or shape.all_gathered:
         routes = TokenRoutes(moe.experts, moe.top_k, moe.groups, moe.open_groups)
-        came = shape.ep * there.tokens * routes.visits(there.experts)
-        moved = there.row_bytes(shape, there.rows) + shape.element_bytes * came * there.hidden
-        return both_ways(name, moved, moved)
+        tokens = shape.ep * there.tokens * (shape.expert_tp if shape.all_gathered else 1)
+        came = tokens * routes.visits(there.experts)
+        own = there.row_bytes(shape, there.rows)
+        copied = own + shape.element_bytes * came * there.hidden
+        summed = own + shape.element_bytes * (tokens if shape.all_gathered else came) * there.hidden
+        return both_ways(name, copied, summed) if name == "experts_sort" else both_ways(name, summed, copied)
     if not is_sorted(shape, there):
         return Section()
     moved = 2 * there.row_bytes(shape, there.rows)

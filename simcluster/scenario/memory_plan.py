@@ -74,6 +74,7 @@ def shape_of(scenario: Scenario) -> RankShape:
         etp=parallel.etp or 0,
         sequence_parallel=parallel.sequence_parallel,
         relayed=parallel.ep > 1 and parallel.expert_dispatch.relays,
+        all_gathered=parallel.ep > 1 and parallel.expert_dispatch.kind == "allgather",
         sent_cast=parallel.ep > 1 and parallel.expert_dispatch.dtype == "fp8",
         recompute=training.recompute,
         modules=training.recompute_modules,

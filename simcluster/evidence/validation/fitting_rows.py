@@ -188,7 +188,7 @@ def samples_of(file: FitFile, fit: str, data: Path | None) -> list[Sample] | Mis
     found: list[Sample] = []
     for rows in file.fits.fits[fit].rows:
         try:
-            samples = _kernels(rows, data) if isinstance(rows, KernelRows) else _study(rows, data)
+            samples = _kernels(rows, data) if isinstance(rows, KernelRows) else study_samples(rows, data)
         except InputError as problem:
             raise file.error(fit, problem) from None
         if isinstance(samples, Missing):
@@ -197,7 +197,8 @@ def samples_of(file: FitFile, fit: str, data: Path | None) -> list[Sample] | Mis
     return found
 
 
-def _study(rows: StudyRows, data: Path | None) -> list[Sample] | Missing:
+def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | Missing:
+    """The rows of a study, in order; InputError where none is asked for."""
     file = load_study(rows.study)
     study = file.study
     if not isinstance(study, Steps | Schedules):
