@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import figures, notebooks, pictures, played, readme, scores
+from documents import above_aim, figures, notebooks, pictures, played, readme, scores
 from documents.accepted import LONG, YOURS, wants
 from documents.commands import ROOT
 from documents.shown import differences, read_shown, shown_by, write_shown
@@ -86,6 +86,11 @@ def test_ranks_and_events_of_the_table_of_benchmarks() -> None:
 
 def test_the_table_is_what_validate_gave() -> None:
     assert not scores.stale(readme.text()), REGENERATE
+
+
+def test_what_is_above_its_aim_is_what_validate_gave() -> None:
+    assert not above_aim.stale(scores.read(), readme.text()), REGENERATE
+    assert [name for name, *_ in above_aim.lines_of(readme.text())] == list(above_aim.GROUPS)
 
 
 def test_every_study_has_a_row() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from documents import readme, scores
+from documents import above_aim, readme, scores
 from documents.commands import ROOT, numbers
 from documents.readme import figures_in, with_figures
 from simcluster.longrun.eventlog import read_log
@@ -174,6 +174,7 @@ def unchecked(whole: str) -> list[str]:
     known += [match.span() for pattern in (_MEASURED, _PLAYED) for match in pattern.finditer(whole)]
     known.append(readme.output_span(whole))
     known += [row.span for row in scores.rows_of(whole)]
+    known += [span for *_, span in above_aim.lines_of(whole)]
     for text, _ in NOT_OURS:
         known.append(figures_in(text, whole).span())
     return [
@@ -185,7 +186,7 @@ def unchecked(whole: str) -> list[str]:
 
 def all_stale() -> list[str]:
     """All that README and the pages say and no longer holds: sentences, the table of studies, outputs."""
-    found = [*stale(), *scores.stale(readme.text())]
+    found = [*stale(), *scores.stale(readme.text()), *above_aim.stale(scores.read(), readme.text())]
     shown, now = readme.output_shown().splitlines(), readme.output_now().splitlines()
     found += [f"{line!r} is no longer printed" for line in shown if line not in now]
     found += [f"{line!r} is printed now" for line in now if line not in shown]
@@ -194,4 +195,4 @@ def all_stale() -> list[str]:
 
 def all_renewed(whole: str) -> str:
     """README as it should be."""
-    return renewed(scores.renewed(readme.with_output(whole)))
+    return above_aim.renewed(scores.read(), renewed(scores.renewed(readme.with_output(whole))))

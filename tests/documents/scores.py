@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from documents import above_aim
 from documents.commands import ROOT
 
 FILE = Path(__file__).with_name("scores.json")
@@ -199,11 +200,11 @@ def score_all(data: str) -> None:
             raise SystemExit(f"{data} lacks the tables of {', '.join(skipped)}: nothing is written")
         text = learned.read_text(encoding="utf-8").replace(str(learned), str(RESIDUALS.relative_to(ROOT)))
     RESIDUALS.write_text(text, encoding="utf-8")
-    save(document, commit)
+    save(document, commit, above_aim.played(Path(data)))
 
 
-def save(document: dict[str, Any], commit: str) -> None:
-    """Write scores.json from the JSON of ``validate``."""
+def save(document: dict[str, Any], commit: str, hypotheses: dict[str, float]) -> None:
+    """Write scores.json from the JSON of ``validate``, and what hypotheses give."""
     told = {
         "about": "what `simcluster validate scenarios/validation/*.yaml` gave, with all tables",
         "made by": "python tests/documents --scores DIR",
@@ -211,6 +212,8 @@ def save(document: dict[str, Any], commit: str) -> None:
         "commit": commit,
         "overall": {name: _rounded(score) for name, score in document["overall"].items() if isinstance(score, dict)},
         "studies": kept(document),
+        "above": above_aim.groups_of(document),
+        "if": hypotheses,
     }
     FILE.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
