@@ -16,7 +16,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.time_limit import Deadline, TimeUp, within
-from simcluster.cli import search_told
+from simcluster.cli import search_told, terminal
 from simcluster.scenario import contents
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.standing import not_proven, standing
@@ -25,7 +25,7 @@ from simcluster.studies.search.plan import Found, alone, plan
 from simcluster.studies.search.playing import LayoutPlayer
 from simcluster.studies.search.progress import SearchState
 from simcluster.studies.search.space import Layout
-from simcluster.studies.search.words import why
+from simcluster.studies.search.words import name_of_layout, why
 
 FEW = {
     "training.micro_batch": (1,),
@@ -94,7 +94,9 @@ def test_what_was_stopped_says_so_everywhere(whole: Found) -> None:
     assert set(document["best"][0]) == set(whole.to_dict()["best"][0])
     assert found.own is not None, "one's own layout is among the first"
     assert standing(found)[0].startswith("Yours (tp 2")
+    assert "the winner" not in "".join((*standing(found), *why(found)))
     assert not_proven(whole) == []
+    assert "longer than the winner" in standing(whole)[0]
 
 
 def test_without_any_layout_time_is_short_and_an_interrupt_goes_through() -> None:
@@ -103,7 +105,7 @@ def test_without_any_layout_time_is_short_and_an_interrupt_goes_through() -> Non
     with pytest.raises(KeyboardInterrupt):
         stopped(0, KeyboardInterrupt)
     for wrong in (0, -1, True, float("inf"), float("nan"), "soon", "60"):
-        with pytest.raises(InputError, match=r"as in 60|13\.75 s"):
+        with pytest.raises(InputError, match=r"time limit .* must be a time above 0: use .*'60 s'"):
             plan(tiny(), 8, vary=FEW, time_limit=wrong)
 
 
@@ -213,10 +215,22 @@ def test_without_a_terminal_it_is_told_now_and_then(
         told.look()
         said.append(capsys.readouterr().err.count("\n"))
     assert said == [0, 1, 0, 1, 0, 1, 1]
-    assert search_told.words_of(told._state, 12.0).startswith("12 s: playing layouts, best so far 1.500 s (tp ")
-    assert search_told.words_of(told._state, 12.0).endswith(
-        "), proven gap 3.2%, 3 played, at most 40 left, about 2 min left"
-    )
+    words = search_told.words_of(told._state)
+    assert words.startswith("playing layouts, best so far 1.500 s, proven gap 3.2%, 3 played, at most 40 left, about ")
+    assert words.rpartition(": ")[2] == name_of_layout(told._state.layout)
+
+
+def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
+    whole: Found, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(search_told.time, "monotonic", lambda: clock[0])
+    with terminal.working("plan"):
+        told = search_told.SearchTold()
+        told._state = SearchState("layouts", whole.best[0].layout, 1.5, 0.032, 3, 40, 0.0, 130.0)
+        clock[0] = 117.0
+        told.look()
+    assert capsys.readouterr().err == f"simcluster plan: 17 s, {search_told.words_of(told._state)}\n"
 
 
 def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account() -> None:

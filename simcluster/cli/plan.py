@@ -23,7 +23,7 @@ from simcluster.show.report.yaml_text import yaml_text
 from simcluster.show.standing import not_proven, standing
 from simcluster.studies.search.changes import overrides, written
 from simcluster.studies.search.plan import Found, Ranked, plan
-from simcluster.studies.search.words import name_of, why
+from simcluster.studies.search.words import name_of, name_of_first, why
 
 
 def run(args: argparse.Namespace) -> None:
@@ -109,7 +109,7 @@ def text_of(found: Found) -> str:
             *standing(found),
             *why(found),
             "",
-            f"{'the winner' if found.gap == 0 else 'the best so far'}: {options}",
+            f"{name_of_first(found)}: {options}",
         ]
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
@@ -10,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from simcluster.base.units import format_seconds
-from simcluster.cli.terminal import hush, progress
+from simcluster.cli.terminal import hush, progress, stamped
 from simcluster.studies.search.progress import SearchState
 from simcluster.studies.search.words import name_of_layout
 
@@ -32,7 +31,7 @@ class SearchTold:
 
     def __init__(self) -> None:
         self._state: SearchState | None = None
-        self._began = self._line = time.monotonic()
+        self._line = time.monotonic()
         self._best: object = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -72,18 +71,20 @@ class SearchTold:
         if state is None:
             return
         if sys.stderr.isatty():
-            wide = shutil.get_terminal_size().columns - 1  # a line that goes on below is not wiped
-            progress(words_of(state, now - self._began)[:wide])
+            progress(words_of(state))
         elif now - self._line >= (_AT_ONCE if state.layout != self._best else EVERY):
             self._line, self._best = now, state.layout
-            print(words_of(state, now - self._began), file=sys.stderr, flush=True)
+            print(stamped(words_of(state)), file=sys.stderr, flush=True)
 
 
-def words_of(state: SearchState, seconds: float) -> str:
-    """A line: 12 s: best so far 16.39 s (tp 4, ...), gap 3.2 %, 12 played, at most 40 left, about 25 s left."""
+def words_of(state: SearchState) -> str:
+    """A line: playing layouts, best so far 16.39 s, gap 3.2 %, 12 played, at most 40 left, about 25 s left: tp 4, ...
+
+    The layout comes last: a narrow terminal shows how far it is, if nothing else.
+    """
     parts = [_DOING[state.phase]]
     if state.layout is not None:
-        parts.append(f"best so far {format_seconds(state.step_time)} ({name_of_layout(state.layout)})")
+        parts.append(f"best so far {format_seconds(state.step_time)}")
     if state.gap is not None:
         parts.append(f"proven gap {state.gap:.1%}" if state.gap else "proven to be the best")
     parts.append(f"{state.played:,} played")
@@ -91,7 +92,8 @@ def words_of(state: SearchState, seconds: float) -> str:
         parts.append(f"at most {state.left:,} left")
     if state.seconds_left is not None:
         parts.append(f"about {_round(state.seconds_left)} left")
-    return f"{_round(seconds)}: " + ", ".join(parts)
+    best = f": {name_of_layout(state.layout)}" if state.layout else ""
+    return ", ".join(parts) + best
 
 
 def _round(seconds: float) -> str:

@@ -48,6 +48,11 @@ def progress(text: str = "") -> None:
         _Line.current.tell(text)
 
 
+def stamped(text: str) -> str:
+    """A line of how far the command is, with its name and time as in those that the clock writes."""
+    return _Line.current.stamped(text) if _Line.current else text
+
+
 def hush(silent: bool = True) -> None:
     """The clock writes no line without a terminal, because the command tells more of its own; or does again."""
     if _Line.current:
@@ -133,11 +138,15 @@ class _Line:
             return
         self._last = time.monotonic()
         steps = f"step {self._played:,}: {self._now}" if self._played else "at work"
-        text = f"simcluster {self._command}: {_clock(self._last - self._begun)}, {on_a_line(self._text or steps)}"
+        text = self.stamped(self._text or steps)
         if self.terminal:
             self._shown = True
             text = f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}"
         self._write(text if self.terminal else f"{text}\n")
+
+    def stamped(self, text: str) -> str:
+        """A line of it."""
+        return f"simcluster {self._command}: {_clock(time.monotonic() - self._begun)}, {on_a_line(text)}"
 
     def clear(self) -> None:
         """Take it away, if it is there."""

@@ -8,7 +8,8 @@ from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.results.account import Account
 from simcluster.show.layout import layout
 from simcluster.studies.search.own import OwnLayout, Rung
-from simcluster.studies.search.plan import Found, Ranked
+from simcluster.studies.search.plan import Found
+from simcluster.studies.search.words import name_of_first
 from simcluster.studies.whatif.difference import Difference
 
 
@@ -49,19 +50,21 @@ def _own(found: Found) -> Iterator[str]:
         return
     room = "" if own.memory <= found.capacity else f", which holds {own.memory / 1e9:.1f} GB a GPU, more than the limit"
     if own.score > winner.score:
-        yield f"Yours ({layout(found.base)}){room}: {_longer(winner, own)}"
+        yield f"Yours ({layout(found.base)}){room}: {_longer(found, own)}"
     else:
         less = 1 - own.score / winner.score
-        yield f"Yours ({layout(found.base)}) is {f'{less:.1%} less' if less > 0 else 'as fast as the winner'}{room}."
+        beside = f"{less:.1%} less" if less > 0 else f"as fast as {name_of_first(found)}"
+        yield f"Yours ({layout(found.base)}) is {beside}{room}."
 
 
-def _longer(winner: Ranked, own: OwnLayout) -> str:
+def _longer(found: Found, own: OwnLayout) -> str:
+    winner = found.best[0]
     if "account" not in winner.row or "account" not in own.row:
         longer = own.step_time - winner.step_time
         more = f"{format_seconds(longer)} ({longer / winner.step_time:.1%}) longer"
         return f"it takes {format_seconds(own.step_time)} a step, {more} than the first."
     first, second = Account.from_result(winner.row), Account.from_result(own.row)
-    return Difference(("the winner", "it"), first, second, ()).in_words()
+    return Difference((name_of_first(found), "it"), first, second, ()).in_words()
 
 
 def _rungs(found: Found) -> str:

@@ -89,9 +89,13 @@ def seconds_of(limit: str | float | None) -> float | None:
     """Seconds of a time limit; InputError for what is none."""
     if limit is None:
         return None
-    seconds = parse_seconds(limit) if isinstance(limit, str) else limit
+    try:
+        seconds = parse_seconds(limit) if isinstance(limit, str) else limit
+    except InputError:
+        seconds = 0.0  # no time at all
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-        raise InputError(f"time limit {limit!r} must be a time above 0, as in 60 (seconds) or '5 min'")
+        given = "60 for seconds, " if not isinstance(limit, str) else ""
+        raise InputError(f"time limit {limit!r} must be a time above 0: use {given}'60 s' or '5 min'")
     return float(seconds)
 
 

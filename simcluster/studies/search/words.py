@@ -39,6 +39,11 @@ def _order(layouts: Sequence[Layout]) -> list[str]:
     return ["pp before dp"] if slow == {("pp", "dp")} else []
 
 
+def name_of_first(found: Found) -> str:
+    """What the first is: the winner, once it is proven to be the best."""
+    return "the winner" if found.gap == 0 else "the best so far"
+
+
 def why(found: Found) -> list[str]:
     """Paragraphs: the winner against others that were played, and what those that were not can reach at most."""
     winner, everyone = found.best[0], (*found.best[1:], *found.others)
@@ -51,18 +56,19 @@ def why(found: Found) -> list[str]:
     for role, other in rivals:
         roles.setdefault(everyone.index(other), []).append(role)
     told = [
-        f"Against {' and '.join(names)} ({name_of(everyone[place])}): {_difference(winner, everyone[place])}"
+        f"Against {' and '.join(names)} ({name_of(everyone[place])}): {_difference(found, everyone[place])}"
         for place, names in roles.items()
     ]
     return told + list(_elsewhere(found))
 
 
-def _difference(winner: Ranked, other: Ranked) -> str:
+def _difference(found: Found, other: Ranked) -> str:
+    winner = found.best[0]
     if "account" not in other.row or "account" not in winner.row:
         longer = other.step_time - winner.step_time
         return f"it takes {format_seconds(other.step_time)} a step, {format_seconds(longer)} longer."
     first, second = (Account.from_result(each.row) for each in (winner, other))
-    return Difference(("the winner", "it"), first, second, ()).in_words()
+    return Difference((name_of_first(found), "it"), first, second, ()).in_words()
 
 
 def _elsewhere(found: Found) -> Iterator[str]:
