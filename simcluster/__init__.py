@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from simcluster.studies.variations import compare as compare
     from simcluster.studies.variations import differences as differences
     from simcluster.studies.whatif.free import what_if_free as what_if_free
+    from simcluster.studies.whatif.inflation import inflation as inflation
     from simcluster.studies.whatif.job_memory import job_memory as job_memory
     from simcluster.studies.whatif.largest import largest as largest
     from simcluster.studies.whatif.mitigations import what_pays as what_pays
@@ -83,6 +84,7 @@ _HOME = {
     "differences": "simcluster.studies.variations",
     "first_scenario": "simcluster.studies.launch.first",
     "however_long": "simcluster.base.effort",
+    "inflation": "simcluster.studies.whatif.inflation",
     "job_memory": "simcluster.studies.whatif.job_memory",
     "kernels": "simcluster.studies.kernels",
     "largest": "simcluster.studies.whatif.largest",

@@ -11,7 +11,7 @@ from conftest import Tiny
 from simcluster.base.errors import InputError
 from simcluster.longrun.barriers import largest_lognormal
 from simcluster.longrun.closed_forms import largest_normal
-from simcluster.studies.whatif.inflation import inflation
+from simcluster.studies.whatif.inflation import barrier, inflation
 
 
 def test_one_factor_has_mean_one() -> None:
@@ -44,6 +44,29 @@ def test_a_step_of_one_barrier_is_the_closed_form(tiny: Tiny) -> None:
     assert table["inflation"][0] == 1.0
     computing = (table["inflation"][1] - 1) / (table["barrier"][1] - 1)
     assert 0.5 < computing <= 1 + 3 * table["interval"][1] / (table["barrier"][1] - 1)
+
+
+def test_speeds_that_last_are_one_barrier_of_their_inverse(tiny: Tiny) -> None:
+    """Ranks that differ for ever and meet at the end of a step: at most 1 / speed of the slowest."""
+    flat = {"topology": "flat", "gpus": 8}
+    scenario = tiny(gpus=8, cluster=flat, parallel={"dp": 8, "zero": 0}, training={"global_batch": 64})
+    table = inflation({"dp": scenario}, [0.2], per="gpu", replicas=300)
+    assert table["barrier"][0] == barrier(8, 0.2, "gpu") == pytest.approx(math.exp(0.04) * largest_lognormal(8, 0.2))
+    computing = (table["inflation"][0] - 1) / (table["barrier"][0] - 1)
+    assert 0.5 < computing <= 1 + 3 * table["interval"][0] / (table["barrier"][0] - 1)
+
+
+def test_the_inverse_of_one_speed_is_longer_than_its_mean() -> None:
+    """E[1 / X] = exp(sigma^2) of a lognormal X with mean 1."""
+    assert barrier(1, 0.3, "gpu") == pytest.approx(math.exp(0.09), rel=1e-10)
+    assert barrier(1, 0.3) == pytest.approx(1.0, rel=1e-10)
+
+
+def test_what_does_not_draw_is_refused(tiny: Tiny) -> None:
+    with pytest.raises(
+        InputError, match="per 'layer' is no part of a job that draws; it can be gpu, kernel, pass, step"
+    ):
+        inflation({"it": tiny()}, [0.1], per="layer")  # type: ignore[arg-type]
 
 
 def test_no_ranks_have_no_largest() -> None:

@@ -64,6 +64,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "compare_policies": lambda one: simcluster.compare_policies({"now": one, "late": {"run.detection": "1 h"}}),
     "diff": lambda one: simcluster.diff(one, DOCUMENT),
     "differences": lambda one: simcluster.differences(one, one, names=["one", "again"]),
+    "inflation": lambda one: simcluster.inflation({"it": one}, [0.05], per="gpu", replicas=2),
     "job_memory": simcluster.job_memory,
     "kernels": simcluster.kernels,
     "largest": lambda one: simcluster.largest(one, "training.micro_batch"),

@@ -68,7 +68,7 @@ def in_arrays(scenario: Scenario, planned: Planned) -> tuple[PreparedStep, Recor
 
 
 def _require_begun(scenario: Scenario, reason: str) -> None:
-    """InputError if events would take longer than is begun without being asked for; the loader has counted on arrays."""
+    """InputError if events would take longer than is begun unasked; the loader has counted on arrays."""
     seconds = estimated_seconds(scenario, in_arrays=False)
     if seconds > most_seconds():
         raise InputError(
