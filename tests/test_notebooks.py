@@ -64,6 +64,7 @@ def test_there_are_notebooks() -> None:
         "06_planning",
         "07_long_run",
         "08_budget_and_loss",
+        "09_order_statistics",
     ]
 
 

@@ -13,7 +13,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from documents import sites_picture, studio_picture
+from documents import inflation_picture, sites_picture, studio_picture
 from documents.commands import ROOT, Ran, ran, run_in
 from documents.readme import commands, text
 from documents.shown import Shown, differences, read_shown, write_shown
@@ -30,7 +30,7 @@ DRAWN = {  # picture: the file that README's command writes
     "studio_moves": "--open",
 }
 MEASURED = {"growth": "python tests/benchmarks/growth.py"}  # picture: its own command
-PLAYED = {"two_sites": sites_picture}  # picture: what draws it from many steps and plays some of them again
+PLAYED = {"two_sites": sites_picture, "inflation": inflation_picture}  # what draws it from many steps, plays some anew
 _WORK = 1.25  # events of now over events when it was measured, and the other way round
 _WIDTH, _HEIGHT, _SCALE = 1112, 2050, 0.8  # of the report's picture, and its pixels for one of the page
 
