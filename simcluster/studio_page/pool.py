@@ -13,7 +13,7 @@ import os
 import signal
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
@@ -79,11 +79,10 @@ class Worker:
 
     def close(self) -> None:
         """Let it go, whatever it is at."""
-        if self._executor is None or self._number is None:
+        if self._executor is None:
             return
-        with suppress(ProcessLookupError, BrokenProcessPool, CancelledError):
-            if self._number.done():
-                os.kill(self._number.result(), signal.SIGTERM)
+        for process in tuple((self._executor._processes or {}).values()):
+            process.terminate()  # by itself, as one that still imports has not said its number
         self._executor.shutdown(cancel_futures=True)
         self._executor = None
 
