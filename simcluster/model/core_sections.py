@@ -32,10 +32,11 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     queries = shape.element_bytes * local.tokens * (local.query + local.output)
     keys = shape.element_bytes * shape.micro_batch * local.columns * (local.kv + local.value)
     statistics = FP32_BYTES * local.tokens * local.heads
-    mask = {"seen": model.causal_factor, "edges": model.mask_edges} if model.attention_window else {}
-    forward = Kernel("attention", "attention", flops, queries + keys + statistics, m, n, k, batch, **mask)
+    forward = Kernel("attention", "attention", flops, queries + keys + statistics, m, n, k, batch)
+    if model.attention_window:
+        forward = replace(forward, seen=model.causal_factor, edges=model.mask_edges)
     size = 2 * (queries + keys) + statistics
-    back = Kernel("attention_input_grad", "attention", _FLASH_BACKWARD * flops, size, m, n, k, batch, **mask)
+    back = replace(forward, name="attention_input_grad", flops=_FLASH_BACKWARD * flops, bytes=size)
     before, behind = backward_passes(shape, local)
     again = (forward,) if shape.core_again else ()
     return Section(forward=(forward,), recompute=again, input_grad=(before, back, behind))
