@@ -201,6 +201,24 @@ def test_a_time_limit_of_the_command_is_no_failure(
     assert (found["proven"], found["stopped"]) == (False, "time limit")
 
 
+def test_time_is_up_in_the_midst_of_work_beside_a_clock_that_ticks_on() -> None:
+    ticks: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: ticks.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        with pytest.raises(TimeUp), within(0.1):
+            for _ in range(10**9):  # asks nobody whether time is up
+                pass
+        assert ticks
+        assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(0.01)
+        ticks.clear()
+        while not ticks:
+            signal.pause()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_without_a_terminal_it_is_told_now_and_then(
     whole: Found, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,8 @@
 """A time limit of long work: an exception in its midst when time is up.
 
-On the main thread of a system with alarms (not Windows) it comes within milliseconds, whatever is under way.
-Elsewhere, and where somebody else uses the alarm, it comes where the work asks for it (``check``).
+On the main thread of a system with alarms (not Windows) it comes within milliseconds, whatever is under way, also
+where a clock ticks by the alarm meanwhile (the line of progress of a command), which goes on ticking.  Elsewhere, and
+where somebody else waits for the alarm, it comes where the work asks for it (``check``).
 """
 
 from __future__ import annotations
@@ -42,23 +43,34 @@ def within(seconds: float | None) -> Iterator[Deadline]:
     if seconds is None or not _alarm_is_free():
         yield deadline
         return
-    armed = True
+    armed, before, every = True, signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[1]
 
     def ring(number: int, frame: FrameType | None) -> None:
-        if armed:
-            raise TimeUp
+        if not armed:
+            return
+        deadline.check()
+        if callable(before):
+            before(number, frame)
+        signal.setitimer(signal.ITIMER_REAL, _next(deadline, every), every)
 
     signal.signal(signal.SIGALRM, ring)
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, _next(deadline, every), every)
         yield deadline
     finally:
         armed = False  # an alarm that comes now must not cut off what cleans up
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, every, every)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _next(deadline: Deadline, every: float) -> float:
+    """Seconds to the next alarm: the clock's next tick, if there is a clock, or the end; never 0, which is no alarm."""
+    return max(1e-6, min(every or deadline.left, deadline.left))
 
 
 def _alarm_is_free() -> bool:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         return False
-    return signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    waits, every = signal.getitimer(signal.ITIMER_REAL)
+    ticks = every > 0 and callable(signal.getsignal(signal.SIGALRM))
+    return ticks or (signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and waits == 0)
