@@ -235,7 +235,7 @@ def test_without_a_terminal_it_is_told_now_and_then(
     assert said == [0, 1, 0, 1, 0, 1, 1]
     words = search_told.words_of(told._state)
     assert words.startswith("playing layouts, best so far 1.500 s, proven gap 3.2%, 3 played, at most 40 left, about ")
-    assert words.rpartition(": ")[2] == name_of_layout(told._state.layout)
+    assert words.rpartition(": ")[2] == name_of_layout(whole.best[0].layout)
 
 
 def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
