@@ -21,8 +21,9 @@ from simcluster.engine.lower import Lowered, lower
 from simcluster.planning.ops import StageProgram
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, schedule_function
+from simcluster.show.explanation import explanation
 from simcluster.simulate import replay, simulate
-from simcluster.studies.whatif.free import freed, kinds_of, path_seconds, what_if_free
+from simcluster.studies.whatif.free import Free, freed, kinds_of, path_seconds, what_if_free
 
 COSTS = Costs(
     forward=1.0, backward=2.5, tensor_parallel=0.25, weight_grad=1.0, send=0.125, grad_reduce=3.0, optimizer=0.5
@@ -122,6 +123,16 @@ def test_the_path_gives_a_lower_bound_where_nothing_shares_links(tiny: Tiny) -> 
     narrow = what_if_free(result, ["tp all_gather", "tp"])
     assert [each.kind for each in narrow] == ["tp all_gather", "tp"]
     assert narrow[1].step_time < narrow[0].step_time < result.step_time
+
+
+def test_a_step_that_is_longer_without_a_cost_says_why(tiny: Tiny) -> None:
+    result = simulate(tiny())
+    why = "Nothing that differs slows anything down by itself: dp ops take longer"
+    said = explanation(result, [Free("forward", 1.0, 2.0, 3.0, why), Free("backward", 1.0, 2.0, 3.0)])
+    assert f"forward free: {why}" in said
+    assert "backward free" not in said
+    for each in what_if_free(result):
+        assert bool(each.note) == (each.step_time > result.step_time * (1 + 1e-9))
 
 
 def test_an_unknown_kind_is_refused(tiny: Tiny) -> None:

@@ -93,6 +93,7 @@ def _played(free: Sequence[Free], distribution: Distribution | None) -> dict[str
     found: dict[str, dict[str, Any]] = {}
     if free:
         found["step_time_if_free_s"] = {each.kind: each.step_time for each in free}
+        found["longer_if_free"] = {each.kind: each.note for each in free if each.note}
     if distribution:
         found["step_time_distribution_s"] = distribution.to_dict()
     return found

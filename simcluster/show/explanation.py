@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simcluster.base.units import format_bytes, format_seconds
@@ -83,13 +83,14 @@ def path_table(path: CriticalPath) -> str:
     return _table(["critical path of the step", "seconds", "share"], rows)
 
 
-def _what_if(free: Iterable[Free], step_time: float) -> str:
+def _what_if(free: Sequence[Free], step_time: float) -> str:
     rows = [
         [each.kind, _seconds(each.on_path), _seconds(each.estimate), _seconds(each.step_time),
          f"{each.step_time / step_time - 1:+.1%}"]
         for each in free
     ]  # fmt: skip
-    return _table(["if this were free", "on the path", "step less that", "step, played", "change"], rows)
+    header = ["if this were free", "on the path", "step less that", "step, played", "change"]
+    return "\n".join([_table(header, rows), *(f"  {each.kind} free: {each.note}" for each in free if each.note)])
 
 
 def _times(value: OverlapSeconds) -> list[str]:

@@ -16,9 +16,11 @@ from simcluster.base.tables import Records
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.results.critical_path import kind_of
 from simcluster.results.host_waits import BESIDE
+from simcluster.results.longer import longer_on_path
 from simcluster.results.metrics import EXPOSED
 from simcluster.results.played import Run
 from simcluster.simulate import ResultLike, replay, result_of
+from simcluster.studies.whatif.only_faster import told
 
 COMMUNICATION = "communication"
 _COMPUTE = ("forward", "backward", "recompute", "optimizer", "other")
@@ -31,13 +33,15 @@ class Free(Shown):
 
     ``estimate`` is what the critical path alone says: the step less ``on_path``.  Played, the step takes longer where
     another path then is the longest; less only where others gain: transfers that had to share their links with what is
-    free, and kernels that were slowed by communication beside them.
+    free, and kernels that were slowed by communication beside them.  ``note`` says why a step is longer than with the
+    op's cost; "" where it is not.
     """
 
     kind: str
     on_path: float
     estimate: float
     step_time: float
+    note: str = ""
 
 
 def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]:
@@ -55,14 +59,14 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
         raise InputError(f"this step has nothing of kind {wrong[0]!r}; it has {', '.join(there)}")
     on_path = path_seconds(result)
     return Records(
-        Free(
-            kind=kind,
-            on_path=on_path[kind],
-            estimate=result.step_time - on_path[kind],
-            step_time=replay(result.scenario, change=partial(freed, kind=kind)).step_time,
-        )
-        for kind in kinds or [kind for kind in there if " " not in kind]
+        _without(result, kind, on_path[kind]) for kind in kinds or [kind for kind in there if " " not in kind]
     )
+
+
+def _without(result: Run, kind: str, on_path: float) -> Free:
+    played = replay(result.scenario, change=partial(freed, kind=kind))
+    note = told(longer_on_path(result, played, drawn=False))
+    return Free(kind, on_path, result.step_time - on_path, played.step_time, note)
 
 
 def kinds_of(run: Run) -> list[str]:
