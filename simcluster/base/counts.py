@@ -39,7 +39,7 @@ def parse_whole(value: object, what: str) -> int:
     """The same where only a whole number makes sense."""
     number = parse_count(value, what)
     if number != int(number):
-        raise InputError(f"{what} {_short(value)} must be a whole number")
+        raise InputError(f"{what} {_short(value)} must be a whole number; write one, as in 8")
     return int(number)
 
 

@@ -85,7 +85,10 @@ def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> C
             f"{source}: a law of compute needs two runs or more, of different compute; {len(table)} are left"
         )
     if np.polyfit(np.log(table[:, 0]), np.log(table[:, 1]), 1)[0] >= 0:
-        raise InputError(f"{source}: the losses do not fall with compute; no law fits them")
+        raise InputError(
+            f"{source}: the losses do not fall with compute, and no law fits them; "
+            "give runs of which larger ones end better"
+        )
     return _fitted(table, left_out)
 
 

@@ -103,7 +103,9 @@ def _text(name: str) -> str:
         if not raw.strip():
             raise InputError("stdin is empty; paste what is to be imported")
     if len(raw) > _MAX_BYTES:
-        raise InputError(f"{name}: is larger than {_MAX_BYTES:,} bytes, which no such file is")
+        raise InputError(
+            f"{name}: is larger than {_MAX_BYTES:,} bytes, which no such file is; give the configuration alone"
+        )
     return decode(raw, name)
 
 

@@ -41,7 +41,10 @@ def run(args: argparse.Namespace) -> None:
         profiles.run(args, _steps(args.steps))
         return
     if not Path(args.trace).exists():
-        raise InputError(f"cannot read {args.trace}: there is no such file or folder")
+        raise InputError(
+            f"cannot read {args.trace}: there is no such file or folder; give the path of a trace, "
+            "or of a folder of profiles"
+        )
     if args.export or args.cluster:
         raise InputError("--export and --cluster are for PyTorch profiles: give their folder")
     progress(f"reading {args.trace}")

@@ -109,7 +109,7 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
     """
     arrow, parquet = parquet_for(path, "read")
     if not Path(path).is_file():
-        raise InputError(f"cannot read {path}: there is no such file")
+        raise InputError(f"cannot read {path}: there is no such file; give the path of one")
     try:
         with parquet.ParquetFile(path) as file:  # the footer alone
             schema = file.schema_arrow

@@ -108,7 +108,7 @@ class BackgroundLoad(OnLinks, During):
             raise InputError('on and off go together: the mean lengths of its spells, as in on: "5 ms", off: "20 ms"')
         if self.on is not None and self.off is not None:
             if min(self.on, self.off) < SHORTEST_PERIOD:
-                raise InputError("spells on and off must be at least 1 us long")
+                raise InputError("on and off: a spell is at least 1 us long; write a longer one, as in 10 ms")
             if any(value is not None for value in (self.start, self.end, self.period)):
                 raise InputError("spells by chance (on, off) have no start, end or period; keep one of the two")
         return self

@@ -51,7 +51,9 @@ def parse_arguments(text: str, source: str) -> Arguments:
     Raises InputError for text that is not a command line.
     """
     if len(text) > _MAX_CHARACTERS:
-        raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no command line has")
+        raise InputError(
+            f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no command line has; give the command alone"
+        )
     lines = _COMMAND.sub(lambda found: re.sub(r"\s", _SPACE, found[0]), text.replace("\r\n", "\n"))
     try:
         words = shlex.split(re.sub(r"\\[ \t]*\n", " ", lines), comments=True)

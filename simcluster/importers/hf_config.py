@@ -58,7 +58,7 @@ class Config:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise InputError(f"{key} {_short(value)} is neither true nor false")
+            raise InputError(f"{key} {_short(value)} is neither true nor false; write one of them")
         return value
 
     def layer_types(self, layers: int) -> list[str] | None:
@@ -78,7 +78,7 @@ class Config:
         if value is None:
             return []
         if not isinstance(value, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in value):
-            raise InputError(f"{key} {_short(value)} is not a list of layer numbers")
+            raise InputError(f"{key} {_short(value)} is not a list of layer numbers; write one, as in [0, 1]")
         return list(dict.fromkeys(value))
 
 

@@ -75,7 +75,9 @@ def behind_dense(config: Config, fields: Fields, *, dense: int, shared: int, rou
     step = config.size("moe_layer_freq") or 1
     first = config.natural("first_k_dense_replace", dense)
     if first >= fields["layers"]:
-        raise InputError(f"first_k_dense_replace {first} leaves none of the {fields['layers']} layers to experts")
+        raise InputError(
+            f"first_k_dense_replace {first} leaves none of the {fields['layers']} layers to experts; use a smaller one"
+        )
     fields["moe"] = _moe(
         config,
         config.needed("n_routed_experts"),

@@ -112,7 +112,9 @@ def _refuse_more_than_a_decoder(config: Mapping[str, Any]) -> None:
         )
     for key in ("is_encoder_decoder", "add_cross_attention"):
         if config.get(key) is True:
-            raise InputError(f"{key} is true, and only decoders without cross-attention are modelled")
+            raise InputError(
+                f"{key} is true, and only decoders without cross-attention are modelled; give the config.json of one"
+            )
 
 
 def parse_config(text: str, source: str) -> dict[str, Any]:

@@ -95,7 +95,9 @@ def parse_listing(text: str, source: str) -> dict[str, _Record]:
         elif port:
             raise InputError(f"{place}: a port before any Switch or Ca record; is the top of the listing cut off?")
         else:
-            raise InputError(f"{place}: {line[:60]!r} is no line that ibnetdiscover prints")
+            raise InputError(
+                f"{place}: {line[:60]!r} is no line that ibnetdiscover prints; delete it, or take the listing again"
+            )
     _check_ends(records)
     return records
 
@@ -105,7 +107,9 @@ def _add_cable(record: _Record, port: re.Match[str], place: str) -> None:
     if not 1 <= number <= record.ports:
         raise InputError(f"{place}: port {number} of {record.name}, which has {record.ports} ports ({record.place})")
     if number in record.cables:
-        raise InputError(f"{place}: port {number} of {record.name} is already at {record.cables[number].place}")
+        raise InputError(
+            f"{place}: port {number} of {record.name} is already at {record.cables[number].place}; delete one of them"
+        )
     rates = _RATE.findall(re.sub(r'"[^"]*"', "", port[4]))
     if not rates:
         raise InputError(f"{place}: no width and speed, such as 4xNDR, at the end of the line; is it cut off?")
@@ -127,12 +131,12 @@ def _check_ends(records: dict[str, _Record]) -> None:
             if back is None:
                 raise InputError(
                     f"{cable.place}: leads to port {cable.far_port} of {cable.far} ({far.place}), which "
-                    "lists no cable there"
+                    "lists no cable there; take the listing again"
                 )
             if (back.far, back.far_port) != (record.name, cable.port):
                 raise InputError(
                     f"{cable.place}: leads to port {cable.far_port} of {cable.far}, but that one leads to port "
-                    f"{back.far_port} of {back.far} ({back.place})"
+                    f"{back.far_port} of {back.far} ({back.place}); take the listing again"
                 )
             if back.rate != cable.rate:
                 raise InputError(f"{cable.place}: the two ends of the cable differ in speed (see {back.place})")

@@ -163,7 +163,7 @@ def _translated(
     if field in _INVERTED:
         inverse = {"true": "false", "false": "true"}.get(word.lower())
         if inverse is None:
-            raise InputError(f"{source}: {name}: {word[:40]!r} is neither true nor false")
+            raise InputError(f"{source}: {name}: {word[:40]!r} is neither true nor false; write one of them")
         return {_INVERTED[field]: (inverse,)} if _INVERTED[field] in MAPPED or inverse == "true" else {}
     option = _RENAMED.get(field, field.replace("_", "-"))
     known = option in {*MAPPED, *NO_EFFECT, *NOT_MODELLED, *REFUSED} or option.startswith(tuple(REFUSED_PREFIXES))

@@ -37,7 +37,9 @@ def measured_of_log(text: str, source: str, global_batch: int) -> tuple[dict[str
     skipped = min(early, max(1, len(whole) // 10)) if len(whole) > 1 else 0
     kept = [seconds for _, seconds in whole[skipped:] if seconds > 0]
     if not kept:
-        raise InputError(f"{source}: all its iterations take 0 ms, which no step does")
+        raise InputError(
+            f"{source}: all its iterations take 0 ms, which no step does; give the log of a run that was timed"
+        )
     median = statistics.median(kept)
     others = len(found) - len(whole)
     ramped = f", {others} of another batch left out" if others else ""

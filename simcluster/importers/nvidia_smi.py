@@ -114,7 +114,7 @@ def _check_names(names: Sequence[str], where: str) -> None:
         raise InputError(f"{where}: {len(names)} columns; a machine has fewer")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{where}: two columns are called {twice}; each is there once")
+        raise InputError(f"{where}: two columns are called {twice}; each is there once: take the whole output again")
 
 
 def _cells(names: Sequence[str], rows: dict[str, tuple[int, list[str]]], source: str) -> dict[tuple[str, str], str]:

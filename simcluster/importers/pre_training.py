@@ -56,7 +56,10 @@ def require_pre_training(arguments: Arguments, source: str) -> None:
     mode = arguments.options.get("mode")
     if mode:
         kinds = {"rl": "reinforcement learning", "inference": "inference"}
-        raise InputError(f"{source}: MODE {mode[0][:20]} is {kinds.get(mode[0], 'no pre-training')}, not pre-training")
+        raise InputError(
+            f"{source}: MODE {mode[0][:20]} is {kinds.get(mode[0], 'no pre-training')}, not pre-training; "
+            "give the script of a pre-training"
+        )
     trains = any(option in arguments.options for option in ("train-iters", "train-samples", "train-tokens"))
     for what, names in _OPTIONS.items():
         given = (name for name, words in arguments.options.items() if " ".join(words).lower() not in _OFF)

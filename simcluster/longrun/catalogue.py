@@ -38,7 +38,7 @@ def failures_of(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
     names = [each.name for each in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InputError(f"run.failures: {', '.join(twice)} stand there twice; a name is one cause")
+        raise InputError(f"run.failures: {', '.join(twice)} stand there twice; a name is one cause: rename one")
     return found
 
 

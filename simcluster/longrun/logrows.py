@@ -86,7 +86,7 @@ def _json_lines(path: Path) -> list[Row]:
         try:
             row = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError) as problem:
-            raise InputError(f"{path}:{number}: is no JSON: {problem}") from None
+            raise InputError(f"{path}:{number}: is no JSON: {problem}; write an object a line") from None
         if row is not None and not isinstance(row, dict):
             raise InputError(f'{path}:{number}: is no object; a line is one, as in {{"time": 3600, "cause": "NIC"}}')
         rows += [_row(len(rows) + 1, row)] if row is not None else []

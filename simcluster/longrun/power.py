@@ -71,7 +71,9 @@ def draw_with(device: str, own: PowerSpec) -> DrawSpec:
     known = {} if {"idle", "full"} <= given.keys() and device not in presets("power.yaml") else dict(draw_of(device))
     found = DrawSpec.model_validate(known | given)
     if found.full < found.idle:
-        raise InputError(f"run.power: full ({found.full:g} W) is below idle ({found.idle:g} W)")
+        raise InputError(
+            f"run.power: full ({found.full:g} W) is below idle ({found.idle:g} W); raise full, or lower idle"
+        )
     return found
 
 

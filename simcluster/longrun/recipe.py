@@ -61,5 +61,5 @@ def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[fl
     for stage in stages:
         bad = [path for path in stage.set if path in _OWN]
         if bad:
-            raise InputError(f"run.stages: {bad[0]} is the run's, not a stage's")
+            raise InputError(f"run.stages: {bad[0]} is the run's, not a stage's; write it under run")
     return counts

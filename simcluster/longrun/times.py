@@ -141,7 +141,7 @@ class UniformTime(TimeSpec):
     @model_validator(mode="after")
     def _ordered(self) -> UniformTime:
         if self.high < self.low:
-            raise InputError(f"high ({self.high:g} s) is below low ({self.low:g} s)")
+            raise InputError(f"high ({self.high:g} s) is below low ({self.low:g} s); swap them")
         return self
 
     def quantile(self, uniform: Floats) -> Floats:

@@ -115,7 +115,8 @@ def check_group(nodes: int, gpus_per_node: int, platform: Platform) -> None:
         raise InputError("a collective of one rank moves nothing; NCCL needs 2 ranks or more")
     if gpus_per_node > platform.gpus_per_node:
         raise InputError(
-            f"a node of {platform.name} has {platform.gpus_per_node} GPUs; gpus_per_node = {gpus_per_node} does not fit"
+            f"a node of {platform.name} has {platform.gpus_per_node} GPUs; "
+            f"gpus_per_node = {gpus_per_node} does not fit; use no more"
         )
     platform.graphs(nodes)
 

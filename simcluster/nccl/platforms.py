@@ -119,7 +119,9 @@ class Platform:
         if nodes == 1:
             return self.one
         if self.several is None:
-            raise InputError(f"NCCL platform {self.name} is one node without a network; {nodes} nodes were asked for")
+            raise InputError(
+                f"NCCL platform {self.name} is one node without a network; {nodes} nodes were asked for; ask for one"
+            )
         return self.several
 
 

@@ -33,7 +33,9 @@ class Slices:
     def even(cls, layers: int, slices: int) -> Slices:
         """As many layers in each; InputError where that does not go."""
         if layers % slices:
-            raise InputError(f"{layers} layers do not divide over {slices} slices of equally many")
+            raise InputError(
+                f"{layers} layers do not divide over {slices} slices of equally many; use a multiple of {slices}"
+            )
         return cls((layers // slices,) * slices)
 
     @classmethod

@@ -80,13 +80,18 @@ class Plan:
             if size < 1:
                 raise InputError(f"{axis} {size} must be at least 1, the size of an axis that is not there")
         if self.workers < 1 or self.dp % self.workers or (self.workers > 1 and (self.copies or self.experts_apart)):
-            raise InputError(f"{self.workers} workers that train apart do not divide dp {self.dp}, or what it holds")
+            raise InputError(
+                f"{self.workers} workers that train apart do not divide dp {self.dp}, or what it holds; "
+                "use a number that divides both"
+            )
         if self.shard < 0 or (self.dp * self.cp) % (self.shard or 1):
-            raise InputError(f"{self.shard} ranks to a shard group do not divide dp {self.dp} x cp {self.cp}")
+            raise InputError(
+                f"{self.shard} ranks to a shard group do not divide dp {self.dp} x cp {self.cp}; use a number that does"
+            )
         if self.ep < 1 or self.etp < 0 or (self.tp * self.cp * self.dp) % (self.ep * self.expert_tp):
             raise InputError(
                 f"ep {self.ep} x etp {self.expert_tp} ranks do not divide the tp {self.tp} x cp {self.cp} x dp "
-                f"{self.dp} ranks of a stage"
+                f"{self.dp} ranks of a stage; use an ep and etp that do"
             )
         if self.shard and self.experts_apart and (self.shard * self.tp) % (self.ep * self.expert_tp):
             raise InputError(

@@ -38,7 +38,9 @@ class Measured(Spec):
             both = "both are given" if self.step_time is not None else "neither is"
             raise InputError(f'give one of step_time (as in "7.5 s") and tokens_per_s (of all GPUs); {both}')
         if self.step_time == 0:
-            raise InputError("step_time is 0 s; a step that was measured took longer")
+            raise InputError(
+                "step_time is 0 s; a step that was measured took longer: write what it took, or leave it out"
+            )
         return self
 
     def seconds(self, tokens: int) -> float:

@@ -123,7 +123,9 @@ def _ranks(rows: list[list[tuple[Action, ...]]], name: str) -> list[list[int]]:
                     f"them on one line"
                 )
     if not found:
-        raise InputError(f"schedule {name!r} has no F, B, I or W at all")
+        raise InputError(
+            f"schedule {name!r} has no F, B, I or W at all; give a table with a row a stage, as in 0F0,0F1,0B0,0B1"
+        )
     microbatches, places = 1 + max(m for m, _ in found), 1 + max(place for _, place in found)
     for microbatch in range(microbatches):
         for place in range(places):

@@ -139,7 +139,10 @@ def _check(timeline: pd.DataFrame, *, size: tuple[float, float | None], max_rows
             "the timeline has times that are not finite in ready, start or end; each is a number of seconds"
         )
     if times[:, 2].max() <= times[:, :2].min():
-        raise InputError("the timeline has no length: every span starts and ends at the same time")
+        raise InputError(
+            "the timeline has no length: every span starts and ends at the same time; "
+            "give one of a step that takes time"
+        )
     if rows not in ("rank", "stage"):
         raise InputError(f'rows={rows!r} is not known; rows is "rank" or "stage"')
     if not 1 <= max_rows <= MOST_ROWS:

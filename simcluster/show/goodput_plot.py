@@ -51,7 +51,7 @@ def goodput(training: WeeklyRuns | WeeklyStages, title: str = "") -> Figure:
     """
     stages = [training] if not isinstance(training, PlayedStages) else list(training.stages)
     if not len(stages[0].outcomes.wall):
-        raise InputError("nothing to draw: no run was played")
+        raise InputError("nothing to draw: no run was played; play one or more (run.played)")
     wall = sum((stage.outcomes.wall for stage in stages), np.zeros(1))
     wall = training.wall if isinstance(training, PlayedStages) else wall
     figure = Figure(figsize=(12.0, 4.3), layout="constrained")

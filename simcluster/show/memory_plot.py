@@ -29,7 +29,9 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
     seconds.  InputError for too many ranks and for a run in which nothing is allocated.
     """
     if not len(result.memory_timeline):
-        raise InputError("nothing is allocated or freed in this run, so there is no memory to draw")
+        raise InputError(
+            "nothing is allocated or freed in this run, so there is no memory to draw; leave the picture out"
+        )
     chosen = _some(result) if ranks is None else list(ranks)
     if len(chosen) > _MOST_RANKS:
         raise InputError(f"a picture of memory has at most {_MOST_RANKS} ranks, and {len(chosen)} are named")

@@ -37,7 +37,7 @@ def overlap(named: Sequence[tuple[str, Run]]) -> Figure:
     """
     rows = _collectives(named[0][1]) if len(named) == 1 else _axes_of(named)
     if not rows:
-        raise InputError("nothing to draw: no rank of this step communicates")
+        raise InputError("nothing to draw: no rank of this step communicates; use two GPUs or more")
     figure = Figure(figsize=(10.5, 1.5 + _ROW_HEIGHT * sum(1 + row.gap for row in rows)), layout="constrained")
     axes = figure.subplots()
     _draw(axes, rows)

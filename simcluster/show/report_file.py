@@ -56,7 +56,7 @@ def _moving(
     runs: Sequence[Any], title: str, ranks: Ranks, vary: Mapping[str, Sequence[Any]], processes: int | None
 ) -> str:
     if len(runs) != 1:
-        raise InputError(f"report: vary changes one scenario, and {len(runs)} are given")
+        raise InputError(f"report: vary changes one scenario, and {len(runs)} are given; name one")
     if isinstance(ranks, Mapping):
         raise InputError("report: with vary, ranks are those of every variant: a list of numbers")
     check_vary(list(vary))

@@ -62,7 +62,7 @@ def _rows(table: pd.DataFrame, by: str | None) -> pd.DataFrame:
         )
     rows = table.dropna(subset=list(_NEEDED)).sort_values(["gpus", "step_time_s"], kind="stable")
     if rows.empty:
-        raise InputError("the table has no row with a result")
+        raise InputError("the table has no row with a result; give one with a variant that was simulated")
     return rows.drop_duplicates([*([by] if by else []), "gpus"])
 
 

@@ -214,4 +214,4 @@ def _require_readable(shown: Sequence[PlayedSchedule]) -> None:
             f"{_MOST_STAGES} can: draw fewer schedules, stages or microbatches"
         )
     if all(played.timing.makespan == 0 for played in shown):
-        raise InputError("nothing to draw: all times are zero")
+        raise InputError("nothing to draw: all times are zero; give a forward or a backward that takes some")

@@ -48,7 +48,7 @@ def errors(reports: Sequence[Report]) -> Figure:
     columns = {kind: _series(reports, kind) for kind in _TITLES}
     columns = {kind: series for kind, series in columns.items() if series}
     if not columns:
-        raise InputError("nothing to draw: no study has a row that was predicted")
+        raise InputError("nothing to draw: no study has a row that was predicted; give one that has")
     rows = max(len(series) for series in columns.values())
     lines = math.ceil(rows / _LEGEND_COLUMNS)
     figure = Figure(figsize=(8.2 * len(columns), 8.0 + 0.2 * lines), layout="constrained")

@@ -44,7 +44,7 @@ def weeks(training: PlayedRun | PlayedStages, title: str = "") -> Figure:
     rows = rows_of(runs)
     boxes, count = rows.boxes, len(rows.names)
     if boxes.empty:
-        raise InputError("nothing to draw: the run has no length")
+        raise InputError("nothing to draw: the run has no length; ask for more days, steps or tokens")
     if count > _MOST_WEEKS:
         raise InputError(f"{count} weeks are too many rows to read; a picture has at most {_MOST_WEEKS}")
     height = _HEAD + _ROW * count + _FOOT

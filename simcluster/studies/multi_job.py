@@ -159,10 +159,14 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
         if job.scenario.data is not None and job.scenario.data.loader is not None:
             raise InputError(f"job {name!r}: no loader is played where jobs share a cluster; leave data.loader out")
         if len(job.gpus) != job.scenario.gpus:
-            raise InputError(f"job {name!r} has {job.scenario.gpus} ranks but is given {len(job.gpus)} GPUs")
+            raise InputError(
+                f"job {name!r} has {job.scenario.gpus} ranks but is given {len(job.gpus)} GPUs; give it one a rank"
+            )
         for gpu in job.gpus:
             if not 0 <= gpu < cluster.num_gpus:
-                raise InputError(f"job {name!r}: there is no GPU {gpu}; the cluster has {cluster.num_gpus}")
+                raise InputError(
+                    f"job {name!r}: there is no GPU {gpu}; the cluster has GPUs 0 to {cluster.num_gpus - 1}"
+                )
             if gpu in owner:
                 raise InputError(
                     f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU has one job"

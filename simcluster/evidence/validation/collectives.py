@@ -131,7 +131,7 @@ def _call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedCollect
     collective = row.texts[columns.collective]
     nodes, gpus = _count(row.cells, columns.nodes), _count(row.cells, columns.gpus)
     if gpus % nodes:
-        raise InputError(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes")
+        raise InputError(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes; leave the row out")
     size = positive(row.cells, columns.size)
     machine = _of_version(study, row, load_platform(platform))
     return TimedCollective(collective, nodes, gpus // nodes, size, machine, _algorithm(study, of_set, row))

@@ -122,7 +122,9 @@ class _Reader:
         stages, chunks = self._count("stages", study.stages), self._count("chunks", study.chunks)
         measured = self._number("measured", study.measured)
         if not measured > 0:
-            raise InputError(f"measured {study.measured!r} gives {measured:g} s; it must be above zero")
+            raise InputError(
+                f"measured {study.measured!r} gives {measured:g} s; it must be above zero: leave the row out"
+            )
         how = parse_formula(study.optimizer_sync).value(self._cells)
         schedule, microbatches = self._schedule(stages), self._count("microbatches", study.microbatches)
         route = [*range(stages)]

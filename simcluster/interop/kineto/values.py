@@ -41,7 +41,9 @@ def about_of(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str,
         raise InputError(f"{path}: distributedInfo.pg_config: the ranks of a group are a list")
     begin = about.get("baseTimeNanoseconds") or 0
     if not _is_whole(begin):
-        raise InputError(f"{path}: baseTimeNanoseconds is {shown(begin)}; it is a whole number")
+        raise InputError(
+            f"{path}: baseTimeNanoseconds is {shown(begin)}; it is a whole number: export the profile again"
+        )
     strange = next((number for number, event in enumerate(events) if type(event) is not dict), None)
     if strange is not None:
         what = f"is {shown(events[strange])}; an event is an object {{...}}"

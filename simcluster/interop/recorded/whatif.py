@@ -151,7 +151,9 @@ def _last_stage(job: Recorded, value: str, part: str) -> Recorded:
         ]
         others, own = (float(np.concatenate(pool).sum()) / max(1, sum(map(len, pool))) for pool in pools)
         if not own > 0:
-            raise InputError(f"what-if {part!r}: {optype} takes no time on the last stage, so there is none to scale")
+            raise InputError(
+                f"what-if {part!r}: {optype} takes no time on the last stage, so there is none to scale; leave it out"
+            )
         factors[optype] = others / own
 
     def seconds(graph: StepGraph) -> Floats:

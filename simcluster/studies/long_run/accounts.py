@@ -37,7 +37,10 @@ def check_size(run: LongRun, played: int) -> None:
         work = run.pattern.steps * run.pattern.step
         wall = run.goal_at / closed_forms.efficiency(work, run.pattern.storage.stall, exposed, down, rate)
     if wall > _LONGEST:
-        raise InputError(f"run: it takes about {wall / _YEAR:.3g} years; at most {_LONGEST / _YEAR:.0f} are played")
+        raise InputError(
+            f"run: it takes about {wall / _YEAR:.3g} years; at most {_LONGEST / _YEAR:.0f} are played: "
+            "ask for fewer days, steps or tokens"
+        )
     rates = sum(cause.rate for cause in run.causes)
     planned = 0.0 if run.maintenance is None else 1 / max(run.maintenance.every, _SOONEST)
     each = wall * (rates / (1 + rate * down) + planned)  # while a job stands nothing strikes it

@@ -236,7 +236,8 @@ class PlayedRuns:
         outages = float(self.outcomes.outages.sum(axis=1).mean())
         if not outages:
             raise InputError(
-                f"{self.scenario.name}: nothing stopped the job in {self.played} runs; no restart to ask for"
+                f"{self.scenario.name}: nothing stopped the job in {self.played} runs; play more of them, "
+                "or longer ones"
             )
         now = float(self.breakdown.loc[list(fates), "mean_s"].sum()) / outages
         return now + (self.ettr / ettr - 1) * float(self.outcomes.wall.mean()) / outages

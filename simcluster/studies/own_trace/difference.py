@@ -116,7 +116,7 @@ def diff_trace(
     if not ranks:
         raise InputError(
             f"{job.name} has profiles of ranks {job.ranks[0]} to {job.ranks[-1]}, and {result.scenario.name!r} has "
-            f"only ranks 0 to {result.facts.ranks - 1}; nothing can be compared"
+            f"only ranks 0 to {result.facts.ranks - 1}; give profiles of ranks that it has"
         )
     stretches, merged = of_stretches(job), partial(job)
     two = recorded_side(job, AxisNames(result, job), names, stretches=stretches)

@@ -172,7 +172,7 @@ def _budget(given: Mapping[str, Any], rate: GpuRate) -> float | None:
     """FLOP: as given, or those of GPUs and days; InputError for both, or for days without GPUs."""
     compute, days = given["compute"], given["days"]
     if compute is not None and days is not None:
-        raise InputError("a budget is compute, or GPUs and days; both were given")
+        raise InputError("a budget is compute, or GPUs and days, and both were given; leave one out")
     if compute is not None:
         return _count(compute, "compute")
     if days is None:

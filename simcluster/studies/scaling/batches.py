@@ -69,7 +69,10 @@ def _changes(scenario: Scenario, pairs: Mapping[str, Any], *, grows: bool) -> li
     if not grows or factor == 1 or BATCH in pairs:
         return [*free, *pairs.items()]
     if batch != int(batch):
-        raise InputError(f"the batch of {scenario.training.global_batch} sequences x {factor:g} is no whole number")
+        raise InputError(
+            f"the batch of {scenario.training.global_batch} sequences x {factor:g} is no whole number; "
+            "choose numbers of GPUs that make it one"
+        )
     return [*free, (BATCH, int(batch)), *pairs.items()]
 
 

@@ -50,7 +50,7 @@ class SweepSpec(Spec):
         if self.table and not self.columns:
             raise InputError("a table needs columns, which map its headers to scenario paths")
         if self.columns and not self.table:
-            raise InputError("columns need a table to map")
+            raise InputError("columns need a table to map; give table, a CSV file, or leave columns out")
         return self
 
 
