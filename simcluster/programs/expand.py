@@ -77,7 +77,7 @@ class _Whole:
 
     def _repeated(self, column: Sequence[int]) -> Ints:
         """A column with what it says of a stretch said of all ops of that."""
-        return np.array(column, dtype=np.int64)[self._of]
+        return np.asarray(np.array(column, dtype=np.int64)[self._of])
 
     def _inside(self, ops: Sequence[int], part: LockstepRegion) -> Ints:
         """The ops of a part of these members [member, op]."""
@@ -142,9 +142,9 @@ class _Whole:
         made, first = np.unique(np.where(receives, -1, number), return_index=True)
         order = made[np.argsort(first)]
         order = order[order >= 0]
-        numbers = np.full(len(meetings) + 1, -1)  # the last for those that meet nobody
-        numbers[order] = np.arange(len(order))
-        found: list[int] = _objects([*range(len(order)), -1])[numbers[number]].tolist()
+        place = np.full(len(meetings) + 1, -1)  # the last for those that meet nobody
+        place[order] = np.arange(len(order))
+        found: list[int] = _objects([*range(len(order)), -1])[place[number]].tolist()
         return found, [meetings[each] for each in order.tolist()]
 
 

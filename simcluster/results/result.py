@@ -225,6 +225,8 @@ class Result(Run, FlatNumbers):
 
     def to_dict(self) -> dict[str, Any]:
         """The result JSON of the contract; nothing in it depends on the clock or the machine."""
+        if self.record.over_ranks is None:
+            _ = self.spans  # of all: traffic and the path ask for them, so that telling a few apart would come on top
         memory = self.memory
         return {
             "step_time_s": self.step_time,  # first, and what measured ones should be next to it
