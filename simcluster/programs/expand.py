@@ -81,7 +81,8 @@ class _Whole:
 
     def _inside(self, ops: Sequence[int], part: LockstepRegion) -> Ints:
         """The ops of a part of these members [member, op]."""
-        return self._first[np.array(ops)][:, None] + np.arange(len(part.lanes))
+        first: Ints = self._first[np.array(ops, dtype=np.int64)]
+        return first[:, None] + np.arange(len(part.lanes))
 
     def _seconds(self) -> list[float]:
         found = _objects(self._program.seconds)[self._of]

@@ -99,6 +99,17 @@ def simulated(scenario: str, changes: dict[str, Any], *, folded: bool = True) ->
     return Figures(clock.wall, clock.cpu, events, "events", bare_timeouts(events), more)
 
 
+def told(scenario: str, changes: dict[str, Any]) -> Figures:
+    """The result JSON of a scenario that has been simulated, without the run that has no faults."""
+    from simcluster import load, simulate
+
+    result = simulate(load(scenario, changes))
+    _ = result.without_faults
+    with Clock() as clock:
+        result.to_dict()
+    return Figures(clock.wall, clock.cpu, len(result.spans), "spans", more=f"{len(result.weights):,} ranks told")
+
+
 SCHEDULES = [("1f1b", 1, 16), ("interleaved", 4, 16), ("zb-h1", 1, 16), ("zb-v", 1, 32)]  # name, chunks, microbatches
 
 
@@ -265,6 +276,7 @@ CASES: dict[str, Callable[[], Figures]] = {
         f"{name} folded": lambda changes=changes: simulated(LLAMA, changes)  # type: ignore[misc]
         for name, changes in UNFOLDED.items()
     },
+    "4 slow GPUs, the JSON": lambda: told(LLAMA, {"faults": SIXTEEN[:4]}),
     "fast path, P=16, M=16": fast_path,
     "P=64, M=512, v=4": deep_pipeline,
     "1,000 configurations": lambda: swept(False),

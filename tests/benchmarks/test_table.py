@@ -34,6 +34,7 @@ ROWS = {  # case: aim
     "131,072 GPUs": "1.2 x first",
     "one slow GPU": "2 x first",
     "16 slow GPUs": "8 x first",
+    "4 slow GPUs, the JSON": "",
     "one slow link": "2 x first",
     "512 ranks unfolded": "",
     "16,384 ranks unfolded": "40 s, 8 GB",
@@ -48,7 +49,7 @@ ROWS = {  # case: aim
     "1,000 streams": "2 x bare",
     "16,000 streams": "2 x bare",
 }
-LONG = {"16 slow GPUs", "16,384 ranks unfolded"}  # once each
+LONG = {"16 slow GPUs", "4 slow GPUs, the JSON", "16,384 ranks unfolded"}  # once each
 START = {
     "import simcluster": ["-c", "import simcluster"],
     "simcluster --help": ["-m", "simcluster", "--help"],
