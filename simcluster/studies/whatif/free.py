@@ -19,6 +19,7 @@ from simcluster.results.host_waits import BESIDE
 from simcluster.results.longer import longer_on_path
 from simcluster.results.metrics import EXPOSED
 from simcluster.results.played import Run
+from simcluster.results.result import Result
 from simcluster.simulate import ResultLike, replay, result_of
 from simcluster.studies.whatif.only_faster import told
 
@@ -63,7 +64,7 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
     )
 
 
-def _without(result: Run, kind: str, on_path: float) -> Free:
+def _without(result: Result, kind: str, on_path: float) -> Free:
     played = replay(result.scenario, change=partial(freed, kind=kind))
     note = told(longer_on_path(result, played, drawn=False))
     return Free(kind, on_path, result.step_time - on_path, played.step_time, note)
