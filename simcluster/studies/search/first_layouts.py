@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from simcluster.base.errors import InputError
 from simcluster.scenario.scenario import Scenario
@@ -17,15 +18,19 @@ from simcluster.studies.search.frontier import BoundCache
 _TIGHTENED = 6
 """Of how many that fit, by their outlines, the tighter bounds are worked out."""
 _LARGEST_MICRO_BATCH = 2
+_OUTLINED = 128
+"""Of how many at a time outlines are worked out: of thousands, on ten thousand GPUs, that takes minutes."""
 
 
 def first_layouts(known: BoundCache, capacity: float) -> list[int]:
     """Numbers of one or two layouts that fit: by their bounds the best with a distributed optimizer, and the best that
     shards the parameters instead of stages, if it has the lower bound."""
-    numbers = [number for number in _usual(known) if known.floors[number] <= capacity]
-    numbers.sort(key=lambda number: (known.first(number)[0], number))
-    sharded = [number for number in numbers if known.layouts[number].zero == 3]
-    found = [_best(known, capacity, each) for each in ([n for n in numbers if n not in sharded], sharded)]
+    staged: list[int] = []
+    sharded: list[int] = []
+    for number in _usual(known):
+        if known.floors[number] <= capacity:
+            (sharded if known.layouts[number].zero == 3 else staged).append(number)
+    found = [_best(known, capacity, each) for each in (staged, sharded)]
     first, other = found
     if first is not None and other is not None and known.bounds[other][0] >= known.bounds[first][0]:
         found = [first]
@@ -53,16 +58,21 @@ def _usual(known: BoundCache) -> Iterator[int]:
 
 
 def _best(known: BoundCache, capacity: float, numbers: list[int]) -> int | None:
-    """Of the few with the lowest outlines that fit, the one with the lowest bound."""
-    few: list[tuple[float, int]] = []
-    for number in numbers:
-        if fits(known, number, capacity):
+    """Of the few with the lowest outlines that fit, the one with the lowest bound.
+
+    Those that split the model least come first, as Megatron-LM's guide has it ("the least that fits").
+    """
+    layouts = known.layouts
+    numbers = sorted(numbers, key=lambda number: (layouts[number].tp * layouts[number].pp * layouts[number].cp, number))
+    for begin in range(0, len(numbers), _OUTLINED):
+        some = sorted(numbers[begin : begin + _OUTLINED], key=lambda number: (known.first(number)[0], number))
+        fitting = [*islice((number for number in some if fits(known, number, capacity)), _TIGHTENED)]
+        for number in fitting:
             while known.bounds[number][1] < 2:
                 known.tighter(number)
-            few.append((known.bounds[number][0], number))
-        if len(few) == _TIGHTENED:
-            break
-    return min(few)[1] if few else None
+        if fitting:
+            return min(fitting, key=lambda number: (known.bounds[number][0], number))
+    return None
 
 
 def fits(known: BoundCache, number: int, capacity: float) -> bool:
