@@ -11,8 +11,9 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -84,9 +85,16 @@ class Document:
 def read_document(path: str | Path) -> Document:
     """The mapping in a YAML file, or in standard input (``-``); InputError for anything else that a path leads to."""
     path = Path(path)
-    ships = path.parent in map(shipped_folder, ("scenarios", "topologies"))  # wherever the package is installed
-    source = _STDIN if str(path) == STDIN else f"shipped {path.name}" if ships else str(path)
-    return parse_document(_read_text(path), source=source, folder=path.parent)
+    if path.parent in map(shipped_folder, ("scenarios", "topologies")):  # wherever the package is installed
+        known = _shipped_document(_read_text(path), f"shipped {path.name}", path.parent)
+        return replace(known, data=deepcopy(known.data))  # whoever asks may change it
+    return parse_document(_read_text(path), source=_STDIN if str(path) == STDIN else str(path), folder=path.parent)
+
+
+@lru_cache(maxsize=16)
+def _shipped_document(text: str, source: str, folder: Path) -> Document:
+    """Read once: every variant of a scenario asks for the same topology again (10 ms)."""
+    return parse_document(text, source=source, folder=folder)
 
 
 def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".") -> Document:
