@@ -11,6 +11,7 @@ from simcluster import load_cluster
 from simcluster.collectives import ALGORITHMS, description
 from simcluster.collectives.description import Listed
 from simcluster.topology import Cluster
+from simcluster.topology.link_ends import kinds_in
 from simcluster.topology.regular import PROVED, Regular
 from simcluster.traffic.group_layouts import Places
 from simcluster.traffic.link_usage import drawn
@@ -54,6 +55,18 @@ def test_routes_of_many_flows_are_those_of_each(name: str, changes: dict[str, An
             wanted[which] = wanted.get(which, 0.0) + part
         assert found == wanted
         assert latency[place] == pytest.approx(cluster.spread_latency(spread), rel=1e-15)
+
+
+@pytest.mark.parametrize(("name", "changes"), [*CLUSTERS[:1], *CLUSTERS[4:8], ("two_sites_h100", {})])
+def test_links_are_named_without_a_graph_as_in_one(name: str, changes: dict[str, Any]) -> None:
+    cluster = made(name, changes)
+    some = np.random.default_rng(7).permutation(len(cluster.capacity))[:400]
+    ends, (number, kinds) = cluster.named(some), cluster.kinds(some)
+    assert ("graph" in vars(cluster.wiring)) is not isinstance(cluster.wiring, Regular)
+    assert ends == [cluster.links[link] for link in some.tolist()]
+    meant, kinds_meant = kinds_in(cluster.graph, ends)
+    assert [kinds[each] for each in number.tolist()] == [kinds_meant[each] for each in meant.tolist()]
+    assert len(set(kinds)) == len(kinds) == len(kinds_meant)
 
 
 @pytest.mark.parametrize("name", ["dgx_h100", "pcie_ethernet", "mixed_nics"])

@@ -92,8 +92,8 @@ def both(scenario: Scenario) -> tuple[Quotient | None, PreparedStep, PreparedSte
 def assert_same(one: PreparedStep, other: PreparedStep) -> None:
     classes, whole = one.lowered.classes, other.lowered.classes
     assert classes == whole
-    assert classes.link_members == whole.link_members
     assert np.array_equal(classes.used, whole.used)
+    assert np.array_equal(classes.of_link, whole.of_link)
     assert one.lowered.program == other.lowered.program
     assert one.lowered.capacity == other.lowered.capacity
     ours, theirs = one.lowered.communicators, other.lowered.communicators

@@ -6,7 +6,8 @@ A transfer's links are free if its group alone uses them: no other group of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -41,14 +42,12 @@ def free_seconds(lowered: Lowered, spans: Spans, called: tuple[Ints, list[CallKe
     return np.asarray(np.fmin(free, took))
 
 
-def _capacity_of_links(lowered: Lowered) -> list[float]:
+def _capacity_of_links(lowered: Lowered) -> Sequence[float]:
     """B/s of every link that is used, by its own number: the program counts classes of links."""
-    members = lowered.classes.link_members
-    capacity = [0.0] * (1 + max((link for links in members for link in links), default=-1))
-    for number, links in enumerate(members):
-        for link in links:
-            capacity[link] = lowered.capacity[number]
-    return capacity
+    classes = lowered.classes
+    capacity = np.zeros(1 + int(classes.used.max(initial=-1)))
+    capacity[classes.used] = np.array(lowered.capacity, dtype=float)[classes.of_link]
+    return array("d", capacity.tobytes())  # Python's numbers when they are looked at
 
 
 class FreeCalls:

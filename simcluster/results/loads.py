@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,13 +18,16 @@ from simcluster.base.errors import InputError
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import of_ops, row_times, spread
-from simcluster.topology.levels import label
+from simcluster.topology.link_ends import LinkKind
 from simcluster.traffic.traffic import Traffic
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Link = tuple[str, str]
+
+Row = tuple[float, float, float, float, float]
+"""What ``LINK_COLUMNS`` measure of a link: capacity, bytes, busy_s, utilisation, peak_utilisation."""
 
 LINK_COLUMNS = (
     "link_from", "link_to", "medium", "capacity", "bytes", "busy_s", "utilisation", "peak_utilisation",
@@ -46,17 +49,14 @@ def hottest(result: Result, n: int = 10) -> pd.DataFrame:
 
     Links between equal kinds of node with equal numbers are one row, named by the first of them.
     """
-    table = link_table(result)
-    graph = result.scenario.cluster.built.graph
-    table["ends"] = [
-        (label(graph, a), label(graph, b)) for a, b in zip(table["link_from"], table["link_to"], strict=True)
-    ]
-    for name in LINK_COLUMNS[3:]:  # 9 digits: sums in another order are still alike
-        table[f"{name} alike"] = table[name].map("{:.9g}".format)
-    alike = ["ends", "medium", *(f"{name} alike" for name in LINK_COLUMNS[3:])]
-    table["links"] = table.groupby(alike, sort=False)["link_from"].transform("size")
-    table = table.drop_duplicates(alike).sort_values(["utilisation", "bytes"], ascending=False, kind="stable")
-    return table[[*LINK_COLUMNS, "links"]].head(n).reset_index(drop=True)
+    return _loads_of(result).hottest(n)[0]
+
+
+def hottest_over_time(result: Result, n: int, bins: int) -> tuple[pd.DataFrame, Floats, Floats]:
+    """``hottest``; edges (s) of ``bins`` equal bins over the run, and those links' ``utilisation``: (links, bins)."""
+    loads = _loads_of(result)
+    table, numbers = loads.hottest(n)
+    return table, *loads.over_time(numbers, bins)
 
 
 def utilisation(result: Result, links: Sequence[Link], bins: int = 200) -> tuple[Floats, Floats]:
@@ -69,14 +69,7 @@ def utilisation(result: Result, links: Sequence[Link], bins: int = 200) -> tuple
     if bins < 1:
         raise InputError(f"bins is {bins!r}; at least 1 is needed")
     loads = _loads_of(result)
-    edges = np.linspace(0.0, loads.duration, bins + 1)
-    matrix = np.zeros((len(links), bins))
-    for place, link in enumerate(links):
-        number = loads.class_of(link)
-        if number is not None:
-            moved = np.diff(loads.moved_until(number, edges))
-            matrix[place] = moved / (np.diff(edges) * loads.capacity[number])
-    return edges, matrix
+    return loads.over_time([loads.class_of(link) for link in links], bins)
 
 
 def _loads_of(result: Result) -> LinkLoads:
@@ -96,34 +89,69 @@ class LinkLoads:
     def __init__(self, result: Result) -> None:
         self._steps, self.capacity = result.steps, result.lowered.capacity  # B/s of every link of a class
         self.duration = result.step_time * result.steps
-        self._cluster, self._members = result.scenario.cluster.built, result.lowered.classes.link_members
+        self._cluster, classes = result.scenario.cluster.built, result.lowered.classes
         self._spans = _spans(result)
         self._bytes: dict[int, dict[int, float]] = {}  # link class -> traffic -> bytes of one span
         for traffic in self._spans:
             for number, moved in _bytes_on_links(result.lowered.program.traffics[traffic]).items():
                 self._bytes.setdefault(number, {})[traffic] = moved
-        self._class_of = {link: number for number in self._bytes for link in self._members[number]}
+        carries = np.zeros(len(self.capacity), dtype=bool)
+        carries[list(self._bytes)] = True
+        there = carries[classes.of_link]
+        self._links, self._classes = classes.used[there], classes.of_link[there]  # that carry anything, ascending
         self._measured: dict[tuple[float, tuple[tuple[int, float], ...]], tuple[float, float, float]] = {}
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """See ``link_table``."""
-        import pandas as pd
+        number, kinds = self._cluster.kinds(self._links)
+        rows = [
+            (a, b, kinds[kind].medium, *self._row(own))
+            for (a, b), kind, own in zip(
+                self._cluster.named(self._links), number.tolist(), self._classes.tolist(), strict=True
+            )
+        ]
+        return _frame(rows, LINK_COLUMNS)
 
-        rows = []
-        for link, number in sorted(self._class_of.items()):
-            a, b = self._cluster.links[link]
-            rows.append((a, b, str(self._cluster.graph[a][b]["medium"]), *self._row(number)))
-        return pd.DataFrame(rows, columns=list(LINK_COLUMNS))
+    def hottest(self, n: int) -> tuple[pd.DataFrame, list[int]]:
+        """See ``hottest``; and the classes of these links."""
+        number, kinds = self._cluster.kinds(self._links)
+        codes, first, counts = np.unique(
+            self._classes * max(1, len(kinds)) + number, return_index=True, return_counts=True
+        )
+        found: dict[tuple[LinkKind, *tuple[str, ...]], tuple[int, int, Row]] = {}
+        for place in np.argsort(first).tolist():
+            own, kind = divmod(int(codes[place]), len(kinds))
+            row = self._row(own)
+            alike = kinds[kind], *map("{:.9g}".format, row)  # 9 digits: sums in another order are still alike
+            one, many, row = found.get(alike, (int(first[place]), 0, row))
+            found[alike] = one, many + int(counts[place]), row
+        top = sorted(found.items(), key=lambda item: (-item[1][2][3], -item[1][2][1]))[:n]
+        places = np.array([one for _, (one, _, _) in top], dtype=np.int64)
+        ends = self._cluster.named(self._links[places])
+        rows = [(a, b, alike[0].medium, *row, many)
+                for (a, b), (alike, (_, many, row)) in zip(ends, top, strict=True)]  # fmt: skip
+        return _frame(rows, (*LINK_COLUMNS, "links")), self._classes[places].tolist()
+
+    def over_time(self, numbers: Sequence[int | None], bins: int) -> tuple[Floats, Floats]:
+        """Edges (s) of equal bins; rate / capacity in each of the links of these classes (None: they carry nothing)."""
+        edges = np.linspace(0.0, self.duration, bins + 1)
+        matrix = np.zeros((len(numbers), bins))
+        for place, number in enumerate(numbers):
+            if number is not None:
+                matrix[place] = np.diff(self.moved_until(number, edges)) / (np.diff(edges) * self.capacity[number])
+        return edges, matrix
 
     def class_of(self, link: Link) -> int | None:
         """The class of a link by its nodes; None if it carried nothing."""
         number = self._cluster.link_index.get(link)
         if number is None:
             raise InputError(f"cluster {self._cluster.name!r} has no link from {link[0]!r} to {link[1]!r}")
-        return self._class_of.get(number)
+        place = int(np.searchsorted(self._links, number))
+        there = place < len(self._links) and self._links[place] == number
+        return int(self._classes[place]) if there else None
 
-    def _row(self, number: int) -> tuple[float, float, float, float, float]:
+    def _row(self, number: int) -> Row:
         """Capacity, bytes, busy seconds, utilisation and peak utilisation of every link of a class; per step."""
         capacity = self.capacity[number]
         key = capacity, tuple(self._bytes[number].items())
@@ -155,6 +183,12 @@ class LinkLoads:
         rate = np.cumsum(np.bincount(place, np.concatenate(changes)))
         spans = np.cumsum(np.bincount(place, np.concatenate(under_way)))
         return instants, np.where(spans > 0, np.maximum(rate, 0.0), 0.0)  # else rounding would leave a rate behind
+
+
+def _frame(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=list(columns))
 
 
 def _spans(result: Run) -> dict[int, tuple[Floats, Floats]]:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes_per_second
-from simcluster.results.loads import hottest, utilisation
+from simcluster.results.loads import hottest_over_time
 from simcluster.results.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 
@@ -32,10 +32,9 @@ def links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = N
     A row stands for all links with equal numbers between equal kinds of node ("x64"), and is named by the first.  The
     figure belongs to no window: ``savefig`` it.  InputError where no link carries anything.
     """
-    table = hottest(result, n)
+    table, edges, matrix = hottest_over_time(result, n, bins)
     if table.empty:
         raise InputError("no link carries anything in this run: it has no collective or transfer between GPUs")
-    edges, matrix = utilisation(result, list(zip(table["link_from"], table["link_to"], strict=True)), bins)
     return plot_rows(table, edges, matrix, title=title or f"{result.scenario.name}: hottest links")
 
 

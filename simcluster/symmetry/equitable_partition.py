@@ -13,7 +13,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import NamedTuple, Protocol, overload
 
 import numpy as np
@@ -60,13 +59,6 @@ class Classes:
     def of_link(self) -> Ints:
         """The class of each of those that are used."""
         return self.links.of_link
-
-    @cached_property
-    def link_members(self) -> tuple[tuple[int, ...], ...]:
-        """All links of every class."""
-        by_class = np.argsort(self.of_link, kind="stable")
-        ends = np.cumsum(np.bincount(self.of_link))[:-1]
-        return tuple(tuple(each.tolist()) for each in np.split(self.used[by_class], ends)) if len(self.used) else ()
 
     def multiplicity(self) -> list[int]:
         """Ranks in every class."""

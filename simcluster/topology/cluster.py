@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import networkx as nx
 import numpy as np
 
+from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import bits, different, mixed, sums
 from simcluster.base.shown import Shown
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.draft import Draft
+from simcluster.topology.link_ends import LinkKind
 from simcluster.topology.policies import STATIC, RoutingSpec
 from simcluster.topology.regular import Regular
 from simcluster.topology.routing import Router
@@ -104,6 +106,14 @@ class Cluster(Shown):
     def router(self) -> Router:
         """Routes of single flows, on the graph."""
         return self.wiring.router
+
+    def named(self, links: Ints) -> list[tuple[str, str]]:
+        """The nodes that some links lead from and to; where all machines are alike, no graph is made for them."""
+        return self.wiring.named(links)
+
+    def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
+        """The kind of some links (what reports call their nodes, medium), by number; and the kinds."""
+        return self.wiring.kinds(links)
 
     def route(self, src: int, dst: int) -> tuple[int, ...]:
         """Links from GPU ``src`` to GPU ``dst``, in order; empty when they are the same.

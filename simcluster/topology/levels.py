@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from simcluster.topology.links import COMPUTE, Graph
 
 
 def label(graph: Graph, node: str) -> str:
-    """What a node is called in a report: its kind, or for a switch its tier, after the name of another network."""
-    data = graph.nodes[node]
+    """What a node is called in a report."""
+    return called(graph.nodes[node])
+
+
+def called(data: Mapping[str, Any]) -> str:
+    """What nodes with these attributes are called: kind, or for a switch tier, after the name of another network."""
     name = str(data["tier"]) if data["kind"] == "switch" else str(data["kind"])
     network = data.get("network", COMPUTE)
     return name if network == COMPUTE else f"{network} {name}"

@@ -65,9 +65,13 @@ class LinkNumbers:
 
     def _column(self, links: Ints) -> Ints:
         """Columns of links that begin in machines; -1 for the others."""
+        return np.where(links < self.first, self.begun(links)[1], -1)
+
+    def begun(self, links: Ints) -> tuple[Ints, Ints]:
+        """The machines that links begin in, and their columns."""
         run = np.searchsorted(self.start, links, side="right") - 1
-        column = (np.cumsum(self.columns) - self.columns)[run] + (links - self.start[run]) % self.columns[run]
-        return np.where(links < self.first, column, -1)
+        machine, place = np.divmod(links - self.start[run], self.columns[run])
+        return machine, (np.cumsum(self.columns) - self.columns)[run] + place
 
     def by_link(self, of_sort: NDArray[Any]) -> NDArray[Any]:
         """For every link what links of its sort have."""

@@ -26,6 +26,7 @@ from simcluster.topology.alike import Ends, Machines, parts_of
 from simcluster.topology.draft import Draft
 from simcluster.topology.hops import Hops
 from simcluster.topology.host_ways import host_way
+from simcluster.topology.link_ends import LinkEnds, LinkKind
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.numbering import LinkNumbers
 from simcluster.topology.paths import Pairs, Paths, Rows
@@ -162,6 +163,18 @@ class Regular(Wiring):
     def has(self, node: str) -> bool:
         """Is there such a node?"""
         return node in self._names
+
+    @cached_property
+    def _link_ends(self) -> LinkEnds:
+        return LinkEnds(self.draft, self._numbers)
+
+    def named(self, links: Ints) -> list[tuple[str, str]]:
+        """The nodes that some links lead from and to; no graph is made for them."""
+        return self._link_ends.named(links)
+
+    def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
+        """The kind of some links; no graph is made for them."""
+        return self._link_ends.kinds(links)
 
     # --- many flows --------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.base.link_columns import PerLink
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.host_ways import host_way
+from simcluster.topology.link_ends import LinkKind, kinds_in
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.paths import Rows, one_by_one
 from simcluster.topology.policies import RoutingSpec
@@ -58,6 +59,14 @@ class Wiring:
     def has(self, node: str) -> bool:
         """Is there such a node?"""
         return node in self.graph
+
+    def named(self, links: Ints) -> list[tuple[str, str]]:
+        """The nodes that some links lead from and to."""
+        return [self.links[link] for link in links.tolist()]
+
+    def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
+        """The kind of some links, by number, and the kinds."""
+        return kinds_in(self.graph, self.named(links))
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
         """The links of all flows, by flow."""

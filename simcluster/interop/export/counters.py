@@ -8,7 +8,7 @@ import numpy as np
 
 from simcluster.interop.export.rank_events import BEFORE
 from simcluster.interop.kineto.chrome import counter, named, nanoseconds, quoted
-from simcluster.results.loads import hottest, utilisation
+from simcluster.results.loads import hottest_over_time
 from simcluster.results.memory_timeline import POOLS
 from simcluster.results.result import Result
 
@@ -42,13 +42,12 @@ def link_counters(result: Result, process: int) -> Iterator[str]:
     """Percent of capacity on the hottest links, as a process of their own; of links that are alike, on the first."""
     if len(result.lowered.classes.of_rank) > result.facts.ranks:
         return  # one of several jobs: their links are of a cluster that the scenario does not know
-    table = hottest(result, LINKS)
+    table, edges, matrix = hottest_over_time(result, LINKS, BINS)
     if table.empty:
         return
     yield named("process_name", process, 0, name="~ links (% of capacity)")
     yield named("process_sort_index", process, 0, sort_index=process)
     ends = list(zip(table["link_from"].tolist(), table["link_to"].tolist(), strict=True))
-    edges, matrix = utilisation(result, ends, BINS)
     moments = [BEFORE + nanoseconds(edge) for edge in edges.tolist()]
     percent = (matrix * 100).clip(0, 100).round(2).tolist()
     for (start, end), alike, levels in zip(ends, table["links"].tolist(), percent, strict=True):

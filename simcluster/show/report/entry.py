@@ -13,7 +13,7 @@ import pandas as pd
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.results.account import Account
-from simcluster.results.loads import hottest, utilisation
+from simcluster.results.loads import hottest_over_time
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS, Spans
@@ -130,11 +130,8 @@ class Entry:
         """The hottest links, and rate / capacity of each in every bin of the run; None where nothing crosses any."""
         if self.result is None:
             return None
-        table = hottest(self.result, _LINKS)
-        if not len(table):
-            return None
-        ends = list(zip(table["link_from"], table["link_to"], strict=True))
-        return table, utilisation(self.result, ends, _BINS)[1]
+        table, _, matrix = hottest_over_time(self.result, _LINKS, _BINS)
+        return (table, matrix) if len(table) else None
 
     @cached_property
     def stragglers(self) -> Stragglers | str:
