@@ -16,6 +16,7 @@ from simcluster.planning.ops import MAIN, Op, Segment
 from simcluster.planning.works import Compute, Timed
 from simcluster.programs.collapse import ChainPiece
 from simcluster.programs.program import Meeting, Program, SpanRow
+from simcluster.programs.told_ops import told_ops
 from simcluster.results.timeline import expand
 from simcluster.traffic.traffic import Traffic
 
@@ -71,7 +72,7 @@ def spans(segment: Segment, played: tuple[ChainPiece, ...]) -> dict[str, tuple[f
             program.add_op(lane, number, seconds=piece.seconds)
         program.after[number] = piece.after
     record = play(program, [])
-    table = expand(program, record.columns, lambda axis, rank: axis, record.slowed)
+    table = expand(told_ops(program), record.columns, lambda axis, rank: axis, record.slowed)
     return {
         table.words[name]: (start, end)
         for name, start, end in zip(table.name.tolist(), table.start.tolist(), table.end.tolist(), strict=True)

@@ -27,6 +27,7 @@ from simcluster.planning.ops import MAIN, Op, Segment
 from simcluster.planning.works import Compute, Timed
 from simcluster.programs.collapse import collapse
 from simcluster.programs.program import ChainPace, Meeting, Program, SpanRow
+from simcluster.programs.told_ops import told_ops
 from simcluster.results.timeline import expand
 from simcluster.simulate import simulate
 from simcluster.traffic.traffic import Traffic
@@ -64,7 +65,7 @@ def program(
 def spans(made: Program) -> list[tuple[int, float, float]]:
     """(lane, start, end) of every row of the timeline."""
     record = play(made, [1.0])
-    found = expand(made, record.columns, lambda axis, rank: "", record.slowed)
+    found = expand(told_ops(made), record.columns, lambda axis, rank: "", record.slowed)
     lanes = np.array(made.lane)[found.op].tolist()
     return sorted(zip(lanes, found.start.tolist(), found.end.tolist(), strict=True))
 
@@ -207,7 +208,7 @@ def played(segment: Segment, side: list[tuple[float, float]], inner: float, x: f
         )
         made.after[op] = tuple(first + index for index in piece.after)
     record = play(made, [1.0])
-    spans = expand(made, record.columns, lambda axis, rank: "", record.slowed)
+    spans = expand(told_ops(made), record.columns, lambda axis, rank: "", record.slowed)
     columns = (spans.name, spans.start, spans.end)
     return sorted(
         (spans.words[name], start, end) for name, start, end in zip(*map(np.ndarray.tolist, columns), strict=True)

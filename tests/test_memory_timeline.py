@@ -27,6 +27,7 @@ from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts, head_working_bytes, tensors
 from simcluster.planning.ops import MemoryChange
 from simcluster.programs.program import Meeting, OpTimes, Program, SpanRow
+from simcluster.programs.told_ops import told_ops
 from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
 from simcluster.results.result import Result
 from simcluster.schedules import SCHEDULES, make_schedule
@@ -331,7 +332,7 @@ def test_small_timeline_by_hand() -> None:
     ready = np.array([0.0, 3.0, 4.0, 8.0, 4.0])
     start = np.array([0.0, 3.0, 6.0, 8.0, 4.0])
     end = np.array([3.0, 4.0, 8.0, 10.0, 6.0])
-    found = memory_timeline(program, OpTimes(ready, start, end, np.arange(5)), {})
+    found = memory_timeline(told_ops(program), OpTimes(ready, start, end, np.arange(5)), {})
     table = found.frame()
     assert table[["rank", "time", "pool", "bytes", "held"]].to_numpy().tolist() == [
         [0, 0.0, "activations", 10.0, 10.0],
@@ -359,7 +360,7 @@ def test_what_is_freed_at_an_instant_makes_room_for_what_comes_at_it() -> None:
     program.add_op(lane, 0, seconds=1.0)
     program.add_op(lane, 1, seconds=1.0)
     times = np.array([0.0, 1.0])
-    found = memory_timeline(program, OpTimes(times, times, times + 1, np.arange(2)), {})
+    found = memory_timeline(told_ops(program), OpTimes(times, times, times + 1, np.arange(2)), {})
     assert found.delta.tolist() == [4.0, -4.0, 3.0, -3.0]
     assert found.peak(0, 0).total == 4.0
 

@@ -90,7 +90,7 @@ def measured(result: Result) -> str:
     if over.waited is not None:
         assert over.waits == waits(program, result.record)
     stages = over.stage.tolist()
-    held = memory_timeline(program, result.record.columns, result.record.slowed)
+    held = memory_timeline(result.lowered.told, result.record.columns, result.record.slowed)
     peaks = [held.peak(rank, stages[rank]) for rank in result.weights]
     assert [result.peak_of(rank) for rank in result.weights] == peaks
     holding = [result.facts.footprints[peak.stage].holding(peak.pools).total for peak in peaks]

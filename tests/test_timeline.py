@@ -11,6 +11,7 @@ from conftest import Tiny
 
 from simcluster.engine.engine import play
 from simcluster.programs.program import Meeting, Program, SpanRow
+from simcluster.programs.told_ops import told_ops
 from simcluster.results.timeline import COLUMNS, Spans, expand
 from simcluster.simulate import simulate
 from simcluster.traffic.traffic import Traffic
@@ -53,7 +54,7 @@ def two_ranks() -> Program:
 def spans() -> Spans:
     program = two_ranks()
     record = play(program, [])
-    return expand(program, record.columns, lambda axis, rank: f"{axis}{rank}", record.slowed)
+    return expand(told_ops(program), record.columns, lambda axis, rank: f"{axis}{rank}", record.slowed)
 
 
 def test_a_whole_table() -> None:

@@ -16,8 +16,9 @@ from simcluster import simulate
 from simcluster.engine.engine import play
 from simcluster.engine.lockstep import Expanded
 from simcluster.programs import collapse as collapsing
-from simcluster.programs.expand import first_ops, whole
+from simcluster.programs.expand import whole
 from simcluster.programs.program import Program
+from simcluster.programs.told_ops import first_ops
 from simcluster.results.played import Run
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
@@ -137,7 +138,7 @@ def test_who_asks_for_the_step_time_sees_no_op(
     assert float(found.record.end.max()) == found.step_time
     assert vars(found.lowered).get("program") is None
     assert found.times.breakdown
-    assert vars(found.lowered)["program"] is found.lowered.program
+    assert vars(found.lowered)["told"] is found.lowered.told
 
 
 def test_as_a_path_every_op_is_played(tiny: Tiny) -> None:

@@ -14,7 +14,7 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.engine.lower import Lowered
 from simcluster.engine.overlaps import on_links
 from simcluster.engine.record import Record
-from simcluster.programs.expand import first_ops
+from simcluster.programs.told_ops import first_ops
 from simcluster.symmetry.optimistic import Crowd
 from simcluster.traffic.traffic import Traffic
 

@@ -21,9 +21,9 @@ from simcluster.engine.compute_tasks import Member, RankState, Task, comes
 from simcluster.engine.interference import Pacing
 from simcluster.engine.trajectories import Courses, TimedChain
 from simcluster.programs.chain import Chain
-from simcluster.programs.expand import first_ops
 from simcluster.programs.program import ChainPace, LockstepRegion, Meeting, OpTimes, Program
 from simcluster.programs.slowed import RowColumns, columns_of, joined, within
+from simcluster.programs.told_ops import first_ops
 
 
 @dataclass(frozen=True, slots=True)

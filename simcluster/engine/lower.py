@@ -27,6 +27,7 @@ from simcluster.programs.collapse import form_of
 from simcluster.programs.expand import whole
 from simcluster.programs.lockstep_regions import Members, Stretches
 from simcluster.programs.program import Program
+from simcluster.programs.told_ops import ToldOps, told_ops
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes
 from simcluster.symmetry.folding import Symmetry
@@ -62,8 +63,13 @@ class Lowered(Shown):
 
     @cached_property
     def program(self) -> Program:
-        """What was played, with all ops that ranks do in step one by one: what is measured."""
-        return whole(self.played)
+        """What was played, with all ops that ranks do in step one by one, and what they wait for."""
+        return whole(self.played, self.told)
+
+    @cached_property
+    def told(self) -> ToldOps:
+        """The same ops, in columns of what is told of them: what is measured."""
+        return told_ops(self.played)
 
 
 @collector_off()

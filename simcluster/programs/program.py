@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
-
-import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.profiles import Profile
@@ -178,12 +177,11 @@ class Program:
         for parts in {id(stretch.parts): stretch.parts for stretch in self.in_step}.values():
             yield from (meeting for meeting in parts[0].meetings if meeting is not None)
 
-    def different_rows(self) -> tuple[list[tuple[SpanRow, ...]], Ints]:
-        """The row sets that are objects of their own, in their order, and for every op the place of its own there."""
-        different = {id(own): own for own in self.row_sets}
-        place = {name: number for number, name in enumerate(different)}
-        places = np.array([place[id(own)] for own in self.row_sets], dtype=np.int64)
-        return list(different.values()), places[np.array(self.rows, dtype=np.int64)]
+    def all_rows(self) -> Iterator[SpanRow]:
+        """What ops tell, and those inside stretches: of row sets that are one object once."""
+        parts = {id(part): part for stretch in self.in_step for part in stretch.parts}
+        for own in (self.row_sets, *(part.rows for part in parts.values())):
+            yield from chain.from_iterable({id(rows): rows for rows in own}.values())
 
     def describe(self, op: int) -> str:
         """The op for an error message: 'rank 3 main: forward attention, microbatch 2'."""

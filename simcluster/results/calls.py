@@ -60,10 +60,10 @@ def calls(lowered: Lowered, spans: Spans, weights: Mapping[int, int], first_rank
 
 def calls_of(lowered: Lowered, spans: Spans, first_rank: int = 0) -> tuple[Ints, list[CallKey]]:
     """Of every span its place among the different calls, and those; -1 for none, and for the receiver of a send."""
-    program, communicators, words = lowered.program, lowered.communicators, spans.words
-    to_stage = np.full(len(program.seconds), -1, dtype=np.int64)
-    for send, receiver in program.receives:
-        to_stage[send] = program.lane_stage[program.lane[receiver]]
+    told, communicators, words = lowered.told, lowered.communicators, spans.words
+    to_stage = np.full(len(told), -1, dtype=np.int64)
+    sends, receivers = told.receives
+    to_stage[sends] = told.lane_stage[told.lane[receivers]]
     sent = (spans.kind == spans.code("send")) & (to_stage[spans.op] >= 0)
     copied = np.isin(spans.stream, [spans.code(way) for way in ("d2h", "h2d", "storage") if way in words])
     sorts = [spans.group != spans.code(""), sent, copied]

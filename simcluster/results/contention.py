@@ -15,8 +15,9 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.base.profiles import STEADY, stretched
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
-from simcluster.programs.program import Program, SpanRow
+from simcluster.programs.program import SpanRow
 from simcluster.programs.slowed import columns_of
+from simcluster.programs.told_ops import ToldOps
 from simcluster.results.calls import CallKey
 from simcluster.results.timeline import Spans, spread
 
@@ -33,10 +34,10 @@ def free_seconds(lowered: Lowered, spans: Spans, called: tuple[Ints, list[CallKe
     free_calls = FreeCalls(lowered)
     free = np.array([*map(free_calls.of, keys), np.nan])[call]
     sends = np.flatnonzero((call >= 0) & (spans.kind == spans.code("send")))
-    of_send, of_receiver = np.full((2, len(lowered.program.seconds)), np.nan)
+    of_send, of_receiver = np.full((2, len(lowered.told)), np.nan)
     of_send[spans.op[sends]] = free[sends]
-    for send, receiver in lowered.program.receives:  # of several the longest
-        of_receiver[receiver] = np.fmax(of_receiver[receiver], of_send[send])
+    sending, receiving = lowered.told.receives
+    np.fmax.at(of_receiver, receiving, of_send[sending])  # of several the longest
     received = spans.kind == spans.code("recv")
     free[received] = of_receiver[spans.op[received]]
     return np.asarray(np.fmin(free, took))
@@ -83,7 +84,7 @@ class FreeCalls:
 
 
 def slowed_seconds(
-    program: Program, record: Record, weights: Mapping[int, int], first_rank: int = 0,
+    told: ToldOps, record: Record, weights: Mapping[int, int], first_rank: int = 0,
     alike: Mapping[int, int] | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Seconds that compute of each kind takes longer because communication goes on beside it, over the whole run.
@@ -93,10 +94,10 @@ def slowed_seconds(
     itself is not counted.
     """
     total = sum(weights.values())
-    op, kind, longer = _longer(program, record)
-    rank_of = np.array(program.lane_rank, dtype=np.int64)[np.array(program.lane, dtype=np.int64)] - first_rank
+    op, kind, longer = _longer(told, record)
+    rank_of = told.lane_rank[told.lane] - first_rank
     kinds, first = np.unique(kind, return_index=True)
-    kinds_of_rows = _kinds(program)
+    kinds_of_rows = _kinds(told)
     found: dict[str, float] = {}
     for number in kinds[np.argsort(first)].tolist():
         own = kind == number
@@ -112,15 +113,15 @@ def slowed_seconds(
     return found
 
 
-def _kinds(program: Program) -> list[str]:
+def _kinds(told: ToldOps) -> list[str]:
     """The kinds of all rows, numbered."""
-    return list(dict.fromkeys(row.kind for rows in program.different_rows()[0] for row in rows))
+    return list(dict.fromkeys(row.kind for rows in told.different_rows[0] for row in rows))
 
 
-def _longer(program: Program, record: Record) -> tuple[Ints, Ints, Floats]:
+def _longer(told: ToldOps, record: Record) -> tuple[Ints, Ints, Floats]:
     """Of every row that computes: its op, its kind's number, and the seconds it takes longer than at its rank's own
     speed."""
-    number_of = {kind: number for number, kind in enumerate(_kinds(program))}
+    number_of = {kind: number for number, kind in enumerate(_kinds(told))}
 
     def computed(rows: tuple[SpanRow, ...]) -> list[tuple[int, int, float, float, float]]:
         return [
@@ -130,18 +131,18 @@ def _longer(program: Program, record: Record) -> tuple[Ints, Ints, Floats]:
         ]
 
     fields = {"place": "i8", "kind": "i8", "seconds": "f8", "start": "f8", "end": "f8"}
-    op, _, row = spread(program, computed, fields)
+    op, _, row = spread(told, computed, fields)
     own = row["seconds"]
     other = columns_of(record.slowed)
-    where = np.full(len(program.rows), -1)
+    where = np.full(len(told), -1)
     where[other.ops] = other.first[:-1]
     there = np.flatnonzero(where[op] >= 0)
     at = where[op[there]] + row["place"][there]
     row["start"][there], row["end"][there] = other.start[at], other.end[at]
-    if program.speeds:
-        speeds = [program.speeds.get(rank, STEADY) for rank in program.lane_rank]
-        varying = np.array([speed is not STEADY for speed in speeds])[np.array(program.lane, dtype=np.int64)]
+    if told.speeds:
+        speeds = [told.speeds.get(rank, STEADY) for rank in told.lane_rank.tolist()]
+        varying = np.array([speed is not STEADY for speed in speeds])[told.lane]
         for each in np.flatnonzero(varying[op]).tolist():
-            speed = speeds[program.lane[op[each]]]
+            speed = speeds[told.lane[op[each]]]
             own[each] = stretched(speed, float(record.start[op[each]] + row["start"][each]), float(own[each]))
     return op, row["kind"], (row["end"] - row["start"]) - own

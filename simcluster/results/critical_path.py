@@ -198,11 +198,10 @@ def _planned(lowered: Lowered, spans: Spans, first_rank: int) -> Floats:
     found = free_seconds(lowered, spans, calls_of(lowered, spans, first_rank))
     rows = np.flatnonzero(spans.kind != spans.code("recv"))
     rows = rows[np.lexsort((spans.end[rows], spans.start[rows], spans.op[rows]))]
-    program = lowered.program
     fields = {"start": "f8", "end": "f8"}
-    op, _, row = spread(program, lambda own: sorted((row.start, row.end) for row in own), fields)
+    op, _, row = spread(lowered.told, lambda own: sorted((row.start, row.end) for row in own), fields)
     own = np.isin(op, spans.op[rows])
     assert own.sum() == len(rows), "every span but a receive is a row of its op"
-    inside = np.array(program.meeting)[op[own]] < 0
+    inside = ~lowered.told.met[op[own]]
     found[rows[inside]] = (row["end"] - row["start"])[own][inside]
     return found

@@ -196,10 +196,10 @@ def _spans(result: Run) -> dict[int, tuple[Floats, Floats]]:
     program, record = result.lowered.program, result.record
     fields = {"traffic": "i8", "start": "f8", "end": "f8", "leads": "?"}
     op, first, row = spread(
-        program, lambda rows: [(row.traffic, row.start, row.end, row is rows[0]) for row in rows], fields
+        result.lowered.told, lambda rows: [(row.traffic, row.start, row.end, row is rows[0]) for row in rows], fields
     )
     start, end = row_times(record.columns, record.slowed, op, first, row)
-    rank = of_ops(program, op)["rank"]
+    rank = of_ops(result.lowered.told, op)["rank"]
     moves = (rank >= result.ranks.start) & (rank < result.ranks.stop) & (row["traffic"] >= 0)
     meeting = np.array(program.meeting, dtype=np.int64)[op]
     alone, met = np.flatnonzero(moves & (meeting < 0)), np.flatnonzero(moves & (meeting >= 0) & row["leads"])

@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.shown import Shown
-from simcluster.programs.program import OpTimes, Program, RowTimes, SpanRow
+from simcluster.programs.program import OpTimes, RowTimes, SpanRow
 from simcluster.programs.slowed import columns_of, within
+from simcluster.programs.told_ops import ToldOps
 from simcluster.results.timeline import of_ops, spread
 
 if TYPE_CHECKING:
@@ -170,10 +171,10 @@ class MemoryTimeline(Shown):
 _ORDERED = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool", "delta")
 
 
-def memory_timeline(program: Program, times: OpTimes, slowed: Mapping[int, RowTimes]) -> MemoryTimeline:
+def memory_timeline(told: ToldOps, times: OpTimes, slowed: Mapping[int, RowTimes]) -> MemoryTimeline:
     """All changes of a played program."""
     rows: dict[tuple[str, str, int], int] = {}
-    op, first, change = spread(program, lambda own: _changes(own, rows), _CHANGE)
+    op, first, change = spread(told, lambda own: _changes(own, rows), _CHANGE)
     offset = change["offset"]
     other = columns_of(slowed)
     counts = np.diff(first)[other.ops]
@@ -181,16 +182,16 @@ def memory_timeline(program: Program, times: OpTimes, slowed: Mapping[int, RowTi
     edge = change["edge"][own]
     row = np.repeat(other.first[:-1], counts) + edge // 2
     offset[own] = np.where(edge % 2, other.end[row], other.start[row])
-    met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
+    met = told.met[op]
     began = np.where(met, times.ready[op], times.start[op]) + offset  # a meeting's has no offset
-    told = {name: change[name] for name in ("row", "pool", "delta")}
+    same = {name: change[name] for name in ("row", "pool", "delta")}
     parts = [
-        {"op": op, "time": np.where(change["at_end"], times.end[op], began), **told},
-        _received(program, times, slowed, rows),
+        {"op": op, "time": np.where(change["at_end"], times.end[op], began), **same},
+        _received(told, times, slowed, rows),
     ]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     where = joined.pop("op")
-    joined |= of_ops(program, where)
+    joined |= of_ops(told, where)
     order = np.lexsort((where, joined["delta"] > 0, joined["time"], joined["rank"]))
     return MemoryTimeline(tuple(rows), **{name: joined[name][order] for name in _ORDERED})
 
@@ -221,26 +222,31 @@ def _changes(
 
 
 def _received(
-    program: Program, times: OpTimes, slowed: Mapping[int, RowTimes], numbers: dict[tuple[str, str, int], int]
+    told: ToldOps, times: OpTimes, slowed: Mapping[int, RowTimes], names: dict[tuple[str, str, int], int]
 ) -> dict[str, npt.NDArray[Any]]:
     """What lies in receivers' buffers: from the start of a transfer to the end of the first op that uses it."""
-    pairs, names, sizes, used = [], [], [], []
-    for send, receiver in program.receives:
-        sent = program.row_sets[program.rows[send]][0]
-        if not sent.bytes:
-            continue
-        first, *more = program.row_sets[program.rows[receiver]]
-        pairs.append((send, receiver))
-        names.append(numbers.setdefault(("recv", sent.name, -1), len(numbers)))
-        sizes.append(sent.bytes)
-        first_end = slowed.get(receiver, [(0.0, first.end)])[0][1]
-        used.append(times.start[receiver] + first_end if more else times.end[receiver])
-    sends, receivers = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    size = np.array(sizes, dtype=np.float64)
+    sends, receivers = told.receives
+    different, numbers = told.different_rows
+    sent = [own[0] if own else None for own in different]
+    size = np.array([row.bytes if row else 0.0 for row in sent])
+    many = np.array([len(own) for own in different], dtype=np.int64)
+    kept = (size[numbers[sends]] != 0) & (many[numbers[receivers]] > 0)  # of who only receives nothing is told
+    sends, receivers = sends[kept], receivers[kept]
+    own, using = numbers[sends], numbers[receivers]
+    name = np.zeros(len(different), dtype=np.int64)
+    for number in np.unique(own).tolist():
+        name[number] = names.setdefault(("recv", different[number][0].name, -1), len(names))
+    first_end = np.array([row.end if row else 0.0 for row in sent])[using]
+    other = columns_of(slowed)
+    where = np.full(len(told), -1)
+    where[other.ops] = other.first[:-1]
+    there = np.flatnonzero(where[receivers] >= 0)
+    first_end[there] = other.end[where[receivers[there]]]
+    used = np.where(many[using] > 1, times.start[receivers] + first_end, times.end[receivers])
     return {
         "op": np.concatenate([receivers, receivers]),
-        "time": np.concatenate([times.start[sends], np.array(used, dtype=np.float64)]),
-        "row": np.array(names * 2, dtype=np.int64),
-        "pool": np.full(2 * len(pairs), POOLS.index("other")),
-        "delta": np.concatenate([size, -size]),
+        "time": np.concatenate([times.start[sends], used]),
+        "row": np.concatenate([name[own], name[own]]),
+        "pool": np.full(2 * len(sends), POOLS.index("other")),
+        "delta": np.concatenate([size[own], -size[own]]),
     }

@@ -51,7 +51,7 @@ class Run(TimedNumbers):
     def spans(self) -> Spans:
         """The spans of the simulated ranks, as columns."""
         group_name = self.lowered.communicators.group_name
-        spans = expand(self.lowered.program, self.record.columns, group_name, self.record.slowed)
+        spans = expand(self.lowered.told, self.record.columns, group_name, self.record.slowed)
         return spans.only(self.ranks)
 
     @cached_property
@@ -167,7 +167,7 @@ class Run(TimedNumbers):
     def account(self) -> Account:
         """Where the step went, by cause and by stage: what differences from other runs are made of."""
         few, alike = self._few, None if self._few is self else self._alike
-        slowed = slowed_seconds(few.lowered.program, few.record, self.weights, self.ranks.start, alike)
+        slowed = slowed_seconds(few.lowered.told, few.record, self.weights, self.ranks.start, alike)
         slowed = {kind: seconds / self.steps for kind, seconds in slowed.items()}
         return Account.of(self.times.breakdown, self.breakdown_of_stages, slowed, self.overlap.mean)
 
@@ -179,7 +179,7 @@ class Run(TimedNumbers):
     @cached_property
     def memory_timeline(self) -> MemoryTimeline:
         """What the simulated ranks allocate and free, over time; without model state, which stays."""
-        found = memory_timeline(self.lowered.program, self.record.columns, self.record.slowed)
+        found = memory_timeline(self.lowered.told, self.record.columns, self.record.slowed)
         return found.only(self.ranks)
 
     @cached_property

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.programs.program import OpTimes, Program, RowTimes, SpanRow
+from simcluster.programs.program import OpTimes, RowTimes, SpanRow
 from simcluster.programs.slowed import columns_of, within
+from simcluster.programs.told_ops import ToldOps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +98,7 @@ _ROW = {**dict.fromkeys((*_OF_ROW, "layer", "axis"), "i8"), **dict.fromkeys(("by
 
 
 def expand(
-    program: Program, times: OpTimes, group_name: Callable[[str, int], str], slowed: Mapping[int, RowTimes]
+    told: ToldOps, times: OpTimes, group_name: Callable[[str, int], str], slowed: Mapping[int, RowTimes]
 ) -> Spans:
     """All spans of a played program: chains row by row, meetings once, and what receivers see of a send.
 
@@ -105,26 +106,26 @@ def expand(
     """
     codes: dict[str, int] = {}
     ready, start, end = times.ready, times.start, times.end
-    rows = list(chain.from_iterable(program.different_rows()[0]))
+    rows = list(chain.from_iterable(told.different_rows[0]))
     for word in chain.from_iterable((getattr(row, text) for row in rows) for text in _OF_ROW):
         codes.setdefault(word, len(codes))
     axes = {axis: place for place, axis in enumerate(dict.fromkeys(["", *(row.axis for row in rows)]))}
 
-    def told(row: SpanRow) -> tuple[object, ...]:
+    def of_row(row: SpanRow) -> tuple[object, ...]:
         return (*(codes[getattr(row, text)] for text in _OF_ROW), row.layer, axes[row.axis], *row[5:8])
 
-    op, first, row = spread(program, lambda own: map(told, own), _ROW)
+    op, first, row = spread(told, lambda own: map(of_row, own), _ROW)
     begin, finish = row_times(times, slowed, op, first, row)
-    met = (np.array(program.meeting, dtype=np.int64) >= 0)[op]
-    part = {"op": op, **of_ops(program, op)}
+    met = told.met[op]
+    part = {"op": op, **of_ops(told, op)}
     part |= {name: row[name] for name in ("stream", "kind", "name", "layer", "bytes")}
-    part["group"] = _group_codes(axes, program.lane_rank, group_name, codes)[row["axis"], part["rank"]]
+    part["group"] = _group_codes(axes, told.lane_rank.tolist(), group_name, codes)[row["axis"], part["rank"]]
     part["ready"] = np.where(met, ready[op], begin)
     part["start"] = np.where(met, start[op], begin)
     part["end"] = np.where(met, end[op], finish)
     parts = [part]
-    if program.receives:
-        parts.append(_receives(program, start, end, codes))
+    if len(told.receives[0]):
+        parts.append(_receives(told, start, end, codes))
     names = ("op", *COLUMNS)
     joined = {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
     order = np.lexsort((joined["op"], joined["end"], joined["start"]))
@@ -148,29 +149,32 @@ def row_times(
     return begin, finish
 
 
-def of_ops(program: Program, op: Ints) -> dict[str, npt.NDArray[Any]]:
+def of_ops(told: ToldOps, op: Ints) -> dict[str, npt.NDArray[Any]]:
     """Rank, stage, step, chunk and microbatch of ops, in columns."""
-    lane = np.array(program.lane, dtype=np.int64)[op]
-    found = {name: np.array(getattr(program, f"lane_{name}"), dtype=np.int64)[lane] for name in ("rank", "stage")}
-    return found | {
-        name: np.array(getattr(program, name), dtype=np.int64)[op] for name in ("step", "chunk", "microbatch")
+    lane = told.lane[op]
+    return {
+        "rank": told.lane_rank[lane],
+        "stage": told.lane_stage[lane],
+        "step": told.step[op],
+        "chunk": told.chunk[op],
+        "microbatch": told.microbatch[op],
     }
 
 
 def spread(
-    program: Program, of_set: Callable[[tuple[SpanRow, ...]], Iterable[tuple[object, ...]]], fields: Mapping[str, str]
+    told: ToldOps, of_set: Callable[[tuple[SpanRow, ...]], Iterable[tuple[object, ...]]], fields: Mapping[str, str]
 ) -> tuple[Ints, Ints, dict[str, npt.NDArray[Any]]]:
     """What ``of_set`` says of each row set (tuples of ``fields``, with their dtypes) for every op that has its rows.
 
     In columns: the op of each; op by op where its first one is, and the end of all; and the fields.  Sets that are one
     object are asked for once: of 104,100 of four slow GPUs among 16,384 (Llama 3 405B) 13,182 are left.
     """
-    different, numbers = program.different_rows()
-    told = [list(of_set(own)) for own in different]
-    count = np.array([len(own) for own in told], dtype=np.int64)
+    different, numbers = told.different_rows
+    found = [list(of_set(own)) for own in different]
+    count = np.array([len(own) for own in found], dtype=np.int64)
     many = count[numbers]
     which = np.repeat((np.cumsum(count) - count)[numbers], many) + within(many)
-    whole = np.array(list(chain.from_iterable(told)), dtype=list(fields.items()))
+    whole = np.array(list(chain.from_iterable(found)), dtype=list(fields.items()))
     columns = {name: whole[name].copy()[which] for name in fields}
     return np.repeat(np.arange(len(numbers)), many), np.concatenate([[0], np.cumsum(many)]), columns
 
@@ -186,19 +190,21 @@ def _group_codes(
     return found
 
 
-def _receives(program: Program, start: Floats, end: Floats, codes: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
+def _receives(told: ToldOps, start: Floats, end: Floats, codes: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
     """The receiver's side of every send: a span of its own, from the same instant to the same instant."""
-    sends, receivers = np.array(program.receives, dtype=np.int64).T
-    sent = [program.row_sets[program.rows[send]][0] for send in sends]
+    sends, receivers = told.receives
+    different, numbers = told.different_rows
+    sets, which = np.unique(numbers[sends], return_inverse=True)
+    sent = [different[number][0] for number in sets.tolist()]
     alike = {"layer": -1} | {
         name: codes.setdefault(word, len(codes)) for name, word in (("stream", "pp"), ("kind", "recv"), ("group", ""))
     }
     return {
         "op": receivers,
-        **of_ops(program, receivers),
+        **of_ops(told, receivers),
         **{name: np.full(len(sends), value) for name, value in alike.items()},
-        "name": np.array([codes[row.name] for row in sent], dtype=np.int64),
-        "bytes": np.array([row.bytes for row in sent]),
+        "name": np.array([codes[row.name] for row in sent], dtype=np.int64)[which],
+        "bytes": np.array([row.bytes for row in sent])[which],
         "ready": start[sends],
         "start": start[sends],
         "end": end[sends],
