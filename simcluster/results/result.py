@@ -118,6 +118,8 @@ class Result(Run, FlatNumbers):
         """Copies to (d2h) and from the host (h2d): bytes and seconds per step of the mean rank, and what they hide."""
         if self._over_ranks is not None:  # which refuses them
             return {}
+        if not any(row.kind == "copy" for row in self.lowered.played.all_rows()):
+            return {}
         found = {way: copies_of(self.spans, self.weights, way, steps=self.steps) for way in ("d2h", "h2d")}
         return {way: copies for way, copies in found.items() if copies["bytes"]}
 
