@@ -39,6 +39,8 @@ def _same(result: Result) -> None:
     assert result.times.of_rank == every.times.of_rank
     assert result.overlap == every.overlap
     assert result.account == every.account
+    assert result.peaks == every.peaks
+    assert result.memory_peak == every.memory_peak
 
 
 @settings(max_examples=5)

@@ -19,9 +19,9 @@ from simcluster.base.arrays import Bools, Ints
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.engine.templates import taken
-from simcluster.programs.expand import first_ops
 from simcluster.programs.program import InStep, OpTimes, Program, SpanRow
 from simcluster.programs.slowed import RowColumns, SlowedRows, columns_of, within
+from simcluster.programs.told_ops import first_ops
 from simcluster.results.contention import FreeCalls
 
 _MANY = 64
@@ -211,7 +211,7 @@ def _first_of(which: Ints, values: Ints) -> list[int]:
 
 def _told(row: SpanRow) -> tuple[object, ...]:
     """What is told of a row."""
-    return (*row[:8], row.pace and (row.pace.seconds, row.pace.sensitivity))
+    return (*row[:8], row.memory, row.pace and (row.pace.seconds, row.pace.sensitivity))
 
 
 def _calls(told: Hashable) -> Iterator[tuple[str, str, float]]:

@@ -198,7 +198,11 @@ class Run(TimedNumbers):
         """When a simulated rank holds most, without model state."""
         if self._peaks is not None:
             return self._peaks.peak(rank)
-        return self.memory_timeline.peak(rank, self._stages[rank])
+        few = None if "memory_timeline" in self.__dict__ else self._fewer
+        if few is None:
+            return self.memory_timeline.peak(rank, self._stages[rank])
+        alike = self._alike[rank]
+        return replace(few.memory_timeline.peak(alike, self._stages[alike]), rank=rank)
 
     @cached_property
     def _stages(self) -> dict[int, int]:
