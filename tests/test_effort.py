@@ -80,7 +80,10 @@ def test_ranks_that_all_differ_are_counted_in_arrays(tiny: Tiny, kind: str) -> N
     with simcluster.however_long():
         others = [
             tiny(**job, faults=[fault], engine="events"),
-            tiny(**job, faults=[fault, {"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms", "every": 8}]),
+            tiny(
+                **job,
+                faults=[fault, {"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms", "every": 8}],
+            ),
         ]
     assert all(estimated_seconds(each) >= apart for each in others)
 
@@ -97,3 +100,22 @@ def test_what_arrays_cannot_play_asks_before_it_begins(tiny: Tiny) -> None:
     with at_most((seconds + estimated_seconds(scenario)) / 2), pytest.raises(InputError, match=says):
         simcluster.simulate(scenario)
     assert simcluster.simulate(scenario).record.kind == "events"
+
+
+def test_ranks_that_the_network_makes_different_ask_before_they_begin(tiny: Tiny) -> None:
+    """Ranks under two oversubscribed leaves differ: known once lowered, and counted then."""
+    fabric = {"nodes_per_unit": 3, "oversubscription": 4.0}
+    uneven = {"topology": "dgx_h100", "nodes": 4, "gpus_per_node": 2, "fabric": fabric}
+    scenario = tiny(gpus=8, cluster=uneven, parallel={"pp": 2, "dp": 4})
+    result = simcluster.simulate(scenario)
+    unlike = len(result.weights)
+    assert unlike > scenario.parallel.pp
+    alike, seconds = estimated_seconds(scenario), estimated_seconds(scenario, unlike=unlike)
+    assert seconds > alike
+    with at_most((seconds + alike) / 2):
+        with pytest.raises(
+            InputError, match=rf"cluster: {unlike} of its 8 ranks differ .* use fewer ranks .* say --yes"
+        ):
+            simcluster.simulate(scenario)
+        with simcluster.however_long():
+            assert simcluster.simulate(scenario).step_time == result.step_time

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from simcluster.base.clock import on_fitting_grid
-from simcluster.base.errors import DeadlockError
+from simcluster.base.effort import in_words, most_seconds
+from simcluster.base.errors import DeadlockError, InputError
 from simcluster.engine.by_reference import play_plainly
 from simcluster.engine.choose import play_by
 from simcluster.engine.communication import StepsOf
@@ -15,6 +16,7 @@ from simcluster.engine.record import Record
 from simcluster.engine.stepwise import Stepwise
 from simcluster.faults.where import OnLinks
 from simcluster.reference.communication import GroupsAndRoutes
+from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.job import disturbances_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.in_arrays import played_in_arrays
@@ -40,9 +42,28 @@ def prepared_and_played(
             if found is not None:
                 return found
         prepared = prepare(scenario, planned, folded=folded, collapsed=collapsed, watched=watched, trust=trust)
+        if folded:
+            _require_begun(scenario, len(prepared.lowered.classes.rank_representatives))
         return prepared, play(scenario, planned, prepared)
 
     return on_fitting_grid(both)
+
+
+def _require_begun(scenario: Scenario, unlike: int) -> None:
+    """InputError if so many ranks that differ take longer than is begun unasked; the loader has counted one a stage.
+
+    Only a step that is lowered knows which ranks the network makes different, as one that is oversubscribed does.
+    """
+    if unlike <= scenario.parallel.pp or scenario.engine == "reference":
+        return
+    seconds = estimated_seconds(scenario, unlike=unlike)
+    if seconds > most_seconds():
+        raise InputError(
+            f"cluster: {unlike:,} of its {scenario.gpus:,} ranks differ by their place in the network or by what is "
+            f"wrong with them and are played apart, which would take about {in_words(seconds)}; without being asked "
+            f"for again {in_words(most_seconds())} are spent on a scenario: use fewer ranks, or machines under one "
+            "switch, or say --yes (from Python: with simcluster.however_long():)"
+        )
 
 
 def play(scenario: Scenario, planned: Planned, prepared: PreparedStep) -> Record:

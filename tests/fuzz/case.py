@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-BEGUN = 1.0
+BEGUN = 3.0
 """The estimate in seconds up to which a scenario is begun: what takes 10 s nevertheless, no estimate foresaw."""
 
 
