@@ -114,7 +114,7 @@ def test_ranks_that_the_network_makes_different_ask_before_they_begin(tiny: Tiny
     assert seconds > alike
     with at_most((seconds + alike) / 2):
         with pytest.raises(
-            InputError, match=rf"cluster: {unlike} of its 8 ranks differ .* use fewer ranks .* say --yes"
+            InputError, match=rf"cluster: {unlike} of its 8 ranks differ .* use fewer ranks, .* say --yes"
         ):
             simcluster.simulate(scenario)
         with simcluster.however_long():
