@@ -101,3 +101,34 @@ def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Brows
     tab.size(380, 800, dark=True)
     tab.frame()
     assert tab.run("document.documentElement.scrollWidth") <= 380
+
+
+def test_two_windows_do_not_disturb_each_other(browser: chromium.Browser, address: str) -> None:
+    """While one is dragged the other keeps its state, its address and its answers; both end as each would alone."""
+    one, other = chromium.Page(browser), chromium.Page(browser)
+    for tab in (one, other):
+        tab.size(1400, 900)
+        tab.call("Page.navigate", url=address)
+    for tab in (one, other):
+        tab.wait(READY)
+    move(one, "pipeline.schedule", "gpipe")
+    resting = [text_of(one, ".figure .value"), one.run("location.hash")]
+    other.run("window.seen = []; new MutationObserver(() => seen.push(studio.shown)).observe("
+              "document.querySelector('[data-place=figures]'), {childList: true})")  # fmt: skip
+    other.run("for (const scale of [0.5, 0.4, 0.3, 0.2]) studio.set('cluster.scale.network', scale, scale === 0.2)")
+    last = other.run("studio.asked")
+    one.run("studio.set('cluster.scale.flops', 0.5, true)")
+    for tab in (one, other):
+        tab.wait(READY)
+    seen = other.run("seen")
+    assert seen == sorted(seen), seen
+    assert seen[-1] == last == other.run("studio.asked")
+    assert len(set(seen)) < 4  # stale ones are dropped
+    assert "flops" not in other.run("location.hash")
+    assert "network" not in one.run("location.hash")
+    press(one, "[data-act=undo]")
+    assert [text_of(one, ".figure .value"), one.run("location.hash")] == resting
+    one.run(f"studio.go({other.run('JSON.stringify(studio.live)')}, null)")
+    one.wait(READY)
+    assert text_of(one, ".figure .value") == text_of(other, ".figure .value")
+    assert [*one.problems, *other.problems] == []
