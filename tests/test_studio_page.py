@@ -89,6 +89,10 @@ def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Brows
     tab.run("studio.save(); document.querySelector('[data-part=file]').value = 'mine'")
     tab.run("document.querySelector('[data-part=saving]').requestSubmit()")
     tab.wait("document.documentElement.dataset.saved")
+    tab.run("document.querySelector('[data-part=saving]').requestSubmit()")  # the name is taken now
+    assert tab.wait("document.querySelector('[data-part=saved]').textContent.includes('choose another name')")
+    assert tab.run("document.querySelector('[data-part=problem]').hidden")  # nothing is wrong with the state
+    assert text_of(tab, ".figure .value") == shown
     tab.run("studio.open('mine.yaml')")
     tab.wait(READY)
     assert text_of(tab, ".figure .value") == shown

@@ -126,6 +126,7 @@ class Studio {
 
   heard(ask, of) {
     if (of.saved) { this.wrote(of); return; }
+    if (ask === this.saving) { part("saved").textContent = `Not saved: ${of.problem.join(" ")}`; return; } // the state is as it was
     if (of.seconds !== undefined) {
       const what = {figures: "Playing the step", answer: "Looking where the time went", advice: "Playing what would help", run: "Playing the run of weeks", hints: "Playing a percent more of each resource", links: "Looking at every link"}[of.doing] || "Drawing";
       if (ask === this.asked) this.progress(`${what}: ${of.seconds.toFixed(1)} s.`, true);
@@ -323,7 +324,6 @@ class Studio {
 
   write() {
     this.saving = this.client.send({save: part("file").value.trim(), live: this.live});
-    this.asked = this.saving; // what is refused is said where all problems are
   }
 
   wrote({saved, files}) {
