@@ -6,14 +6,14 @@ After a change of a .py or of a figure:  python tests/documents --regenerate not
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import jupytext
-import nbformat
 import pytest
 from documents import notebooks
 from documents.notebooks import SOURCES
-from nbclient import NotebookClient
-from nbformat import NotebookNode
+
+if TYPE_CHECKING:  # Jupyter's libraries are imported by the tests that use them: see ``documents.notebooks``
+    from nbformat import NotebookNode
 
 LARGEST_BYTES = 400_000
 
@@ -78,11 +78,15 @@ def test_stored_outputs_are_those_of_a_fresh_run(source: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
 def test_notebook_has_the_cells_of_its_source(source: Path) -> None:
+    import jupytext
+
     assert cells(notebooks.stored(source)) == cells(jupytext.read(source))
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
 def test_notebook_is_executed_small_and_from_no_machine(source: Path) -> None:
+    import nbformat
+
     path = source.with_suffix(".ipynb")
     notebook = notebooks.stored(source)
     nbformat.validate(notebook)
@@ -110,6 +114,9 @@ def test_uses_no_private_names(source: Path) -> None:
 @of_others
 def test_a_kernel_stores_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells run in this process put out what they do in Jupyter: text, tables, Markdown, pictures, in this order."""
+    import jupytext
+    from nbclient import NotebookClient
+
     monkeypatch.delenv("MPLBACKEND", raising=False)
     source = tmp_path / "small.py"
     source.write_text(SMALL, encoding="utf-8")

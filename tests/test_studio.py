@@ -7,6 +7,7 @@ import asyncio
 import json
 import random
 import weakref
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,14 @@ def values_of(base: str) -> dict[str, list[Any]]:
     return {**found, "price": [2.5]}
 
 
-OFFERED = {**values_of("week_64xa100"), **values_of("mixtral_8x7b_128xh100")}  # of weeks, with experts: every control
+@cache  # when a test asks: every worker collects this file, and one of them runs its tests
+def offered() -> dict[str, list[Any]]:
+    """What the page offers for every control that there is: those of weeks, and those of experts."""
+    return {**values_of("week_64xa100"), **values_of("mixtral_8x7b_128xh100")}
 
 
 def states() -> st.SearchStrategy[StudioState]:
-    chosen = st.fixed_dictionaries({}, optional={key: st.sampled_from(OFFERED[key]) for key in OFFERED})
+    chosen = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in offered().items()})
     made = chosen.map(lambda found: tuple((key, found[key]) for key in controls() if key in found))
     return st.builds(StudioState, st.sampled_from([*shipped_names("scenarios"), "my run (2).yaml"]), made)
 
@@ -64,7 +68,7 @@ def states() -> st.SearchStrategy[StudioState]:
 
 
 @settings(max_examples=25)
-@given(state=states())
+@given(state=st.deferred(states))
 def test_a_state_is_a_link_and_a_message_and_back(state: StudioState) -> None:
     assert state_of_link(state.link()) == state
     assert state_of_link("#" + state.link()) == state

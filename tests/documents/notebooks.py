@@ -2,6 +2,7 @@
 
 Where a cell's figures are not painted the outputs are the same but for the pixels: what each figure shows
 (``documents.shown``) is kept in its output's metadata, and compared.  A test holds that a kernel says the same.
+Jupyter's libraries are imported where they are used: they take a second, and every worker collects all tests.
 """
 
 from __future__ import annotations
@@ -19,16 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import jupytext
-import nbformat
-from nbformat import NotebookNode
-from nbformat.v4 import new_output
-
 from documents.commands import ROOT
 from documents.shown import KEY, differences, shown_by
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from nbformat import NotebookNode
 
 SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
 _RICH = {"_repr_html_": "text/html", "_repr_markdown_": "text/markdown"}
@@ -36,6 +33,9 @@ _RICH = {"_repr_html_": "text/html", "_repr_markdown_": "text/markdown"}
 
 def executed(source: Path, folder: Path, *, paint: bool) -> NotebookNode:
     """The notebook of a source, run from ``folder``; a cell that raises or warns fails."""
+    import jupytext
+    from nbformat import NotebookNode
+
     notebook = jupytext.read(source)
     notebook.metadata = NotebookNode(
         kernelspec={"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -83,6 +83,7 @@ def _at_home(folder: Path) -> Iterator[None]:
 def _outputs(source: str, where: str, names: dict[str, Any], count: int, *, paint: bool) -> list[NotebookNode]:
     """Run a cell: what it prints, the figures that it leaves open, and its last expression's value, if any."""
     from matplotlib import pyplot as plt
+    from nbformat.v4 import new_output
 
     code = "\n".join(line for line in source.splitlines() if not line.startswith("%"))
     tree = ast.parse(code, filename=where)
@@ -106,6 +107,7 @@ def _outputs(source: str, where: str, names: dict[str, Any], count: int, *, pain
 def _open_figures(*, paint: bool) -> list[NotebookNode]:
     """What is open is shown and closed, as a kernel does at ``plt.show()`` and at the end of a cell."""
     from matplotlib import pyplot as plt
+    from nbformat.v4 import new_output
 
     figures = [plt.figure(number) for number in plt.get_fignums()]
     plt.close("all")
@@ -120,6 +122,7 @@ def _valued(value: Any, count: int, *, paint: bool) -> NotebookNode:
     """The output of a cell's value: plain text, HTML or Markdown where it has them, a picture where it is a figure."""
     from IPython.lib.pretty import pretty
     from matplotlib.figure import Figure
+    from nbformat.v4 import new_output
 
     output = new_output("execute_result", execution_count=count)
     if isinstance(value, Figure):
@@ -156,6 +159,8 @@ def _few_colours(picture: io.BytesIO) -> bytes:
 
 
 def stored(source: Path) -> NotebookNode:
+    import nbformat
+
     return nbformat.read(source.with_suffix(".ipynb"), as_version=4)
 
 
