@@ -255,6 +255,19 @@ def test_mixtral_as_megatron_launches_it() -> None:
     assert 0 < simulate(found.model_copy(update={"model": found.model.model_copy(update={"layers": 2})})).mfu < 1
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_scores_of_the_router_are_as_wide_as_the_options_say(dtype: str) -> None:
+    plain = imported(MIXTRAL_ARGUMENTS)
+    wide = imported(f"{MIXTRAL_ARGUMENTS} --moe-router-dtype {dtype}")
+    assert "router_dtype" not in plain.document["software"].get("experts", {})
+    assert wide.document["software"]["experts"]["router_dtype"] == "fp32"
+    assert [said for said in wide.assumed if said not in plain.assumed] == [
+        "the router's scores are in fp32, not in fp64 as --moe-router-dtype says: not modelled"
+    ] * (dtype == "fp64")
+    with pytest.raises(InputError, match="moe-router-dtype"):
+        imported(f"{MIXTRAL_ARGUMENTS} --moe-router-dtype bf16")
+
+
 def test_deepseek_as_megatron_launches_it() -> None:
     found = big(DEEPSEEK_ARGUMENTS, gpus=512)
     assert parameters(found.model).total == 671_026_419_200

@@ -89,6 +89,10 @@ def expert_kernels(run: Options) -> dict[str, str]:
     found = {}
     if run.flag("moe-router-fusion"):
         found["router"] = "fused"
+    if dtype := run.get("moe-router-dtype"):
+        found["router_dtype"] = "fp32"
+        if dtype == "fp64":
+            run.assumed.append("the router's scores are in fp32, not in fp64 as --moe-router-dtype says: not modelled")
     if not run.flag("moe-permute-fusion"):
         found["permute"] = "steps"
     if run.flag("moe-use-legacy-grouped-gemm"):
