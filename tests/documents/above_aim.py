@@ -13,7 +13,13 @@ from statistics import fmean
 from typing import Any
 
 HOST = "Megatron-Bridge's mixtures, launched by the host"
-_STUDY_FILES = {HOST: "megatron_bridge_mixtures_2025", "BLOOM prequel, one machine": "bloom_prequel"}
+SC21 = "Megatron-LM SC21 table 1"
+_STUDY_FILES = {
+    HOST: "megatron_bridge_mixtures_2025",
+    "BLOOM prequel, one machine": "bloom_prequel",
+    SC21: "megatron_sc21_table1",
+    "torchtitan": "torchtitan",
+}
 _HEAD = "| above its aim | rows | bias | if | bias then | how we know |\n|---|---|---|---|---|---|\n"
 _DIGITS = 4
 
@@ -28,6 +34,8 @@ class Group:
     labels: str
     hypothesis: Settings = ()
 
+
+_PAPERS = ("cluster.device.attention.sustained", 1.0)  # attention at its papers' best
 
 GROUPS = {  # how a row of the table begins
     "Qwen3 30B on H100, ep 16 on two machines": Group(
@@ -51,6 +59,16 @@ GROUPS = {  # how a row of the table begins
     "BLOOM's trials": Group("BLOOM prequel, one machine", "", (("cluster.device.matmul.sustained", 0.80),)),
     "Megatron-Turing 530B, too": Group("Megatron-Turing NLG 530B, pre-training", ""),
     "DeepSeek-V3, pre-trained": Group("DeepSeek-V3, pre-training", ""),
+    "GPT 1.7B to 18B on A100": Group(SC21, r"^(1\.7|3\.6|7\.5|18\.4),", (("overlap.grad_reduce", False),)),
+    "GPT 39B and 76B on A100": Group(SC21, r"^(39|76)\.1,", (("cluster.device.matmul.sustained", 0.82),)),
+    "the four of 1.7B to 18B again": Group(
+        SC21, r"^(1\.7|3\.6|7\.5|18\.4),", (("cluster.device.matmul.sustained", 0.82),)
+    ),
+    "Llama 3.1 405B of MLPerf": Group("MLPerf Llama 3.1 405B", ""),
+    "torchtitan's 8B of 8,192 tokens": Group("torchtitan", "-8B, FSDP(8|128), ", (_PAPERS,)),
+    "torchtitan's 8B of 32,768 tokens": Group("torchtitan", "-8B, FSDP(8 CP1|2 CP4), ", (_PAPERS,)),
+    "torchtitan's 8B with tp 8": Group("torchtitan", "-8B, FSDP8 TP8, ", (("cluster.scale.nvlink", 0.7),)),
+    "torchtitan's 70B with tp 8": Group("torchtitan", "-70B, ", (("cluster.scale.nvlink", 0.7),)),
 }
 
 
