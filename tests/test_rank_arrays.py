@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from test_same_answer import documents
 
 from simcluster.base.clock import on_fitting_grid
-from simcluster.base.errors import DeadlockError
+from simcluster.base.effort import however_long
+from simcluster.base.errors import DeadlockError, InputError
 from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.faults import placed
 from simcluster.results.memory_timeline import memory_timeline
@@ -132,6 +133,19 @@ def test_few_different_ranks_fold(tiny: Tiny) -> None:
     many = simulate(tiny(**job, faults=[SPEEDS]))
     assert (len(few.weights), many.record.kind) == (3, "arrays")
     assert many.step_time == replay(many.scenario, folded=False).step_time
+
+
+def test_what_tells_more_ops_than_there_is_time_for_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What arrays measure is told; what needs ops one by one is refused, unless it is asked for again."""
+    monkeypatch.setattr("simcluster.step.in_arrays._TELLING", 1e3)
+    job = {"cluster": {"topology": "flat", "gpus": 32}, "parallel": {"dp": 32}, "training": {"global_batch": 32}}
+    result = simulate(tiny(**job, faults=[SPEEDS]))
+    assert result.times.breakdown
+    assert result.record.over_ranks is not None
+    with pytest.raises(InputError, match=f"32 ranks .* {result.record.over_ranks.count:,} ops one by one.* --yes"):
+        _ = result.account
+    with however_long():
+        assert len(result.lowered.program.seconds) == result.record.over_ranks.count
 
 
 @pytest.mark.parametrize(("change", "why"), [

@@ -23,6 +23,11 @@ class RankTimes:
         """Seconds until the last op ends."""
         return max(float(end.max(initial=0.0)) for _, _, end in self.times)
 
+    @property
+    def count(self) -> int:
+        """How many ops all ranks have together."""
+        return sum(len(ops) * len(ranks) for ops, ranks in zip(self.sweep.ops, self.sweep.stage_ranks, strict=True))
+
     def columns(self) -> OpTimes:
         """Times per op, rank by rank, as a program has them whose ranks are not folded nor its ops collapsed."""
         sweep = self.sweep

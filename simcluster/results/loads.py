@@ -119,11 +119,11 @@ class LinkLoads:
         codes, first, counts = np.unique(
             self._classes * max(1, len(kinds)) + number, return_index=True, return_counts=True
         )
-        found: dict[tuple[LinkKind, *tuple[str, ...]], tuple[int, int, Row]] = {}
+        found: dict[tuple[LinkKind, tuple[str, ...]], tuple[int, int, Row]] = {}
         for place in np.argsort(first).tolist():
             own, kind = divmod(int(codes[place]), len(kinds))
             row = self._row(own)
-            alike = kinds[kind], *map("{:.9g}".format, row)  # 9 digits: sums in another order are still alike
+            alike = kinds[kind], tuple(map("{:.9g}".format, row))  # 9 digits: sums in another order are still alike
             one, many, row = found.get(alike, (int(first[place]), 0, row))
             found[alike] = one, many + int(counts[place]), row
         top = sorted(found.items(), key=lambda item: (-item[1][2][3], -item[1][2][1]))[:n]

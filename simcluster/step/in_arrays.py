@@ -37,6 +37,8 @@ from simcluster.symmetry.folding import Symmetry
 
 _MANY = 32
 """Ranks of different speeds from which on arrays pay, if they are a quarter of all."""
+_TELLING = 80e-6
+"""Seconds for an op of a rank that is told by itself: its program 28e-6, what is measured of it 34e-6, a page 16e-6."""
 _WHY = "every rank is different: op by op, in arrays over ranks"
 
 
@@ -79,6 +81,20 @@ def _require_begun(scenario: Scenario, reason: str) -> None:
         )
 
 
+def _require_told(times: RankTimes) -> None:
+    """InputError if telling every op of every rank would take longer than is begun unasked."""
+    seconds = times.count * _TELLING
+    if seconds > most_seconds():
+        ranks = sum(map(len, times.sweep.stage_ranks))
+        raise InputError(
+            f"faults: {ranks:,} ranks that all differ are played in arrays over ranks, and what was asked for needs "
+            f"their {times.count:,} ops one by one, which takes about {in_words(seconds)}; without being asked for "
+            f"again {in_words(most_seconds())} are spent on a scenario: ask for the step time, breakdown, waits and "
+            "memory of simcluster run without --json, use fewer ranks, or say --yes (from Python: with "
+            "simcluster.however_long():)"
+        )
+
+
 @collector_off()
 def _in_arrays(
     scenario: Scenario, planned: Planned, slow: Sequence[float], disturbed: Disturbances
@@ -95,6 +111,7 @@ def _in_arrays(
     choices = replace(planned.choices, folded=False, collapsed=False)
 
     def lowered() -> Lowered:
+        _require_told(times)
         return lower(
             planned.programs, planned.job.plan, cluster, cluster.capacity, slowness=slow, choices=choices,
             disturbances=disturbed, symmetry=planned.symmetry,
