@@ -20,7 +20,7 @@ from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import places
-from simcluster.base.natural import natural
+from simcluster.base.natural import natural, naturals
 from simcluster.topology.access_paths import Spread, Ways
 from simcluster.topology.alike import Ends, Machines, parts_of
 from simcluster.topology.draft import Draft
@@ -100,7 +100,7 @@ class Regular(Wiring):
         """What routes of many flows and turns stand on; of the cluster, and not of who routes first."""
         draft = self.draft
         own = [number for number, (_, data) in draft.switches.items() if "network" not in data]
-        named = {number: natural(draft.switches[number][0]) for number in own}
+        named = dict(zip(own, naturals([draft.switches[number][0] for number in own]), strict=True))
         switches = sorted(own, key=named.__getitem__)
         inside = natural(f"{draft.domain}0")[0]
         behind = [named[switch][0] > inside for switch in switches]  # all machines, by name
