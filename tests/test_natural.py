@@ -1,0 +1,17 @@
+"""Names in natural order, one by one and many at once."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcluster.base.natural import natural, naturals
+
+
+def test_numbers_in_names_are_numbers() -> None:
+    assert sorted(["spine10", "spine2", "leaf3", "7"], key=natural) == ["leaf3", "spine2", "spine10", "7"]
+
+
+@given(names=st.lists(st.text("ab.019²", max_size=8), max_size=6))
+def test_many_names_have_the_keys_of_each(names: list[str]) -> None:
+    assert naturals(names) == [natural(name) for name in names]
