@@ -94,15 +94,17 @@ class Columns:
         rows, row_sets = self._rows()
         sends, receivers = np.array(program.receives, dtype=np.int64).reshape(-1, 2).T
         return ToldOps(
-            row_sets,
-            rows,
-            self._lanes(),
-            *(self.repeated(column) for column in (program.step, program.chunk, program.microbatch)),
-            self._met(),
-            (self.last[sends], self.first[receivers]),
-            ints(program.lane_rank),
-            ints(program.lane_stage),
-            program.speeds,
+            row_sets=row_sets,
+            rows=rows,
+            lane=self._lanes(),
+            step=self.repeated(program.step),
+            chunk=self.repeated(program.chunk),
+            microbatch=self.repeated(program.microbatch),
+            met=self._met(),
+            receives=(self.last[sends], self.first[receivers]),
+            lane_rank=ints(program.lane_rank),
+            lane_stage=ints(program.lane_stage),
+            speeds=program.speeds,
         )
 
     def repeated(self, column: Sequence[int]) -> Ints:

@@ -28,15 +28,18 @@ _MANY = 64
 """Ranks from which on looking for equal ones is less work than measuring them."""
 
 
-def first_alike(lowered: Lowered, record: Record, ranks: Collection[int]) -> dict[int, int]:
-    """For each of these simulated ranks the first one with an equal timeline; itself if there are few of them."""
+def first_alike(lowered: Lowered, record: Record, ranks: Collection[int], free: FreeCalls) -> dict[int, int]:
+    """For each of these simulated ranks the first one with an equal timeline; itself if there are few of them.
+
+    ``free`` is what calls take on free links.
+    """
     played = lowered.played
     few = len(ranks) < _MANY or lowered.steps or played.speeds or set(played.lane_rank) != set(ranks)
     ranges = None if few else _op_ranges(played)
     if ranges is None:
         return {rank: rank for rank in ranks}
     found: dict[bytes, int] = {}
-    names = _Names(lowered, record, ranges)
+    names = _Names(lowered, record, ranges, free)
     return {rank: found.setdefault(names.of(rank), rank) for rank in ranks}
 
 
@@ -122,9 +125,11 @@ def _op_ranges(program: Program) -> dict[int, tuple[int, int]] | None:
 class _Names:
     """Names of ranks that are equal where all that is measured of them is; ``ranges`` are their ops."""
 
-    def __init__(self, lowered: Lowered, record: Record, ranges: Mapping[int, tuple[int, int]]) -> None:
+    def __init__(
+        self, lowered: Lowered, record: Record, ranges: Mapping[int, tuple[int, int]], free: FreeCalls
+    ) -> None:
         played = lowered.played
-        self._played, self._ranges, self._free = played, ranges, FreeCalls(lowered)
+        self._played, self._ranges, self._free = played, ranges, free
         self._rows: dict[Hashable, int] = {}  # what ops tell, numbered
         self._first = first_ops(played)
         self._row = self._rows_of_ops()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -20,18 +21,22 @@ from simcluster.programs.slowed import columns_of
 from simcluster.programs.told_ops import ToldOps
 from simcluster.results.calls import CallKey
 from simcluster.results.timeline import Spans, spread
+from simcluster.traffic.fairness import Usage
 
 
-def free_seconds(lowered: Lowered, spans: Spans, called: tuple[Ints, list[CallKey]]) -> Floats:
+def free_seconds(
+    lowered: Lowered, spans: Spans, called: tuple[Ints, list[CallKey]], free_calls: FreeCalls | None = None
+) -> Floats:
     """Per span: its seconds if nobody else used a link; its own duration where that is given, or played in steps.
 
-    ``called`` is what ``calls_of`` says of the spans.  Never more than the span took.
+    ``called`` is what ``calls_of`` says of the spans, ``free_calls`` what is known of calls so far.  Never more than
+    the span took.
     """
     took = spans.end - spans.start
     if lowered.steps:
         return took
     call, keys = called
-    free_calls = FreeCalls(lowered)
+    free_calls = free_calls or FreeCalls(lowered)
     free = np.array([*map(free_calls.of, keys), np.nan])[call]
     sends = np.flatnonzero((call >= 0) & (spans.kind == spans.code("send")))
     of_send, of_receiver = np.full((2, len(lowered.told)), np.nan)
@@ -55,8 +60,13 @@ class FreeCalls:
     """Seconds of calls with the links to themselves; NaN for one of given duration, as a copy is taken to be."""
 
     def __init__(self, lowered: Lowered) -> None:
-        self._communicators, self._capacity = lowered.communicators, _capacity_of_links(lowered)
+        self._lowered, self._communicators = lowered, lowered.communicators
         self._known: dict[CallKey, float] = {}
+        self._usages: tuple[int, tuple[Usage, ...]] = (-1, ())  # of the communicator that was asked for last
+
+    @cached_property
+    def _capacity(self) -> list[float]:
+        return _capacity_of_links(self._lowered)
 
     def of(self, key: CallKey) -> float:
         """Of a call."""
@@ -76,8 +86,9 @@ class FreeCalls:
     def _alone(self, key: CallKey) -> float:
         communicators = self._communicators
         try:
-            usages = communicators.usages(key.communicator)
-            traffics = communicators.traffics(key.communicator, key.kind, key.size, usages)
+            if key.communicator != self._usages[0]:
+                self._usages = key.communicator, communicators.usages(key.communicator)
+            traffics = communicators.traffics(key.communicator, key.kind, key.size, self._usages[1])
         except KeyError:
             return math.nan
         return math.nan if key.kind == "copy" else sum(traffic.alone_seconds(self._capacity) for traffic in traffics)

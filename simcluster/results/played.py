@@ -14,7 +14,7 @@ from simcluster.engine.record import Record
 from simcluster.results.account import Account
 from simcluster.results.alike_ranks import first_alike, part_of
 from simcluster.results.calls import CallKey, calls_of
-from simcluster.results.contention import free_seconds, slowed_seconds
+from simcluster.results.contention import FreeCalls, free_seconds, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
 from simcluster.results.flat import TimedNumbers
 from simcluster.results.memory_over_ranks import PeaksOverRanks
@@ -128,7 +128,7 @@ class Run(TimedNumbers):
     def overlap(self) -> Overlaps:
         """Communication that is hidden, exposed, or waiting for a peer: per collective, per axis and per rank."""
         few = self._few
-        free = free_seconds(few.lowered, few.spans, few._calls)
+        free = free_seconds(few.lowered, few.spans, few._calls, self._free_calls)
         return overlaps(few.spans, self.weights, free, steps=self.steps, alike=self._alike)
 
     @cached_property
@@ -147,7 +147,12 @@ class Run(TimedNumbers):
     @cached_property
     def _alike(self) -> dict[int, int]:
         """For every simulated rank one that went through the same, the first of them."""
-        return first_alike(self.lowered, self.record, self.weights)
+        return first_alike(self.lowered, self.record, self.weights, self._free_calls)
+
+    @cached_property
+    def _free_calls(self) -> FreeCalls:
+        """What calls take on free links, each found once."""
+        return FreeCalls(self.lowered)
 
     @property
     def _few(self) -> Run:
