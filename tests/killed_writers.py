@@ -2,10 +2,10 @@
 
     python tests/killed_writers.py [KILLS] [LIMITS] [SEED] [OUTPUT ...]
 
-For each of OUTPUTS (or of those named) a command is begun KILLS times (100) over an old file and killed outright (SIGKILL) at a drawn
-moment, half of them while it writes; then the command runs once more, and nothing is left of the others.  LIMITS times
-(20) it finds no more room than a drawn part of what it writes: as a limit on the size of files, and, where this may
-mount one, as a file system that is full.  Then it is one message with status 2, and the old file.
+For each of OUTPUTS (or of those named) a command is begun KILLS times (100) over an old file and killed outright
+(SIGKILL) at a drawn moment, half of them while it writes; then the command runs once more, and nothing is left of the
+others.  LIMITS times (20) it finds no more room than a drawn part of what it writes: as a limit on the size of files,
+and, where this may mount one, as a file system that is full.  Then it is one message with status 2, and the old file.
 ``test_written.py`` draws a few of both.
 """
 
