@@ -69,7 +69,7 @@ def test_what_takes_minutes_says_so_first(capsys: pytest.CaptureFixture[str], mo
 
 @pytest.mark.parametrize("kind", ["speeds", "jitter"])
 def test_ranks_that_all_differ_are_counted_in_arrays(tiny: Tiny, kind: str) -> None:
-    """131,072 ranks with speeds of their own are begun; what arrays do not play, or another engine, is counted apart."""
+    """131,072 ranks with speeds of their own are begun; what arrays do not play or another engine is counted apart."""
     law = {"kind": "lognormal", "sigma": 0.05}
     fault = {"kind": kind, "law" if kind == "speeds" else "factor": law}
     flat = {"gpus": 131_072, "cluster": {"topology": "dgx_h100", "nodes": 16_384}, "parallel": {"dp": 131_072}}
