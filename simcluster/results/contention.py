@@ -65,7 +65,7 @@ class FreeCalls:
         self._usages: tuple[int, tuple[Usage, ...]] = (-1, ())  # of the communicator that was asked for last
 
     @cached_property
-    def _capacity(self) -> list[float]:
+    def _capacity(self) -> Sequence[float]:
         return _capacity_of_links(self._lowered)
 
     def of(self, key: CallKey) -> float:
