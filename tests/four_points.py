@@ -32,10 +32,13 @@ _RULE = _any(
     r"\b(?:both|is for|each|every|nested|same|equal|no such|stands?|one of|once|twice|has (?:no|\d))\b",
     r"\bis (?:a|an|no|not|in|one|the|needed|another)\b|\bare (?:a|in|not|no|needed|called)\b",
 )
+_BEGINS = r"(?:^|[;:,(.?] |\n\s*|\b(?:or|and|to|then|first|instead|so) )"
+"""Before what somebody is told to do, which begins a part of a sentence: "what is set" and "cannot use" are none."""
 _REMEDY = _any(
-    r"\b(?:write|use|name|give|did you mean|as in|see|choose|delete|set|add|leave|put|save|make|run|keep|take|try)\b",
-    r"\b(?:indent|join|begin|count|close|align|build|remove|raise|lower|change|export|copy|split|read)\b",
-    r"\b(?:start|create|swap|mend|measure)\b|\b[Rr]ecord (?:it|them|all|with|again|or)\b",
+    _BEGINS
+    + r"(?:write|use|name|give|did you mean|as in|see|choose|delete|set|add|leave|put|save|make|run|keep|take|try)\b",
+    _BEGINS + r"(?:indent|join|begin|count|close|align|build|remove|raise|lower|change|export|copy|split|read)\b",
+    _BEGINS + r"(?:start|create|swap|mend|measure)\b|\b[Rr]ecord (?:it|them|all|with|again|or)\b",
     r"\b(?:known|known keys|shipped|those that ship|near it|YAML files there): |; it has |, and it has |there are ",
     r"the columns are |are written as|is expected|must be [^;]* or |must be a (?:whole )?number from",
 )

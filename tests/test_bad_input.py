@@ -159,6 +159,8 @@ def assert_clean(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     [
         ("x.yaml:3:1: training.micro_batch: must be at least 1, got 0; write 1 or more", []),
         ("x.yaml:3:1: training.micro_batch: must be at least 1, got 0", ["what would work"]),
+        ("x.yaml:3:1: training.micro_batch: is set twice, and cannot take what others use", ["what would work"]),
+        ("x.yaml:3:1: training.micro_batch: must be at least 1, got 0, whose name is not known", ["what would work"]),
         ("must be at least 1, got 0; write 1 or more", ["where"]),
         ("x.yaml: something odd; write it again", ["what", "rule"]),
         (

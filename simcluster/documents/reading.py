@@ -100,7 +100,7 @@ def _shipped_document(text: str, source: str, folder: Path) -> Document:
 def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".") -> Document:
     """The mapping written in ``text``; ``source`` is what errors call it."""
     if not text.strip():
-        raise InputError(f"{source}: the file is empty; it must hold a mapping such as 'name: my run'")
+        raise InputError(f"{source}: the file is empty; it must hold a mapping: write one, such as 'name: my run'")
     marks: dict[KeyPath, Mark] = {}
     with collector_off():  # 5 instead of 2 s of 1 MB
         data = _build(compose(text, source), source, (), marks)

@@ -96,7 +96,7 @@ class Plan:
         if self.shard and self.experts_apart and (self.shard * self.tp) % (self.ep * self.expert_tp):
             raise InputError(
                 f"ep {self.ep} x etp {self.expert_tp} ranks do not divide the {self.shard} ranks of a shard group x tp "
-                f"{self.tp}"
+                f"{self.tp}; use an ep and etp that do, or larger shard groups"
             )
         assert not self.copies or sorted(sum(self.copies, ())) == list(range(self.pp)), self.copies
         assert len({len(stages) for stages in self.copies}) <= 1, self.copies
