@@ -189,8 +189,8 @@ def test_all_that_public_functions_return_is_shown() -> None:
     """A new one: derive what it returns from ``base.shown.Shown``, and give it a line in ``show/notebook/lines.py``."""
     of = answers()
     assert {each for each, classes in of.items() if not classes} == {
-        "compare", "compare_packing", "differences", "however_long", "names", "report", "scenario_schema", "studio",
-        "sweep",
+        "compare", "compare_packing", "differences", "however_long", "inflation", "names", "report",
+        "scenario_schema", "studio", "sweep",
     }, "these return tables of pandas, widgets, or plain data, which show themselves"  # fmt: skip
     assert {each for classes in of.values() for each in classes if not issubclass(each, Shown)} == set()
 

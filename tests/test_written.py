@@ -111,8 +111,9 @@ def test_without_room_the_old_file_stays(name: str, tmp_path: Path, capsys: pyte
 
 
 WRITING = """
-import sys
+import signal, sys
 from simcluster.base.written import written
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests by nohup has it ignored
 with written(sys.argv[1]) as file:
     print("begun", flush=True)
     for _ in range(1000):

@@ -143,6 +143,24 @@ NOT_OURS = (
     ("left out the error is 1.9 x", "`simcluster fit`, likewise"),
     ("with one schedule left out 0.3 % there", "`simcluster fit`, likewise"),
     ("with one row left out 13 %", "`simcluster fit`, likewise"),
+    (
+        "159 +- 10 us | two rows of Qwen3 30B on B200 | 5.9 % | the other of the two, about 12 %;",
+        "`simcluster fit`, likewise",
+    ),
+    ("with one sequence on two machines 16 % | 2: not met", "`simcluster fit`, likewise"),
+    ("measured 4 % apart where the model says 16", "`simcluster fit`, likewise"),
+    (
+        "fills and drains, 8.7 us | two rows of DeepSeek-V3 | 3.3 % | DeepSeek-V2's six, 5.0 %",
+        "`simcluster fit`, likewise",
+    ),
+    ("Fitted on all eight, 3.8 %", "`simcluster fit`, likewise"),
+    ("18 us a piece | three rows, 384 to 1,536 A100 | 6.7 % | each row, 13.4 %", "`simcluster fit`, likewise"),
+    ("attention with 500 W, 0.66", "of the device"),
+    ("from 1.5 to 0.5 % and hidden size 20,480 from +2.7 to +1.2 %", "`simcluster validate` with the law, likewise"),
+    (
+        "instead it is 1.6 % (1.7 without the law), and MegaScale with the level of table 5 is 3.2 % (3.2)",
+        "`simcluster validate` with the law, likewise",
+    ),
     ("a grid of 2^-44 s", "by construction"),
     ("should be (`likely`, 80 %)", "the level of residuals.yaml"),
 )
