@@ -5,7 +5,7 @@
   python tests/fuzz --seed 1 --again store:17        one input again: its files stay in out/fuzz/
 
 No input may end in a traceback, in a status but 0, 2 and 130, take more than 10 s of processor or 2 GB, write outside
-its folder, or run anything.  Scenarios are begun up to an estimate of 3 s, so that what takes 10 was not foreseen.
+its folder, or run anything.  Scenarios are begun up to an estimate of 1 s, so that what takes 10 was not foreseen.
 """
 # ruff: noqa: T201
 

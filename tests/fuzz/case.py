@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-BEGUN = 3.0
-"""The estimate in seconds up to which a scenario is begun: what takes 10 s nevertheless, no estimate foresaw."""
+BEGUN = 1.0
+"""The estimate in seconds up to which a scenario is begun: what takes 10 s nevertheless, no estimate foresaw.
+
+A week plays several steps, each begun by its own estimate.
+"""
 
 
 @dataclass(frozen=True)
