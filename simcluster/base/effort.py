@@ -38,6 +38,14 @@ def however_long(asked: bool = True) -> Iterator[None]:
         yield
 
 
+def unless_asked(remedy: str) -> str:
+    """The end of a refusal of work that takes longer than is begun: the rule, and what would work."""
+    return (
+        f"without being asked for again {in_words(most_seconds())} are spent on a scenario: {remedy}, or say --yes "
+        "(from Python: with simcluster.however_long():)"
+    )
+
+
 def in_words(seconds: float) -> str:
     """An estimate, as rough as it is: 4 min, 3 h, 12 days."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):

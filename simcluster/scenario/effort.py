@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simcluster.base.effort import in_words, most_seconds
+from simcluster.base.effort import in_words, most_seconds, unless_asked
 from simcluster.documents.diagnostics import Complaint, KeyPath
 from simcluster.faults import SECONDS_OF_RANKS
 
@@ -57,9 +57,7 @@ def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     path, what = _driver(scenario)
     yield (
         path,
-        f"{what} would take about {in_words(seconds)} to plan and play; without being asked for again "
-        f"{in_words(most_seconds())} are spent on a scenario: use fewer, or say --yes (from Python: "
-        "with simcluster.however_long():)",
+        f"{what} would take about {in_words(seconds)} to plan and play; {unless_asked('use fewer')}",
     )
 
 

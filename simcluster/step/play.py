@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from simcluster.base.clock import on_fitting_grid
-from simcluster.base.effort import in_words, most_seconds
+from simcluster.base.effort import in_words, most_seconds, unless_asked
 from simcluster.base.errors import DeadlockError, InputError
 from simcluster.engine.by_reference import play_plainly
 from simcluster.engine.choose import play_by
@@ -60,9 +60,8 @@ def _require_begun(scenario: Scenario, unlike: int) -> None:
     if seconds > most_seconds():
         raise InputError(
             f"cluster: {unlike:,} of its {scenario.gpus:,} ranks differ by their place in the network or by what is "
-            f"wrong with them and are played apart, which would take about {in_words(seconds)}; without being asked "
-            f"for again {in_words(most_seconds())} are spent on a scenario: use fewer ranks, or machines under one "
-            "switch, or say --yes (from Python: with simcluster.however_long():)"
+            f"wrong with them and are played apart, which would take about {in_words(seconds)}; "
+            + unless_asked("use fewer ranks, or machines under one switch")
         )
 
 
