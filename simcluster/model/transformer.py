@@ -186,19 +186,24 @@ class Model(Spec):
         """
         if not self.causal:
             return 1.0
-        if self.attention_window is None or self.attention_window >= self.sequence_length:
+        windowed = self._windowed_layers
+        if self.attention_window is None or not windowed:
             return 0.5
         part = self.attention_window / self.sequence_length
-        full = self.layers // self.full_attention_every if self.full_attention_every else 0
-        return (full * 0.5 + (self.layers - full) * part * (1 - part / 2)) / self.layers
+        return ((self.layers - windowed) * 0.5 + windowed * part * (1 - part / 2)) / self.layers
 
     @property
     def mask_edges(self) -> float:
         """Where the keys that a query sees end at a mask: one edge, two in a window; the mean over the layers."""
+        return (self.layers + self._windowed_layers) / self.layers
+
+    @property
+    def _windowed_layers(self) -> int:
+        """Layers whose window is shorter than the sequence."""
         if self.attention_window is None or self.attention_window >= self.sequence_length:
-            return 1.0
+            return 0
         full = self.layers // self.full_attention_every if self.full_attention_every else 0
-        return (full + 2 * (self.layers - full)) / self.layers
+        return self.layers - full
 
     @property
     def layer_norm_parameters(self) -> int:
