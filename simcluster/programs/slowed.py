@@ -29,6 +29,12 @@ class RowColumns(NamedTuple):
         """How many rows each op has."""
         return np.diff(self.first)
 
+    def begins(self, count: int) -> Ints:
+        """Of each of so many ops where its rows begin; -1 for those that have none here."""
+        found = np.full(count, -1)
+        found[self.ops] = self.first[:-1]
+        return found
+
 
 class SlowedRows(Mapping[int, RowTimes]):
     """Start and end of every row of some ops, in seconds from the op's start, by the op's number.

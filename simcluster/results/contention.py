@@ -145,8 +145,7 @@ def _longer(told: ToldOps, record: Record) -> tuple[Ints, Ints, Floats]:
     op, _, row = spread(told, computed, fields)
     own = row["seconds"]
     other = columns_of(record.slowed)
-    where = np.full(len(told), -1)
-    where[other.ops] = other.first[:-1]
+    where = other.begins(len(told))
     there = np.flatnonzero(where[op] >= 0)
     at = where[op[there]] + row["place"][there]
     row["start"][there], row["end"][there] = other.start[at], other.end[at]

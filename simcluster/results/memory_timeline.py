@@ -238,10 +238,9 @@ def _received(
         name[number] = names.setdefault(("recv", different[number][0].name, -1), len(names))
     first_end = np.array([row.end if row else 0.0 for row in sent])[using]
     other = columns_of(slowed)
-    where = np.full(len(told), -1)
-    where[other.ops] = other.first[:-1]
-    there = np.flatnonzero(where[receivers] >= 0)
-    first_end[there] = other.end[where[receivers[there]]]
+    where = other.begins(len(told))[receivers]
+    there = np.flatnonzero(where >= 0)
+    first_end[there] = other.end[where[there]]
     used = np.where(many[using] > 1, times.start[receivers] + first_end, times.end[receivers])
     return {
         "op": np.concatenate([receivers, receivers]),
