@@ -15,7 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.clock import later_on_this_grid
-from simcluster.base.effort import in_words, most_seconds
+from simcluster.base.effort import in_words, most_seconds, unless_asked
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.engine.beginnings import beginning
@@ -47,7 +47,7 @@ def played_in_arrays(scenario: Scenario, planned: Planned) -> tuple[PreparedStep
     if not scenario.faults or ARRAYS.obstacle(scenario):
         return None
     slow, disturbed = slowness(scenario), _disturbances(scenario, planned)
-    if not _worth(slow, disturbed):
+    if not _worth(scenario, slow, disturbed):
         return None
     try:
         return _in_arrays(scenario, planned, slow, disturbed)
@@ -75,9 +75,7 @@ def _require_begun(scenario: Scenario, reason: str) -> None:
     if seconds > most_seconds():
         raise InputError(
             f"faults: {scenario.gpus:,} ranks that all differ cannot be played in arrays over ranks ({reason}); one by "
-            f"one they would take about {in_words(seconds)}, and without being asked for again "
-            f"{in_words(most_seconds())} are spent on a scenario: use fewer ranks, or say --yes (from Python: with "
-            "simcluster.however_long():)"
+            f"one they would take about {in_words(seconds)}, and {unless_asked('use fewer ranks')}"
         )
 
 
@@ -88,10 +86,10 @@ def _require_told(times: RankTimes) -> None:
         ranks = sum(map(len, times.sweep.stage_ranks))
         raise InputError(
             f"faults: {ranks:,} ranks that all differ are played in arrays over ranks, and what was asked for needs "
-            f"their {times.count:,} ops one by one, which takes about {in_words(seconds)}; without being asked for "
-            f"again {in_words(most_seconds())} are spent on a scenario: ask for the step time, breakdown, waits and "
-            "memory of simcluster run without --json, use fewer ranks, or say --yes (from Python: with "
-            "simcluster.however_long():)"
+            f"their {times.count:,} ops one by one, which takes about {in_words(seconds)}; "
+            + unless_asked(
+                "ask for the step time, breakdown, waits and memory of simcluster run without --json, use fewer ranks"
+            )
         )
 
 
@@ -141,10 +139,12 @@ def _disturbances(scenario: Scenario, planned: Planned) -> Disturbances:
     return disturbances_of(scenario, planned.job.plan, scenario.cluster.built, saved=planned.job.saved)
 
 
-def _worth(slow: Sequence[float], disturbed: Disturbances) -> bool:
+def _worth(scenario: Scenario, slow: Sequence[float], disturbed: Disturbances) -> bool:
     """Do so many ranks differ that folding would leave most of them?"""
-    enough = max(_MANY, len(slow) // 4)
-    return len(set(slow)) >= enough or len({(own, disturbed.colour(at)) for at, own in enumerate(slow)}) >= enough
+    colours: set[object] = set(slow)
+    if any("slowness" not in fault.effects() and "slowdowns" not in fault.effects() for fault in scenario.faults):
+        colours = {(own, disturbed.colour(rank)) for rank, own in enumerate(slow)}
+    return len(colours) >= max(_MANY, len(slow) // 4)
 
 
 def _own_seconds(planned: Planned, disturbed: Disturbances) -> Callable[[int], Floats] | None:
