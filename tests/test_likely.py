@@ -210,7 +210,9 @@ def test_run_says_where_nobody_has_been(capsys: pytest.CaptureFixture[str]) -> N
     assert "no promise   far from all that was validated: precision fp32" in capsys.readouterr().out
 
 
-def test_the_shipped_table_is_what_the_command_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_table_is_what_the_command_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its form, from two studies, played once: validate --residuals, and the header that says what it is worth."""
     out = tmp_path / "table.yaml"
     names = [str(STUDIES / f"{name}.yaml") for name in ("fms_fsdp", "bloom_prequel")]
@@ -225,6 +227,10 @@ def test_the_shipped_table_is_what_the_command_writes(tmp_path: Path, monkeypatc
     command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {out}"
     assert written == told(residuals, command)
     assert "of 7 rows" in written
+    del reports[1:]  # one study has none to be left out
+    assert main(["validate", names[0], "--residuals", str(tmp_path / "one.yaml")]) == 2
+    assert "give studies of steps from two sources or more" in capsys.readouterr().err
+    assert not (tmp_path / "one.yaml").exists()
 
 
 def test_there_must_be_something_to_learn_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,7 +100,8 @@ class Store:
         """The rows of these keys, in their order; all of them are there."""
         for key in keys:
             row = self.row(key)
-            assert row is not None, key
+            if row is None:  # its database lists the row and does not find it
+                raise InputError(f"{self.path}: is damaged: row {key} was there and is not found; {self._other}")
             yield row
 
     def row(self, key: str) -> dict[str, Any] | None:

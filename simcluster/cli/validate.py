@@ -86,6 +86,11 @@ def _learn(reports: Sequence[Report], path: Path) -> None:
     residuals = residuals_of(reports)
     if not residuals:
         raise InputError("--residuals: no step was simulated, so there is nothing to learn from; give studies of steps")
+    if len({each.study for each in residuals}) < 2:
+        raise InputError(
+            f"--residuals: all rows of steps are of {residuals[0].study}; an interval is judged by the rows of a study "
+            "that it was not learned from: give studies of steps from two sources or more"
+        )
     command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {path}"
     common.write_text(path, told(residuals, command))
 

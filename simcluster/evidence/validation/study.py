@@ -109,9 +109,9 @@ def _platform(value: object) -> object:
 
 
 def _version(name: object) -> str:
-    if name not in TABLES:
+    if not isinstance(name, str) or name not in TABLES:
         raise InputError(f"there are no tables of NCCL {name!r}; there are those of {listed(TABLES)}")
-    return str(name)
+    return name
 
 
 PlatformName = Annotated[str, BeforeValidator(_platform)]

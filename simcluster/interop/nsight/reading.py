@@ -114,9 +114,12 @@ def _works(export: NsightFile) -> dict[Unit, list[_Work]]:
 
 
 def _refuse_open(export: NsightFile, works: Sequence[_Work | _Launch], what: str) -> None:
-    """InputError for what has no end; ranges may have none."""
-    if any(work.end is None for work in works):
-        raise InputError(f"cannot read {export.path}: {what} has no end; the file is damaged: export the report again")
+    """InputError for what has no start or no end; ranges may have none."""
+    for part, open_ in (("start", [work.start for work in works]), ("end", [work.end for work in works])):
+        if None in open_:
+            raise InputError(
+                f"cannot read {export.path}: {what} has no {part}; the file is damaged: export the report again"
+            )
 
 
 def _calls(export: NsightFile) -> dict[int | None, dict[int, _Launch]]:

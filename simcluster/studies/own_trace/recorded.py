@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
 from simcluster.interop.kineto.comm import MESSAGES
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.kernel_kinds import UNMATCHED, KernelNames
@@ -64,6 +65,7 @@ def recorded_side(job: ProfiledJob, axes: AxisNames, names: KernelNames, *, stre
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
     strange: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     steps = job.steps_of_ranks
+    _require_ops(steps)
     order = sorted(range(len(steps)), key=lambda place: steps[place].steps[0])
     for place, number in enumerate(order):
         rows += [
@@ -84,6 +86,16 @@ def recorded_side(job: ProfiledJob, axes: AxisNames, names: KernelNames, *, stre
         tuple(sorted((Unmatched(name, many / count, took / count) for name, (many, took) in strange.items()),
                      key=lambda each: -each.seconds)),
     )  # fmt: skip
+
+
+def _require_ops(graphs: Sequence[Profiled]) -> None:
+    """InputError for a step in which nothing was recorded."""
+    for graph in graphs:
+        if not len(graph.began):
+            raise InputError(
+                f"cannot compare with the trace: nothing was recorded in its step {graph.steps[0]}; leave that step "
+                "out, or record whole steps again"
+            )
 
 
 def _steps(graphs: Sequence[Profiled]) -> tuple[Floats, Floats]:
