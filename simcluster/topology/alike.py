@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Few, Ints
-from simcluster.base.multiset_hash import compact, numbered, places, rows_alike
+from simcluster.base.multiset_hash import compact, numbered, ordered, rows_alike
 from simcluster.topology.numbering import LinkNumbers
 
 
@@ -121,22 +121,6 @@ class Ends:
         of_gpu = np.array([nodes.index(nic) for nic in nics])
         first = np.array([list(nics).index(node) for node in nodes])
         order = np.empty((machines.count, len(nodes)), dtype=np.int64)  # leaf by leaf, then by the first GPU
-        keys = leaf[:, first] * leaf.size + machines.gpus[:, first]
-        order.ravel()[np.argsort(keys.ravel())] = np.arange(order.size)
+        order.ravel()[ordered(leaf[:, first].ravel())] = np.arange(order.size)
         links, back = (each.reshape(machines.gpus.size, -1) for each in (links, back))
         return cls(part, position, order[:, of_gpu].ravel(), leaf.ravel(), links, back, ByMachine.of(leaf))
-
-
-def parts_of(numbers: LinkNumbers, switches: Sequence[int], nodes: int) -> Ints:
-    """The parts of the fabric that links join, each by the lowest of its switches; ``nodes`` are all there are."""
-    number = places(np.array(switches, dtype=np.int64), nodes)
-    among = np.flatnonzero(numbers.begins < numbers.ends)  # of the two ways of a link one, and none into machines
-    start, end = number[numbers.begins[among]], number[numbers.ends[among]]
-    both = (start >= 0) & (end >= 0)
-    start, end, label = start[both], end[both], np.arange(len(switches))
-    while True:
-        before = label.copy()
-        np.minimum.at(label, end, label[start])
-        np.minimum.at(label, start, label[end])
-        if (label == before).all():
-            return label

@@ -35,18 +35,35 @@ class Hops:
     def of(cls, numbers: LinkNumbers, switches: Sequence[int], nodes: int) -> Hops:
         """The links between these switches, which are numbered as they come here; ``nodes`` are all there are."""
         size, lowest = len(switches), min(switches, default=0)
-        number = places(np.array(switches, dtype=np.int64), nodes)
+        number = places(np.array(switches, dtype=np.int64) - lowest, max(0, nodes - lowest))
         among = np.flatnonzero((numbers.ends >= lowest) & (numbers.begins >= lowest))  # few others come after machines
-        start, end = number[numbers.begins[among]], number[numbers.ends[among]]
-        if min(start.min(initial=0), end.min(initial=0)) < 0:
-            both = (start >= 0) & (end >= 0)
-            among, start, end = among[both], start[both], end[both]
+        start, code = number[numbers.begins[among] - lowest], number[numbers.ends[among] - lowest]
+        if min(start.min(initial=0), code.min(initial=0)) < 0:
+            both = (start >= 0) & (code >= 0)
+            among, start, code = among[both], start[both], code[both]
         start *= size
-        code, link = start + end, among + numbers.first
+        code += start
+        among += numbers.first
         order = np.argsort(code, kind="stable")  # they come in runs
-        code, link = code[order], link[order]
+        code, link = code[order], among[order]
         first = np.searchsorted(code, np.arange(size + 1) * size)
         return cls(size, code, link, first, *_sets(code % max(size, 1), first))
+
+    def parts(self) -> Ints:
+        """The parts of the fabric, by switch: each is named by the lowest of its switches."""
+        label = np.arange(self.size)
+        while True:
+            before = label.copy()
+            lowest = np.full(len(self.neighbours), self.size, dtype=np.int64)
+            np.minimum.at(lowest, self.onto, label)
+            for number, near in enumerate(self.neighbours):
+                if len(near):
+                    lowest[number] = min(lowest[number], label[near].min())
+                    label[near] = np.minimum(label[near], lowest[number])
+            joined = np.array([len(near) > 0 for near in self.neighbours], dtype=bool)[self.onto]
+            label[joined] = np.minimum(label, lowest[self.onto])[joined]
+            if (label == before).all():
+                return label
 
     def onward(self, here: int, goal: int) -> Ints:
         """The switches after one on shortest ways to another, in order."""

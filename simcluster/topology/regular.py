@@ -22,7 +22,7 @@ from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import places
 from simcluster.base.natural import natural, naturals
 from simcluster.topology.access_paths import Spread, Ways
-from simcluster.topology.alike import Ends, Machines, parts_of
+from simcluster.topology.alike import Ends, Machines
 from simcluster.topology.draft import Draft
 from simcluster.topology.hops import Hops
 from simcluster.topology.host_ways import host_way
@@ -109,12 +109,12 @@ class Regular(Wiring):
         self.machines = machines = Machines(draft.stamped, len(self._locals), numbers)
         links = [[self._sample_index[hop] for hop in pairwise(way)][::-1] for way in ways]
         self._nics = [way[-2] for way in ways]
+        hops = Hops.of(numbers, switches, draft.size)
         self._ends = Ends.of(machines, links, self._nics, places(np.array(switches, dtype=np.int64), draft.size),
-                             parts_of(numbers, switches, draft.size), position)  # fmt: skip
+                             hops.parts(), position)  # fmt: skip
         sorts = [(data["bandwidth"], data["latency"]) for data in draft.sorts]
         number = {sort: place for place, sort in enumerate(dict.fromkeys(sorts))}
         kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
-        hops = Hops.of(numbers, switches, draft.size)
         self._ground = Ground.of(machines, self._ends, hops, numbers.by_link(kind))
         self._paths = Paths(self._ground, self._routing, lambda *flow: self.router.spread(*flow), self._walk)
 

@@ -121,11 +121,9 @@ class TreeSpec(Spec):
 
     def add_by_rail(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
         """Leaves, one a rail and unit, below spines of all: unit0.leaf0 (rail 0), ..., spine0, ..."""
-        by_unit: dict[int, dict[int, float]] = {}
-        for of_unit in self.rail_leaves(site, ports, machines).values():
-            for unit, (leaf, rate) in of_unit.items():
-                by_unit.setdefault(unit, {})[leaf] = rate
-        self.grow(site, by_unit, ports[0].link)
+        by_rail = self.rail_leaves(site, ports, machines)
+        units = zip(*(of_unit.values() for of_unit in by_rail.values()), strict=True)
+        self.grow(site, {unit: dict(leaves) for unit, leaves in enumerate(units)}, ports[0].link)
 
     def rail_leaves(
         self, site: Site, ports: Sequence[NicPort], machines: int
@@ -139,13 +137,12 @@ class TreeSpec(Spec):
             by_rail.setdefault(port.rail, []).append(port)
         units, rails = range(-(-machines // self.nodes_per_unit)), sorted(by_rail)
         full = {rail: _full(by_rail[rail], min(machines, self.nodes_per_unit)) for rail in rails}
-        leaves = iter(site.switches([f"unit{unit}.leaf{rail}" for unit in units for rail in rails], "leaf"))
-        found: dict[int, dict[int, tuple[int, float]]] = {rail: {} for rail in rails}
-        for unit, rail in itertools.product(units, rails):
-            found[rail][unit] = next(leaves), full[rail]
-        for rail, of_unit in found.items():
-            leaf_of_unit = np.array([leaf for leaf, _ in of_unit.values()])
-            site.attach(by_rail[rail], leaf_of_unit[np.arange(machines) // self.nodes_per_unit])
+        leaves = site.switches([f"unit{unit}.leaf{rail}" for unit in units for rail in rails], "leaf")
+        found: dict[int, dict[int, tuple[int, float]]] = {}
+        for place, rail in enumerate(rails):
+            own = leaves[place :: len(rails)]
+            found[rail] = {unit: (leaf, full[rail]) for unit, leaf in zip(units, own, strict=True)}
+            site.attach(by_rail[rail], np.array(own)[np.arange(machines) // self.nodes_per_unit])
         return found
 
     def grow(self, site: Site, leaves: Mapping[int, Mapping[int, float]], below: EdgeData) -> None:
