@@ -313,7 +313,10 @@ def test_bad_stores(tmp_path: Path) -> None:
         pass
     with pytest.raises(InputError, match=rf"begun by simcluster 0\.0\.9, this is {VERSION}"):
         run_sweep(made, store=tmp_path / "old", measure=cheap)
-    with Store(tmp_path / "holed", VERSION) as kept, pytest.raises(InputError, match="row a was there .* choose anoth"):
+    with (
+        Store(tmp_path / "holed", VERSION) as kept,
+        pytest.raises(InputError, match=r"row a was there .* choose anoth"),
+    ):
         list(kept.rows(["a"]))
     with Store(tmp_path / "busy", VERSION), pytest.raises(InputError, match="another process is writing"):
         run_sweep(made, store=tmp_path / "busy", measure=cheap)
