@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -24,16 +25,16 @@ SCHEDULES = [
 WAYS = [(False, True), (False, False), (True, False), (True, True)]  # rendezvous, overlap_sends
 
 
-def crossings(made: Job) -> Iterator[tuple[str, int, int, tuple[int, int], int, tuple[int, int], int]]:
-    """Letter, step, microbatch, then sender and its place on the route, and receiver and its place: every neighbours'
+def crossings(made: Job) -> Iterator[tuple[str, int, int, tuple[int, int], int, tuple[int, int]]]:
+    """Letter, step, microbatch, then sender, its place on the route, and receiver: every neighbours'
     tensor of every pass, sent or not."""
     schedule = made.schedule
     for step in range(made.steps):
         for microbatch, number in enumerate(schedule.route_of):
             route = schedule.routes[number]
-            for place, (one, other) in enumerate(zip(route, route[1:], strict=False)):
-                yield "F", step, microbatch, one, place, other, place + 1
-                yield "B", step, microbatch, other, place + 1, one, place
+            for place, (one, other) in enumerate(itertools.pairwise(route)):
+                yield "F", step, microbatch, one, place, other
+                yield "B", step, microbatch, other, place + 1, one
 
 
 def made_by(schedule: str, pp: int, chunks: int, **ways: Any) -> Job:
@@ -53,7 +54,7 @@ def test_what_crosses_is_what_the_routes_say(
     made = made_by(schedule, pp, chunks, rendezvous=rendezvous, overlap_sends=overlap_sends)
     sides: Counter[Any] = Counter()
     awaited: Counter[Any] = Counter()
-    for letter, step, microbatch, (sender, chunk), place, (receiver, there), end in crossings(made):
+    for letter, step, microbatch, (sender, chunk), place, (receiver, there) in crossings(made):
         key = (f"send {letter}" if sender != receiver else letter, step, microbatch, place)
         awaited[receiver, "B" if letter == "B" else "F", step, microbatch, there, sender, key] += 1
         if sender == receiver:
