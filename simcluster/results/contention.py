@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.base.clock import on_grid
 from simcluster.base.profiles import STEADY, stretched
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
@@ -131,7 +132,7 @@ def _kinds(told: ToldOps) -> list[str]:
 
 def _longer(told: ToldOps, record: Record) -> tuple[Ints, Ints, Floats]:
     """Of every row that computes: its op, its kind's number, and the seconds it takes longer than at its rank's own
-    speed."""
+    speed: none rather than less than none, which the clock's rounding would leave where that speed varies."""
     number_of = {kind: number for number, kind in enumerate(_kinds(told))}
 
     def computed(rows: tuple[SpanRow, ...]) -> list[tuple[int, int, float, float, float]]:
@@ -154,5 +155,6 @@ def _longer(told: ToldOps, record: Record) -> tuple[Ints, Ints, Floats]:
         varying = np.array([speed is not STEADY for speed in speeds])[told.lane]
         for each in np.flatnonzero(varying[op]).tolist():
             speed = speeds[told.lane[op[each]]]
-            own[each] = stretched(speed, float(record.start[op[each]] + row["start"][each]), float(own[each]))
-    return op, row["kind"], (row["end"] - row["start"]) - own
+            begin = float(record.start[op[each]] + row["start"][each])
+            own[each] = on_grid(stretched(speed, begin, float(own[each])))
+    return op, row["kind"], np.maximum((row["end"] - row["start"]) - own, 0.0)
