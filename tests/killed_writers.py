@@ -48,6 +48,7 @@ OUTPUTS: dict[str, list[str]] = {
     "order.csv": ["schedule", "1f1b", "--stages", "16", "--microbatches", "64", "--table", "--csv"],
     "fabric.svg": ["topology", "dgx_h100", "--plot"],
     "new.yaml": ["plan", "tiny_3d", "--gpus", "8", "--executor", "1", "--write"],
+    "first.yaml": ["new", "--model", "llama2-7b", "--cluster", "dgx_h100", "--gpus", "16", "--no-schema", "-o"],
 }
 """By the file's name the command that writes it; the path comes last."""
 
@@ -165,7 +166,9 @@ def _filled(folder: Path, output: Path, room: int) -> None:
 
 
 def main_loop(kills: int, limits: int, seed: int, names: Sequence[str]) -> None:
-    """Kill and starve these outputs; says a line of each."""
+    """Kill and starve these outputs; says a line of each.  Whoever ends it leaves nothing behind: no file system."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     sys.dont_write_bytecode = True
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         for name in names:  # what commands import is there then; Parquet's writer has threads, which no fork keeps
@@ -208,7 +211,7 @@ def _on_a_full_disk(name: str, new: bytes, limits: int, draw: random.Random) -> 
                 for each in output.parent.iterdir():
                     each.unlink()
         finally:
-            subprocess.run(["umount", folder], check=True)
+            subprocess.run(["umount", "--lazy", folder], check=True)  # a command may still be writing there
     return limits
 
 

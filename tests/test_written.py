@@ -92,7 +92,7 @@ def test_the_test_sees_what_writes() -> None:
     assert not any(_may_write(ast.parse(text, mode="eval").body) for text in readers)
 
 
-@pytest.mark.parametrize("name", sorted(OUTPUTS.keys() - {"log.parquet", "new.yaml", "fabric.svg"}))  # which take long
+@pytest.mark.parametrize("name", sorted(OUTPUTS.keys() - {"log.parquet", "new.yaml", "fabric.svg"}))  # these take long
 def test_without_room_the_old_file_stays(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One message that says what, where and what would work, status 2, and nothing else is left."""
     output = tmp_path / name
