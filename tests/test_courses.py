@@ -12,6 +12,7 @@ from test_in_step import TICKS, chains
 from simcluster.base.profiles import STEADY
 from simcluster.engine.calendar import Agenda, Instant, Lane, Lanes, Timer, at_end_of_instant
 from simcluster.engine.compute_tasks import LateTask, RankState, Task, comes
+from simcluster.engine.lone_task import LoneTask
 from simcluster.engine.trajectories import Courses
 from simcluster.engine.varying_speed import Followed
 from simcluster.programs.chain import Chain, Playing
@@ -82,15 +83,24 @@ def test_a_task_that_looks_late_is_one_that_follows_every_change(
     chain: list[ChainPace], first: float, changes: list[tuple[float, float]], before: bool
 ) -> None:
     found, slowed = [], []
-    for late in (True, False):
+    for kind in (LateTask, LoneTask, Followed):
         place = RankState(STEADY)
         place.press(1.0, first)
-        rank = 0, [comes(LANE, place, 2.0)], lambda task: None, 2.0
-        task: Task = LateTask(*rank, Courses(Chain(chain))) if late else Followed(*rank, Chain(chain))
+        task = task_of(kind, place, Chain(chain), 2.0)
         found.append(play(task, place, 2.0, changes, before=before))
         slowed.append(task.slowed)
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     assert len(set(slowed)) == 1
+
+
+def task_of(kind: type[Task], place: RankState, chain: Chain, begin: float) -> Task:
+    """A task of each kind, of one rank that begins."""
+    if kind is LoneTask:
+        return LoneTask(0, LANE, place, lambda task: None, begin, Courses(chain))
+    members = [comes(LANE, place, begin)]
+    if kind is LateTask:
+        return LateTask(0, members, lambda task: None, begin, Courses(chain))
+    return Followed(0, members, lambda task: None, begin, chain)
 
 
 def test_at_an_instant_the_last_word_on_a_pressure_counts() -> None:

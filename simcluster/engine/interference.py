@@ -19,6 +19,7 @@ import simpy
 from simcluster.base.profiles import STEADY
 from simcluster.engine.calendar import Agenda, Instant, Lane, Lanes, at_end_of_instant
 from simcluster.engine.compute_tasks import Flight, LateTask, Member, RankState, Task, comes
+from simcluster.engine.lone_task import LoneTask
 from simcluster.engine.trajectories import Courses, TimedChain
 from simcluster.engine.varying_speed import Followed
 from simcluster.programs.chain import Chain
@@ -75,7 +76,12 @@ class Pacing:
             courses = self._courses[rows] = self._courses_of(rows)
         if courses is None:
             return False
-        self.start(op, (comes(lane, place, self._env._now),), courses, self._over)
+        now = self._env._now
+        if self._follows and (self._drags or place.speed is not STEADY):
+            self._follow(Followed(op, (comes(lane, place, now),), self._over, now, courses.chain))
+        else:
+            task = LoneTask(op, lane, place, self._over, now, courses)
+            self._wake(task, task.next_look)
         return True
 
     def start(self, number: int, members: Sequence[Member], courses: Courses, over: Callable[[Task], None]) -> None:
