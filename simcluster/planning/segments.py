@@ -20,7 +20,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.model.context import context_of
@@ -123,6 +123,7 @@ class Passes:
         if model.moe:
             self._mixture = MixtureOps(model, shape, self.activation_bytes, overlap=overlap_experts, dispatch=dispatch)
         self._residencies = residencies(model, shape)
+        self._made: dict[Hashable, tuple[Pass, Segment]] = {}  # by what is done, whatever the numbers of its layers
 
     def forward(self, part: Pass) -> Segment:
         """F of a stretch."""
@@ -148,7 +149,12 @@ class Passes:
         return self._ops(kind, part).launched
 
     def _pass(self, kind: str, part: Pass) -> Segment:
-        return self._ops(kind, part).segment()
+        alike = [(self._model.has_experts(layer), self._shape.recomputes(layer)) for layer in part.layers]
+        name = kind, tuple(alike), part.embedding, part.lm_head, part.boundary, part.begins
+        if name not in self._made:
+            self._made[name] = part, self._ops(kind, part).segment()
+        made, segment = self._made[name]
+        return segment.of_layers(dict(zip(made.layers, part.layers, strict=True)))
 
     def _ops(self, kind: str, part: Pass) -> OpsInMaking:
         ops = OpsInMaking(self._work, self._issue)
