@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from random import Random
@@ -231,13 +231,41 @@ def test_uneven_flows_too_may_come_in_any_order_and_be_split(seed: int, count: i
 
 changes = st.lists(
     st.one_of(
-        st.tuples(st.just("join"), any_usage, any_bound),
+        st.tuples(st.sampled_from(["join", "join free"]), any_usage, any_bound),
         st.tuples(st.just("leave"), st.integers(0, 100), st.none()),
         st.tuples(st.just("capacity"), st.integers(0, NUM_MORE - 1), any_capacity),
+        st.tuples(st.just("sole users"), any_usage, st.none()),
         st.tuples(st.just("solve"), st.none(), st.none()),
     ),
     max_size=60,
 )
+
+
+def users_of(usage: Usage, present: Iterable[Sharer]) -> list[Sharer]:
+    """Those on any of the links of a usage, in the order in which they came."""
+    return [each for each in present if {link for link, _ in each.usage} & {link for link, _ in usage}]
+
+
+def test_who_joins_free_holds_every_link_of_its_own() -> None:
+    """Two free ones on two links each: a third that shares one of theirs is refused until it is alone."""
+    shares: Shares[Sharer] = Shares([6.0, 4.0, 9.0])
+    first, second, third = Sharer(((0, 2.0), (1, 1.0))), Sharer(((2, 3.0),), 1.0), Sharer(((1, 1.0), (2, 1.0)))
+    assert shares.join_free(first)
+    assert shares.join_free(second)
+    assert (first.rate, second.rate) == (3.0, 1.0)
+    assert not shares.join_free(third)
+    assert shares.solves == 0
+    assert not shares.join(third)
+    assert set(shares.solve()) == {first, third}
+    assert (first.rate, second.rate, third.rate, shares.solves) == (2.0, 1.0, 2.0, 1)
+    assert shares.leave(third)
+    assert shares.solve() == [first]
+    assert (first.rate, shares.solves) == (3.0, 2)
+    assert not shares.leave(first)
+    assert shares.join_free(third) is False  # link 2 has a user still
+    assert not shares.leave(second)
+    assert shares.join_free(third)
+    assert third.rate == 4.0
 
 
 @given(capacity=any_capacities, story=changes)
@@ -250,17 +278,26 @@ def test_what_came_before_changes_no_bit(capacity: list[float], story: list[tupl
     present: dict[Sharer, None] = {}
     known: dict[Sharer, float] = {}
     for what, first, second in [*story, ("solve", None, None)]:
-        if what == "join":
+        if what.startswith("join"):
             sharer = Sharer(first, second)
+            alone = not users_of(first, present)
+            if what == "join free" and shares.join_free(sharer):
+                assert alone
+            else:
+                assert shares.join(sharer) == alone
             present[sharer] = None
-            if shares.join(sharer):
+            if alone:
                 known[sharer] = sharer.rate
+                assert sharer.rate == min(solo_rate(first, shares.capacity), second)
         elif what == "leave" and known:
             leaver = list(known)[first % len(known)]
-            shares.leave(leaver)
             del present[leaver], known[leaver]
+            assert shares.leave(leaver) == bool(users_of(leaver.usage, present))
         elif what == "capacity":
-            shares.set_capacity(first, second)
+            assert shares.set_capacity(first, second) == bool(users_of(((first, 1.0),), present))
+        elif what == "sole users":
+            on = [users_of((hop,), present) for hop in first]
+            assert shares.sole_users(first) == list(dict.fromkeys(users[0] for users in on if len(users) == 1))
         elif what == "solve":
             changed = shares.solve()
             assert len(changed) == len(dict.fromkeys(changed))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_metrics import Row, only, spans
 
-from simcluster.results.metrics import RankTime, rank_time
+from simcluster.results.metrics import BREAKDOWN, RankTime, rank_time
 
 BARRIER = "barrier"  # in place of a kind: a checkpoint's span of that name
 
@@ -31,7 +31,9 @@ def of_rank(
         kinds = np.where(barriers, table.code("checkpoint"), table.kind)
         table = replace(table, name=names, kind=kinds)
     ends = dict(enumerate(stage_ends or (total, total)))
-    return rank_time(table, total, ends, worked)
+    found = rank_time(table, total, ends, worked)
+    assert tuple(found.states) == BREAKDOWN
+    return found
 
 
 ORDER = ("tp", "cp", "ep", "pp", "dp")
@@ -174,5 +176,7 @@ def test_who_is_done_waits_for_its_own_stage_and_then_for_others(
 
 
 def test_a_rank_without_work_waits() -> None:
-    only_other = of_rank([("compute", "forward", 0, 0, 0)], 5, [5, 5])
-    assert only(only_other.states) == {"straggler_wait": 5}
+    """For the others of its stage, at the very begin for other stages; writes that end meanwhile hold nothing up."""
+    assert only(of_rank([("compute", "forward", 0, 0, 0)], 5).states) == {"straggler_wait": 5}
+    assert only(of_rank([("compute", "forward", 4, 4, 5)], 5).states) == {"bubble": 4, "forward": 1}
+    assert only(of_rank([("storage", "copy", 0, 0, 2)], 5).states) == {"straggler_wait": 5}
