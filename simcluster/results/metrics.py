@@ -72,7 +72,7 @@ def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float], worke
     free = np.ones(len(length), dtype=bool)
     states = dict.fromkeys(BREAKDOWN, 0.0)
     for state, kinds in COMPUTE_KINDS.items():
-        mask = compute & np.isin(spans.kind, [spans.code(kind) for kind in kinds if spans.code(kind) >= 0])
+        mask = compute & np.isin(spans.kind, [spans.code(kind) for kind in kinds])
         covered = inside(edges, spans.start[mask], spans.end[mask])
         states[state] = float(length[covered & free].sum())
         free &= ~covered
