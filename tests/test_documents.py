@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
@@ -261,3 +261,32 @@ def test_shipped_topologies_are_found() -> None:
     assert all(read_document(shipped_path("topologies", name)).data for name in names)
     with pytest.raises(InputError, match="did you mean 'dgx_a100'"):
         shipped_path("topologies", "dgx_a10")
+
+
+class _Item(Spec):
+    """What lists below hold."""
+
+    size: int
+
+
+class _Lists(Spec):
+    """A list that may not be empty, and a key that takes a text or a mapping."""
+
+    items: Annotated[tuple[_Item, ...], Field(min_length=1)] = (_Item(size=1),)
+    either: str | _Item = ""
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        ({"items": [3]}, "items.0: must be a mapping"),  # and not: at least 1 item, got a list of 1 item
+        ({"either": {"size": "x"}}, "either.size: must be an integer"),  # and not: must be a text
+        ({"items": []}, "items: must have at least 1 item, got a list of 0 items; add 1"),
+    ],
+)
+def test_what_is_wrong_inside_is_told_alone(given_: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        validate(_Lists, Document(given_, source="x.yaml", folder=Path()))
+    assert said in str(refused.value)
+    assert "problems" not in str(refused.value)
+    assert "must be a text" not in str(refused.value)

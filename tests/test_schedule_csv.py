@@ -145,7 +145,7 @@ def test_a_schedule_may_be_a_name_a_function_or_itself() -> None:
     assert make_schedule(my_schedule, 4, 8) == make_schedule(mine, 4, 8) == mine
     with pytest.raises(InputError, match="'mine' is for 4 stages and 8 microbatches; the job has 4 and 16"):
         make_schedule(mine, 4, 16)
-    with pytest.raises(InputError, match="function 'nothing' returned NoneType; it must return a Schedule"):
+    with pytest.raises(InputError, match="function 'nothing' returned None; it must return a Schedule"):
         make_schedule(nothing, 4, 8)  # type: ignore[arg-type]
     broken = dataclasses.replace(mine, rows=(mine.rows[0][:-1], *mine.rows[1:]))
     with pytest.raises(InputError, match="B7 is missing"):

@@ -243,7 +243,7 @@ def test_command_takes_a_function(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert "r0 F0 F1 B0 F2 B1 B2" in capsys.readouterr().out
     for function, says in [
         ("wrong", "failed: ZeroDivisionError"),
-        ("none", "returned NoneType; it must return a simcluster.schedules.Schedule"),
+        ("none", "returned None; it must return a simcluster.schedules.Schedule"),
         ("other", "has no function 'other'"),
     ]:
         assert main(["schedule", f"{source}:{function}", *counts]) == 2

@@ -129,16 +129,16 @@ def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[
 
 _TABLES = (".csv", ".parquet")
 _PICTURES = (".png", ".svg", ".pdf")
-_NO_PICTURE = f"cannot draw {{}}: a picture ends in {', '.join(_PICTURES)}"
+_NO_PICTURE = f"cannot draw {{}}: a picture ends in {', '.join(_PICTURES)}; choose a name that does"
 _ENDINGS: dict[str, tuple[tuple[str, ...], str]] = {
     "any": ((), ""),
     "json": ((), ""),
     "figure": (_PICTURES, _NO_PICTURE),
     "links": ((".csv", *_PICTURES), _NO_PICTURE),
     "memory": ((*_TABLES, *_PICTURES), _NO_PICTURE),
-    "table": (_TABLES, "cannot write {}: a table ends in .csv or .parquet"),
-    "page": ((".html", ".htm"), "cannot write {}: a page ends in .html"),
-    "scenario": ((".yaml", ".yml"), "cannot write {}: a scenario ends in .yaml"),
+    "table": (_TABLES, "cannot write {}: a table ends in .csv or .parquet; choose a name that does"),
+    "page": ((".html", ".htm"), "cannot write {}: a page ends in .html; choose a name that does"),
+    "scenario": ((".yaml", ".yml"), "cannot write {}: a scenario ends in .yaml; choose a name that does"),
     "device": ((".yaml", ".yml"), "-o {}: a device file ends in .yaml, as in my_gpu.yaml"),
 }
 """How the file of an argument of ``commands.toml`` may end, and what is said of others."""

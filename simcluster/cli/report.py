@@ -146,7 +146,9 @@ def _saved(path: str, timeline: Mapping[str, Any] | None) -> Entry:
 def read_timeline(path: Path) -> dict[str, Any]:
     """The columns of a timeline in a file; InputError for a file that cannot be one."""
     if path.suffix not in (".csv", ".parquet"):
-        raise InputError(f"--timeline {path}: a timeline ends in .csv or .parquet")
+        raise InputError(
+            f"--timeline {path}: a timeline ends in .csv or .parquet; write one with simcluster run --timeline"
+        )
     if not path.is_file():
         raise InputError(f"--timeline {path}: there is no such file")
     if path.stat().st_size > _MOST_BYTES:

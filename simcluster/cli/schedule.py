@@ -32,7 +32,9 @@ _MOST_ACTIONS = 1_000_000
 def run(args: argparse.Namespace) -> None:
     """Print what was asked for; InputError for an unknown name or counts that a schedule cannot have."""
     if not args.names and not args.gallery:
-        raise InputError("a NAME is required: a schedule such as 1f1b, or all; or --gallery FILE for a page of all")
+        raise InputError(
+            "a NAME is required: give a schedule such as 1f1b, or all; or --gallery FILE for a page of all"
+        )
     if not args.names and (args.json or args.csv or args.plot):
         raise InputError("--json, --csv and --plot need a NAME, such as 1f1b or all; --gallery alone needs none")
     if args.csv and (len(args.names) > 1 or args.names == ["all"]):

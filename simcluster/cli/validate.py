@@ -68,7 +68,8 @@ def _nothing(reports: Sequence[Report]) -> str:
     """Why there is no row to compare."""
     for report in reports:
         for each in report.refused:
-            return f"no row could be compared with what was measured; the first says: {on_one_line(each.reason)}"
+            reason = on_one_line(each.reason.replace("<document>: ", ""))
+            return f"{report.study.name}: no row could be compared with what was measured; the first says: {reason}"
     reasons = [report.skipped or "leaves all of its rows out" for report in reports]
     return f"nothing was compared with what was measured: {reports[0].study.name} {reasons[0]}"
 

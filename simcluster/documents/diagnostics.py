@@ -57,19 +57,26 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def type_name(value: object) -> str:
+    """The name of a value's type, as somebody writes it: None has no other than its own."""
+    return "None" if value is None else type(value).__name__
+
+
 def refuse(given: object, caller: str, takes: str) -> NoReturn:
     """InputError: "stragglers takes a result, got int: 3"."""
     plain = isinstance(given, str | int | float | list | tuple | Mapping)
-    told = f"{type(given).__name__}: {shown(given)}" if plain else getattr(given, "__name__", type(given).__name__)
+    told = f"{type_name(given)}: {shown(given)}" if plain else getattr(given, "__name__", type_name(given))
     raise InputError(f"{caller} takes {takes}, got {told}")
 
 
 def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint]:
     """What is wrong with ``data``, key by key; ``target`` is the model or annotation that it was checked against."""
     found: list[Complaint] = []
-    for problem in error.errors(include_url=False):
+    problems = [(problem, written_path(problem["loc"], data)) for problem in error.errors(include_url=False)]
+    for problem, path in problems:
+        if _follows(problem, path, [other for _, other in problems]):
+            continue
         loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
-        path = written_path(loc, data)
         if isinstance(context.get("error"), RuleError):
             found.extend(((*path, *inner), what) for inner, what in context["error"].complaints)
         elif isinstance(context.get("error"), Exception):
@@ -85,6 +92,19 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
     for path, what in found:
         merged.setdefault(path, []).append(what)
     return [(path, "; or ".join(dict.fromkeys(whats))) for path, whats in merged.items()]
+
+
+def _follows(problem: Mapping[str, Any], path: KeyPath, others: Iterable[KeyPath]) -> bool:
+    """Does a complaint only repeat that what stands deeper is wrong?
+
+    Items that are wrong are none to pydantic, so that a list has too few; and of a union the members that take no such
+    value at all complain beside the one that has looked into it.
+    """
+    kind, value = problem["type"], problem["input"]
+    if kind == "too_short" and isinstance(value, Sized):
+        return len(value) >= int(problem["ctx"]["min_length"])
+    deeper = isinstance(value, Mapping | list | tuple) and kind.endswith("_type")
+    return deeper and any(len(other) > len(path) and other[: len(path)] == path for other in others)
 
 
 def written_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:

@@ -123,8 +123,8 @@ def _cells(names: Sequence[str], rows: dict[str, tuple[int, list[str]]], source:
         number, words = rows[a]
         if len(words) < len(names):
             raise InputError(
-                f"{source}:{number}: row {a} has {len(words)} cells of {len(names)}; is the text "
-                f"cut off?  Take the whole of it"
+                f"{source}:{number}: row {a} has {len(words)} cells of {len(names)}; each row has one "
+                "for every column; is the text cut off? take the whole of it"
             )
         for b, cell in zip(names, words, strict=False):
             nvlink = re.fullmatch(r"NV[1-9]\d?", cell)

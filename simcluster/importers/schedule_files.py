@@ -8,7 +8,7 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.base.time_limit import TimeUp
-from simcluster.documents.diagnostics import did_you_mean, listed, shown
+from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
 from simcluster.documents.own_words import VARIABLE, OwnWord, names_function, python_allowed
 from simcluster.importers.files import decode, read_bytes
 from simcluster.schedules import Action, Schedule, ScheduleFunction
@@ -69,7 +69,7 @@ def function_in(name: str) -> ScheduleFunction:
             return Rows(name="rows", rows=tuple(made), title=function).function()(num_stages, num_microbatches)
         if not isinstance(made, Schedule):
             raise InputError(
-                f"{name} returned {type(made).__name__}; it must return a simcluster.schedules.Schedule: write "
+                f"{name} returned {type_name(made)}; it must return a simcluster.schedules.Schedule: write "
                 f"that, or a row of "
                 'text for each stage, as simcluster schedule prints them: ["F0 F1 B0 B1", "F0 B0 F1 B1"]'
             )

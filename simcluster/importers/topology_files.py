@@ -69,7 +69,8 @@ def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
         if graph_files.is_node_link(data):
             return graph_files.graph_document(graph_files.graph_of_node_link(data, source), "node-link JSON", spec)
         raise InputError(
-            f"{source}: this JSON is not networkx's node-link form: an object with nodes and edges (or links)"
+            f"{source}: this JSON is not networkx's node-link form, an object with nodes and edges (or links); write "
+            "it with networkx.node_link_data"
         )
     raise InputError(f"{source}: is none of {_FORMS}")
 

@@ -93,7 +93,7 @@ def write_log(path: str | Path, rows: Sequence[RunRow]) -> None:
     elif path.suffix == ".jsonl":
         text.writelines(json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
     else:
-        raise InputError(f"cannot write {path}: a log ends in .csv or .jsonl")
+        raise InputError(f"cannot write {path}: a log ends in .csv or .jsonl; choose a name that does")
     write_text(path, text.getvalue())
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
-from simcluster.documents.diagnostics import RuleError, did_you_mean, refuse, shown
+from simcluster.documents.diagnostics import RuleError, did_you_mean, refuse, shown, type_name
 from simcluster.documents.overrides import parse_override
 from simcluster.documents.own_words import own_words, python_allowed
 from simcluster.documents.reading import STDIN, Document, checking, parse_document, read_document, validate
@@ -232,7 +232,7 @@ def pairs_of(changes: Changes) -> list[tuple[str, Any]]:
 def _each(items: object) -> Iterable[Any]:
     if isinstance(items, Iterable):
         return items
-    raise InputError(f'changes are {{"parallel.tp": 4}} or ["parallel.tp=4"], got {type(items).__name__}')
+    raise InputError(f'changes are {{"parallel.tp": 4}} or ["parallel.tp=4"], got {type_name(items)}')
 
 
 def keyword_pairs(keywords: Mapping[str, Any]) -> list[tuple[str, Any]]:

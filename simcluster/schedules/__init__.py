@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import type_name
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
 from simcluster.schedules.breadth_first import breadth_first
 from simcluster.schedules.check import check
@@ -151,7 +152,7 @@ def make_schedule(
         return what.function(costs, latency)(num_stages, num_microbatches, num_chunks)
     if not isinstance(made, Schedule):
         name = getattr(what, "__name__", repr(what))
-        raise InputError(f"schedule function {name!r} returned {type(made).__name__}; it must return a Schedule")
+        raise InputError(f"schedule function {name!r} returned {type_name(made)}; it must return a Schedule")
     if (made.num_stages, made.num_microbatches) != (num_stages, num_microbatches):
         raise InputError(
             f"schedule {made.name!r} is for {made.num_stages} stages and {made.num_microbatches} microbatches; the job "

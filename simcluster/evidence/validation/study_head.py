@@ -35,7 +35,10 @@ class InlineTable(Spec):
     @model_validator(mode="after")
     def _rectangular(self) -> Self:
         broken: list[Complaint] = [
-            (("rows", index), f"has {len(row)} cells, and the header has {len(self.header)} columns")
+            (
+                ("rows", index),
+                f"has {len(row)} cells, and the header has {len(self.header)} columns; give a cell for each",
+            )
             for index, row in enumerate(self.rows)
             if len(row) != len(self.header)
         ]

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
+from simcluster.documents.diagnostics import type_name
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, validate
 from simcluster.documents.spec import Spec
@@ -144,7 +145,7 @@ def compare_policies(
     only one, one has no price and dollars decide, or one cannot be (not ``strict``: it is left out, ``refused``).
     """
     if not isinstance(policies, Mapping) or len(policies) < 2:
-        got = (", ".join(policies) if isinstance(policies, Mapping) else type(policies).__name__) or "none"
+        got = (", ".join(policies) if isinstance(policies, Mapping) else type_name(policies)) or "none"
         raise InputError(
             f'compare_policies: two policies or more, by name, as {{"now": scenario, "other": changes}}; got {got}'
         )
