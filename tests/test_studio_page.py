@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import chromium
 import pytest
@@ -136,3 +137,32 @@ def test_two_windows_do_not_disturb_each_other(browser: chromium.Browser, addres
     one.wait(READY)
     assert text_of(one, ".figure .value") == text_of(other, ".figure .value")
     assert [*one.problems, *other.problems] == []
+
+
+def test_it_is_read_and_moved_without_a_mouse(browser: chromium.Browser, address: str) -> None:
+    """By Tab to a control, where the focus is seen, and by arrow keys to another value, which is said; texts are plain
+    to read in light and dark."""
+    tab = chromium.Page(browser)
+    tab.size(1400, 900)
+    tab.call("Page.navigate", url=address)
+    tab.wait(READY)
+    focused = "document.activeElement"
+    for _ in range(40):
+        tab.press("Tab", windowsVirtualKeyCode=9)
+        assert tab.run(f"getComputedStyle({focused}).outlineStyle") != "none", tab.run(f"{focused}.outerHTML")
+        if tab.run(f"{focused}.id") == "control-training.global_batch":
+            break
+    value = f"{focused}.getAttribute('aria-valuetext')"
+    before = tab.run(value)
+    tab.press("ArrowRight", windowsVirtualKeyCode=39)
+    tab.wait("location.hash.includes('training.global_batch=16')")
+    tab.wait(READY)
+    assert [before, tab.run(value)] == ["8", "16"]
+    said = "[...document.querySelectorAll('[aria-live=polite]')].map((each) => each.textContent).join()"
+    assert f"step time {text_of(tab, '.figure .value')}" in tab.run(said)
+    for dark in (False, True):
+        tab.size(1400, 900, dark=dark)
+        tab.frame()
+        assert tab.run((Path(__file__).parent / "low_contrast.js").read_text(encoding="utf-8")) == []
+    tab.run("document.querySelector('.figure .value').style.color = '#444'")  # on black: it is found
+    assert len(tab.run((Path(__file__).parent / "low_contrast.js").read_text(encoding="utf-8"))) == 1

@@ -188,7 +188,7 @@ class Studio {
     this.suggest(of);
     if (ask !== this.asked) return;
     place("advice").replaceChildren();
-    part("live").textContent = document.querySelector("[data-place=figures]").innerText.split("\n").slice(0, 2).join(" ");
+    part("announced").textContent = document.querySelector("[data-place=figures]").innerText.split("\n").slice(0, 2).join(" ");
     this.times.push({ask, figures: performance.now() - this.began});
   }
 
