@@ -8,7 +8,7 @@ without waiting for anything outside; an *item* is one playing of a segment.  A 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -129,14 +129,6 @@ class Segment:
         """The same ops with other works."""
         ops = zip(self.ops, map(change, self.ops), strict=True)
         return Segment(tuple([op if op.work is work else replace(op, work=work) for op, work in ops]))
-
-    def of_layers(self, number: Mapping[int, int]) -> Segment:
-        """The same ops on other layers: ``number`` has them by what they are here; what it has not stays."""
-        return Segment(tuple([
-            Op(op.work, op.stream, op.kind, op.name, number.get(op.layer, op.layer), op.lane, op.after, op.memory,
-               op.routed)
-            for op in self.ops
-        ]))  # fmt: skip
 
 
 class Need(NamedTuple):

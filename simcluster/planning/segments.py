@@ -20,7 +20,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.model.context import context_of
@@ -38,7 +38,7 @@ from simcluster.model.transformer import Model
 from simcluster.planning.context_ops import attend
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.mixture_ops import MixtureOps
-from simcluster.planning.ops import EXPERTS, Segment
+from simcluster.planning.ops import EXPERTS, Op, Segment
 from simcluster.planning.residency import Phase, residencies, visits
 from simcluster.planning.segment_ops import NO_TIME, Issue, LaunchedKernels, OpsInMaking, Worker
 from simcluster.planning.works import Compute
@@ -154,7 +154,7 @@ class Passes:
         if name not in self._made:
             self._made[name] = part, self._ops(kind, part).segment()
         made, segment = self._made[name]
-        return segment.of_layers(dict(zip(made.layers, part.layers, strict=True)))
+        return _on_layers(segment, dict(zip(made.layers, part.layers, strict=True)))
 
     def _ops(self, kind: str, part: Pass) -> OpsInMaking:
         ops = OpsInMaking(self._work, self._issue)
@@ -339,3 +339,12 @@ def _blocks(model: Model, shape: RankShape) -> dict[str, Block]:
     ahead = [prediction_block] if model.predicting else []
     made = (block(model, shape) for block in (embedding_block, attention_block, *mlp, *ahead, lm_head_block))
     return {block.name: block for block in made}
+
+
+def _on_layers(segment: Segment, number: Mapping[int, int]) -> Segment:
+    """The same ops on other layers: ``number`` has them by what they are in the segment; what it has not stays."""
+    return Segment(tuple([
+        Op(op.work, op.stream, op.kind, op.name, number.get(op.layer, op.layer), op.lane, op.after, op.memory,
+           op.routed)
+        for op in segment.ops
+    ]))  # fmt: skip
