@@ -78,7 +78,7 @@ def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> C
     columns = columns_of_rows(rows)
     if columns["loss"] is None or columns["compute"] is None:
         raise InputError(f"{source}: a law of compute is fitted to columns compute (FLOP) and loss")
-    table = np.array([[positive(row, columns[name]) for name in ("compute", "loss")] for row in rows])
+    table = np.array([[positive(row, columns[name], source) for name in ("compute", "loss")] for row in rows])
     table = table[np.sort(np.argsort(table[:, 1], kind="stable")[: max(0, len(table) - left_out)])]
     if len(table) < 2 or np.ptp(np.log(table[:, 0])) < 1e-9:
         raise InputError(

@@ -161,11 +161,11 @@ def _numbers(rows: Sequence[Row], source: str) -> Iterator[tuple[float, float, f
             f"or compute (FLOP): name the columns so; there are {', '.join(rows[0].texts)}"
         )
     for row in rows:
-        parameters, loss = (positive(row, columns[name]) for name in ("parameters", "loss"))
+        parameters, loss = (positive(row, columns[name], source) for name in ("parameters", "loss"))
         if columns["tokens"] is not None:
-            tokens = positive(row, columns["tokens"])
+            tokens = positive(row, columns["tokens"], source)
         else:
-            tokens = positive(row, columns["compute"]) / (FLOP_PER_TOKEN * parameters)
+            tokens = positive(row, columns["compute"], source) / (FLOP_PER_TOKEN * parameters)
         yield parameters, tokens, loss
 
 
@@ -178,12 +178,13 @@ def _column(header: Mapping[str, str], spellings: Sequence[str]) -> str | None:
     return next((name for name in header if name.strip() in spellings), None)
 
 
-def positive(row: Row, column: str | None) -> float:
+def positive(row: Row, column: str | None, source: str) -> float:
     """The number of a row in a column; InputError where it is none above zero."""
     assert column is not None
     value = row.cells[column]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise InputError(
-            f"row {row.number}: {column}: {row.texts[column]!r} is not a number above zero; write one, as in 3.1"
+            f"{source}: row {row.number}: {column}: {row.texts[column]!r} is not a number above zero; write one, as in "
+            "3.1"
         )
     return float(value)

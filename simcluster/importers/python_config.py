@@ -49,8 +49,9 @@ class PythonConfigs:
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
-            what = f"is not Python: {str(problem)[:100]}"
-            raise InputError(f"{source}: {what}; mend that line, or take the whole file") from None
+            line = f":{problem.lineno}" if isinstance(problem, SyntaxError) and problem.lineno else ""
+            what = problem.msg if isinstance(problem, SyntaxError) else str(problem)[:100]
+            raise InputError(f"{source}{line}: is not Python: {what}; mend that line, or take the whole file") from None
         self.source = source
         self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         self._steps = 0
