@@ -27,6 +27,7 @@ COMMANDS = {".parquet": ["replay"], ".log": ["collective", "--platform", "dgx-h1
             ".lengths.csv": ["packing", "--length", "2048", "--documents"],
             ".losses.csv": ["scaling", "--compute", "1e22", "--fit"],
             ".failures.jsonl": ["failures", "--gpus", "64", "--days", "30"],
+            ".failures.csv": ["failures", "--gpus", "64", "--days", "30"],
             ".schedule.py": ["run", "tiny_3d", "--pipeline.schedule"], ".sqlite": ["diff", "tiny_dp"]}  # fmt: skip
 OF_A_FILE = {".schedule.py": ":f"}
 """What is named in a file, behind its name."""

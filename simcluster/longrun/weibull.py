@@ -10,6 +10,9 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
 
+_STEEPEST = 1e3
+"""The largest shape that is looked for: nine of ten lives end within 0.3 % of each other."""
+
 
 @dataclass(frozen=True, slots=True)
 class WeibullFit:
@@ -74,7 +77,12 @@ class WatchedLives:
             whole, first, _ = moments(shape)
             return 1 / shape + mean_log - first / whole
 
-        shape = float(brentq(slope, 1e-3, 1e3))
+        if slope(_STEEPEST) >= 0:
+            raise InputError(
+                f"{self.failures:g} failures are at ages so alike that the shape is above {_STEEPEST:g}: give lives of "
+                "different ages"
+            )
+        shape = float(brentq(slope, 1e-3, _STEEPEST))
         whole, first, second = moments(shape)
         log_scale = math.log(whole / self.failures) / shape  # of ages in ``unit``
         deaths = self.failures
