@@ -134,7 +134,7 @@ def test_a_wrong_type_is_told_what_to_pass(function: str, wrong: object) -> None
     what = "cluster" if function == "collective_times" else "scenario"
     if wrong is None and function == "scaling":
         return  # asks without one
-    with pytest.raises(InputError, match=rf"{function}.* takes .*a {what} \(.*, got (int: 3|NoneType|Parallel)"):
+    with pytest.raises(InputError, match=rf"{function}.* takes .*a {what} \(.*, got (int: 3|None|Parallel)"):
         CALLS[function](wrong)
 
 
