@@ -32,8 +32,10 @@ COMMANDS = {".parquet": ["replay"], ".log": ["collective", "--platform", "dgx-h1
 OF_A_FILE = {".schedule.py": ":f"}
 """What is named in a file, behind its name."""
 MORE = {"last_stage_takes_nothing.parquet": ["--what-if", "last-stage=mean"]}
-REFUSED_ROWS = ("infinite.study.yaml", "no_number.study.yaml", "ceil_of_infinity.study.yaml")
-"""Studies of which rows are refused, which the answer says."""
+ANSWERED = (
+    "infinite.study.yaml", "no_number.study.yaml", "ceil_of_infinity.study.yaml", "as_good_as_one_age.failures.csv",
+)  # fmt: skip
+"""Studies of which rows are refused, lives that no law follows from: the answer says so."""
 
 
 @pytest.mark.parametrize("name", sorted(each.name for each in BAD.iterdir() if each.is_file()))
@@ -42,7 +44,7 @@ def test_every_input_that_failed_is_one_message(name: str, capsys: pytest.Captur
     status = main([*command, f"{BAD / name}{OF_A_FILE.get(ending, '')}", *MORE.get(name, []), "--json", "-", "-q"])
     told = capsys.readouterr()
     assert "Traceback" not in told.err
-    if name in REFUSED_ROWS:
+    if name in ANSWERED:
         json.loads(told.out, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
         return
     assert status == 2
