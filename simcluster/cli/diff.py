@@ -12,6 +12,7 @@ from simcluster.interop.own_traces import is_trace
 from simcluster.results.file import is_saved
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
+from simcluster.show.report.yaml_text import setting_text
 from simcluster.studies.whatif.difference import Difference, diff, phrase
 
 if TYPE_CHECKING:
@@ -74,15 +75,11 @@ def _settings(found: Difference) -> str:
     if not found.settings:
         return "no setting differs"
     shown = [
-        f"  {each.path}: {_value(each.before)} -> {_value(each.after)}" for each in found.settings[:_MOST_SETTINGS]
+        f"  {each.path}: {setting_text(each.before)} -> {setting_text(each.after)}"
+        for each in found.settings[:_MOST_SETTINGS]
     ]
     more = len(found.settings) - len(shown)
     return "\n".join(["what differs in the scenario", *shown, *([f"  and {more} more"] if more else [])])
-
-
-def _value(value: object) -> str:
-    text = "not set" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _causes(found: Difference) -> str:

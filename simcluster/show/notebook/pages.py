@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simcluster.base.shown import clipped, line_of
+from simcluster.base.shown import line_of
 from simcluster.base.units import format_seconds
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.headroom import mark
@@ -23,7 +23,7 @@ from simcluster.show.report.colours import BREAKDOWN_COLOURS
 from simcluster.show.report.html import Markup, element, joined, table
 from simcluster.show.report.ideal import ideal_spans
 from simcluster.show.report.words import gigabytes, percent, signed_percent, signed_seconds
-from simcluster.show.report.yaml_text import yaml_text
+from simcluster.show.report.yaml_text import setting_text, yaml_text
 from simcluster.show.standing import standing
 from simcluster.show.summary import job_lines
 from simcluster.studies.search.words import name_of, why
@@ -180,13 +180,9 @@ def _settings(found: Difference) -> Markup:
     if not found.settings:
         return Markup()
     count = f"{len(found.settings):,} setting{'s' * (len(found.settings) > 1)} of the scenario differ"
-    lines = (f"{each.path}: {_value(each.before)} -> {_value(each.after)}" for each in found.settings)
+    lines = (f"{each.path}: {setting_text(each.before)} -> {setting_text(each.after)}" for each in found.settings)
     text = element("pre", _at_most("\n".join(lines)))
     return element("details", element("summary", count + "s" * (len(found.settings) == 1)), text, class_="block")
-
-
-def _value(value: object) -> str:
-    return "not set" if value is None else clipped(str(value), 40)
 
 
 def _cause_name(name: str) -> str:

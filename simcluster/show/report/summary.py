@@ -19,6 +19,7 @@ from simcluster.show.report import words
 from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, element, joined, table, void
 from simcluster.show.report.verdict import verdict
+from simcluster.show.report.yaml_text import setting_text
 from simcluster.studies.whatif.difference import Difference, phrase, settings_between
 
 _MOST_SETTINGS = 20
@@ -279,20 +280,15 @@ def _difference(first: Entry, other: Entry) -> Markup:
     found = Difference(names, first.account, other.account, settings)
     parts: list[Markup] = [element("h3", f"{names[1]} against {names[0]}"), element("p", found.in_words())]
     if settings:
-        changed = [_setting(each.path, each.before, each.after) for each in settings[:_MOST_SETTINGS]]
+        changed = [
+            f"{each.path} {setting_text(each.before)} → {setting_text(each.after)}"
+            for each in settings[:_MOST_SETTINGS]
+        ]
         changed += [f"and {len(settings) - _MOST_SETTINGS} more"] if len(settings) > _MOST_SETTINGS else []
         parts.append(element("p", f"What differs in the scenario: {'; '.join(changed)}.", class_="quiet"))
     if any(abs(seconds) > 1e-12 for seconds in found.causes.values()):
         parts.append(_waterfall(found))
     return element("article", parts)
-
-
-def _setting(path: str, before: object, after: object) -> str:
-    def text(value: object) -> str:
-        said = "not set" if value is None else str(value)
-        return said if len(said) <= 40 else f"{said[:37]}..."
-
-    return f"{path} {text(before)} → {text(after)}"
 
 
 def _waterfall(found: Difference) -> Markup:

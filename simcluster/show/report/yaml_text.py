@@ -7,7 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from simcluster.base.shown import clipped
+
 _WIDE = 100
+_LONGEST = 80  # characters of what a setting is told to be
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _UNPRINTABLE = re.compile("[\x7f-\x84\x86-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _NOT_TEXT = re.compile(r"(?i)(true|false|null|nan|inf|y|n|yes|no|on|off)")
@@ -39,6 +42,11 @@ def flow_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(flow_text(item) for item in value) + "]"
     return _scalar(value)
+
+
+def setting_text(value: Any) -> str:
+    """What a key of a scenario is set to, on a line: {kind: slow_gpu, rank: 3}; "not set" where nothing is."""
+    return "not set" if value is None or value == [] else clipped(flow_text(value), _LONGEST)
 
 
 def _scalar(value: Any) -> str:
