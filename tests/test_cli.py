@@ -1,4 +1,4 @@
-"""The command line's frame: exit statuses, overrides in their three spellings, what commands share."""
+"""The command line's frame: exit statuses, overrides in their spellings, what commands share."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.cli import common
+from simcluster.cli.arguments import PLAIN_KEYS
+from simcluster.scenario.paths import is_section
+from simcluster.scenario.scenario import Scenario
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,8 @@ from simcluster.cli import common
         (["run", "--parallel.tp=8", "x.yaml"], ["run", "x.yaml"], ["parallel.tp=8"]),
         (["run", "x.yaml", "parallel.tp=8", "gpus=64"], ["run", "x.yaml"], ["parallel.tp=8", "gpus=64"]),
         (["run", "x.yaml", "--set", "a.b=1", "--json", "-"], ["run", "x.yaml", "--set", "a.b=1", "--json", "-"], []),
+        (["run", "x.yaml", "--gpus", "64", "--seed=3"], ["run", "x.yaml"], ["gpus=64", "seed=3"]),
+        (["run", "x.yaml", "--memory", "a=b.png"], ["run", "x.yaml", "--memory", "a=b.png"], []),
         (["run", "x.yaml", "--seed.x", "-1"], ["run", "x.yaml"], ["seed.x=-1"]),
         (["run", "dir=a/x.yaml"], ["run"], ["dir=a/x.yaml"]),
         (["run", "--a.b=c=d"], ["run"], ["a.b=c=d"]),
@@ -32,6 +37,17 @@ from simcluster.cli import common
 )
 def test_split_overrides(argv: list[str], kept: list[str], overrides: list[str]) -> None:
     assert cli.parser_of("run")[1]["run"].split_overrides(argv) == (kept, overrides)
+
+
+def test_an_option_of_the_command_goes_before_a_key_of_the_scenario() -> None:
+    kept = ["plan", "x.yaml", "--gpus", "64"]
+    assert cli.parser_of("plan")[1]["plan"].split_overrides(kept) == (kept, [])
+
+
+def test_plain_keys_are_those_of_a_scenario_that_are_no_section() -> None:
+    """And those of a section that a name says."""
+    plain = {key for key in Scenario.model_fields if not is_section(key)}
+    assert {*PLAIN_KEYS} == plain | {"cluster", "model", "software"}
 
 
 def test_the_value_of_a_short_option_is_no_override() -> None:

@@ -58,7 +58,7 @@ def test_a_sweep_offers_the_same() -> None:
 OPTIONS = {
     ("run", "tiny_dp", "--tp", "4"): "did you mean --parallel.tp VALUE?",
     ("run", "tiny_dp", "--micro-batch-size=4"): "did you mean --training.micro_batch VALUE?",
-    ("run", "tiny_dp", "--gpus", "4"): "did you mean --set gpus=VALUE?",
+    ("run", "tiny_dp", "--gpu", "4"): "did you mean --gpus VALUE?",
     ("run", "tiny_dp", "--gant", "x.png"): "did you mean '--gantt'?",
     ("topology", "dgx_h100", "--nodes", "4"): "did you mean --set nodes=VALUE or --site.nodes VALUE?",
     ("schedule", "1f1b", "--tp", "4"): "unknown option '--tp'",

@@ -1,4 +1,4 @@
-"""What every command line has in common: overrides in three spellings, whole option names, mistakes with a hint."""
+"""What every command line has in common: overrides in their spellings, whole option names, mistakes with a hint."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from simcluster.base.errors import InputError
 if TYPE_CHECKING:
     from fractions import Fraction
 
-_DOTTED_OPTION = re.compile(r"--([A-Za-z_]\w*(?:\.\w+)+\+?)(?:=(.*))?", re.DOTALL)
+_DOTTED_OPTION = re.compile(r"--[A-Za-z_]\w*(?:\.\w+)+\+?(?:=.*)?", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\+?=.*", re.DOTALL)
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
+PLAIN_KEYS = ("name", "cluster", "model", "gpus", "software", "steps", "seed", "replicas", "engine")
+"""Keys of a scenario itself that one word or number says, so that --gpus 64 changes it like --parallel.tp 8."""
 
 
 _REQUIRED = "the following arguments are required: "
@@ -92,7 +94,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def takes_overrides(self) -> bool:
-        """Has it --set?  Then the other two spellings reach the command in ``args.overrides``."""
+        """Has it --set?  Then the other spellings reach the command in ``args.overrides``."""
         return "--set" in self.options
 
     @property
@@ -109,24 +111,31 @@ class Parser(argparse.ArgumentParser):
     def split_overrides(self, argv: Iterable[str]) -> tuple[list[str], list[str]]:
         """Arguments without overrides, and the overrides as "parallel.tp=8".
 
-        Overrides are ``--parallel.tp 8`` and ``--parallel.tp=8`` (no option of ours has a dot in its name) and
-        ``parallel.tp=8`` where it is not the value of an option just before it.
+        Overrides are ``--parallel.tp 8`` and ``--parallel.tp=8`` (no option of ours has a dot in its name),
+        ``--gpus 64`` where the command has no option of that name, and ``parallel.tp=8`` where it is not the value of
+        an option just before it.
         """
         kept: list[str] = []
         overrides: list[str] = []
         rest = iter(argv)
         for argument in rest:
-            option = _DOTTED_OPTION.fullmatch(argument)
-            if option:
-                value = option[2] if option[2] is not None else next(rest, None)
-                if value is None:
-                    raise InputError(f"{argument} needs a value, as in {argument} 8")
-                overrides.append(f"{option[1]}={value}")
+            path, equals, value = argument.removeprefix("--").partition("=")
+            if self.is_override(argument):
+                given = value if equals else next(rest, None)
+                if given is None:
+                    raise InputError(f"{argument} needs a value and has none; write {argument} VALUE")
+                overrides.append(f"{path}={given}")
             elif _ASSIGNMENT.fullmatch(argument) and not (kept and self._takes_value(kept[-1])):
                 overrides.append(argument)
             else:
                 kept.append(argument)
         return kept, overrides
+
+    def is_override(self, argument: str) -> bool:
+        """Is it ``--parallel.tp`` or ``--parallel.tp=8``, or a key of a scenario itself that is no option here?"""
+        name = argument.partition("=")[0]
+        plain = self.reads_scenarios and name[:2] == "--" and name[2:] in PLAIN_KEYS and name not in self.options
+        return plain or _DOTTED_OPTION.fullmatch(argument) is not None
 
     def refuse_unknown_options(self, argv: Sequence[str]) -> None:
         """InputError for the first option that there is not: before argparse complains of what it took the place of."""
@@ -153,7 +162,10 @@ class Parser(argparse.ArgumentParser):
                 places = [each.removeprefix("cluster.") for each in places if each.startswith("cluster.")]
             exact = [each for each in places if each.rpartition(".")[2] == name.strip("-").replace("-", "_")]
             if exact or (places and not did_you_mean(name, self.options, cutoff=0.8)):
-                ways = [f"--{place} VALUE" if "." in place else f"--set {place}=VALUE" for place in (exact or places)]
+                ways = [
+                    f"--{place} VALUE" if self.is_override(f"--{place}") else f"--set {place}=VALUE"
+                    for place in exact or places
+                ]
                 return f"; did you mean {' or '.join(ways)}?"
         how = f"; what documents say is changed by {name}.KEY or {name[2:]}=VALUE" if self.takes_overrides else ""
         return did_you_mean(name, self.options) or how
@@ -223,11 +235,6 @@ TYPES: dict[str, Callable[[str], object]] = {
     "time": _time,
 }
 """What the text of an argument is made into, by the name in ``commands.toml``."""
-
-
-def is_override_option(argument: str) -> bool:
-    """Is it ``--parallel.tp`` or ``--parallel.tp=8``?"""
-    return _DOTTED_OPTION.fullmatch(argument) is not None
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.cli import COMMANDS, parser_of
-from simcluster.cli.arguments import Parser, is_override_option
+from simcluster.cli.arguments import Parser
 
 WORDS = Path(__file__).with_name("words.txt")
 """A line for each scenario path with the words that it can be, and for each list of names, with a + before."""
@@ -64,7 +64,7 @@ def _in_command(parser: Parser, before: list[str], word: str) -> list[str]:
     if option and option.nargs != 0:
         return _values(parser, option, word)
     overridden = parser.takes_overrides
-    if overridden and is_override_option(last) and "=" not in last:
+    if overridden and parser.is_override(last) and "=" not in last:
         return _begun(word, _words(_scenario_path(last[2:], parser.prog)))
     if word.startswith("-"):
         name, equals, value = word.partition("=")
