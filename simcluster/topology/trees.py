@@ -115,7 +115,7 @@ class TreeSpec(Spec):
     def add_by_unit(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
         """Leaves, one a unit, and what is above: leaf0, ..., spine0, ... (pod0.spine0, ..., core0.0, ...)."""
         leaves = site.switches([f"leaf{u}" for u in range(-(-machines // self.nodes_per_unit))], "leaf")
-        site.attach(ports, np.array(leaves)[np.arange(machines) // self.nodes_per_unit])
+        site.attach(ports, np.array(leaves)[self._units(machines)])
         rate = _full(ports, min(machines, self.nodes_per_unit))
         self.grow(site, {unit: {leaf: rate} for unit, leaf in enumerate(leaves)}, ports[0].link)
 
@@ -142,7 +142,12 @@ class TreeSpec(Spec):
         for place, rail in enumerate(rails):
             own = leaves[place :: len(rails)]
             found[rail] = {unit: (leaf, full[rail]) for unit, leaf in zip(units, own, strict=True)}
-            site.attach(by_rail[rail], np.array(own)[np.arange(machines) // self.nodes_per_unit])
+            site.attach(by_rail[rail], np.array(own)[self._units(machines)])
+        return found
+
+    def _units(self, machines: int) -> Ints:
+        """The unit of every machine; of a size beyond what an array holds all are in the first."""
+        found: Ints = np.arange(machines) // min(self.nodes_per_unit, machines)
         return found
 
     def grow(self, site: Site, leaves: Mapping[int, Mapping[int, float]], below: EdgeData) -> None:
