@@ -94,6 +94,8 @@ def test_a_script_that_hands_a_script_to_the_batch_system() -> None:
         ("A=7; B=$((A*2+1))", "15"),
         ("A=7; B=$(( ${A} / 2 % 2 ))", "1"),
         ("A=7; B=$(( A > 4 ? 8 : 4 ))", "8"),
+        ("A=7; B=${C:-$((A * 2))}", "14"),
+        ("A=7; B=\"${C:-$(( ${A} + 1 ))}\"", "8"),
         ("A=3; B=$(expr $A + 4)", "7"),
         ("A=3; B=`echo $A`", "3"),
         ("A=4; if ((A > 3)); then B=big; else B=small; fi", "big"),

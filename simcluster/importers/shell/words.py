@@ -19,6 +19,7 @@ _PLAIN = re.compile(r"\\(\n|.)", re.DOTALL)
 _LEAD = re.compile(r"(?:\s|\\\n)*")
 _COUNTS_GPUS = re.compile(r"device_count|nvidia-smi|rocm-smi|/dev/nvidia")
 _DECIMAL = re.compile(r"-?\d+")
+_ARITHMETIC = re.compile(r"\$\(\((.*)\)\)", re.DOTALL)
 
 
 def words_of(node: Node, state: State) -> list[str]:
@@ -119,7 +120,9 @@ def expanded(node: Node, state: State) -> str:
         number = whole_number(inner, state)
         return str(number) if number is not None else "$((" + re.sub(r"\s+", "", inner) + "))"
     if kind == "command_substitution":
-        return _output(node, state)
+        sum_of = _ARITHMETIC.fullmatch(bare(node)[1])  # the grammar takes one inside ${...} for a command in brackets
+        number = whole_number(sum_of[1], state) if sum_of else None
+        return _output(node, state) if number is None else str(number)
     elements = _elements(node, state)
     if elements is not None:
         return " ".join(elements)
