@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from test_same_answer import documents, spans_of
 from test_same_answer_everywhere import documents as corners
 
+import simcluster
 from simcluster.base.clock import (
     TICK,
     BeyondGridError,
@@ -106,6 +107,14 @@ def test_what_no_clock_counts_is_refused() -> None:
 
     with pytest.raises(InputError, match=r"longer than 9e\+15 s, .*cluster.scale.flops"):
         on_fitting_grid(never)
+
+
+@pytest.mark.parametrize("engine", ["events", "reference"])
+def test_an_op_that_never_ends_is_refused(engine: str) -> None:
+    """Seconds beyond a float's are infinite: nobody waits for anybody, so it is no deadlock."""
+    endless = simcluster.scenario("tiny_dp", engine=engine, **{"software.gap": "1e308 s"})
+    with pytest.raises(InputError, match=r"longer than 9e\+15 s"):
+        simcluster.simulate(endless)
 
 
 BATCH = 25

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -66,9 +66,11 @@ class _Engine:
         self._lanes.go_on(lanes)
         events = events_played(self._env)
         if self._waiting.count(None) < len(self._waiting):
-            if self._env.peek() < math.inf:
+            stuck = dict(self._stuck())
+            endless = any(not missing and self._program.meeting[op] == -1 for op, missing in stuck.items())
+            if endless or self._env.peek() < math.inf:
                 raise BeyondGridError
-            raise DeadlockError(self._explain())
+            raise DeadlockError(self._explain(stuck))
         ready, start, end = (np.frombuffer(times) for times in (self._ready, self._start, self._end))
         columns = OpTimes(ready, np.maximum(ready, start, out=start), end, self._last)
         told = Told(self._program, self._lockstep, self._pacing.slowed, columns)
@@ -164,15 +166,19 @@ class _Engine:
             self._all_there(arrivals)
         player.arrive(position)
 
-    def _explain(self) -> str:
+    def _stuck(self) -> Iterator[tuple[int, list[int]]]:
+        """The op at which each lane is stuck, and the ops that it waits for: none where it waits for others of its
+        meeting, or has no meeting and never ends."""
+        for ops in self._program.lanes:
+            stuck = next((op for op in ops if self._waiting[op] is not None), None)
+            if stuck is not None:
+                yield stuck, [other for other in self._program.after[stuck] if self._waiting[other] is not None]
+
+    def _explain(self, found: Mapping[int, Sequence[int]]) -> str:
         """What every stuck lane waits for."""
         program = self._program
         lines = []
-        for ops in program.lanes:
-            stuck = next((op for op in ops if self._waiting[op] is not None), None)
-            if stuck is None:
-                continue
-            missing = [other for other in program.after[stuck] if self._waiting[other] is not None]
+        for stuck, missing in found.items():
             if missing:
                 what = "for " + " and ".join(program.describe(other) for other in missing[:3])
             else:
