@@ -104,8 +104,9 @@ def played(waiting: list[Job], processes: int) -> Iterator[Outcome]:
     os.close(writing)
     with open(reading, encoding="utf-8") as lines:  # noqa: PTH123
         yield from (Outcome(**json.loads(line)) for line in lines)
-    for worker in workers:
-        os.waitpid(worker, 0)
+    ends = [os.waitpid(worker, 0)[1] for worker in workers]
+    if any(ends):
+        sys.exit(f"{sum(map(bool, ends))} of {processes} processes broke off; run it again for the inputs they left")
 
 
 def _worker(own: list[Job], reading: int, writing: int) -> int:

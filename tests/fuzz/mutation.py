@@ -183,7 +183,7 @@ def near(dice: Random, old: Tree) -> Tree:
             lambda x: -x,
             lambda x: x * 2,
             lambda x: x * 1000,
-            lambda x: x / 3,
+            lambda x: x / 3 if abs(x) < 1e300 or isinstance(x, float) else x // 3,  # what no float holds
             lambda x: x // 2,
             str,
             lambda x: [x],
