@@ -235,6 +235,17 @@ def test_files_of_gpt2_tell_the_tokenizer() -> None:
     assert "GPT2BPETokenizer, what pretrain_gpt.py takes where no other is named, has 50257 tokens" in found.assumed
 
 
+@pytest.mark.parametrize(("more", "size"), [("", 32000), ("--rotary-base 500000", 128256)])
+def test_of_two_models_of_the_same_sizes_the_rotary_base_says_which(more: str, size: int) -> None:
+    """Llama 2 and 3, both of 70B: an unknown tokenizer has as many tokens as the model's own."""
+    sizes = "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --ffn-hidden-size 28672 --swiglu"
+    unknown = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model somebody/tokens"
+    step = "--seq-length 4096 --micro-batch-size 1 --global-batch-size 8"
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {sizes} {unknown} {more} {step}"
+    found = scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 1}, source="x", gpus_per_node=8)
+    assert found.document["model"]["vocab_size"] == size
+
+
 def test_the_command_tells_on_stderr_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "args.txt").write_text(f"{GPT_345M} --warp-speed 9\n")
     command = ["import", "megatron", str(tmp_path / "args.txt"), "--cluster", "dgx_h100", "--gpus", "8"]

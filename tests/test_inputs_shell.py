@@ -95,7 +95,7 @@ def test_a_script_that_hands_a_script_to_the_batch_system() -> None:
         ("A=7; B=$(( ${A} / 2 % 2 ))", "1"),
         ("A=7; B=$(( A > 4 ? 8 : 4 ))", "8"),
         ("A=7; B=${C:-$((A * 2))}", "14"),
-        ("A=7; B=\"${C:-$(( ${A} + 1 ))}\"", "8"),
+        ('A=7; B="${C:-$(( ${A} + 1 ))}"', "8"),
         ("A=3; B=$(expr $A + 4)", "7"),
         ("A=3; B=`echo $A`", "3"),
         ("A=4; if ((A > 3)); then B=big; else B=small; fi", "big"),
@@ -119,6 +119,21 @@ def test_a_script_that_hands_a_script_to_the_batch_system() -> None:
 )
 def test_what_a_shell_would_assign(text: str, value: str) -> None:
     assert after(text, "B") == value
+
+
+@pytest.mark.parametrize(
+    ("lines", "text", "value"),
+    [
+        ("#SBATCH --gpus-per-node=4\n", "B=$SLURM_GPUS_PER_NODE", "4"),
+        ("#SBATCH --gres=gpu:h100:8  # all of them\n", "B=$SLURM_GPUS_ON_NODE", "8"),
+        ("#SBATCH -N 2\n#SBATCH --ntasks-per-node 8\n", "B=$((SLURM_NTASKS + SLURM_NNODES))", "18"),
+        ("#SBATCH -n16 --nodes=4\n#SBATCH --ntasks-per-node=8\n", "B=$SLURM_NTASKS", "16"),
+        ("#SBATCH --gpus-per-node=4\n", "export SLURM_GPUS_PER_NODE=2; B=$SLURM_GPUS_PER_NODE", "2"),
+        ("#SBATCH --nodes=$MANY\n", "B=$SLURM_NNODES", "$SLURM_NNODES"),
+    ],
+)
+def test_what_the_batch_system_sets(lines: str, text: str, value: str) -> None:
+    assert after(f"#!/bin/bash\n{lines}{text}\n", "B") == value
 
 
 def test_options_without_a_value_and_arguments_of_the_script() -> None:

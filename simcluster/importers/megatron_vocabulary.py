@@ -8,6 +8,7 @@ from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VO
 
 _DEFAULT = "GPT2BPETokenizer"
 _SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-heads": "heads"}
+_LLAMA_3_ROTARY_BASE = ("500000",)  # Llama 2 70B and Llama 3 70B have the same sizes
 
 
 def vocabulary_of(run: Options) -> int:
@@ -46,7 +47,17 @@ def vocabulary_of(run: Options) -> int:
 
 
 def _alike(run: Options) -> str | None:
-    """The model of the catalogue that has the same layers, width and heads."""
+    """The model of the catalogue that has the same layers, width and heads; of several the one nearest in what else is
+    known of it: the width inside its MLP, and the base of its rotary positions."""
     sizes = {field: run.values.get(option) for option, field in _SIZES.items()}
-    known = presets("models.yaml")
-    return next((name for name, model in known.items() if all(model[field] == sizes[field] for field in sizes)), None)
+    found = {
+        name: model
+        for name, model in presets("models.yaml").items()
+        if all(model[field] == sizes[field] for field in sizes)
+    }
+    inside, third = run.values.get("ffn-hidden-size"), run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE
+
+    def unlike(name: str) -> tuple[bool, bool]:
+        return inside is not None and found[name].get("ffn_hidden_size") != inside, third != name.startswith("llama3")
+
+    return min(found, key=unlike, default=None)

@@ -39,11 +39,12 @@ _FILES = ("tokenizer-model", "vocab-file")
 
 
 class Options:
-    """The options of one command, sorted and checked; ``unknown`` are those that nothing can be said about."""
+    """The options of one command, sorted and checked: ``given`` as written, ``unknown`` where nothing can be said."""
 
     def __init__(self, source: str, dashes: str, problems: Iterable[str] = ()) -> None:
         self.source, self._dashes = source, dashes
         self.values: dict[str, Any] = {}
+        self.given: dict[str, tuple[str, ...]] = {}
         self.no_effect: list[str] = []
         self.assumed: list[str] = []
         self.unknown: list[str] = []
@@ -57,6 +58,7 @@ class Options:
         """Every option in its place; one that is not modelled and changes the time is a problem."""
         for given, words in options.items():
             name = RENAMED.get(given, given)
+            self.given[name] = words
             if name in MAPPED:
                 try:
                     self.values[name] = self._value(name, MAPPED[name], words)

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import assign
+from simcluster.importers.shell.batch import batch_lines, batch_variables
 from simcluster.importers.shell.conditions import holds
 from simcluster.importers.shell.started import read_command, read_text
 from simcluster.importers.shell.state import State, Value, joined
@@ -17,16 +18,14 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _MOST_ROUNDS = 200
-_SLURM = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 
 
 def read_script(text: str, state: State) -> State:
     """Reads the whole script into the state, which is returned; InputError for what cannot be read at all."""
-    nodes = re.search(r"^#SBATCH.*?(?:--nodes[= ]|\s-N\s*)(\d+)", text, re.MULTILINE)
-    if nodes:
-        for name in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
-            state.variables.setdefault(name, nodes[1])
-    state.around += [word for line in _SLURM.findall(text) for word in line.partition(" #")[0].split()]
+    asked = [word for line in batch_lines(text) for word in line.split()]
+    for name, value in batch_variables(asked).items():
+        state.variables.setdefault(name, value)
+    state.around += asked
     run(tree_of(text, state.source), state)
     return state
 
