@@ -107,7 +107,7 @@ def test_arrays_are_the_events_or_say_why_not(document: dict[str, Any]) -> None:
 
 def test_all_that_is_measured_is_the_references(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chosen by itself where most ranks differ: the result JSON, spans and memory, as the reference has them."""
-    monkeypatch.setattr("simcluster.step.in_arrays._MANY", 4)
+    monkeypatch.setattr("simcluster.step.in_arrays.ARRAYS_FROM", 4)
     job = {"cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}, "parallel": {"tp": 2, "zero": 1},
            "training": {"global_batch": 8}, "overlap": {"tensor": True, "grad_reduce": True, "param_gather": True},
            "faults": [SPEEDS]}  # fmt: skip

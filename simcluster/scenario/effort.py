@@ -23,6 +23,9 @@ _MEASURED_LAYER = 4e-5  # a layer's spans in a microbatch: 1.1 million of 384 x 
 _PLAIN_LAYER = 1e-3  # a layer's passes on a rank by the reference: 186,192 events in 1.9 s
 _REPLICA = 0.02  # of a step: replicas are played together
 _IN_ARRAYS = 4e-3  # of a rank that differs, where an op of all ranks of a stage is one array
+_UNLIKE_LAYER = 8e-4  # a layer's passes of documents that no other pass has: 40,960 on 16 ranks take 44 s
+ARRAYS_FROM = 32
+"""Ranks of different speeds from which on they are played in arrays over ranks, if they are a quarter of all."""
 
 
 def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True, unlike: int = 0) -> float:
@@ -43,9 +46,13 @@ def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True, unlik
     if unlike:
         played *= max(1.0, unlike / pp)
     elif drawing and scenario.replicas == 1:
+        gpus = scenario.gpus or pp
         arrays = in_arrays and scenario.engine == "auto" and set(drawing) <= set(SECONDS_OF_RANKS)
-        ranks = (scenario.gpus or pp) / pp
-        played *= 1.0 + _IN_ARRAYS * ranks if arrays else ranks
+        arrays = arrays and gpus >= ARRAYS_FROM
+        played *= 1.0 + _IN_ARRAYS * gpus / pp if arrays else gpus / pp
+        if "sequence_lengths" in drawing and not arrays:
+            replicas = (gpus if set(drawing) & {"speeds", "jitter"} else gpus // parallel.tp) / pp
+            played += _UNLIKE_LAYER * passes * layers * replicas
     return planned + played * (1.0 + _REPLICA * (scenario.replicas - 1))
 
 

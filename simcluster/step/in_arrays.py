@@ -28,15 +28,13 @@ from simcluster.planning.ops import StageProgram
 from simcluster.planning.perturbations import Disturbances
 from simcluster.programs.program import OpTimes
 from simcluster.programs.slowed import RowColumns, SlowedRows
-from simcluster.scenario.effort import estimated_seconds
+from simcluster.scenario.effort import ARRAYS_FROM, estimated_seconds
 from simcluster.scenario.job import disturbances_of, facts_with_memory, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import Planned, PreparedStep
 from simcluster.step.proved_for import ARRAYS
 from simcluster.symmetry.folding import Symmetry
 
-_MANY = 32
-"""Ranks of different speeds from which on arrays pay, if they are a quarter of all."""
 _TELLING = 80e-6
 """Seconds for an op of a rank that is told by itself: its program 28e-6, what is measured of it 34e-6, a page 16e-6."""
 _WHY = "every rank is different: op by op, in arrays over ranks"
@@ -144,7 +142,7 @@ def _worth(scenario: Scenario, slow: Sequence[float], disturbed: Disturbances) -
     colours: set[object] = set(slow)
     if any("slowness" not in fault.effects() and "slowdowns" not in fault.effects() for fault in scenario.faults):
         colours = {(own, disturbed.colour(rank)) for rank, own in enumerate(slow)}
-    return len(colours) >= max(_MANY, len(slow) // 4)
+    return len(colours) >= max(ARRAYS_FROM, len(slow) // 4)
 
 
 def _own_seconds(planned: Planned, disturbed: Disturbances) -> Callable[[int], Floats] | None:
