@@ -27,6 +27,7 @@ from simcluster.studies.variations import distinct, play_all, possible_variation
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simcluster.interop.kineto import ProfiledJob
     from simcluster.studies.own_trace.difference import TraceDifference
 
 
@@ -54,13 +55,12 @@ def run(args: argparse.Namespace) -> None:
             f"--timeline is given {len(args.timeline)} times for {len(saved)} saved results; a scenario's timeline is "
             "played, a result's is the file that was written with it"
         )
+    recorded = None if args.against is None else _recorded(args, saved)
     timelines = dict(zip(saved, [read_timeline(Path(name)) for name in args.timeline], strict=False))
     entries: list[Entry] = []
     for name in args.runs:
         entries += [_saved(name, timelines.get(name))] if name in saved else _played(name, overrides, vary, args.ranks)
-    against = None
-    if args.against is not None:
-        against = _against(args, entries)
+    against = None if recorded is None else _against(args, recorded, entries)
     names = distinct([entry.name for entry in entries])
     entries = [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
     progress(f"writing {args.output}")
@@ -110,13 +110,28 @@ def _ranks_of(text: str | None, scenario: Scenario) -> Sequence[int] | None:
     return common.ranks_of(text, scenario.gpus)
 
 
-def _against(args: argparse.Namespace, entries: Sequence[Entry]) -> TraceDifference:
+def _recorded(args: argparse.Namespace, saved: Sequence[str]) -> ProfiledJob:
+    """The trace that a run is compared with, read before anything is played."""
+    if len(args.runs) != 1 or saved:
+        raise _beside_one(args)
+    from simcluster.interop.kineto import load_profiles
+    from simcluster.interop.kineto.kernel_kinds import KernelNames
+
+    KernelNames(args.kernels)  # refuses a table that cannot be read
+    return load_profiles(args.against)
+
+
+def _beside_one(args: argparse.Namespace) -> InputError:
+    return InputError(f"--against {args.against}: a trace stands beside one scenario that is played; name one alone")
+
+
+def _against(args: argparse.Namespace, recorded: ProfiledJob, entries: Sequence[Entry]) -> TraceDifference:
     """The trace beside the only run, which shows the same ranks."""
     if len(entries) != 1 or entries[0].result is None:
-        raise InputError(f"--against {args.against}: a trace stands beside one scenario that is played; name one alone")
+        raise _beside_one(args)
     from simcluster.studies.own_trace.difference import diff_trace
 
-    return diff_trace(entries[0].result, args.against, kernels=args.kernels)
+    return diff_trace(entries[0].result, recorded, kernels=args.kernels)
 
 
 def _played(
