@@ -60,7 +60,8 @@ class Scale(Spec):
         """The cluster with these factors on its links; the same object if they change none."""
         if self.nvlink == self.network == self.pcie == self.between_machines == self.latency == 1.0:
             return cluster
-        factors = np.array([self._of_link(str(cluster.graph[a][b]["medium"])) for a, b in cluster.links])
+        number, media = cluster.media
+        factors = np.array([self._of_link(medium) for medium in media])[number]
         return replace(cluster, capacity=cluster.capacity * factors, latency=cluster.latency * self.latency)
 
     def _of_link(self, medium: str) -> float:

@@ -115,6 +115,13 @@ class Cluster(Shown):
         """The kind of some links (what reports call their nodes, medium), by number; and the kinds."""
         return self.wiring.kinds(links)
 
+    @cached_property
+    def media(self) -> tuple[NDArray[np.int16], list[str]]:
+        """The medium of every link, by number; and the media."""
+        number, kinds = self.kinds(np.arange(len(self.capacity)))
+        media = list(dict.fromkeys(kind.medium for kind in kinds))
+        return np.array([media.index(kind.medium) for kind in kinds], dtype=np.int16)[number], media
+
     def route(self, src: int, dst: int) -> tuple[int, ...]:
         """Links from GPU ``src`` to GPU ``dst``, in order; empty when they are the same.
 
