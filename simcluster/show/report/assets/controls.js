@@ -16,7 +16,7 @@ class Controls {
     gantt.canvas.addEventListener("keydown", (event) => this.key(event));
     gantt.scroller.addEventListener("scroll", () => { this.hide(); gantt.later(); });
     gantt.onview = () => this.said();
-    new ResizeObserver(() => gantt.resize()).observe(gantt.scroller);
+    new ResizeObserver(() => gantt.fit()).observe(gantt.scroller);
     const details = this.part("table");
     if (details) details.addEventListener("toggle", () => this.table());
     this.said();

@@ -13,11 +13,11 @@ async function inflated(text) {
 function column(bytes, [offset, count, type]) {
   const values = new ARRAYS[type](count);
   const width = values.BYTES_PER_ELEMENT;
-  const own = new Uint8Array(values.buffer);
-  for (let plane = 0; plane < width; plane++) {
-    const from = offset + plane * count;
-    for (let i = 0, to = plane; i < count; i++, to += width) own[to] = bytes[from + i];
-  }
+  const whole = new {1: Uint8Array, 2: Uint16Array, 4: Uint32Array}[width](values.buffer);
+  const [a, b, c, d] = [0, 1, 2, 3].map((plane) => bytes.subarray(offset + plane * count, offset + (plane + 1) * count));
+  if (width === 1) whole.set(a);
+  else if (width === 2) for (let i = 0; i < count; i++) whole[i] = a[i] | b[i] << 8;
+  else for (let i = 0; i < count; i++) whole[i] = a[i] | b[i] << 8 | c[i] << 16 | d[i] << 24;
   return values;
 }
 

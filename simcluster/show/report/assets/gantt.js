@@ -88,6 +88,12 @@ class Gantt {
     this.draw();
   }
 
+  // To another size of its place; the one that it is drawn in already costs nothing.
+  fit() {
+    const {size, scroller} = this;
+    if (!size || size.width !== scroller.clientWidth || size.height !== Math.min(scroller.clientHeight, this.height)) this.resize();
+  }
+
   // An instant with the digits that the zoom needs, and that tell the ends of something `length` long apart.
   instant(seconds, length = Infinity) {
     const finest = Math.max(Math.min((this.view[1] - this.view[0]) / 500, length / 50), this.duration * 2 ** -32);
