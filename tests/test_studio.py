@@ -224,6 +224,20 @@ def test_programs_are_kept_where_a_change_leaves_them(change: dict[str, Any], ke
     assert own.timeline.equals(fresh.timeline)
 
 
+def test_programs_of_an_automatic_cut_are_kept_where_the_times_cut_alike() -> None:
+    """A fault leaves the plan, faster links the programs; where they cut otherwise there are others."""
+    cut = {"pipeline.layers_per_stage": "auto", "model.layers": 5}
+    plays, base = KeptPlays(), scenario_of(StudioState(BASE), Folder(HERE)).with_(cut)
+    before = plays.planned(base)
+    slow = base.with_({"faults+": {"kind": "slow_gpu", "rank": 3, "slowdown": 1.5}})
+    assert plays.planned(slow) is before
+    for scale, alike in ((0.5, True), (2.0, False)):
+        changed = base.with_({"cluster.scale.nvlink": scale})
+        planned = plays.planned(changed)
+        assert [planned.job.slices == before.job.slices, planned.programs is before.programs] == [alike, alike]
+        assert plays.result(changed).timeline.equals(simulate(changed).timeline)
+
+
 def test_a_result_is_let_go_of_without_the_garbage_collector() -> None:
     """Which hardly ever comes in a process that plays: a result in a cycle would stay, with all that it is of."""
     result = simulate(BASE)
