@@ -28,6 +28,8 @@ _MOST_PROCESSES = 4
 _MOST_BYTES = 16_000_000  # of tiny_3d 400 states, of 64 GPUs 30
 _PATIENCE = 3.0  # s that a stale part may go on before its process is stopped; to begin one anew takes as long
 _TELLS_EVERY = 0.5  # s
+_PAUSE = 0.4  # s without a change until what is slow begins: it would hold up the answers to changes in quick succession
+_BEHIND = 5  # of what is slow, with a change on its way: a third of a processor that two ask for becomes a quarter
 _MOST_GATHERED = 200_000  # objects; a result of 64 GPUs has 40,000, and three of them are kept
 _STOPPED = '{"stopped":true}'
 MOST_SECONDS = 300.0
@@ -39,9 +41,13 @@ class PlayStopped(Exception):  # noqa: N818 (no error: somebody has asked for it
 
 
 class Worker:
-    """A process that plays: an executor of one, so that it is known where the results of a window are kept."""
+    """A process that plays: an executor of one, so that it is known where the results of a window are kept.
 
-    def __init__(self) -> None:
+    ``behind`` is how far it stands behind others where the machine is busy (the nice value).
+    """
+
+    def __init__(self, behind: int = 0) -> None:
+        self._behind = behind
         self._executor: ProcessPoolExecutor | None = None
         self._number: Future[int] | None = None
         self._busy = asyncio.Lock()
@@ -51,7 +57,9 @@ class Worker:
     def hire(self) -> ProcessPoolExecutor:
         """Begin its process, if there is none: it takes a second."""
         if self._executor is None:
-            self._executor = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=begin)
+            self._executor = ProcessPoolExecutor(
+                1, mp_context=get_context("spawn"), initializer=begin, initargs=(self._behind,)
+            )
             self._number = self._executor.submit(os.getpid)
         return self._executor
 
@@ -87,9 +95,12 @@ class Worker:
         self._executor = None
 
 
-def begin() -> None:
-    """What a process does first: leaves Ctrl-C to the one that began it, and spares itself the garbage collector."""
+def begin(behind: int) -> None:
+    """What a process does first: leaves Ctrl-C to the one that began it, lets others go before it, and spares itself the
+    garbage collector."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "nice"):
+        os.nice(behind)
     spare_collector()
 
 
@@ -106,7 +117,7 @@ class StudioPool:
 
     def __init__(self, count: int | None = None) -> None:
         self._workers = [Worker() for _ in range(count or min(cores(), _MOST_PROCESSES))]
-        self._slow = Worker()
+        self._slow = Worker(_BEHIND)
         self._known: OrderedDict[object, str] = OrderedDict()
         self._size = 0
 
@@ -202,7 +213,9 @@ class Viewer:
         while True:
             await self._rest.wait()
             self._rest.clear()
-            if (request := self._newest) and await self._parts(request, SLOW, self._slow):
+            request = self._newest
+            await asyncio.sleep(_PAUSE)
+            if request and self._newest is request and await self._parts(request, SLOW, self._slow):
                 self._said.put_nowait(_message(request.number, '{"done":true}'))
 
     async def _parts(self, request: ViewRequest, parts: Sequence[str], worker: Worker) -> bool:
