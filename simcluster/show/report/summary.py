@@ -309,7 +309,7 @@ def _waterfall(found: Difference) -> Markup:
         )
     total = words.signed_percent(found.seconds / found.base.step_time)
     rows.append(_step(found.names[1], "whole", x(low), x(levels[-1]), format_seconds(found.other.step_time), total))
-    header = ["cause", "", "seconds a step", "of the first"]
+    header = ["cause", f"bars from {format_seconds(low)} on" if low else "", "seconds a step", "of the first"]
     caption = f"The difference of {found.names[1]} from {found.names[0]}, cause by cause; bars do not begin at 0 s"
     return table(header, rows, caption=caption, class_="waterfall", left=2)
 
