@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,8 +59,9 @@ def remedies(
     base: Scenario, settings: Settings, key: str, complaint: str, made: Callable[[Settings], object]
 ) -> list[LegalChange]:
     """What would go where the settings of a scenario are refused with a complaint; ``key`` was changed last ("": it is
-    not known which was), and ``made`` raises InputError for settings that do not go."""
-    key = key or (settings[-1][0] if settings else "")
+    not known which was, as of a link: then one that the complaint names), and ``made`` raises InputError for settings
+    that do not go."""
+    key = key or _suspect(settings, _names_in(complaint))
     if not key:
         return []
     document = base.document()
@@ -74,6 +75,12 @@ def remedies(
         return True
 
     return nearest_legal(settings, key, values, complaint, legal)
+
+
+def _suspect(settings: Settings, named: Collection[str]) -> str:
+    """The last control that was set of those that are named, or of all; "" where none was."""
+    keys = [key for key, _ in settings]
+    return next((key for key in reversed(keys) if key.rpartition(".")[2] in named), keys[-1] if keys else "")
 
 
 def with_setting(settings: Settings, key: str, value: Value) -> Settings:
