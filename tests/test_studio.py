@@ -25,9 +25,12 @@ from simcluster.documents.shipped import shipped_names
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.scenario import load_text
 from simcluster.show.report import entry_of_result
+from simcluster.show.report.words import signed_percent
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.simulate import simulate
+from simcluster.studio_page import hints
 from simcluster.studio_page.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
+from simcluster.studio_page.hints import hint_parts
 from simcluster.studio_page.kept import KeptPlays
 from simcluster.studio_page.pool import StudioPool, Viewer
 from simcluster.studio_page.server import application
@@ -135,6 +138,17 @@ def test_every_value_that_is_offered_is_legal_or_refused_with_one_that_is() -> N
     assert refused > 10  # and the rules were met
 
 
+def test_ways_out_are_of_what_the_rule_names_where_nobody_knows_what_was_changed() -> None:
+    """As of a link, or a state that was come back to: not of the price, which was set last."""
+    state = StudioState(BASE, (("parallel.tp", 8), ("slow_gpu", (0, 2.0)), ("price", 2.5)))
+    known, unknown = (answer(StateAsked(state, None, HERE, key), "figures")["remedies"] for key in ("parallel.tp", ""))
+    assert unknown == known
+    assert {tuple(each["settings"]) for each in unknown} >= {
+        ("slow_gpu", "price"),
+        ("parallel.tp", "slow_gpu", "price"),
+    }
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -183,12 +197,32 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
     sections = found["answer"]["sections"]
     assert found["figures"]["sections"]["figures"].count("to come") == 3  # by "answer", which takes longer
     assert "to come" not in sections["figures"]
-    assert set(found["hints"]["hints"]) <= set(controls())
+    assert {each["key"] for each in found["hints"]["hints"]} <= set(controls())
     assert (*QUICK, *SLOW) == tuple(PARTS)
     assert "B is" in sections["compared"]
     assert "slower than A" in sections["compared"]
     assert "B against A" in sections["differences"]
     assert any(f"k-{part}" in sections["where"] for part in BREAKDOWN)
+
+
+def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every control of the split, the work and the overlap; and no step that takes long is played for it."""
+    base = simulate(BASE)
+    asked = StateAsked(StudioState(BASE), None, HERE)
+    found = [each for part in hint_parts() for each in answer(asked, part)["hints"]]
+    others = [
+        ("parallel.zero", "parallel.zero=3", "with 3"), ("parallel.tp", "parallel.tp=4", "with 4"),
+        ("overlap.tensor", "overlap.tensor=false", "if off"), ("pipeline.schedule", "pipeline.schedule=zb-h1", "with zb-h1"),
+    ]  # fmt: skip
+    for key, change, where in others:
+        other = simulate(scenario_of(StudioState(BASE), Folder(HERE)).with_(["parallel.dp=null", change]))
+        words = f"{signed_percent(other.step_time / base.step_time - 1)} {where}"
+        assert {"key": key, "of": "step", "words": words} in found
+    batches = [each for each in found if each["key"] == "training.global_batch"]
+    assert [(each["of"], each["words"][0]) for each in batches] == [("tokens/s a GPU", "−"), ("tokens/s a GPU", "+")]
+    assert not [each for each in found if each["key"] in ("parallel.ep", "parallel.cp") and "with 1" in each["words"]]
+    monkeypatch.setattr(hints, "_MOST_SECONDS", 0.0)
+    assert [each for part in hint_parts() for each in answer(asked, part)["hints"]] == []
 
 
 def test_dollars_are_shown_once_a_price_is_given() -> None:
@@ -457,7 +491,7 @@ def test_the_newest_request_wins_and_what_is_known_is_not_played_again() -> None
     assert played == [1, 4]
     parts = [each["of"].get("part") for each in said if each["ask"] == said[-2]["ask"]]
     assert said[0]["of"]["part"] == QUICK[0]
-    assert [*PARTS] == [part for part in parts if part]
+    assert [*PARTS, *hint_parts()] == [part for part in parts if part]
 
 
 def test_a_drag_shows_states_on_its_way_and_drops_stale_ones() -> None:
@@ -489,5 +523,5 @@ def test_a_drag_shows_states_on_its_way_and_drops_stale_ones() -> None:
     assert shown[-1] == 9
     assert len(shown) > 1
     whole = [each["of"].get("part") for each in said if each["ask"] == 9]
-    assert [part for part in whole if part] == [*PARTS]
-    assert len(worker.calls) < 10 * len(PARTS) / 2
+    assert [part for part in whole if part] == [*PARTS, *hint_parts()]
+    assert len(worker.calls) - len(hint_parts()) < 10 * len(PARTS) / 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import chromium
@@ -18,10 +20,21 @@ READY = "window.studio && document.documentElement.dataset.quick === String(stud
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("studio")
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
     """A studio over an empty folder."""
-    folder = tmp_path_factory.mktemp("studio")
-    command = [sys.executable, "-m", "simcluster", "studio", "tiny_3d", "--folder", str(folder)]
+    with served("tiny_3d", folder) as found:
+        yield found
+
+
+@contextmanager
+def served(scenario: str, folder: Path) -> Iterator[str]:
+    """A studio on a scenario: its address."""
+    command = [sys.executable, "-m", "simcluster", "studio", scenario, "--folder", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as server:
         assert server.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())
@@ -51,7 +64,7 @@ def press(tab: chromium.Page, selector: str) -> None:
     tab.wait(READY)
 
 
-def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Browser, address: str) -> None:
+def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Browser, address: str, folder: Path) -> None:
     tab = chromium.Page(browser)
     tab.size(1400, 900)
     tab.call("Page.navigate", url=address)
@@ -78,15 +91,22 @@ def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Brows
 
     move(tab, "parallel.tp", "8")  # 8 GPUs and two stages: the rule is told, and what goes
     assert "product divides 8" in text_of(tab, "[data-part=problem]")
+    remedies = tab.run("document.querySelectorAll('[data-part=remedies] button').length")
+    assert remedies > 1
+    for number in range(remedies):  # each leads to values that go, and Undo back
+        tab.run(f"document.querySelectorAll('[data-part=remedies] button')[{number}].click()")
+        tab.wait(READY)
+        assert tab.run("document.querySelector('[data-part=problem]').hidden")
+        press(tab, "[data-act=undo]")
+        assert not tab.run("document.querySelector('[data-part=problem]').hidden")
     press(tab, "[data-part=remedies] button")
-    assert tab.run("document.querySelector('[data-part=problem]').hidden")
 
     link = tab.run("location.href")
-    shown = text_of(tab, ".figure .value")
+    shown, state = text_of(tab, ".figure .value"), tab.run("studio.snapshot()")
     tab.call("Page.navigate", url="about:blank")
     tab.call("Page.navigate", url=link)
     tab.wait(READY)
-    assert text_of(tab, ".figure .value") == shown
+    assert [text_of(tab, ".figure .value"), tab.run("studio.snapshot()")] == [shown, state]  # A as well as B
     tab.run("studio.save(); document.querySelector('[data-part=file]').value = 'mine'")
     tab.run("document.querySelector('[data-part=saving]').requestSubmit()")
     tab.wait("document.documentElement.dataset.saved")
@@ -99,6 +119,13 @@ def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Brows
     assert text_of(tab, ".figure .value") == shown
     assert tab.problems == []
     assert all(each.startswith((address, "about:", "data:")) for each in tab.requests)
+    told = text_of(tab, "[data-place=told]")
+    with served(str(folder / "mine.yaml"), folder) as again:  # the same state, in which nothing is changed
+        tab.call("Page.navigate", url=again)
+        tab.wait(READY)
+        assert [text_of(tab, ".figure .value"), text_of(tab, "[data-place=told]")] == [shown, told]
+        assert json.loads(tab.run("JSON.stringify(studio.live)")) == {"base": "mine.yaml", "settings": {}}
+        assert text_of(tab, "[data-part=changes]") == ""
 
     named = "each.labels?.length || each.ariaLabel || each.textContent.trim()"
     every = "[...document.querySelectorAll('input, select, button')]"
@@ -161,6 +188,13 @@ def test_it_is_read_and_moved_without_a_mouse(browser: chromium.Browser, address
     said = "[...document.querySelectorAll('[aria-live=polite]')].map((each) => each.textContent).join()"
     assert f"step time {text_of(tab, '.figure .value')}" in tab.run(said)
     low_contrast = (Path(__file__).parent / "low_contrast.js").read_text(encoding="utf-8")
+    hint = "document.getElementById('hint-training.recompute')?.textContent"
+    assert re.fullmatch(r"step .*\swith\sfull", str(tab.wait(f"({hint} || '').includes('full') && {hint}")))
+    tab.run("window.hinted = []; const unhint = studio.panel.unhint.bind(studio.panel); "
+            f"studio.panel.unhint = () => {{ unhint(); hinted.push({hint}); }}; 0")  # fmt: skip
+    move(tab, "training.recompute", "full")
+    assert tab.run("hinted") == [""]  # of another state they are told no more
+    tab.wait(f"({hint} || '').includes('selective')")
     for dark in (False, True):
         tab.size(1400, 900, dark=dark)
         tab.frame()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from simcluster.show.report.yaml_text import yaml_text
 from simcluster.studies.long_run.train import train
 from simcluster.studies.variations import labels
 from simcluster.studies.whatif.sensitivities import TIMES, Sensitivity, sensitivity
+from simcluster.studio_page.hints import hint
 from simcluster.studio_page.kept import KeptPlays
 from simcluster.studio_page.states import Folder, StudioState, scenario_of
 
@@ -55,7 +57,7 @@ def answer(asked: StateAsked, part: str) -> dict[str, Any]:
             results = [_result(scenario) for scenario in _scenarios(asked)]
         except InputError as problem:
             return _refused(asked, str(problem))
-        return {"part": part, **PARTS[part](asked, results)}
+        return {"part": part, **(PARTS[part] if part in PARTS else partial(_other_value, part))(asked, results)}
 
 
 def report_of(asked: StateAsked) -> str:
@@ -254,14 +256,21 @@ def _hints(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     """What a percent more of each resource of the cluster would give, as played, by control."""
     resources = [key.removeprefix(_SCALE) for key in controls() if key.startswith(_SCALE)]
     found = {each.resource: each for each in sensitivity(results[-1], resources)}
-    said = {f"{_SCALE}{name}": _hint(name, each) for name, each in found.items()}
+    said = [{"key": f"{_SCALE}{name}", "of": "step", "words": _hint(name, each)} for name, each in found.items()]
     return {"sections": {}, "hints": said}
 
 
 def _hint(name: str, found: Sensitivity) -> str:
     which = "less" if name in TIMES else "more"
     change = -100 * (found.step_time - found.before) / found.before
-    return f"1 % {which}: step {'−' if change >= 0 else '+'}{abs(change):.2f} %"
+    return f"{'−' if change >= 0 else '+'}{abs(change):.2f} % with 1 % {which}"
+
+
+def _other_value(part: str, asked: StateAsked, results: list[Result]) -> dict[str, Any]:
+    """What one other value of a control would give."""
+    live, folder = asked.live, Folder(asked.folder)
+    found = hint(part, results[-1], live.settings, lambda tried: scenario_of(StudioState(live.base, tried), folder))
+    return {"sections": {}, "hints": found}
 
 
 PARTS: Mapping[str, Callable[[StateAsked, list[Result]], dict[str, Any]]] = {
@@ -279,7 +288,8 @@ PARTS: Mapping[str, Callable[[StateAsked, list[Result]], dict[str, Any]]] = {
 QUICK = ("figures", "timeline", "answer", "memory", "detail")
 """Those that follow every change, in their order."""
 SLOW = ("advice", "links", "run", "hints")
-"""Those that come when nobody has changed anything for a while: the step is played again, or every link looked at."""
+"""Those that come when nobody has changed anything for a while: the step is played again, or every link looked at.
+Behind them come those of ``hint_parts``."""
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------

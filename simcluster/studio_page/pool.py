@@ -23,12 +23,15 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
 from simcluster.studio_page.answers import QUICK, SLOW, StateAsked, answer
+from simcluster.studio_page.hints import hint_parts
 
 _MOST_PROCESSES = 4
 _MOST_BYTES = 16_000_000  # of tiny_3d 400 states, of 64 GPUs 30
 _PATIENCE = 3.0  # s that a stale part may go on before its process is stopped; to begin one anew takes as long
 _TELLS_EVERY = 0.5  # s
-_PAUSE = 0.4  # s without a change until what is slow begins: it would hold up the answers to changes in quick succession
+_PAUSE = (
+    0.4  # s without a change until what is slow begins: it would hold up the answers to changes in quick succession
+)
 _BEHIND = 5  # of what is slow, with a change on its way: a third of a processor that two ask for becomes a quarter
 _MOST_GATHERED = 200_000  # objects; a result of 64 GPUs has 40,000, and three of them are kept
 _STOPPED = '{"stopped":true}'
@@ -215,7 +218,7 @@ class Viewer:
             self._rest.clear()
             request = self._newest
             await asyncio.sleep(_PAUSE)
-            if request and self._newest is request and await self._parts(request, SLOW, self._slow):
+            if request and self._newest is request and await self._parts(request, (*SLOW, *hint_parts()), self._slow):
                 self._said.put_nowait(_message(request.number, '{"done":true}'))
 
     async def _parts(self, request: ViewRequest, parts: Sequence[str], worker: Worker) -> bool:

@@ -159,16 +159,26 @@ class Panel {
     }
   }
 
-  // What moving a control would give, below it; what is known no more is taken away.
+  // What other values of a control would give, below it: one after the other, as they are played.
   hint(hints) {
-    for (const [key, row] of this.rows) {
-      if (hints[key] === undefined && !row.hint) continue;
+    for (const {key, of, words} of hints) {
+      const row = this.rows.get(key);
+      if (!row) continue;
       if (!row.hint) {
         row.hint = document.createElement("small");
+        row.hint.id = `hint-${key}`;
+        row.input.setAttribute("aria-describedby", row.hint.id);
         row.root.append(row.hint);
       }
-      row.hint.textContent = hints[key] || "";
+      row.hint.textContent += `${row.hint.textContent ? ", " : `${of} `}${words.replaceAll(" ", "\u00a0")}`;
     }
+  }
+
+  // Those of the state before are taken away; their places are kept, so that no control moves under somebody's hand.
+  unhint() {
+    const hints = [...this.rows.values()].map((row) => row.hint).filter((hint) => hint && hint.textContent);
+    const heights = hints.map((hint) => hint.offsetHeight);
+    hints.forEach((hint, at) => { hint.style.minHeight = `${heights[at]}px`; hint.textContent = ""; });
   }
 
   options(row, control, value) {

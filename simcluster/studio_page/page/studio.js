@@ -128,7 +128,7 @@ class Studio {
     if (of.saved) { this.wrote(of); return; }
     if (ask === this.saving) { part("saved").textContent = `Not saved: ${of.problem.join(" ")}`; return; } // the state is as it was
     if (of.seconds !== undefined) {
-      const what = {figures: "Playing the step", answer: "Looking where the time went", advice: "Playing what would help", run: "Playing the run of weeks", hints: "Playing a percent more of each resource", links: "Looking at every link"}[of.doing] || "Drawing";
+      const what = {figures: "Playing the step", answer: "Looking where the time went", advice: "Playing what would help", run: "Playing the run of weeks", hints: "Playing a percent more of each resource", links: "Looking at every link"}[of.doing] || (of.doing.startsWith("hint ") ? "Playing what other values would give" : "Drawing");
       if (ask === this.asked) this.progress(`${what}: ${of.seconds.toFixed(1)} s.`, true);
       return;
     }
@@ -156,7 +156,7 @@ class Studio {
     if (of.part === "figures") this.answered(ask, of);
     if (of.part === "answer") this.took(ask, "answer");
     if (of.part === "run") part("weeks").hidden = !of.sections.run;
-    if (of.part === "hints") this.panel.hint(of.hints);
+    if (of.hints) this.panel.hint(of.hints);
     if (of.part === "memory") await this.memory(ask, of);
     if (of.part === "links") await this.links(ask, of);
   }
@@ -183,7 +183,7 @@ class Studio {
     document.title = `${of.name}: simcluster studio`;
     this.controls = of.controls;
     this.panel.show(of.controls, this.live.settings);
-    this.panel.hint({});
+    this.panel.unhint();
     part("changes").textContent = of.changes.length ? `Changed: ${of.changes.join("; ")}.` : "";
     this.suggest(of);
     if (ask !== this.asked) return;
@@ -230,6 +230,7 @@ class Studio {
       return button;
     });
     part("remedies").replaceChildren(...(remedies.length ? ["What goes: ", ...remedies] : []));
+    this.panel.unhint();
     if (this.controls) this.panel.show(this.controls, this.live.settings);
     document.documentElement.dataset.quick = document.documentElement.dataset.complete = String(ask);
   }
