@@ -212,7 +212,8 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
     found = [each for part in hint_parts() for each in answer(asked, part)["hints"]]
     others = [
         ("parallel.zero", "parallel.zero=3", "with 3"), ("parallel.tp", "parallel.tp=4", "with 4"),
-        ("overlap.tensor", "overlap.tensor=false", "if off"), ("pipeline.schedule", "pipeline.schedule=zb-h1", "with zb-h1"),
+        ("overlap.tensor", "overlap.tensor=false", "if off"),
+        ("pipeline.schedule", "pipeline.schedule=zb-h1", "with zb-h1"),
     ]  # fmt: skip
     for key, change, where in others:
         other = simulate(scenario_of(StudioState(BASE), Folder(HERE)).with_(["parallel.dp=null", change]))

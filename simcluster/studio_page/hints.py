@@ -66,7 +66,7 @@ def _other(
         return
     now, values = value_of(scenario, document, key), offered(scenario, document, control)
     if control.most:
-        place = list(values).index(now) if now in values else 0
+        place = values.index(now) if now is not None else 0
         side = (list(reversed(values[:place])), values[place + 1 :])[number]
         yield from islice(_legal(side[:_MOST_TRIED], settings, key, made), 1)
         return

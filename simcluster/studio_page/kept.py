@@ -27,7 +27,8 @@ _LINKS = ("nvlink", "network", "latency")
 """Scales of a cluster that programs know nothing of."""
 _ELSEWHERE = ("name", "faults", "run", "measured")
 """Sections that programs are not made of."""
-_Key, _Kept = TypeVar("_Key"), TypeVar("_Kept")
+_Key = TypeVar("_Key")
+_Kept = TypeVar("_Kept")
 
 
 class KeptPlays:

@@ -29,10 +29,8 @@ _MOST_PROCESSES = 4
 _MOST_BYTES = 16_000_000  # of tiny_3d 400 states, of 64 GPUs 30
 _PATIENCE = 3.0  # s that a stale part may go on before its process is stopped; to begin one anew takes as long
 _TELLS_EVERY = 0.5  # s
-_PAUSE = (
-    0.4  # s without a change until what is slow begins: it would hold up the answers to changes in quick succession
-)
-_BEHIND = 5  # of what is slow, with a change on its way: a third of a processor that two ask for becomes a quarter
+_PAUSE = 0.4  # s without a change until what is slow begins: it would hold up answers to changes in quick succession
+_BEHIND = 5  # the nice value of what is slow: a quarter of a processor that one other process asks for
 _MOST_GATHERED = 200_000  # objects; a result of 64 GPUs has 40,000, and three of them are kept
 _STOPPED = '{"stopped":true}'
 MOST_SECONDS = 300.0
@@ -99,8 +97,8 @@ class Worker:
 
 
 def begin(behind: int) -> None:
-    """What a process does first: leaves Ctrl-C to the one that began it, lets others go before it, and spares itself the
-    garbage collector."""
+    """What a process does first: leaves Ctrl-C to the one that began it, lets others go before it, and spares itself
+    the garbage collector."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "nice"):
         os.nice(behind)
