@@ -41,6 +41,8 @@ class Studio {
     const began = Boolean(this.live);
     this.live = live;
     this.pinned = pinned;
+    this.began = performance.now();
+    if (live) this.asked = this.client.send({live, pinned, changed}); // while it is played, the page follows
     part("welcome").hidden = Boolean(live);
     document.querySelectorAll(".when-open").forEach((each) => { each.hidden = !live; });
     if (!live) { part("heading").textContent = "simcluster studio"; return; }
@@ -50,8 +52,6 @@ class Studio {
       history[began && !this.arriving ? "pushState" : "replaceState"](null, "", link);
       this.written = link;
     }
-    this.began = performance.now();
-    this.asked = this.client.send({live, pinned, changed});
     this.buttons();
   }
 
@@ -237,7 +237,7 @@ class Studio {
 
   // --- pictures -----------------------------------------------------------------------------------------------------
 
-  async timeline(ask, {sections, data, columns}) {
+  async timeline(ask, {part: which, sections, data, columns}) {
     const bytes = await inflated(columns);
     if (ask < this.shown) return;
     const runs = data.runs.filter((run) => run.timeline).map((run) => ({...run, timeline: new Timeline(run.timeline, bytes)}))
@@ -258,7 +258,7 @@ class Studio {
     const draw = () => legend($("#gantt [data-part=legend]"), runs, drawn.gantt.look);
     draw();
     this.charts.set("timeline", drawn.gantt).set("legend", {draw});
-    this.follows();
+    if (which === "detail") this.follows(); // before it the memory is that of another state
     this.took(ask, "picture");
   }
 
