@@ -91,14 +91,11 @@ def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Brows
 
     move(tab, "parallel.tp", "8")  # 8 GPUs and two stages: the rule is told, and what goes
     assert "product divides 8" in text_of(tab, "[data-part=problem]")
-    remedies = tab.run("document.querySelectorAll('[data-part=remedies] button').length")
-    assert remedies > 1
-    for number in range(remedies):  # each leads to values that go, and Undo back
-        tab.run(f"document.querySelectorAll('[data-part=remedies] button')[{number}].click()")
-        tab.wait(READY)
-        assert tab.run("document.querySelector('[data-part=problem]').hidden")
-        press(tab, "[data-act=undo]")
-        assert not tab.run("document.querySelector('[data-part=problem]').hidden")
+    ways_out = text_of(tab, "[data-part=remedies]")
+    press(tab, "[data-part=remedies] button:last-of-type")
+    assert tab.run("document.querySelector('[data-part=problem]').hidden")
+    press(tab, "[data-act=undo]")
+    assert text_of(tab, "[data-part=remedies]") == ways_out
     press(tab, "[data-part=remedies] button")
 
     link = tab.run("location.href")
@@ -194,7 +191,6 @@ def test_it_is_read_and_moved_without_a_mouse(browser: chromium.Browser, address
             f"studio.panel.unhint = () => {{ unhint(); hinted.push({hint}); }}; 0")  # fmt: skip
     move(tab, "training.recompute", "full")
     assert tab.run("hinted") == [""]  # of another state they are told no more
-    tab.wait(f"({hint} || '').includes('selective')")
     for dark in (False, True):
         tab.size(1400, 900, dark=dark)
         tab.frame()

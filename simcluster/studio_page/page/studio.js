@@ -39,9 +39,7 @@ class Studio {
   // Shows a state; `changed` is the control that made it another one.
   go(live, pinned, changed = "", done = true) {
     const began = Boolean(this.live);
-    this.live = live;
-    this.pinned = pinned;
-    this.began = performance.now();
+    Object.assign(this, {live, pinned, began: performance.now()});
     if (live) this.asked = this.client.send({live, pinned, changed}); // while it is played, the page follows
     part("welcome").hidden = Boolean(live);
     document.querySelectorAll(".when-open").forEach((each) => { each.hidden = !live; });
