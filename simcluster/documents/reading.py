@@ -78,6 +78,14 @@ class Document:
         place, written = self.mark(path)
         return InputError(": ".join(part for part in (place, dotted(written), message) if part))
 
+    @contextmanager
+    def told_at(self, path: KeyPath) -> Iterator[None]:
+        """Inside, what cannot be read is an error of the value that names it."""
+        try:
+            yield
+        except InputError as problem:
+            raise self.error(path, str(problem)) from None
+
 
 # --- files ----------------------------------------------------------------------------------------------------------
 

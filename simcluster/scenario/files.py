@@ -6,8 +6,7 @@ every value came from.  Decides nothing about values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,15 +51,6 @@ def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Do
     return replace(document, data=no_longer_measured(document.data, given, [short_name(pair) for pair in overrides]))
 
 
-@contextmanager
-def _told_at(document: Document, where: KeyPath) -> Iterator[None]:
-    """What cannot be read is an error of the value that names it."""
-    try:
-        yield
-    except InputError as error:
-        raise document.error(where, str(error)) from None
-
-
 def _folder(document: Document, where: KeyPath) -> Path:
     """What a path in a document is relative to: its folder, or where one is if an override set it."""
     return Path() if document.mark(where).place == "override" else document.folder
@@ -85,7 +75,7 @@ def _resolve_cluster(document: Document) -> Document:
     where: KeyPath = ("cluster", "topology")
     marks = dict(document.marks)
     if isinstance(topology, str):
-        with _told_at(document, where):
+        with document.told_at(where):
             file = _topology_file(document, topology)
         fields = dict(file.data)
         marks.update({(*where, *path): mark for path, mark in file.marks.items()})
@@ -164,7 +154,7 @@ def load_topology(name: str | Path | Mapping[str, Any], overrides: Iterable[tupl
     changed = apply_overrides(document, overrides)
     whole = _with_device(changed.data, _folder(changed, ("device",)))
     topology = validate(_TOPOLOGY, expand_import(replace(changed, data=whole)))
-    with _told_at(changed, ("device",)):
+    with changed.told_at(("device",)):
         load_device(topology.device)
     too_large = oversize(topology)
     if too_large:
@@ -212,7 +202,7 @@ def _resolve_model(document: Document) -> Document:
     preset = section["preset"]
     if not isinstance(preset, str):
         raise document.error(where, f"must be the name of a model or the path of a config.json, got {shown(preset)}")
-    with _told_at(document, where):
+    with document.told_at(where):
         path = _folder(document, where) / preset
         by_path = _is_path(preset, (".json",))
         if by_path and not path.exists() and path.suffix != ".json" and (near := preset_near(preset)):
@@ -254,7 +244,7 @@ def _resolve_schedule(document: Document) -> Document:
     path = _folder(document, where) / name
     schedule: Any = OwnWord(path) if isinstance(name, OwnWord) else str(path)
     if is_csv(name):
-        with _told_at(document, where):
+        with document.told_at(where):
             schedule = Rows.of(schedule_in_csv(path)[0]).model_dump(mode="json", exclude_none=True)
     assert isinstance(section, Mapping)
     return replace(document, data={**document.data, "pipeline": {**section, "schedule": schedule}})
@@ -293,7 +283,7 @@ def _with_speeds(document: Document, place: int, fault: Any) -> Any:
     if not isinstance(fault, Mapping) or fault.get("kind") != "speeds" or not isinstance(fault.get("table"), str):
         return fault
     where: KeyPath = ("faults", place, "table")
-    with _told_at(document, where):
+    with document.told_at(where):
         return {**fault, "table": speeds_in(_folder(document, where) / fault["table"])}
 
 
@@ -309,7 +299,7 @@ def _with_tables(document: Document, where: KeyPath, section: Any, keys: Iterabl
             raise document.error(file, f"must be the path of a CSV file, got {shown(law['file'])}")
         if "values" in law or "weights" in law:
             raise document.error(file, "has values and weights already; leave those out, or the file")
-        with _told_at(document, file):
+        with document.told_at(file):
             table = histogram_in(_folder(document, file) / law["file"])
         read[key] = {**{name: value for name, value in law.items() if name != "file"}, **table}
     return read

@@ -142,10 +142,11 @@ def load_sweep(
     rows: Sequence[Mapping[str, Any]] = ({},)
     if _is_study(document):
         spec = validate(TypeAdapter(SweepSpec), document)
-        base, fixed = Base(_base(spec.scenario, document.folder), str(document.folder)), [*spec.set.items(), *overrides]
+        base, fixed = Base(_base(spec.scenario, document), str(document.folder)), [*spec.set.items(), *overrides]
         vary = {**spec.vary, **vary}
         if spec.table:
-            rows = _rows_of(document.folder / spec.table, spec.columns)
+            with document.told_at(("table",)):
+                rows = _rows_of(document.folder / spec.table, spec.columns)
     else:
         base, fixed = Base(str(path)), list(overrides)
     for where in (*vary, *(where for where, _ in overrides)):
@@ -157,15 +158,21 @@ def _is_study(document: Document) -> bool:
     return isinstance(document.data, Mapping) and ("scenario" in document.data or document.data.get("kind") == "sweep")
 
 
-def _base(what: Mapping[str, Any] | str, folder: Path) -> Mapping[str, Any] | str:
-    is_path = isinstance(what, str) and ("/" in what or what.endswith((".yaml", ".yml")))
-    return str(folder / str(what)) if is_path else what
+def _base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any] | str:
+    """A scenario as it stands there, or its path relative to the study; InputError for a file that is not there."""
+    if not isinstance(what, str):
+        return what
+    is_path = "/" in what or what.endswith((".yaml", ".yml"))
+    found = str(document.folder / what) if is_path else what
+    with document.told_at(("scenario",)):
+        read_document(scenario_path(found))
+    return found
 
 
 def _rows_of(path: Path, columns: Mapping[str, str]) -> list[dict[str, Any]]:
     """A variant for each row of a CSV file; an empty cell leaves the base as it is."""
     if not path.is_file():
-        raise InputError(f"table: there is no file {path}; its path is relative to the study")
+        raise InputError(f"there is no file {path}; its path is relative to the study")
     found = read_csv(path)
     for column in columns:
         if column not in found[0].cells:
