@@ -190,13 +190,26 @@ def _dispatch(argv: list[str]) -> None:
         with collector_off():  # 0.6 s instead of 0.7
             module = importlib.import_module(module_of(args.command))
         with however_long(args.yes):
-            module.run(args)
+            _run(module, args, commands[args.command])
         sys.stdout.flush()
         for path, then in zip(files, before, strict=True):
             if written_at(path) != then and path not in getattr(args, "told", ()):
                 sys.stderr.write(f"wrote {path}\n")
     if nothing := getattr(args, "came_to_nothing", ""):
         raise InputError(nothing)
+
+
+def _run(module: Any, args: argparse.Namespace, parser: Parser) -> None:
+    """The command; what it refuses is told with the option that it is about."""
+    try:
+        module.run(args)
+    except InputError as problem:
+        from simcluster.cli.blamed import with_its_option  # only for a mistake
+
+        told = with_its_option(str(problem), args, parser.options.values())
+        if told == str(problem):
+            raise
+        raise InputError(told) from problem
 
 
 def _note(text: str) -> None:

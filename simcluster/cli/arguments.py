@@ -71,8 +71,9 @@ class Parser(argparse.ArgumentParser):
         if what.startswith("expected"):
             return f"{name} needs a value and has none; write {self._written(name)}"
         if kind := _NO_NUMBER.fullmatch(what):
-            of, like = ("a whole number", "3") if kind[1] == "int" else ("a number", "1.5")
-            return f"{name}: {kind[2]} is not {of}; write {name} {like}"
+            of = "a whole number" if kind[1] == "int" else "a number"
+            written = self._written(name)
+            return f"{name}: {kind[2]} is not {of}; write {written} with {of} for {written.split()[-1]}"
         if what.startswith("ignored explicit argument"):
             return f"{name} takes no value, got {what.rpartition(' argument ')[2]}; write {name} alone"
         return f"{name}: {what}"

@@ -117,6 +117,11 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
         raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")
     if args.gpus is not None and args.gpus < 1:
         raise InputError(f"--gpus {args.gpus}: a job takes at least 1")
+    if args.kind == "megatron" and text.lstrip().startswith("{"):
+        raise InputError(
+            f"{args.file}: holds JSON, and megatron takes a launch script or its arguments; of a config.json use "
+            "simcluster import hugging-face, of a configuration of DeepSpeed simcluster import deepspeed"
+        )
     readers: dict[str, Callable[..., Imported]] = {
         "megatron": scenario_from_arguments,
         "torchtitan": scenario_from_torchtitan,
