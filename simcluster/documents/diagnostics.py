@@ -6,6 +6,7 @@ Turns pydantic's errors into sentences for a person.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
@@ -13,6 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from simcluster.base.errors import InputError
 from simcluster.documents.kinds import models_in
+
+_NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?")
 
 KeyPath = tuple[str | int, ...]
 Complaint = tuple[KeyPath, str]
@@ -86,7 +89,9 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
         elif kind == "missing":
             found.append(((*path, loc[-1]), f"is required and missing; {_to_write(target, loc)}"))
         else:
-            example = _example(target, loc, context) if kind == "union_tag_invalid" else ""
+            example = ""
+            if kind == "union_tag_invalid":  # the key that says which kind it is
+                example, path = _example(target, loc, context), (*path, context["discriminator"].strip("'"))
             found.append((path, _sentence(kind, problem["msg"], problem["input"], context) + example))
     merged: dict[KeyPath, list[str]] = {}  # the members of a plain union complain one by one about the same key
     for path, what in found:
@@ -169,11 +174,13 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
         return f"must have {rule}, got {shown(value)}; {'add' if least else 'leave out'} {abs(many - of)}"
     what = message.replace("Input should be", "must be").replace("a valid ", "a ").replace("a integer", "an integer")
     what = what.replace("a boolean", "true or false").replace("a string", "a text")
-    return f"{what}, got {shown(value)}{_would_work(kind, context)}"
+    return f"{what}, got {shown(value)}{_would_work(kind, context, value)}"
 
 
-def _would_work(kind: str, context: Mapping[str, Any]) -> str:
+def _would_work(kind: str, context: Mapping[str, Any], value: object) -> str:
     """What to write instead of a value that is of another type, or beyond a limit."""
+    if kind.startswith(("int", "float")) and isinstance(value, str) and (meant := _number_in(value, kind)):
+        return f"; write {meant}"
     limits = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "or less")}
     if kind in limits:
         key, words = limits[kind]
@@ -185,6 +192,17 @@ def _would_work(kind: str, context: Mapping[str, Any]) -> str:
     known = {"int": "a whole number, as in 8", "float": "a number, as in 1.5", "bool": "true or false, without quotes",
              "string": "a text, in quotes where it could be a number", "finite": "a finite number"}  # fmt: skip
     return next((f"; write {words}" for name, words in known.items() if kind.startswith(name)), "")
+
+
+def _number_in(text: str, kind: str) -> str:
+    """The number that a text holds, as it is written where a number is expected: 0.96 of '96%', 8 of '8'; or ""."""
+    plain, percent, rest = text.strip().replace("_", "").partition("%")
+    whole = plain.isascii() and plain.isdigit()
+    if kind.startswith("int"):
+        return f"{plain}, without quotes" if whole and not percent else ""
+    if rest or not _NUMBER.fullmatch(plain.strip()):
+        return ""
+    return f"{float(plain) / 100:.6g}" if percent else f"{plain}, without quotes"
 
 
 def _to_write(target: Any, loc: tuple[str | int, ...]) -> str:
