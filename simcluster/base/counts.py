@@ -79,6 +79,11 @@ def parse_share(value: object, what: str) -> float:
     return part
 
 
+def in_full(number: float) -> str:
+    """A count with all of its digits, 1,000,000; one that is none (a weight of 2.5) with at most six."""
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.6g}"
+
+
 def format_count(number: float) -> str:
     """Four digits with the letter that keeps it readable: 70B, 1.38T, 300M; below a million in full: 131,072."""
     for letter in ("T", "B", "M"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
+from simcluster.base.counts import in_full
 from simcluster.base.errors import InputError
 
 _STEEPEST = 1e3
@@ -60,7 +61,8 @@ class WatchedLives:
         died = self.age[self.ended]
         if self.failures < 2 or not died.max() > died.min() > 0:
             raise InputError(
-                f"{self.failures:g} failures at {len(set(died.tolist()))} ages: no shape follows from that"
+                f"{in_full(self.failures)} failures at {in_full(len(set(died.tolist())))} ages: no shape follows from "
+                "that; give two failures or more, at different ages"
             )
         unit = float(self.age.max())
         with np.errstate(divide="ignore"):
@@ -79,8 +81,8 @@ class WatchedLives:
 
         if slope(_STEEPEST) >= 0:
             raise InputError(
-                f"{self.failures:g} failures are at ages so alike that the shape is above {_STEEPEST:g}: give lives of "
-                "different ages"
+                f"{in_full(self.failures)} failures are at ages so alike that the shape is above {_STEEPEST:g}: "
+                "give lives of different ages"
             )
         shape = float(brentq(slope, 1e-3, _STEEPEST))
         whole, first, second = moments(shape)
