@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import playing
+from simcluster.documents.argument_types import checked
 from simcluster.faults.where import OnLinks
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
@@ -25,6 +26,7 @@ ResultLike = ScenarioLike | Result
 """A result, or whatever says a scenario, which is simulated then."""
 
 
+@checked
 def simulate(
     scenario: ScenarioLike,
     *,
@@ -38,8 +40,7 @@ def simulate(
     ``schedule`` takes the place of the scenario's: a Schedule, or a function (stages, microbatches, chunks) that
     returns one; InputError, with the place marked, if it is broken.  ``folded=False`` plays every rank by itself,
     ``collapsed=False`` every op, with the same result to the bit.  ``engine`` takes the place of the scenario's: the
-    "reference" is the plain meaning of a step, which all others equal (``simcluster.reference.plain``).  With faults
-    that can make stragglers, the step is replayed without them as well, once somebody asks for the slowdown.
+    "reference" is the plain meaning of a step, which all others equal (``simcluster.reference.plain``).
     """
     scenario = scenario_of(scenario, "simulate")
     if schedule is not None:
@@ -52,7 +53,7 @@ def simulate(
 def simulated(scenario: Scenario, planned: Planned, *, folded: bool = True, collapsed: bool = True) -> Result:
     """The result of a scenario that is planned already: see ``simulate``."""
 
-    def clean() -> float:
+    def clean() -> float:  # played once somebody asks for the slowdown
         without = scenario.without(*scenario.straggling)
         return replay(without, folded=folded, collapsed=collapsed, planned=planned).step_time
 

@@ -41,7 +41,7 @@ def test_results_paths_and_scenarios_may_be_mixed() -> None:
 def test_nothing_to_compare_and_names_that_do_not_match() -> None:
     with pytest.raises(simcluster.InputError, match="nothing to compare"):
         simcluster.compare([])
-    with pytest.raises(simcluster.InputError, match="2 names for 1 variants"):
+    with pytest.raises(simcluster.InputError, match="names: 2 for 1 variants; give 1"):
         simcluster.compare(["tiny_dp"], ["a", "b"])
 
 

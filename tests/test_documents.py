@@ -237,7 +237,7 @@ def test_unknown_key_lists_the_keys_of_the_chosen_kind() -> None:
 
 def test_unknown_kind_lists_the_kinds() -> None:
     assert complaint("size: 1\nguard: {kind: dig}") == (
-        "h.yaml:2:1: guard: unknown kind 'dig'; did you mean 'dog'?; known: cat, dog"
+        "h.yaml:2:9: guard.kind: unknown kind 'dig'; did you mean 'dog'?; known: cat, dog"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from simcluster import cli
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
+from simcluster.cli.blamed import with_its_option
 from simcluster.documents import reading
 from simcluster.documents.shipped import shipped_path
 from simcluster.scenario.paths import homes
@@ -215,3 +217,75 @@ def test_a_mistake_in_standard_input_has_its_line(standard_input: Any) -> None:
 def test_numbers_that_are_none(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         parse_numbers(text, "--ranks")
+
+
+# --- of studies, options and values -----------------------------------------------------------------------------------
+
+
+STUDIES = {
+    "scenario: nosuch\nvary: {parallel.tp: [1]}\n": "study.yaml:1:1: scenario: nosuch: no such file",
+    "scenario: gone/it.yaml\nvary: {parallel.tp: [1]}\n": "gone/it.yaml: no such file",
+    "scenario: tiny_dp\ntable: rows.csv\ncolumns: {a: parallel.tp}\n": "study.yaml:2:1: table: there is no file ",
+}
+
+
+@pytest.mark.parametrize("text", STUDIES)
+def test_what_a_study_names_and_is_not_there_is_told_where_it_stands(text: str, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_sweep(tmp_path / "study.yaml", {})
+    assert STUDIES[text] in str(caught.value)
+    assert "study.yaml:" in str(caught.value)
+
+
+NUMBERS = {
+    ("memory.fragmentation", "104%"): "write 1.04",
+    ("parallel.tp", "8"): "write 8, without quotes",
+    ("training.micro_batch", "8%"): "must be an integer",
+    ("memory.fragmentation", "much"): "must be a number",
+}
+
+
+@pytest.mark.parametrize(("path", "value"), NUMBERS)
+def test_a_number_in_quotes_is_told_without_them(path: str, value: str) -> None:
+    section, _, key = path.partition(".")
+    with pytest.raises(InputError) as caught:
+        from_document({**TINY, section: {**TINY.get(section, {}), key: value}})
+    assert NUMBERS[path, value] in str(caught.value)
+
+
+BLAMED = {
+    ("run", "tiny_dp", "--window", "3"): "--window",
+    ("run", "tiny_dp", "--vary", "nosuch.tp=1,2"): "--vary",
+    ("walls", "--parameters", "7B", "--gpus", "x"): "--gpus",
+}
+
+
+@pytest.mark.parametrize("argv", BLAMED)
+def test_what_is_refused_is_told_with_its_option(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(list(argv)) == 2
+    told = capsys.readouterr().err
+    assert BLAMED[argv] in told
+    assert told.count("\n") == 1
+
+
+def of_options(**values: Any) -> Any:
+    actions = [argparse.Action([f"--{name.replace('_', '-')}"], name) for name in values]
+    return argparse.Namespace(**values), actions
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "told"),
+    [
+        ("'3' is not a quantity", {"window": "3", "width": "4"}, "--window: '3' is not a quantity"),
+        ("'3' is not a quantity", {"window": "3:9"}, "--window: '3' is not a quantity"),
+        ("time limit '3' needs a unit", {"time_limit": "3"}, "--time-limit '3' needs a unit"),
+        ("there is no 'x' in it", {"vary": ["a=1", "x=2"]}, "--vary: there is no 'x' in it"),
+        ("'3' is not a quantity", {"window": "3", "width": "3"}, "'3' is not a quantity"),  # either may be meant
+        ("--width: '3' is too wide", {"window": "3"}, "--width: '3' is too wide"),  # names one itself
+        ("a.yaml:3: '3' is none", {"window": "3"}, "a.yaml:3: '3' is none"),  # says where itself
+        ("nothing quoted", {"window": "3"}, "nothing quoted"),
+    ],
+)
+def test_the_option_is_the_one_that_has_the_value(text: str, values: dict[str, Any], told: str) -> None:
+    assert with_its_option(text, *of_options(**values)) == told

@@ -104,7 +104,9 @@ def test_without_any_layout_time_is_short_and_an_interrupt_goes_through() -> Non
         plan(tiny(), 8, vary=FEW, time_limit="1 us")
     with pytest.raises(KeyboardInterrupt):
         stopped(0, KeyboardInterrupt)
-    for wrong in (0, -1, True, float("inf"), float("nan"), "soon", "60"):
+    with pytest.raises(InputError, match="plan: time_limit must be a text or a number, got bool: true; write"):
+        plan(tiny(), 8, vary=FEW, time_limit=True)
+    for wrong in (0, -1, float("inf"), float("nan"), "soon", "60"):
         with pytest.raises(InputError, match=r"time limit .* must be a time above 0: use .*'60 s'"):
             plan(tiny(), 8, vary=FEW, time_limit=wrong)
 

@@ -173,7 +173,7 @@ def test_train_plays_stages(staged: StagedTraining) -> None:
 @pytest.mark.parametrize("played", [0, -3, 2.5, True, "3"])
 def test_runs_are_a_whole_number(played: Any) -> None:
     for whole in (scenario(), load("tiny_dp", {"run": RUN})):
-        with pytest.raises(InputError, match="must be a whole number; play at least 1"):
+        with pytest.raises(InputError, match=r"must be a whole number(; play at least 1|, got .*; write played=)"):
             simcluster.train(whole, played=played)
 
 

@@ -24,6 +24,7 @@ from simcluster.base.shown import Shown
 from simcluster.bench.collective_request import arrivals_of, check, size_of, turned
 from simcluster.collectives import ALGORITHMS
 from simcluster.collectives.entry import Parts
+from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.engine.network import Network
 from simcluster.engine.stepwise import Stepwise
@@ -80,6 +81,7 @@ class CollectiveTime(Shown):
         return self.algbw * BUS_FACTOR[self.kind](len(self.gpus))
 
 
+@checked
 def collective_times(
     cluster: ClusterLike,
     gpus: Sequence[int],

@@ -14,6 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.devices.device import load_device
+from simcluster.documents.argument_types import checked
 from simcluster.model.recipes import Recipe, recipe_named, state_bytes
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class StateLadder(Shown):
         }  # fmt: skip
 
 
+@checked
 def state_ladder(
     parameters: float | str, *, recipe: str = DEFAULT_RECIPE, dp: int | str = 8, device: str = "h100"
 ) -> StateLadder:

@@ -12,6 +12,7 @@ from simcluster.budget.counted import CountedRun
 from simcluster.budget.states import DEFAULT_RECIPE
 from simcluster.budget.words import describe
 from simcluster.devices.device import load_device
+from simcluster.documents.argument_types import checked
 from simcluster.model.recipes import recipe_named
 
 
@@ -50,6 +51,7 @@ class Walls(CountedRun, Shown):
         return {**named, "memory": memory, "time": days, "cost": cost}
 
 
+@checked
 def walls(
     parameters: float | str,
     tokens: float | str | None = None,

@@ -21,6 +21,7 @@ from simcluster.catalogue import catalogue_path, presets
 from simcluster.catalogue.models import model_document
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.device import device_names, load_device
+from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_folder, shipped_names
@@ -70,6 +71,7 @@ def _entries(kind: str) -> tuple[ShippedEntry, ...]:
     return tuple(KINDS[kind].entries())
 
 
+@checked
 def names(kind: str) -> list[str]:
     """The names of a kind ("models", "devices", "topologies", "schedules", ...), in the order of its list.
 

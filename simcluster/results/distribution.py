@@ -12,6 +12,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
+from simcluster.documents.argument_types import checked
 
 if TYPE_CHECKING:
     from simcluster.base.tables import DataFrame
@@ -85,6 +86,7 @@ class MeanDifference(Shown):
     noise_saved: float
 
 
+@checked
 def compare_replicas(one: Distribution, other: Distribution) -> MeanDifference:
     """``other`` less ``one``, replica by replica: the same numbers were drawn for both, so most noise goes."""
     count = min(len(one), len(other))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simcluster.base.arrays import Ints
+from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.results.account import Account
@@ -59,11 +61,12 @@ class Run(TimedNumbers):
         """One row per span of every simulated rank; ``timeline_of`` gives any other rank's."""
         return self.spans.frame()
 
+    @checked
     def timeline_of(self, rank: int) -> pd.DataFrame:
         """The timeline of any rank: that of the rank which was simulated for it, under its own name and groups."""
         found = self.record.over_ranks
         if found is not None and "spans" not in self.__dict__:
-            return spans_of_rank(found, rank, self.lowered.communicators.group_name).frame()
+            return spans_of_rank(found, self._own(rank), self.lowered.communicators.group_name).frame()
         own = self.spans.of_rank(self.simulated_for(rank))
         words, group_name = list(own.words), self.lowered.communicators.group_name
         group = np.arange(len(words))
@@ -75,7 +78,13 @@ class Run(TimedNumbers):
     def simulated_for(self, rank: int) -> int:
         """The simulated rank that stands for any rank of the job."""
         classes, first = self.lowered.classes, self.ranks.start
-        return classes.rank_representatives[classes.of_rank[first + rank]] - first
+        return classes.rank_representatives[classes.of_rank[first + self._own(rank)]] - first
+
+    def _own(self, rank: int) -> int:
+        """The rank; InputError for one that the job does not have."""
+        if not 0 <= rank < len(self.ranks):
+            raise InputError(f"rank: there is no rank {rank}; this job has ranks 0 to {len(self.ranks) - 1}")
+        return rank
 
     @cached_property
     def weights(self) -> dict[int, int]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.version import VERSION as VERSION
+from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import Job
 from simcluster.results.flat import FlatNumbers
@@ -63,6 +64,7 @@ class Result(Run, FlatNumbers):
         """When and on which rank most memory is held, and the op that brought it there."""
         return max(self.peaks, key=lambda peak: self.facts.footprints[peak.stage].holding(peak.pools).total)
 
+    @checked
     def memory_table(self, ranks: Sequence[int] | None = None) -> pd.DataFrame:
         """One row per change of memory, of every simulated rank or of these."""
         table = self.memory_timeline.frame()
@@ -78,6 +80,7 @@ class Result(Run, FlatNumbers):
         """Bytes on the rank that holds most, when it does."""
         return self.facts.footprints[self.memory_peak.stage].holding(self.memory_peak.pools)
 
+    @checked
     def memory_of(self, rank: int) -> Footprint:
         """Bytes on any rank of the job when it holds most."""
         peak = self.peak_of(self.simulated_for(rank))

@@ -17,6 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document, preset_near
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.files import described, names_device_file
+from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.own_words import OwnWord
@@ -179,7 +180,12 @@ def _topology_document(name: str | Path | Mapping[str, Any]) -> Document:
     return _read_topology(shipped_path("topologies", str(name)) if by_name else path)
 
 
-def load_cluster(name: str | Path | Mapping[str, Any], overrides: Iterable[tuple[str, Any]] = ()) -> Cluster:
+Named = str | Path | Mapping[str, Any]
+"""A cluster in writing: a shipped topology's name, a path, a topology's document."""
+
+
+@checked
+def load_cluster(name: Named, overrides: Iterable[tuple[str, Any]] = ()) -> Cluster:
     """The cluster of such a topology, built; InputError as above, and for a graph in which GPUs cannot be reached."""
     topology = load_topology(name, overrides)
     try:

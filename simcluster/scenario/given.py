@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import refuse
 from simcluster.scenario.files import A_CLUSTER, load_cluster
 from simcluster.scenario.scenario import Base, Changes, Scenario, keyword_pairs, load, load_text, pairs_of
@@ -33,6 +34,7 @@ ClusterLike = str | Path | Mapping[str, Any] | Cluster | Scenario
 A_SCENARIO = "a scenario (a shipped name, a path, a dict, a Scenario)"
 
 
+@checked
 def scenario(source: ScenarioLike, /, changes: Changes = (), *, allow_python: bool = False, **more: Any) -> Scenario:
     """The scenario of a shipped name, a path, a document or another scenario, with values changed.
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
+from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import RuleError, did_you_mean, refuse, shown, type_name
 from simcluster.documents.overrides import parse_override
 from simcluster.documents.own_words import own_words, python_allowed
@@ -179,7 +180,12 @@ class Scenario(Shown, ScenarioFields):
         return self.model_copy(update={"faults": self.given_faults}).model_dump(mode="json", exclude_none=True)
 
 
-def load(path: str | Path | Mapping[str, Any], overrides: Changes = (), *, allow_python: bool = False) -> Scenario:
+Written = str | Path | Mapping[str, Any]
+"""A scenario in writing: a shipped name, a path, a document."""
+
+
+@checked
+def load(path: Written, overrides: Changes = (), *, allow_python: bool = False) -> Scenario:
     """The scenario in a file (``-``: standard input), the shipped one of that name, or that of a document, with values
     at dotted paths changed.
 
@@ -191,10 +197,9 @@ def load(path: str | Path | Mapping[str, Any], overrides: Changes = (), *, allow
     return _read(path, own_words(pairs_of(overrides)), python=allow_python)
 
 
+@checked
 def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".", allow_python: bool = False) -> Scenario:
     """The scenario written in ``text``; paths in it are relative to ``folder``.  Otherwise as ``load``."""
-    if not isinstance(text, str):
-        refuse(text, "load_text", "the text of a file")
     document = parse_document(text, source="<text>", folder=folder)
     return _origin(document, python=allow_python).changed(own_words(pairs_of(overrides)))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from simcluster.base.shown import Shown
+from simcluster.documents.argument_types import checked
 from simcluster.schedules import make_schedule, schedules_with
 from simcluster.schedules.actions import Schedule
 from simcluster.schedules.timing import UNIT_COSTS, EqualCosts, ScheduleTiming, play
@@ -97,6 +98,7 @@ UNIT_TIMES = StageTimes(Fraction(1), Fraction(2), Fraction(1), Fraction(1))
 """F = I = W = 1, and a whole backward is 2: what schedules are usually drawn with."""
 
 
+@checked
 def play_schedules(
     schedules: Sequence[str | Schedule],
     *,

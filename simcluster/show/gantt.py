@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
+from simcluster.documents.argument_types import checked
 from simcluster.show.gantt_breaks import Window, cut_of, steady_of
 from simcluster.show.gantt_figure import Axis, Drawn, GanttSize, gantt_figure
 from simcluster.show.gantt_rows import MOST_ROWS, RowChoice, Rows, choose_rows
@@ -32,6 +33,7 @@ class HasTimeline(Protocol):
     def timeline(self) -> pd.DataFrame: ...
 
 
+@checked
 def gantt(
     timeline: pd.DataFrame | HasTimeline,
     *,
@@ -70,6 +72,7 @@ def gantt(
     return gantt_figure(drawn, axis, heading, headers=None, labels=labels, size=GanttSize(width, height))
 
 
+@checked
 def compare_gantts(
     named_timelines: Sequence[tuple[str, pd.DataFrame | HasTimeline]],
     *,

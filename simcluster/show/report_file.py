@@ -9,6 +9,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.written import write_text
+from simcluster.documents.argument_types import checked
 from simcluster.scenario.given import base_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report import entry_of_result, page
@@ -19,6 +20,7 @@ from simcluster.studies.variations import Variants, named_results
 Ranks = Mapping[str, Sequence[int]] | Sequence[int] | None
 
 
+@checked
 def report(
     *runs: Variants,
     to: str | Path = "report.html",

@@ -15,6 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.devices.device import LOW, Device, kernel_seconds
+from simcluster.documents.argument_types import checked
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import (
     RankShape,
@@ -94,6 +95,7 @@ class KernelRow(Shown):
         }  # fmt: skip
 
 
+@checked
 def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
     """What a rank of the stage launches in a step, in the order of the model, alike ones of all layers in one row.
 

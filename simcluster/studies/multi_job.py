@@ -21,6 +21,7 @@ from simcluster.base.profiles import Profile
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.devices.device import Device, load_device
+from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import refuse
 from simcluster.engine.choose import play_by
 from simcluster.engine.lower import Choices, lower
@@ -70,6 +71,7 @@ class Shared(Shown):
         return self.step_time / self.alone
 
 
+@checked
 def simulate_together(
     jobs: Sequence[Placed | tuple[ScenarioLike, Sequence[int]]], cluster: ClusterLike, *, folded: bool = True
 ) -> Records[Shared]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked
 from simcluster.packing.packed import Packed
 from simcluster.packing.rules import PACKING
 
@@ -19,6 +20,7 @@ _MOST = 10_000_000
 """Sequences that are packed: a rule takes 100 bytes and a microsecond for each."""
 
 
+@checked
 def compare_packing(
     documents: ArrayLike,
     length: int,

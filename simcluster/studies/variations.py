@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import shown
 from simcluster.faults.words import all_in_words
 from simcluster.results.account import attribute
@@ -32,6 +33,7 @@ Variants = ResultLike | Sequence[ResultLike] | Mapping[str, ResultLike]
 """Scenarios and results side by side: one, a list of them, or labels with one each."""
 
 
+@checked
 def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataFrame:
     """One row a variant: its step time, the difference from the first (s, and as a fraction), METRICS, breakdown,
     recipe.
@@ -56,6 +58,7 @@ def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataF
     return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
 
 
+@checked
 def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataFrame:
     """One row a variant: the seconds by which its step is longer than the first one's, cause by cause.
 
@@ -84,7 +87,9 @@ def named_results(
     if not variants:
         raise InputError(f"{caller}: nothing to compare: give at least one scenario, or a result")
     if names is not None and len(names) != len(variants):
-        raise InputError(f"{len(names)} names for {len(variants)} variants; give one name each")
+        raise InputError(
+            f"{caller}: names: {len(names)} for {len(variants)} variants; give {len(variants)}, one name each"
+        )
     results = [result_of(variant, caller) for variant in variants]
     return results, distinct(names) if names is not None else labels([result.scenario for result in results])
 

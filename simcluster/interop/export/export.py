@@ -29,6 +29,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
+from simcluster.documents.argument_types import checked
 from simcluster.interop.export.counters import link_counters, memory_counters
 from simcluster.interop.export.launches import kernel_shares
 from simcluster.interop.export.naming import Naming
@@ -59,6 +60,7 @@ class TraceFiles(Shown):
         return f"trace: {len(self.ranks)} of {self.of} ranks in {where} ({self.why})"
 
 
+@checked
 def write_trace(
     result: ResultLike,
     path: str | Path,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked
 from simcluster.scenario.given import ScenarioLike, scenario_of
 
 if TYPE_CHECKING:
     from simcluster.show.notebook.widget import StudioWidget
 
 
+@checked
 def studio(scenario: ScenarioLike) -> StudioWidget:
     """A widget with the controls of ``simcluster studio`` (schedule, split, batches, overlap, cluster, faults), which
     plays the step in the kernel on every change and shows its numbers and timeline.

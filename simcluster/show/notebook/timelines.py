@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
+from simcluster.documents.argument_types import checked
 from simcluster.show.notebook.figures import let_cells_show_figures
 from simcluster.show.notebook.ranks import check_ranks
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from simcluster.results.played import Run
 
 
+@checked
 def _gantt(
     run: Run, *, interactive: bool = False, ranks: Sequence[int] | None = None, title: str | None = None, **options: Any
 ) -> Picture | CellPage:

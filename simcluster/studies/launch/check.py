@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
+from simcluster.documents.argument_types import checked
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.scenario import Scenario
@@ -29,6 +30,7 @@ RUN_CHECKS = (*BUDGET, *STATE, *OUTCOME)
 """The points of a run, in the order in which they are read."""
 
 
+@checked
 def check(scenario: ScenarioLike, overrides: Sequence[tuple[str, Any]] = ()) -> LaunchCheck:
     """Play the scenario's step, a few of its runs where it has a ``run``, and go through every point.
 

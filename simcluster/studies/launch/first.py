@@ -14,6 +14,7 @@ from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.catalogue.models import model_document
+from simcluster.documents.argument_types import checked
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
 from simcluster.importers.imported import to_yaml
@@ -138,6 +139,7 @@ def _optional() -> Iterator[str]:
         yield from (f"#{line}" for line in to_yaml({section: value}).splitlines())
 
 
+@checked
 def first_scenario(
     model: str,
     cluster: str,

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
+from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import type_name
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, validate
@@ -128,6 +129,7 @@ def _values(run: PlayedPolicy, measure: Measure) -> Floats | None:
     return run.goodput_by_run if measure == "goodput" else run.wall / 86400
 
 
+@checked
 def compare_policies(
     policies: Mapping[str, Policy],
     *,

@@ -9,6 +9,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
+from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.shipped import shipped_folder
 from simcluster.longrun.eventlog import EventLog, read_log
@@ -40,6 +41,7 @@ class FailureReplay(ReplayedRuns, Shown):
         return words_replayed.document(self)
 
 
+@checked
 def replay_failures(
     scenario: ScenarioLike,
     log: EventLog | str | Path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from simcluster.documents.argument_types import checked
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.studies.long_run.build import asked_runs, section_of
 from simcluster.studies.long_run.chunks import Workers, player_of
@@ -12,6 +13,7 @@ from simcluster.studies.long_run.training_run import Training, TrainingRun, play
 from simcluster.studies.sweep.sweep import Progress
 
 
+@checked
 def train(
     scenario: ScenarioLike,
     *,

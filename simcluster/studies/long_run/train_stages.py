@@ -8,6 +8,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
+from simcluster.documents.argument_types import checked
 from simcluster.longrun.recipe import tokens_of_stages
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
@@ -24,6 +25,7 @@ def first_of_stage(number: int) -> int:
     return 10**6 * number
 
 
+@checked
 def train_stages(
     scenario: ScenarioLike,
     *,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import overload
 
 from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked
 from simcluster.interop.kineto import ProfiledJob
 from simcluster.interop.own_traces import is_trace
 from simcluster.results.file import Saved
@@ -27,6 +28,7 @@ def diff(
 def diff(
     base: Side, other: str | Path, *, kernels: str | Path | None = None, steps: Sequence[int] | None = None
 ) -> Difference | TraceDifference: ...
+@checked
 def diff(
     base: Side,
     other: Side | ProfiledJob,

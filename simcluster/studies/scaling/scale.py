@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.budget.loss_laws import DEFAULT_LAW, LossLaw, TokenLaw, loss_law
+from simcluster.documents.argument_types import checked
 from simcluster.documents.own_words import own_words
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.studies.scaling import tables, words
@@ -71,6 +72,7 @@ class Scaling(LossAnswer, Shown):
         return words.document(self)
 
 
+@checked
 def scaling(
     scenario: ScenarioLike | None = None,
     *,
@@ -81,7 +83,7 @@ def scaling(
     device: str = "h100",
     parameters: float | str | None = None,
     tokens: float | str | None = None,
-    loss: float | None = None,
+    loss: float | str | None = None,
     serve: float | str | None = None,
     unique: float | str | None = None,
     law: str | Mapping[str, Any] | LossLaw | TokenLaw | None = None,

@@ -14,6 +14,7 @@ from simcluster.base.shown import Shown, line_of
 from simcluster.base.store import Store
 from simcluster.base.time_limit import TimeUp, within
 from simcluster.base.units import format_seconds
+from simcluster.documents.argument_types import checked
 from simcluster.documents.own_words import own_words
 from simcluster.results.result import VERSION
 from simcluster.scenario.advice import launch_words
@@ -197,6 +198,7 @@ class Found(Shown):
         }  # fmt: skip
 
 
+@checked
 def plan(
     scenario: ScenarioLike,
     gpus: int | Sequence[int] | None = None,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.store import Store
+from simcluster.documents.argument_types import checked
 from simcluster.documents.own_words import own_words
 from simcluster.results.result import VERSION
 from simcluster.scenario.contents import Contents, VariantKeys
@@ -57,6 +58,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
+@checked
 def sweep(
     base: ScenarioLike,
     vary: Mapping[str, Sequence[Any]],

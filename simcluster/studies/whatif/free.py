@@ -13,6 +13,7 @@ from functools import cache, partial
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
+from simcluster.documents.argument_types import checked
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.results.critical_path import kind_of
 from simcluster.results.host_waits import BESIDE
@@ -45,6 +46,7 @@ class Free(Shown):
     note: str = ""
 
 
+@checked
 def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]:
     """The step of a result, or of a scenario, with each of these kinds of op free, one at a time.
 

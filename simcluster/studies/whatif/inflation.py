@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from simcluster.base.errors import InputError
 from simcluster.base.tables import frame_of
+from simcluster.documents.argument_types import checked
 from simcluster.longrun.barriers import largest_lognormal
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario
@@ -21,6 +22,7 @@ Per = Literal["gpu", "kernel", "pass", "step"]
 PERS: tuple[Per, ...] = ("gpu", "kernel", "pass", "step")
 
 
+@checked
 def inflation(
     scenarios: Mapping[str, ScenarioLike],
     sigmas: Iterable[float],

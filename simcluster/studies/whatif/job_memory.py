@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
+from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Footprint
 from simcluster.planning.kept_parts import KeptPart, kept_parts
 from simcluster.planning.residency import residencies
@@ -83,6 +84,7 @@ class JobMemory(Shown):
         }  # fmt: skip
 
 
+@checked
 def job_memory(scenario: ResultLike) -> JobMemory:
     """Play the scenario, and again under every other stage of ZeRO if it has replicas to shard over."""
     result = result_of(scenario, "job_memory")

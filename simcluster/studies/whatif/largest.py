@@ -15,6 +15,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
+from simcluster.documents.argument_types import checked
 from simcluster.documents.suggestions import divisors
 from simcluster.scenario.fits import held, waiting_bytes
 from simcluster.scenario.given import ScenarioLike, base_of
@@ -81,6 +82,7 @@ class Largest(Shown):
         }
 
 
+@checked
 def largest(scenario: ScenarioLike, path: str, overrides: Sequence[tuple[str, Any]] = ()) -> Largest:
     """The largest whole number at a dotted path, such as training.micro_batch or model.layers, with which the job fits.
 

@@ -9,6 +9,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
+from simcluster.documents.argument_types import checked
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
@@ -45,6 +46,7 @@ class Mitigation(Shown):
         }
 
 
+@checked
 def what_pays(result: ResultLike) -> Records[Mitigation]:
     """Those that apply to a scenario or to that of a result, best first; what cannot be planned is left out."""
     result = result_of(result, "what_pays")

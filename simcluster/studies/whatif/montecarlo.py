@@ -22,6 +22,7 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.processes import ProcessCall, cores
+from simcluster.documents.argument_types import checked
 from simcluster.engine.durations import ProgramOf, durations, paces
 from simcluster.engine.stage_sweep import StageSweep
 from simcluster.faults import BackgroundLoad, FaultSpec, HostStall, Jitter, SequenceLengths, Speeds, placed
@@ -48,6 +49,7 @@ _LOOK = 10  # replicas on the engine, until somebody looks how well the mean is 
 _WORTH_A_PROCESS = 20e6  # durations to be drawn; below, starting one takes longer
 
 
+@checked
 @collector_off()
 def monte_carlo(
     scenario: ScenarioLike,

@@ -14,6 +14,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
+from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.results.critical_path import path_seconds_under
 from simcluster.results.raised import LINKS, HeldBack, held_between
@@ -122,6 +123,7 @@ class MoreMemory:
     step_time: float
 
 
+@checked
 def sensitivity(
     scenario: ResultLike,
     resources: Sequence[str] = (),

@@ -17,6 +17,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
+from simcluster.documents.argument_types import checked
 from simcluster.faults import Fault
 from simcluster.faults.words import in_words
 from simcluster.interop.recorded import Recorded, Straggling, measure, recorded
@@ -108,6 +109,7 @@ class Stragglers(Shown):
         }
 
 
+@checked
 def stragglers(result: ResultLike) -> Stragglers:
     """Every fault of a result's scenario, or of a scenario, uneven stages and the LM head, by playing the step without
     each; dearest first."""

@@ -1,0 +1,175 @@
+"""Arguments of the wrong type, said as other mistakes are: for the functions that Python users call.
+
+What a function takes is read from its annotations as they are written: the types of the table below, and classes of
+this package that its module has imported; any other part of one is not looked at.  A library that checks types
+resolves them all, and ours name types that are imported for reading only.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, wraps
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec, TypeGuard, TypeVar
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_MANY = 1000
+"""Items of a sequence beyond which they are not looked at one by one."""
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, which refuses an argument that it does not have or that is of another type than it says
+    (InputError)."""
+    name = function.__name__.lstrip("_")
+
+    @wraps(function)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+        signature, kinds = _taken(function)
+        wrong = _misfit(signature, args, kwargs)
+        for key, value in (*zip(_by_place(signature), args, strict=False), *kwargs.items()):
+            wrong = wrong or (_wrong(kinds[key], value, key) if key in kinds else None)
+        if wrong:
+            raise InputError(f"{name}: {wrong}")
+        return function(*args, **kwargs)
+
+    return asked
+
+
+class _Type(NamedTuple):
+    """A type of the table: how it is called, who is one, what is written as an example, and of what its items are."""
+
+    called: str
+    holds: Callable[[object], bool]
+    like: str
+    items: tuple[_Type, ...] = ()
+
+
+def _is_sequence(value: object) -> bool:
+    return hasattr(value, "__iter__") and hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+_PLAIN = {
+    "int": _Type("a whole number", _is_whole, "2"),
+    "float": _Type("a number", _is_number, "0.5"),
+    "str": _Type("a text", lambda value: isinstance(value, str), "'...'"),
+    "bool": _Type("True or False", lambda value: isinstance(value, bool), "True"),
+    "None": _Type("None", lambda value: value is None, "None"),
+    "Path": _Type("a path", lambda value: isinstance(value, Path), "'...'"),
+}
+_SEQUENCES = ("Sequence", "Iterable", "list", "tuple")
+
+
+@cache
+def _taken(function: Callable[..., object]) -> tuple[inspect.Signature, dict[str, tuple[_Type, ...]]]:
+    """Its arguments, and of which types those are that are in the table."""
+    signature, scope = inspect.signature(function), inspect.unwrap(function).__globals__
+    kinds = {
+        name: _types(ast.parse(one.annotation, mode="eval").body, scope)
+        for name, one in signature.parameters.items()
+        if isinstance(one.annotation, str) and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    }
+    return signature, {name: found for name, found in kinds.items() if found}
+
+
+def _by_place(signature: inspect.Signature) -> list[str]:
+    """Arguments that need no name, up to where any number of them is taken."""
+    of = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, one in signature.parameters.items() if one.kind in of]
+
+
+def _misfit(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+    """What does not fit the arguments that there are: one more, one that has no such name, one that lacks."""
+    takes = [each for each in signature.parameters if each != "self"]
+    any_name = any(one.kind == one.VAR_KEYWORD for one in signature.parameters.values())
+    for key in kwargs:
+        if key not in takes and not any_name:
+            return f"there is no argument {key!r}{did_you_mean(key, takes)}; it takes {', '.join(takes)}"
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as problem:  # says which: "missing a required argument: 'path'", "too many positional arguments"
+        return f"{problem}; it takes {', '.join(takes)}"
+    return None
+
+
+def _types(written: ast.expr, scope: Mapping[str, object]) -> tuple[_Type, ...]:
+    """The types of an annotation, its names those of a module; none where one of them is not known."""
+    if isinstance(written, ast.BinOp):
+        left, right = _types(written.left, scope), _types(written.right, scope)
+        return (*left, *right) if left and right else ()
+    name = "None" if isinstance(written, ast.Constant) else getattr(written, "id", "")
+    if name in _PLAIN:
+        return (_PLAIN[name],)
+    if _is_ours(found := scope.get(name)):
+        return (_of_class(found),)
+    if not isinstance(written, ast.Subscript):
+        return ()
+    name, inner = getattr(written.value, "id", ""), written.slice
+    if name in _SEQUENCES and not isinstance(inner, ast.Tuple):
+        items = _types(inner, scope)
+        return (_Type("a list", _is_sequence, f"[{items[0].like if items else '...'}]", items),)
+    if name == "Mapping" and isinstance(inner, ast.Tuple):
+        items = _types(inner.elts[1], scope)
+        like = f"{{'...': {items[0].like if items else '...'}}}"
+        return (_Type("a dict", lambda value: isinstance(value, Mapping), like, items),)
+    return ()
+
+
+def _is_ours(named: object) -> TypeGuard[type]:
+    """A class of this package, which is not one that only says what methods it takes."""
+    ours = isinstance(named, type) and named.__module__.startswith(f"{__package__.partition('.')[0]}.")
+    return ours and not getattr(named, "_is_protocol", False)
+
+
+def _of_class(one: type) -> _Type:
+    article = "an" if one.__name__[0] in "AEIOU" else "a"
+    return _Type(f"{article} {one.__name__}", lambda value: isinstance(value, one), f"{one.__name__}(...)")
+
+
+def _wrong(types: tuple[_Type, ...], value: Any, place: str) -> str | None:
+    """What is wrong with a value at a place (``vary['parallel.tp']``); None where nothing is."""
+    mine = [each for each in types if each.holds(value)]
+    if not mine:
+        words = [each.called for each in types if each.called != "None"]
+        return (
+            f"{place} must be {listed(words)}, got {type_name(value)}: {shown(value)}; {_remedy(types, value, place)}"
+        )
+    items = mine[0].items
+    if not items or len(value) > _MANY:
+        return None
+    places: Any = value.items() if isinstance(value, Mapping) else enumerate(value)
+    found = (_wrong(items, each, f"{place}[{key!r}]") for key, each in places)
+    return next((each for each in found if each), None)
+
+
+def _is_item(value: object, whole: _Type) -> bool:
+    """One that could stand alone in a list of such: any, where a list does not say of what."""
+    fits = any(item.holds(value) for item in whole.items) if whole.items else not isinstance(value, Mapping)
+    return whole.called == "a list" and fits and not _is_sequence(value)
+
+
+def _remedy(types: tuple[_Type, ...], value: object, place: str) -> str:
+    """The same value in a type that is taken, or how one is written."""
+    meant = next((each for each in types if _is_item(value, each)), None)
+    like = next((each.like for each in types if each.called not in ("a text", "None")), types[0].like)
+    if isinstance(value, str) and any(each in types for each in (_PLAIN["int"], _PLAIN["float"])):
+        number = value.strip()
+        like = number if number.removeprefix("-").replace(".", "", 1).isdecimal() else like
+    elif meant is not None:
+        like = f"[{value!r}]" if len(repr(value)) < 60 else meant.like
+    return f"write {place}{' = ' if '[' in place else '='}{like}"

@@ -1,0 +1,125 @@
+"""What the functions that Python users call refuse of their arguments, in one clear message each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simcluster
+from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked
+from simcluster.scenario.given import scenario
+from simcluster.show.gantt import compare_gantts, gantt
+
+TAKE_NOTHING = {"scenario_schema", "however_long"}
+FUNCTIONS = {
+    **{name: one for name in simcluster.__all__ if inspect.isfunction(one := getattr(simcluster, name))},
+    "gantt": gantt,
+    "compare_gantts": compare_gantts,
+    "timeline_of": simcluster.Result.timeline_of,
+    "memory_of": simcluster.Result.memory_of,
+    "memory_table": simcluster.Result.memory_table,
+}
+
+
+@checked
+def search(
+    gpus: int | Sequence[int],
+    vary: Mapping[str, Sequence[float]] | None = None,
+    *,
+    top: int = 3,
+    share: float = 0.5,
+    to: str | Path | None = None,
+    wide: bool = False,
+    names: Sequence[str] | None = None,
+    other: inspect.Signature | None = None,
+) -> str:
+    """One of every type that is looked at, and one that is not."""
+    return "taken"
+
+
+@checked
+def free(name: str, *more: int, **rest: Any) -> tuple[int, ...]:
+    """One that takes any number of arguments, and any name."""
+    return more
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> None:
+    takes_any = any(one.kind == one.VAR_KEYWORD for one in inspect.signature(FUNCTIONS[name]).parameters.values())
+    if name in TAKE_NOTHING or takes_any:
+        return
+    with pytest.raises(InputError, match=f"^{name}: there is no argument 'nonsense'.*; it takes "):
+        FUNCTIONS[name](nonsense=1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: search("8"), "search: gpus must be a whole number or a list, got str: '8'; write gpus=8"),
+        (lambda: search("many"), "gpus must be a whole number or a list, got str: 'many'; write gpus=2"),
+        (lambda: search(True), "gpus must be a whole number or a list, got bool: true"),
+        (lambda: search([8, 2.5]), "gpus[1] must be a whole number, got float: 2.5; write gpus[1] = 2"),
+        (lambda: search(8, {"tp": 2}), "vary['tp'] must be a list, got int: 2; write vary['tp'] = [2]"),
+        (lambda: search(8, {"tp": [1, "2"]}), "vary['tp'][1] must be a number, got str: '2'; write vary['tp'][1] = 2"),
+        (lambda: search(8, ["tp"]), "vary must be a dict, got list"),
+        (lambda: search(8, top=1.5), "top must be a whole number, got float: 1.5; write top=2"),
+        (lambda: search(8, top=None), "top must be a whole number, got"),
+        (lambda: search(8, share="0.96"), "share must be a number, got str: '0.96'; write share=0.96"),
+        (lambda: search(8, wide=1), "wide must be True or False, got int: 1; write wide=True"),
+        (lambda: search(8, to=3), "to must be a text or a path, got int: 3; write to='...'"),
+        (lambda: search(8, names="a"), "names must be a list, got str: 'a'; write names=['a']"),
+        (lambda: search(8, tops=1), "search: there is no argument 'tops'; did you mean 'top'?; it takes gpus, vary, "),
+        (lambda: search(), "search: missing a required argument: 'gpus'; it takes gpus, vary, top, "),
+        (lambda: search(8, {}, 3), "search: too many positional arguments; it takes gpus, vary, top, "),
+        (lambda: search(8, gpus=8), "search: multiple values for argument 'gpus'; it takes gpus, "),
+        (lambda: free(3), "free: name must be a text, got int: 3"),
+    ],
+)
+def test_one_message_says_what_is_wrong_and_what_to_write(wrong: Any, told: str) -> None:
+    with pytest.raises(InputError) as refused:
+        wrong()
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        lambda: search(8),
+        lambda: search([8, 16], {"tp": (1, 2.5)}, share=1),
+        lambda: search(range(2, 4), None, to=Path("x"), names=("a",), wide=True),
+        lambda: search([*range(2000), "not looked at one by one"]),
+        lambda: search(8, other="of a type that is not in the table"),
+    ],
+)
+def test_what_fits_is_taken(right: Any) -> None:
+    assert right() == "taken"
+
+
+def test_what_takes_any_takes_any() -> None:
+    assert free("a", 1, 2, later="x") == (1, 2)
+
+
+def test_arrays_and_numbers_of_numpy_and_pandas_are_numbers_and_lists() -> None:
+    import numpy as np
+    import pandas as pd
+
+    assert search(np.int64(8), share=np.float32(0.5)) == search(np.array([8, 16])) == search(pd.Series([8])) == "taken"
+
+
+def test_a_function_stays_the_one_that_is_documented() -> None:
+    assert inspect.signature(simcluster.plan).parameters["gpus"]
+    assert "GPUs" in (simcluster.plan.__doc__ or "")
+
+
+def test_no_such_rank_is_told_with_those_that_there_are() -> None:
+    result = simcluster.simulate(scenario("tiny_3d"))
+    for asked in (result.timeline_of, result.memory_of):
+        for rank in (-1, 8):
+            with pytest.raises(InputError, match=f"there is no rank {rank}; this job has ranks 0 to 7"):
+                asked(rank)
