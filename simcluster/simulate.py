@@ -46,7 +46,7 @@ def simulate(
     if schedule is not None:
         scenario = scenario.with_schedule(schedule)
     if engine is not None:
-        scenario = scenario.model_copy(update={"engine": engine})
+        scenario = scenario.with_({"engine": engine})
     return simulated(scenario, plan(scenario), folded=folded, collapsed=collapsed)
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import simcluster
+from simcluster import simulate_costs
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.scenario.given import scenario
+from simcluster.scenario.scenario import Scenario
 from simcluster.show.gantt import compare_gantts, gantt
 
 TAKE_NOTHING = {"scenario_schema", "however_long"}
@@ -37,6 +39,8 @@ def search(
     wide: bool = False,
     names: Sequence[str] | None = None,
     other: inspect.Signature | None = None,
+    whole: simcluster.Scenario | Scenario | None = None,
+    one: Scenario | None = None,
 ) -> str:
     """One of every type that is looked at, and one that is not."""
     return "taken"
@@ -77,6 +81,13 @@ def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> 
         (lambda: search(), "search: missing a required argument: 'gpus'; it takes gpus, vary, top, "),
         (lambda: search(8, {}, 3), "search: too many positional arguments; it takes gpus, vary, top, "),
         (lambda: search(8, gpus=8), "search: multiple values for argument 'gpus'; it takes gpus, "),
+        (lambda: search(8, one=3), "search: one must be a Scenario, got int: 3; write one=Scenario(...)"),
+        (lambda: simulate_costs(1.0, stages=2, microbatches=4), "costs must be a Costs or a list, got float: 1.0"),
+        (lambda: simcluster.compare_packing("x", 4096), "documents: lengths are whole numbers of tokens"),
+        (lambda: gantt(simcluster.simulate("tiny_dp"), window=3), "window=3 must be two times in seconds, (from, to)"),
+        (lambda: gantt(simcluster.simulate("tiny_dp"), window=(0, "x")), "must be two times in seconds, (from, to)"),
+        (lambda: simcluster.simulate("tiny_dp", engine="gpu"), "engine"),
+        (lambda: simcluster.collective_times("dgx_h100", [0, 1], "all_reduce", "1MB"), "size is '1MB'; it is a number"),
         (lambda: free(3), "free: name must be a text, got int: 3"),
     ],
 )
@@ -95,6 +106,8 @@ def test_one_message_says_what_is_wrong_and_what_to_write(wrong: Any, told: str)
         lambda: search(range(2, 4), None, to=Path("x"), names=("a",), wide=True),
         lambda: search([*range(2000), "not looked at one by one"]),
         lambda: search(8, other="of a type that is not in the table"),
+        lambda: search(8, whole="of which one type is not in the table"),
+        lambda: search(8, one=scenario("tiny_dp")),
     ],
 )
 def test_what_fits_is_taken(right: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from simcluster.topology import Cluster
 
 def size_of(kind: str, size: float | Parts) -> tuple[float, Parts | None]:
     """The size that shares are parts of, in bytes, and the matrix where sizes differ."""
-    if not isinstance(size, Sequence | np.ndarray):
-        return size, None
+    if isinstance(size, str | bool) or not isinstance(size, Real | Sequence | np.ndarray):
+        raise InputError(f"size is {size!r}; it is a number of bytes, as in 1e6, or for all_to_all a matrix of them")
+    if isinstance(size, Real):
+        return float(size), None
     if kind != "all_to_all":
         raise InputError(f"a matrix of sizes is for all_to_all; {kind} has one size: give a number of bytes")
     parts = [[float(each) for each in row] for row in size]

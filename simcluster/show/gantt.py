@@ -159,7 +159,10 @@ def _checked_window(window: Window | None, whole: Window) -> Window:
     """The window asked for, or all of the time."""
     if window is None:
         return whole
-    start, end = float(window[0]), float(window[1])
+    try:
+        start, end = map(float, window)
+    except (TypeError, ValueError):
+        raise InputError(f"window={window!r} must be two times in seconds, (from, to), as in (0.0, 0.5)") from None
     if not start < end:
         raise InputError(f"window=({start:g}, {end:g}) s is empty; it is (from, to) with from < to")
     if end <= whole[0] or start >= whole[1]:

@@ -38,7 +38,10 @@ def compare_packing(
     """
     import pandas as pd
 
-    lengths = np.asarray(documents, dtype=np.float64).ravel()
+    try:
+        lengths = np.asarray(documents, dtype=np.float64).ravel()
+    except (TypeError, ValueError):  # a text, lists of several lengths
+        lengths = np.empty(0)
     if not len(lengths) or not (np.isfinite(lengths) & (lengths >= 1) & (lengths % 1 == 0)).all():
         raise InputError("documents: lengths are whole numbers of tokens, at least one of them, as in 1200,700,300")
     if length < 1:
