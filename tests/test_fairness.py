@@ -268,6 +268,41 @@ def test_who_joins_free_holds_every_link_of_its_own() -> None:
     assert third.rate == 4.0
 
 
+def test_a_free_one_is_told_as_the_sole_user_of_its_links_and_is_one_from_then_on() -> None:
+    """Who asks for sole users of one link makes the free one a user of all of its links, with their levels."""
+    shares: Shares[Sharer] = Shares([6.0, 4.0, 9.0])
+    free = Sharer(((0, 2.0), (1, 1.0)), 2.5)
+    assert shares.join_free(free)
+    assert shares.sole_users(((2, 1.0),)) == []
+    assert free.free
+    assert shares.sole_users(((1, 1.0), (2, 1.0))) == [free]
+    assert not free.free
+    assert shares.sole_users(((0, 1.0), (1, 1.0))) == [free]  # once, though alone on both
+    assert (shares._level[0], shares._level[1]) == (3.0, 4.0)
+    other = Sharer(((1, 1.0),))
+    assert not shares.join(other)
+    assert set(shares.solve()) == {free, other}
+    assert (free.rate, other.rate) == (2.0, 2.0)
+    assert shares.sole_users(((0, 1.0), (1, 1.0))) == [free]
+    assert not shares.join_free(Sharer(((0, 1.0),)))
+
+
+def test_a_link_with_one_user_stands_at_what_it_would_give_it() -> None:
+    """Also where its user is held back elsewhere: who comes later takes its first rate from that level."""
+    shares: Shares[Sharer] = Shares([8.0, 1.0])
+    held, leaving = Sharer(((0, 2.0), (1, 1.0))), Sharer(((0, 2.0),))
+    assert shares.join(held)
+    assert not shares.join(leaving)
+    shares.solve()
+    assert (held.rate, leaving.rate) == (1.0, 3.0)
+    assert shares.leave(leaving)
+    assert shares.solve() == []
+    assert shares._level == [4.0, 1.0]
+    assert shares.set_capacity(1, 16.0)
+    assert shares.solve() == [held]
+    assert (held.rate, shares._level) == (4.0, [4.0, 16.0])
+
+
 @given(capacity=any_capacities, story=changes)
 def test_what_came_before_changes_no_bit(capacity: list[float], story: list[tuple[str, Any, Any]]) -> None:
     """After any story the rates are those of the present activities on the present links, solved from scratch.
