@@ -29,7 +29,7 @@ def spans(rows: Sequence[Row], steps: Sequence[int] = (), *, pipelined: bool = F
     order = sorted(range(len(rows)), key=lambda i: (rows[i][0], rows[i][5], rows[i][6]))
     words = tuple(dict.fromkeys(word for row in rows for word in row[1:3]))
     rank, stream, kind, microbatch, ready, start, end = zip(*(rows[i] for i in order), strict=True)
-    none, zero = np.full(len(rows), -1), np.zeros(len(rows), dtype=np.int64)
+    count = np.arange(len(rows))  # what no metric reads is another in every row
     return Spans(
         words=words,
         op=np.arange(len(rows)),
@@ -37,13 +37,13 @@ def spans(rows: Sequence[Row], steps: Sequence[int] = (), *, pipelined: bool = F
         rank=np.array(rank),
         stream=np.array([words.index(word) for word in stream]),
         kind=np.array([words.index(word) for word in kind]),
-        name=zero,
-        layer=none,
-        stage=np.array(rank) if pipelined else zero,
-        chunk=zero,
+        name=count % len(words),
+        layer=count + 7,
+        stage=np.array(rank) if pipelined else np.zeros(len(rows), dtype=np.int64),
+        chunk=count[::-1],
         microbatch=np.array(microbatch),
-        group=zero,
-        bytes=np.zeros(len(rows)),
+        group=(count + 1) % len(words),
+        bytes=count * 3.0,
         ready=np.array(ready, dtype=float),
         start=np.array(start, dtype=float),
         end=np.array(end, dtype=float),
