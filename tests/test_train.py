@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -256,7 +258,12 @@ def test_bad_input_is_one_message(more: list[str], words: str, capsys: pytest.Ca
 
 def test_a_scenario_without_a_run_is_told_what_one_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "tiny_dp"]) == 2
-    assert "there is no run: section" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "there is no run: section" in told
+    options, changes = told.split("as in ", 1)[1].split(", or in Python with_(")
+    assert cli.main(["train", "tiny_dp", "--played", "2", *shlex.split(options)]) == 0
+    run = load("tiny_dp").with_(ast.literal_eval(changes.strip().removesuffix(")")))
+    assert simcluster.train(run, played=2).scenario.run is not None
 
 
 def test_nothing_that_fails_is_a_run_too() -> None:

@@ -31,7 +31,8 @@ def section_of(scenario: Scenario) -> RunSpec:
     if scenario.run is None:
         raise InputError(
             f"{scenario.name}: there is no run: section, so nothing says how long it trains and what fails; "
-            "add one, as in --run.days '54 d' --run.failures llama3"
+            "add one, as in --run.days '54 d' --run.failures llama3 --run.checkpoint.to '100 GB/s', or in Python "
+            "with_({'run.days': '54 d', 'run.failures': 'llama3', 'run.checkpoint.to': '100 GB/s'})"
         )
     return scenario.run
 

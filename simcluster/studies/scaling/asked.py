@@ -113,7 +113,7 @@ def _asked(
     if compute is None and loss is None and (size is None or tokens is None):
         raise InputError(
             "what is asked?  Give a budget (compute, or gpus and days), a loss, or a model with its tokens, "
-            "as in --compute 3.15e23, --gpus 1024 --days 30, --loss 2.0 or --parameters 7B --tokens 2T"
+            "as in compute 3.15e23, gpus 1024 and days 30, loss 2.0, or parameters 7B and tokens 2T"
         )
     if numbers["serve"] and loss is None:
         raise InputError("serve: the cheapest model to train and serve is one that reaches a loss; give it, as in 2.0")

@@ -27,7 +27,7 @@ def check_asked(base: Scenario, counts: Sequence[int], objective: str, price: fl
             f"unknown objective {objective!r}{did_you_mean(objective, OBJECTIVES)}; use {listed(OBJECTIVES)}"
         )
     if objective == "cost" and price is None:
-        raise InputError("the objective cost needs a price: dollars per GPU and hour, as in --price 2.50")
+        raise InputError("the objective cost needs a price: dollars per GPU and hour, as in price 2.50")
     if price is not None and not 0 < price < float("inf"):
         raise InputError(f"price {price!r} must be positive: dollars per GPU and hour, as in 2.50")
     if top < 1:
@@ -39,7 +39,7 @@ def check_asked(base: Scenario, counts: Sequence[int], objective: str, price: fl
     there, machine = len(hosts), hosts.count(hosts[0])
     for count in counts:
         if count < 1 or count > there:
-            more = "; use fewer, or a larger cluster, as in --cluster.nodes" if count > there else ""
+            more = "; use fewer, or a larger cluster (cluster.nodes)" if count > there else ""
             raise InputError(f"{count} GPUs: the cluster has {there}{more}")
         if count > machine and count % machine:
             below = count // machine * machine

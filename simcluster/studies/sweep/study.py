@@ -109,7 +109,8 @@ def make_sweep(
             raise InputError(f"vary.{path}: has no values, so there is nothing to play; give at least one")
     if not vary and not any(rows):
         raise InputError(
-            "a sweep needs something that varies, and nothing does; say what, as in --vary parallel.tp=1,2,4,8"
+            "a sweep needs something that varies, and nothing does; say what, as in --vary parallel.tp=1,2,4,8, "
+            "or in Python vary={'parallel.tp': [1, 2, 4, 8]}"
         )
     total = len(rows) * math.prod(len(values) for values in vary.values())
     if sample is not None and sample < 1:
