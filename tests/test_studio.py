@@ -206,7 +206,7 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
 
 
 def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every control of the split, the work and the overlap; and no step that takes long is played for it."""
+    """Of every control of split, work, overlap and machines; no step that takes long is played for it."""
     base = simulate(BASE)
     asked = StateAsked(StudioState(BASE), None, HERE)
     found = [each for part in hint_parts() for each in answer(asked, part)["hints"]]
@@ -214,6 +214,7 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
         ("parallel.zero", "parallel.zero=3", "with 3"), ("parallel.tp", "parallel.tp=4", "with 4"),
         ("overlap.tensor", "overlap.tensor=false", "if off"),
         ("pipeline.schedule", "pipeline.schedule=zb-h1", "with zb-h1"),
+        ("cluster.device", "cluster.device=b200", "with b200"),
     ]  # fmt: skip
     for key, change, where in others:
         other = simulate(scenario_of(StudioState(BASE), Folder(HERE)).with_(["parallel.dp=null", change]))
@@ -221,6 +222,9 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
         assert {"key": key, "of": "step", "words": words} in found
     batches = [each for each in found if each["key"] == "training.global_batch"]
     assert [(each["of"], each["words"][0]) for each in batches] == [("tokens/s a GPU", "−"), ("tokens/s a GPU", "+")]
+    machines = [(each["of"], each["words"]) for each in found if each["key"] == "cluster.nodes"]
+    assert [of for of, _ in machines] == ["tokens/s a GPU"] * 2
+    assert [words.split(" with ")[1] for _, words in machines] == ["2", "8"]
     assert not [each for each in found if each["key"] in ("parallel.ep", "parallel.cp") and "with 1" in each["words"]]
     monkeypatch.setattr(hints, "_MOST_SECONDS", 0.0)
     assert [each for part in hint_parts() for each in answer(asked, part)["hints"]] == []

@@ -24,8 +24,13 @@ Made = Callable[[Settings], Scenario]
 """The scenario of settings; InputError for those that do not go."""
 
 _GROUPS = ("Split", "Work", "Overlap")
-_SCHEDULES = ("1f1b", "interleaved", "zb-h1", "gpipe")
-"""Of all that there are those that people compare."""
+_BESIDE = ("cluster.device", "cluster.nodes")
+"""Controls of other groups that are told of, too; of speeds a percent more is."""
+_COMPARED = {
+    "schedules": ("1f1b", "interleaved", "zb-h1", "gpipe"),
+    "devices": ("a100-80gb", "h100", "h200", "b200"),
+}
+"""By what a control offers, those that people compare of all that there are."""
 _MOST_WORDS = 3
 _MOST_TRIED = 6  # values on the way to one that goes
 _MOST_SECONDS = 5.0  # of a step that is played unasked
@@ -34,7 +39,7 @@ _MOST_SECONDS = 5.0  # of a step that is played unasked
 @cache
 def hint_parts() -> Mapping[str, tuple[str, int]]:
     """Parts of an answer: the key and the number of each other value that is told of."""
-    hinted = [each for each in controls().values() if each.group in _GROUPS]
+    hinted = [each for each in controls().values() if each.group in _GROUPS or each.key in _BESIDE]
     return {f"hint {each.key} {number}": (each.key, number) for each in hinted for number in range(_count(each))}
 
 
@@ -70,7 +75,7 @@ def _other(
         side = (list(reversed(values[:place])), values[place + 1 :])[number]
         yield from islice(_legal(side[:_MOST_TRIED], settings, key, made), 1)
         return
-    words = _SCHEDULES if control.offer == "schedules" else values
+    words = _COMPARED.get(control.offer, values)
     yield from islice(_legal([each for each in words if each != now], settings, key, made), number, number + 1)
 
 
