@@ -344,6 +344,24 @@ def test_what_came_before_changes_no_bit(capacity: list[float], story: list[tupl
             assert list(known.values()) == fresh
 
 
+@pytest.mark.parametrize(
+    ("many", "patience", "filled"), [(2, 100, 1), (3, 100, 0), (4, 100, 0), (9, 2, 1), (9, 3, 0), (9, 0, 1)]
+)
+def test_filling_is_begun_where_many_links_change_or_the_search_is_long(
+    monkeypatch: pytest.MonkeyPatch, many: int, patience: int, filled: int
+) -> None:
+    """Three links with two users each, which one search of three visits puts in line."""
+    shares: Shares[Sharer] = Shares([1.0, 2.0, 3.0])
+    for link in (0, 1, 2, 0, 1, 2):
+        shares.join(Sharer(((link, 1.0),)))
+    begun: list[int] = []
+    whole = Shares._filled
+    monkeypatch.setattr(Shares, "_filled", lambda self: begun.append(1) or whole(self))
+    with beginning(many=many, patience=patience):
+        assert sorted(each.rate for each in shares.solve()) == [0.5, 0.5, 1.0, 1.0, 1.5, 1.5]
+    assert len(begun) == filled
+
+
 def test_a_change_is_followed_only_as_far_as_it_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain of 1,000 links with a flow over each two neighbours and one on each; a flow on the last one ends."""
     shares: Shares[Sharer] = Shares([1.0] * 1000)
