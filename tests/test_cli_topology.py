@@ -12,6 +12,7 @@ from simcluster.bench.describe import describe
 from simcluster.scenario.files import load_cluster
 
 SHIPPED = sorted((Path(__file__).parent.parent / "topologies").glob("*.yaml"))
+HOST = Path(__file__).parent.parent / "examples/host.xml"
 
 
 def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -70,6 +71,11 @@ def test_a_thousand_gpus_are_drawn(
 def test_the_picture_is_a_public_function() -> None:
     figure = plots.topology(load_cluster("two_nodes_explicit"))
     assert "two nodes, written out" in figure.get_suptitle()
+
+
+def test_a_machine_by_itself_is_drawn_without_a_fabric() -> None:
+    figure = plots.topology(load_cluster(HOST))
+    assert [axes.get_title() for axes in figure.axes] == ["the machine"]
 
 
 @pytest.mark.parametrize(

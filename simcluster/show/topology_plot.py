@@ -17,13 +17,15 @@ from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import compute_part
 
 _MOST_KINDS = 2
+_MACHINE_WIDTH = 5.6
+"""Inches of a machine's panel."""
 _LEGEND_ENTRY = 1.45
 """Inches that an entry of the legend takes."""
 
 
 def topology(cluster: Cluster) -> Figure:
     """A cluster by its hierarchy, readable at thousands of GPUs: the fabric with its columns left, one machine of
-    each kind (two at most) on the right.
+    each kind (two at most) on the right.  A machine by itself has no fabric, so none is drawn.
 
     Rates are payload per direction; line widths grow with the root of the bandwidth.
     """
@@ -33,13 +35,19 @@ def topology(cluster: Cluster) -> Figure:
     kinds = [kind for kind in machine_kinds(graph, machines) if len(kind[0]) > 1]
     panels = min(len(kinds), _MOST_KINDS)
     tall = max(len(column.tiers) for column in fabric.columns) > 1
-    fabric_width = max(3.2 + 2.2 * len(fabric.drawn), 0.0 if panels else 8.0)
-    figure = Figure(figsize=(fabric_width + 5.6 * panels, 7.4 if tall else 6.4), layout="constrained")
-    axes = figure.subplots(1, 1 + panels, width_ratios=[fabric_width, *[5.6] * panels], squeeze=False)[0]
+    by_itself = panels == len(machines) == 1 and not fabric.columns[0].tiers
+    widths = [_MACHINE_WIDTH] * panels
+    if by_itself:
+        widths = [1.5 * _MACHINE_WIDTH]  # room for the caption
+    else:
+        widths.insert(0, max(3.2 + 2.2 * len(fabric.drawn), 0.0 if panels else 8.0))
+    figure = Figure(figsize=(sum(widths), 7.4 if tall else 6.4), layout="constrained")
+    axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     scale = WidthScale()
-    draw_fabric(axes[0], fabric, scale)
+    if not by_itself:
+        draw_fabric(axes[0], fabric, scale)
     place = {gpu: i for i, gpu in enumerate(cluster.gpus)}
-    for ax, (machine, alike) in zip(axes[1:], kinds, strict=False):
+    for ax, (machine, alike) in zip(axes[len(axes) - panels :], kinds, strict=False):
         draw_machine(ax, graph, place, machine, alike, scale)
     for ax in axes:
         ax.set_axis_off()
