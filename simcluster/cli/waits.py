@@ -58,8 +58,9 @@ def _events_of(job: Recorded, task: None) -> tuple[Floats, int]:
 
 def played_line(job: Recorded, events: int) -> str:
     """How the job was replayed."""
+    steps = f"{len(job.steps)} step{'s' * (len(job.steps) != 1)}"
     return (
-        f"replayed {len(job.steps)} steps as {events:,} events; what-ifs and slowdowns by longest paths through "
+        f"replayed {steps} as {events:,} events; what-ifs and slowdowns by longest paths through "
         "the same program, which give the same times to the bit"
     )
 
