@@ -70,15 +70,22 @@ class Responses:
     def simulated(self, values: Values) -> list[tuple[float, float]]:
         """(predicted, measured) of every row at a point, in seconds; InputError for a row that cannot be played."""
         if values not in self._known:
-            self._progress(f"point {self.points + 1}, {self.distinct} rows: {', '.join(f'{x:.4g}' for x in values)}")
             settings = tuple(self._settings(values))
             answers = self._ask([(self.samples[place].question, settings) for place in self._first.values()])
-            by = dict(zip(self._first, answers, strict=True))
+            by = dict(zip(self._first, self._followed(answers, values), strict=True))
             self._known[values] = [sample.beside(by[sample.question.alike]) for sample in self.samples]
             if self._within(values) and self.distance(values) > NEAREST:
                 self._inside.append(values)
                 self._surface = None
         return self._known[values]
+
+    def _followed(self, answers: Iterable[RowAnswer], values: Values) -> Iterator[RowAnswer]:
+        """The answers as they come, each row said before it is waited for."""
+        at = ", ".join(f"{name} {value:.4g}" for name, value in zip(self.fit.constants, values, strict=True))
+        coming = iter(answers)
+        for row in range(1, self.distinct + 1):
+            self._progress(f"point {self.points + 1} ({at}), row {row} of {self.distinct}")
+            yield next(coming)
 
     def residuals(self, values: Values) -> Floats:
         """ln(predicted / measured) of every row, simulated."""
