@@ -1,4 +1,4 @@
-"""How long a scenario may take to be played before somebody is asked: seconds of work, for what would begin it."""
+"""The limit of work that begins without a question: seconds that a scenario may take by its estimate."""
 
 from __future__ import annotations
 

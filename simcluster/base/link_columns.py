@@ -1,4 +1,4 @@
-"""A number for each of very many links, told by rows: machines and leaves of a few kinds have equal ones.
+"""A number for each of very many links, kept by rows: machines and leaves of a few kinds have equal ones.
 
 A cluster of 131,072 GPUs has 10^6 links.  What each of them becomes in a window, or carries of a tree over all
 machines, is known of every kind of machine and of every leaf; so most who ask need not go through them all (Llama 3

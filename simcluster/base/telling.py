@@ -1,4 +1,4 @@
-"""Who hears what is being played, and notes: a command line, else nobody, and notes are Python's warnings."""
+"""Listeners for progress and notes: the command line, where there is one; else notes are Python's warnings."""
 
 from __future__ import annotations
 

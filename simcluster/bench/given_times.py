@@ -1,4 +1,4 @@
-"""A step from given times instead of a model and a device: textbook examples, and a profile that somebody measured.
+"""A step from given times instead of a model and a device: textbook examples, and measured profiles.
 
 The same stage programs, folding, engine and metrics as for a scenario; only durations are given.
 """

@@ -1,4 +1,4 @@
-"""A law of loss over compute alone, L(C) = L_inf + a C^-alpha: of runs of which nobody kept the sizes."""
+"""A law of loss over compute alone, L(C) = L_inf + a C^-alpha: of runs whose sizes were not kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nearest settings that a scenario's rules allow, where those that somebody asks for are refused.
+"""The nearest settings that a scenario's rules allow, where those that were asked for are refused.
 
 Pure.
 """

@@ -1,4 +1,4 @@
-"""What somebody may change of a scenario by hand: keys and faults, what each may be set to, and what that changes.
+"""Controls of a scenario: keys and faults that are changed by hand, what each may be set to, and what that changes.
 
 Pure.  The rows are in ``controls.yaml``; what a key takes and says is the scenario's own (``scenario.keys``).
 """

@@ -1,4 +1,4 @@
-"""Compute ops in progress on ranks that keep their speed: what presses on them, and when they will be over.
+"""Compute ops in progress on ranks that keep their speed: the pressure of communication on them, and their ends.
 
 A rank's chain of ops, or that of ranks which go in step, is one task, and goes through courses that others know, too.
 Such a chain cannot be over before ``Courses.least``: what presses on its rank until then is written down there, and the

@@ -1,4 +1,4 @@
-"""Which transfers of a run were on a link that had no room for all of them.  Told from when they began and ended.
+"""Contended transfers of a run: those on a link without room for all of them, by when they began and ended.
 
 A transfer moves at most at the rate that it has alone.  As long as those rates fit on a link together it holds nobody
 up, whatever happens elsewhere; what takes no time is crowded by whatever is under way.

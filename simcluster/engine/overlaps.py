@@ -1,4 +1,4 @@
-"""Do transfers of a program ever hold each other back?  Told from when its meetings began, after the fact.
+"""A check after the fact: whether transfers of a program ever held each other back, by when its meetings began.
 
 A transfer that has its links to itself, or shares them with others that leave room, moves at the rate that it has
 alone, and then the times that were assumed are those of the network: rates are the only solution of max-min fairness,

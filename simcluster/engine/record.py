@@ -1,4 +1,4 @@
-"""The record of a played program: when each lane was over, and all else when somebody looks.
+"""The record of a played program: the end of each lane, and everything else once it is asked for.
 
 Ops that ranks do in step are played as one and told one by one (``programs.expand``), which nobody pays for who wants
 the step time alone.

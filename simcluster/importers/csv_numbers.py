@@ -1,5 +1,4 @@
-"""Numbers that somebody keeps in a CSV file: a measured histogram, speeds of ranks, the sizes of an uneven
-all-to-all."""
+"""Numbers from a CSV file: a measured histogram, speeds of ranks, the sizes of an uneven all-to-all."""
 
 from __future__ import annotations
 

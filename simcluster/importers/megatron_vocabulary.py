@@ -1,4 +1,4 @@
-"""How many rows the embedding has, from what Megatron-LM is told of its tokenizer, which is not read."""
+"""The rows of the embedding, from the options that name Megatron-LM a tokenizer, which is not read itself."""
 
 from __future__ import annotations
 

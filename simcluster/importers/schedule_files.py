@@ -1,4 +1,4 @@
-"""Schedules that somebody keeps in a file: torch's CSV, or a Python function."""
+"""Schedules from a file: torch's CSV, or a Python function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""XML as a tree that remembers lines, from files that nobody vouches for.
+"""XML as a tree that remembers lines, from files that are not trusted.
 
 A document type is refused, and with it every entity: nothing is fetched and nothing expands.
 """

@@ -1,4 +1,4 @@
-"""Does a run that goes on until its last step ever come there?  Closed forms say so before anything is played.
+"""A check before play, by closed forms: whether a run that goes on until its last step ever comes there.
 
 Progress from one snapshot to the next is made where a segment (work, stall and, behind training, the write) comes
 through between two failures; a failure that only storage survives asks that of a whole pattern.  A silent error that is

@@ -1,4 +1,4 @@
-"""The rows of a log file, whoever wrote it: .csv, .jsonl or .parquet, other names of columns, dates for seconds."""
+"""The rows of a log file of any origin: .csv, .jsonl or .parquet, other names of columns, dates for seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expansion of lockstep regions into single ops, as whoever measures wants them; the engine plays none.
+"""Expansion of lockstep regions into single ops, which measurements read; the engine plays none.
 
 One slow GPU of 16,384 (Llama 3 405B): 34,304 ops are played and stand for 276,544, which take 0.2 s to tell one by one.
 512 ranks, each played by itself: 274,432 for 2,212,352.  Pure.

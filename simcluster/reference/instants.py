@@ -1,4 +1,4 @@
-"""The end of an instant: what happens at one time has all happened before anybody is told of it."""
+"""The end of an instant: all events of one time are over before any process is woken by them."""
 
 from __future__ import annotations
 

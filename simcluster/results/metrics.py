@@ -1,4 +1,4 @@
-"""From spans to numbers: where the time of a rank's step went, told from its spans alone.
+"""The breakdown of a rank's step: where its time went, from its spans alone.
 
 At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else
 standing for a checkpoint, for data or a validation; else waiting, for its host (by what that does: optimizer, offload;

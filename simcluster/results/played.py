@@ -1,4 +1,4 @@
-"""A played program, measured when somebody looks: its timeline, and where the time went."""
+"""A played program, measured once a number is asked for: its timeline, and where the time went."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spans of one rank of a step that arrays over ranks played: of the rank that somebody looks at.  Pure."""
+"""The spans of one rank of a step that arrays over ranks played, made for the rank that is asked for.  Pure."""
 
 from __future__ import annotations
 

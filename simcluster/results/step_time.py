@@ -1,4 +1,4 @@
-"""A step's time on all ranks: means of what became of each rank's (``metrics``), and what is told by them.
+"""The breakdown of a step over all ranks: means of each rank's (``metrics``), and the numbers that follow.
 
 ``bubble_fraction`` is the bubble's share of the step (bubble = bubble_fraction x step time), ``bubble_over_ideal`` what
 it adds to the step without it.  Of a pipeline that does nothing else they are the formulas' (P-1)/(M+P-1) and (P-1)/M;

@@ -1,4 +1,4 @@
-"""Is this schedule one that a pipeline can run?  The rules that every schedule obeys, whoever wrote it.  Pure."""
+"""The checker of schedules: rules that each one obeys so that a pipeline can run it, whatever its origin.  Pure."""
 
 from __future__ import annotations
 

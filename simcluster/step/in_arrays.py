@@ -1,4 +1,4 @@
-"""A step whose ranks all differ, played in arrays over them (``engine.rank_arrays``), told op by op when somebody asks.
+"""A step whose ranks all differ, played in arrays over them (``engine.rank_arrays``), op by op once that is asked for.
 
 It is chosen where so many ranks differ that folding leaves most of them; what the arrays are not proved for
 (``proved_for.ARRAYS``, and what they refuse by name) is left to the engine.

@@ -1,4 +1,4 @@
-"""What other values of a control would give, told beside it: each is a step that is played when nobody waits for one.
+"""Hints beside a control, what its other values would give: each is a step, played while no change waits for one.
 
 A part of an answer is one other value, so that nothing more is played once somebody has changed something.
 """

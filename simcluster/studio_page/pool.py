@@ -1,4 +1,4 @@
-"""Who plays the states of the studio's windows: one process a core, each with the results that it has played last.
+"""The processes that play the states of the studio's windows: one a core, each with the results it played last.
 
 A window's newest request wins: what it has asked before is dropped between two parts, and stopped where a part takes
 long.  Answers are kept by content, so that going back is free.

@@ -1,4 +1,4 @@
-"""Links that may become a bottleneck link: all others have no say in which ranks behave alike.
+"""Links that may become a bottleneck link: no others decide which ranks behave alike.
 
 A link never decides anything if another one carries all that it carries and is at least as full of each: when the first
 is full the second is, too.  A cable behind a NIC is such a link, or an uplink with the traffic of one of its NICs.  So

@@ -1,4 +1,4 @@
-"""The closed forms that are told beside a run's simulated shares of time: their inputs, taken from the run."""
+"""The closed forms beside a run's simulated shares of time: their inputs, taken from the run."""
 
 from __future__ import annotations
 

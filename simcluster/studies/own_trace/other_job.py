@@ -1,4 +1,4 @@
-"""Does a trace seem to be of another job than the scenario?  Ranks, layers and counts of calls and kernels tell."""
+"""A check whether a trace is of another job than its scenario, by ranks, layers and counts of calls and kernels."""
 
 from __future__ import annotations
 

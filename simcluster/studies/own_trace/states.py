@@ -1,4 +1,4 @@
-"""Where the time of a step went, told from what devices did alone: a trace and a simulation are asked the same.
+"""Where the time of a step went, from the work of its devices alone: the same for a trace and a simulation.
 
 At any instant a rank is in one state: it computes (by phase); else it communicates, and all members have arrived
 (exposed, by axis); else it copies; else a communication of its own waits for a member (waiting, by axis; for a message

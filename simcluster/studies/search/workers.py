@@ -1,4 +1,4 @@
-"""Who plays layouts: this process, processes of our own, or an executor that is given."""
+"""Players of layouts: this process, processes of our own, or an executor that is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where transfers of a step may meet on links, and whether they do, told from when they went.
+"""Links on which transfers of a step may meet, and whether they do, by the times at which they went.
 
 It asks less than ``engine.overlaps`` does: transfers of different kinds that are under way together count,
 whether they leave room or not, on every link that all of them together may fill.

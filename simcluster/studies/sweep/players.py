@@ -1,4 +1,4 @@
-"""Who plays many tasks: this process, processes of our own, any executor, or the workers of a Dask cluster."""
+"""Players of many tasks: this process, processes of our own, any executor, or the workers of a Dask cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a scenario another one with less wrong with it, or with faster parts, and nothing else?  Why it is slower then."""
+"""A check whether a scenario is another one with fewer faults or faster parts alone; why it is slower then."""
 
 from __future__ import annotations
 
