@@ -1,4 +1,4 @@
-"""A lower bound by link loads: the time that links need for all groups together, each at its full rate.
+"""A lower bound by link loads: the bytes of all groups on a link, over what it carries.
 
 Other lower bounds take every group alone, on free links (``free_links``).  But all stages gather their parameters at
 the same time, once the gradient norm has been added up, and reduce their gradients at nearly the same time before it.
