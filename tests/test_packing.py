@@ -16,7 +16,7 @@ from simcluster.faults import SequenceLengths
 from simcluster.faults.data import Packing
 from simcluster.packing.lengths import LognormalLengths
 from simcluster.packing.packed import Packed, mean_of_padded
-from simcluster.packing.rules import PACKING
+from simcluster.packing.rules import PACKING, dealt
 from simcluster.scenario.scenario import from_document
 from simcluster.show.summary import summary
 from simcluster.studies.packings import compare_packing
@@ -28,6 +28,16 @@ each = pytest.mark.parametrize("rule", PACKING.values(), ids=PACKING)
 
 def packed(rule: str, documents: np.ndarray, length: int, most: int = ENOUGH) -> Packed:
     return Packed.of(PACKING[rule](documents, length, most), length)
+
+
+def test_a_document_of_many_sequences_fills_the_empty_ones_in_order() -> None:
+    assert dealt(np.array([7.0, 30, 5]), 1, 5, 9) == [[[9.0], [9.0], [9.0], [3.0, 5.0], [7.0]]]
+    assert dealt(np.array([20.0, 4]), 2, 2, 8) == [[[8.0], [8.0]], [[4.0], [4.0]]]
+
+
+def test_documents_that_take_too_long_to_pack_are_refused() -> None:
+    with pytest.raises(InputError, match=r"1,000,000 of them take about 98 min to pack.*give fewer"):
+        compare_packing(np.full(1_000_000, 1000.0), 2048)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,14 @@ def dealt(documents: Floats, replicas: int, microbatches: int, room: int) -> Seq
             if fits.any():
                 replica = int(np.argmin(np.where(fits.any(axis=1), squares.sum(axis=1), np.inf)))
                 place = replica, int(np.argmin(np.where(fits[replica], squares[replica], np.inf)))
+            elif rest > room and (empty := np.flatnonzero(left == room)).size:
+                whole = empty[: math.ceil(rest / room) - 1]  # have most room, in the order in which they are found
+                for replica, microbatch in np.stack(np.divmod(whole, microbatches), axis=1).tolist():
+                    found[replica][microbatch].append(float(room))
+                squares.flat[whole] += float(room) ** 2
+                left.flat[whole] = 0.0
+                rest -= room * len(whole)
+                continue
             else:
                 first, second = np.unravel_index(int(np.argmax(left)), left.shape)
                 place = int(first), int(second)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from simcluster.base.effort import in_words, most_seconds, unless_asked
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.packing.packed import Packed
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST = 10_000_000
-"""Sequences that are packed: a rule takes 100 bytes and a microsecond for each."""
+"""Sequences that are packed: a rule takes 100 bytes for each."""
+_LOOK = 12e-9
+"""Seconds in which the rules look whether a document goes into a sequence (an EPYC's core)."""
 
 
 @checked
@@ -51,6 +54,10 @@ def compare_packing(
             f"documents: {lengths.sum():.4g} tokens in sequences of {length}: at most {_MOST:,} sequences are "
             "packed; give fewer or shorter documents, or a longer sequence"
         )
+    seconds = _LOOK * len(lengths) * float(lengths.sum()) / length
+    if seconds > most_seconds():
+        what = f"documents: {len(lengths):,} of them take about {in_words(seconds)} to pack"
+        raise InputError(f"{what}; {unless_asked('give fewer, a sample of them, or a longer sequence')}")
     rows = {}
     for rule, pack in PACKING.items():
         found = Packed.of(pack(lengths, length, len(lengths) + int(lengths.sum() // length)), length)
