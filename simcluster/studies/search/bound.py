@@ -33,7 +33,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, play
 from simcluster.studies.search.action_costs import action_costs
-from simcluster.studies.search.free_links import Call, Least, Way
+from simcluster.studies.search.free_links import Call, Drawn, Least, Way
 from simcluster.studies.search.link_loads import GroupLoads, step_end
 from simcluster.studies.search.over_dp import in_buckets, over_dp, pressed
 from simcluster.studies.search.pass_times import (
@@ -70,6 +70,7 @@ class Bounds:
         self.base = base
         self._methods = methods_of(base)
         self._known: dict[object, Any] = {}
+        self._drawn: Drawn = {}
         self._alike: dict[object, dict[LayerShape, Layout]] = {}  # layouts of all shapes that share tp groups
         for layout in layouts:
             self._alike.setdefault(near_of(layout), {}).setdefault(shape_of_layout(layout), layout)
@@ -303,7 +304,7 @@ class Bounds:
         """Least seconds of calls over dp and between stages, of all layouts on the same grid of ranks."""
 
         def stages() -> list[Least]:
-            way = Way(plan_of_layout(layout), self.base.cluster.built, self._methods)
+            way = Way(plan_of_layout(layout), self.base.cluster.built, self._methods, drawn=self._drawn)
             return [Least(way, stage) for stage in range(layout.pp)]
 
         return self._once(("least", grid_of(layout)), stages)

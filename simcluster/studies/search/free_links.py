@@ -18,6 +18,8 @@ from simcluster.traffic.methods import Methods, activities, phases_of
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Call = Collective | Transfer
+Drawn = dict[Hashable, tuple[Pattern, ...]]
+"""What groups and pairs of one cluster put on its links, by their ranks and what they do."""
 
 
 def least_seconds(
@@ -51,26 +53,29 @@ def least_seconds(
 class Way:
     """One rank of every stage, those at one ``place``, the first, with the groups and pairs that they are in.
 
-    A run's ops of these ranks are a chain of their own: whatever holds for one place holds for the step.
+    A run's ops of these ranks are a chain of their own: whatever holds for one place holds for the step.  ``drawn`` is
+    shared by ways on the same cluster: all 1,024 ranks, of which every layout asks for its norm, take 0.7 s to draw.
     """
 
-    def __init__(self, plan: Plan, cluster: Cluster, methods: Methods, place: int = 0) -> None:
+    def __init__(
+        self, plan: Plan, cluster: Cluster, methods: Methods, place: int = 0, drawn: Drawn | None = None
+    ) -> None:
         self._cluster, self._methods = cluster, methods
         self._capacity = cluster.capacity.tolist()
         self._ranks = [int(ranks[place]) for ranks in plan.stage_ranks()]
         self._plan = plan
         self._groups: dict[tuple[str, int], tuple[int, ...]] = {}
-        self._known: dict[Hashable, tuple[Pattern, ...]] = {}
+        self._drawn: Drawn = {} if drawn is None else drawn
 
     def seconds(self, stage: int, call: Call) -> float:
         """What a send or a collective takes at the least on a stage."""
         kind, ranks = call.moves, self._members(call, stage)
         group = group_of(self._cluster, ranks)
         method = self._methods.of(group, kind, call.size)
-        name = ranks, kind, method.algorithm
-        if name not in self._known:
-            self._known[name] = patterns(self._cluster, ranks, phases_of(method, group, kind))
-        return _alone(activities(self._known[name], call.size, method), self._capacity)
+        name = ranks, kind, method.algorithm, method.routes
+        if name not in self._drawn:
+            self._drawn[name] = patterns(self._cluster, ranks, phases_of(method, group, kind))
+        return _alone(activities(self._drawn[name], call.size, method), self._capacity)
 
     def _members(self, call: Call, stage: int) -> tuple[int, ...]:
         """The group or pair of the stage's rank."""

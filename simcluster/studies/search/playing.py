@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
@@ -16,6 +16,7 @@ from simcluster.scenario.contents import VariantKeys
 from simcluster.scenario.scenario import Base, Scenario, from_document
 from simcluster.simulate import replay
 from simcluster.step.planned import Planned, plan
+from simcluster.studies.search.free_links import Drawn
 from simcluster.studies.search.programs_path import programs_path
 from simcluster.studies.search.space import Layout
 from simcluster.studies.sweep.alike import NotQuickError
@@ -44,7 +45,7 @@ def measured(text: str, layout: Layout | None, soonest: float | None, told: floa
         planned = plan(scenario)
         bound = {}
         if soonest is not None:
-            bound[BOUND] = programs_path(scenario, planned.programs, planned.job.plan)
+            bound[BOUND] = programs_path(scenario, planned.programs, planned.job.plan, _base(text).drawn)
             if bound[BOUND] > soonest:
                 return {"status": "later", "error": "", **bound}
         result = replay_on_trust(scenario, planned)
@@ -84,13 +85,20 @@ def replay_on_trust(scenario: Scenario, planned: Planned | None = None) -> Resul
 
 
 def _laid_out(text: str, layout: Layout | None) -> Scenario:
-    base = _base(text)
+    base = _base(text).scenario
     return layout.on(base) if layout else base
 
 
+class _Shared(NamedTuple):
+    """What all layouts of a base scenario share, in one process; their clusters are one object."""
+
+    scenario: Scenario
+    drawn: Drawn
+
+
 @lru_cache(maxsize=1)
-def _base(text: str) -> Scenario:
-    return from_document(json.loads(text))
+def _base(text: str) -> _Shared:
+    return _Shared(from_document(json.loads(text)), {})
 
 
 @dataclass

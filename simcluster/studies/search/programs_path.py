@@ -18,7 +18,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Collective, Transfer
 from simcluster.scenario.job import batch_of, methods_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.studies.search.free_links import Least, Way
+from simcluster.studies.search.free_links import Drawn, Least, Way
 from simcluster.studies.search.pass_times import least_pressures
 from simcluster.studies.search.stretches import occupied
 
@@ -26,11 +26,16 @@ ROUNDING = 1e-6
 """More than what float sums in another order and the engine's grid make."""
 
 
-def programs_path(scenario: Scenario, programs: Sequence[StageProgram], plan: Plan) -> float:
-    """Seconds of a step at the least; 0 where stages hold the model more than once, or ops are of other kinds."""
+def programs_path(
+    scenario: Scenario, programs: Sequence[StageProgram], plan: Plan, drawn: Drawn | None = None
+) -> float:
+    """Seconds of a step at the least; 0 where stages hold the model more than once, or ops are of other kinds.
+
+    ``drawn`` is what is known of groups on the scenario's cluster, from other layouts.
+    """
     if plan.copies:
         return 0.0
-    way = Way(plan, scenario.cluster.built, methods_of(scenario))
+    way = Way(plan, scenario.cluster.built, methods_of(scenario), drawn=drawn)
     pressures = least_pressures(scenario, plan)
     attention = mean_attention(scenario.faults, scenario.seed, batch_of(scenario), scenario.dp)
     walk = _Walk(programs, [_Seconds(Least(way, stage), attention, pressures) for stage in range(plan.pp)])
