@@ -326,10 +326,10 @@ class AnytimeSearch:
 
     def _seconds_left(self, left: int | None) -> float | None:
         """By how many of those whose turn could have come had to be played, and what one took so far."""
-        if self._phase != "layouts" or not left or not self._plays or self.ranking.limit == float("inf"):
+        limit = self.ranking.limit
+        if self._phase != "layouts" or not left or not self._plays or limit == float("inf"):
             return None
-        tried = [bound for bound, level in self.known.bounds.values() if level]
-        over = sum(1 for bound in tried if bound >= self.ranking.limit)
+        over = sum(1 for bound, level in self.known.bounds.values() if level and bound >= limit)
         share = self._plays / (self._plays + over)
         return share * left * self.seconds / self._plays
 

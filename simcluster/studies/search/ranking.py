@@ -21,21 +21,25 @@ class Ranking:
     def __init__(self, layouts: Sequence[Layout], top: int, below: float = float("inf")) -> None:
         self._layouts, self._top, self._below = layouts, top, below
         self._scores: list[tuple[float, int]] = []
+        self._best: list[tuple[float, int]] | None = []  # None: another one has been added since
 
     def add(self, score: float, number: int) -> None:
         """One that was played; if it is there, it stays as it is."""
         if score < self._below and (score, number) not in self._scores:
             insort(self._scores, (score, number))
+            self._best = None
 
     @property
     def best(self) -> list[tuple[float, int]]:
         """Score and number of the best, best first."""
-        found: dict[object, tuple[float, int]] = {}
-        for score, number in self._scores:
-            found.setdefault(program(self._layouts[number], score), (score, number))
-            if len(found) == self._top:
-                break
-        return list(found.values())
+        if self._best is None:
+            found: dict[object, tuple[float, int]] = {}
+            for score, number in self._scores:
+                found.setdefault(program(self._layouts[number], score), (score, number))
+                if len(found) == self._top:
+                    break
+            self._best = list(found.values())
+        return self._best
 
     @property
     def limit(self) -> float:
