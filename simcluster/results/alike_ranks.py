@@ -165,7 +165,8 @@ class _Names:
         slowed = self._slowed
         low, high = np.searchsorted(slowed.ops, [start, end])
         rows = slice(slowed.first[low], slowed.first[high])
-        found.update((slowed.ops[low:high] - start).tobytes() + slowed.counts[low:high].tobytes())
+        counts = np.diff(slowed.first[low : high + 1])
+        found.update((slowed.ops[low:high] - start).tobytes() + counts.tobytes())
         found.update(slowed.start[rows].tobytes() + slowed.end[rows].tobytes())
         return found.digest()
 
