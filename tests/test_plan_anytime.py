@@ -238,6 +238,10 @@ def test_without_a_terminal_it_is_told_now_and_then(
     words = search_told.words_of(told._state)
     assert words.startswith("playing layouts, best so far 1.500 s, proven gap 3.2%, 3 played, at most 40 left, about ")
     assert words.rpartition(": ")[2] == name_of_layout(whole.best[0].layout)
+    clock[0], told._state = 124.0, told._state._replace(gap=0.0)
+    told.look()
+    proven = "playing the next best, the best 1.500 s, proven, 3 played, at most 40 left"
+    assert proven in capsys.readouterr().err, "that it is proven is told at once"
 
 
 def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(

@@ -72,21 +72,23 @@ class SearchTold:
             return
         if sys.stderr.isatty():
             progress(words_of(state))
-        elif now - self._line >= (_AT_ONCE if state.layout != self._best else EVERY):
-            self._line, self._best = now, state.layout
+        elif now - self._line >= (_AT_ONCE if _found(state) != self._best else EVERY):
+            self._line, self._best = now, _found(state)
             print(stamped(words_of(state)), file=sys.stderr, flush=True)
 
 
 def words_of(state: SearchState) -> str:
-    """A line: playing layouts, best so far 16.39 s, gap 3.2 %, 12 played, at most 40 left, about 25 s left: tp 4, ...
+    """A line: playing layouts, best so far 16.39 s, gap 3.2 %, 12 played, at most 40 left, about 25 s left: tp 4, ...;
+    once that is proven: playing the next best, the best 16.39 s, proven, ...
 
     The layout comes last: a narrow terminal shows how far it is, if nothing else.
     """
-    parts = [_DOING[state.phase]]
+    proven = state.gap == 0.0
+    parts = ["playing the next best" if proven and state.phase == "layouts" else _DOING[state.phase]]
     if state.layout is not None:
-        parts.append(f"best so far {format_seconds(state.step_time)}")
+        parts.append(f"{'the best' if proven else 'best so far'} {format_seconds(state.step_time)}")
     if state.gap is not None:
-        parts.append(f"proven gap {state.gap:.1%}" if state.gap else "proven to be the best")
+        parts.append("proven" if proven else f"proven gap {state.gap:.1%}")
     parts.append(f"{state.played:,} played")
     if state.left:
         parts.append(f"at most {state.left:,} left")
@@ -94,6 +96,11 @@ def words_of(state: SearchState) -> str:
         parts.append(f"about {_round(state.seconds_left)} left")
     best = f": {name_of_layout(state.layout)}" if state.layout else ""
     return ", ".join(parts) + best
+
+
+def _found(state: SearchState) -> object:
+    """What is news as soon as it is another: the best layout, and that it is proven to be the best."""
+    return state.layout, state.gap == 0.0
 
 
 def _round(seconds: float) -> str:
