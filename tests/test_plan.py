@@ -13,9 +13,11 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
+from simcluster.cli.plan import text_of
+from simcluster.cli.plan_table import layout_table
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.standing import standing
+from simcluster.show.standing import held_from_one_gpu_up, standing
 from simcluster.simulate import replay
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.own import ladder
@@ -246,6 +248,30 @@ def test_the_command_prints_the_best_and_writes_what_is_asked(
     assert json.loads(Path("run.json").read_text())["step_time_s"] == step
 
 
+def test_the_table_has_a_column_for_each_value_that_differs_and_says_once_what_all_share(found: Found) -> None:
+    table = layout_table(found)
+    values = {"micro": "micro_batch", "ZeRO": "zero", "recompute": "recompute", "sp": "sequence_parallel"}
+    for heading, name in values.items():
+        differ = len({getattr(each.layout, name) for each in found.best}) > 1
+        assert (heading in table.header) == differ, heading
+    assert len(table.rows) == len(found.best)
+    assert table.share == f"all: 8 GPUs, micro batch {found.best[0].layout.micro_batch}"
+    assert not any(each.layout.sequence_parallel for each in found.best), "of which nothing is said"
+    zero = table.header.index("ZeRO")
+    assert [row[zero] for row in table.rows] == [str(each.layout.zero) for each in found.best]
+
+
+def test_the_table_fits_a_terminal_of_80_columns(found: Found) -> None:
+    whole, narrow = layout_table(found), layout_table(found).within(80)
+    assert 80 < whole.width <= 120
+    assert whole.within(None) == whole.within(120) == whole
+    assert narrow.width <= 80
+    assert {"tp", "pp", "dp", "step", "MFU", "memory"} <= set(narrow.header) < set(whole.header)
+    lines = text_of(found, 80).partition("memory: at most")[0].splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "exposed: " not in text_of(found, 40), "what has no column has no place in the key"
+
+
 PLAIN = ["--vary", "pipeline.schedule=1f1b", "--vary", "training.recompute=none", "--vary", "training.micro_batch=1"]
 
 
@@ -359,4 +385,4 @@ def test_the_ladder_goes_from_one_gpu_up(found: Found) -> None:
         assert rung.memory is not None
         assert rung.memory >= total  # at the most: what waits between stages, units gathered ahead
         assert rung.memory == total or alike.parallel.pp > 1 or alike.parallel.zero == 3
-    assert "one GPU 1.6 GB (fits)" in standing(found)[1]
+    assert "  one GPU                    1.6 GB  fits" in held_from_one_gpu_up(found)

@@ -8,22 +8,21 @@ from collections.abc import Iterator
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
-from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.common import format_table, write_table, write_text
+from simcluster.cli.common import write_table, write_text
+from simcluster.cli.plan_table import layout_table
 from simcluster.cli.search_told import SearchTold
 from simcluster.cli.signals import exit_status, stopping_signals
 from simcluster.cli.sweep import ROWS
+from simcluster.cli.terminal import columns
 from simcluster.documents.overrides import expand_vary
-from simcluster.scenario.headroom import mark
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
-from simcluster.show.cells import UNKNOWN, cells, headings
 from simcluster.show.report.yaml_text import yaml_text
-from simcluster.show.standing import not_proven, standing
+from simcluster.show.standing import held_from_one_gpu_up, not_proven, standing
 from simcluster.studies.search.changes import overrides, written
-from simcluster.studies.search.plan import Found, Ranked, plan
-from simcluster.studies.search.words import name_of, name_of_first, why
+from simcluster.studies.search.plan import Found, plan
+from simcluster.studies.search.words import name_of_first, why
 
 
 def run(args: argparse.Namespace) -> None:
@@ -62,7 +61,7 @@ def _answer(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
     faults = f"not in times and memory: the scenario's faults ({', '.join(left_out)}); run the winner with them"
     common.answer(
         args,
-        lambda: "\n\n".join([text_of(found), *([faults] if left_out else [])]),
+        lambda: "\n\n".join([text_of(found, columns()), *([faults] if left_out else [])]),
         lambda: {**found.to_dict(), "faults_left_out": left_out},
     )
     common.draw(args, (args.pareto, lambda: plots.pareto(found, f"{scenario.name}: {found.played:,} layouts played")))
@@ -87,42 +86,28 @@ def _executor(text: str | None) -> int:
     return int(text)
 
 
-def text_of(found: Found) -> str:
-    """What a person reads."""
-    counts = sorted(found.counts.items(), key=lambda item: -item[1])
-    rows = [[reason, f"{number:,}"] for reason, number in counts] + [["played", f"{found.played:,}"]]
+def text_of(found: Found, width: int | None = None) -> str:
+    """What a person reads, on a terminal of so many columns: what is best first, what was left out behind it."""
     options = " ".join(
         f"--{path} {written(value)}" for path, value in overrides(found.base, found.best[0].layout).items()
     )
-    best = [_row(found, str(place), each) for place, each in enumerate(found.best, 1)]
-    tight = [_row(found, "", each) for each in found.tight]
-    return "\n".join(
-        [
-            f"{found.base.name}: {found.total:,} combinations",
-            "",
-            format_table(["why not, or played", "combinations"], rows),
-            "",
-            format_table(*_known(_header(found), [*tight, *best])),
-            *_remarks(found),
-            "",
-            *not_proven(found),
-            *standing(found),
-            *why(found),
-            "",
-            f"{name_of_first(found)}: {options}",
-        ]
-    )
+    which = "the best" if found.gap == 0 else "the best so far"
+    blocks = [
+        [f"{found.base.name}: {which} of {found.total:,} combinations"],
+        [*layout_table(found).within(width).lines, *_remarks(found)],
+        *([paragraph] for paragraph in (*not_proven(found), *standing(found), *why(found))),
+        held_from_one_gpu_up(found),
+        _counts(found),
+        [f"{name_of_first(found)}: {options}"],
+    ]
+    return common.in_blocks(blocks)
 
 
-def _known(header: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Without the columns that are known of no row: of a search that was stopped before it accounted for the best."""
-    columns = [place for place in range(len(header)) if any(row[place] != UNKNOWN for row in rows)]
-    return [header[place] for place in columns], [[row[place] for place in columns] for row in rows]
-
-
-def _header(found: Found) -> list[str]:
-    score = {"step_time": [], "cost": ["$ a step"], "tokens_per_s_per_gpu": []}[found.objective]
-    return ["", "layout", "GPUs", "step", *score, *headings("plan"), "exposed", "memory"]
+def _counts(found: Found) -> list[str]:
+    """How many combinations were played, and why the others were not."""
+    counts = sorted(found.counts.items(), key=lambda item: -item[1])
+    lines = [f"{number:>12,}  {reason}" for reason, number in [*counts, ("played", found.played)]]
+    return ["combinations  why not, or played", *lines]
 
 
 def _remarks(found: Found) -> Iterator[str]:
@@ -138,15 +123,3 @@ def _of_whole(found: Found) -> str:
     """How the limit comes about."""
     part = found.limit.headroom
     return f", {100 * part:.4g} % of {found.limit.whole / 1e9:.1f} GB left free (--headroom)" if part else ""
-
-
-def _row(found: Found, place: str, each: Ranked) -> list[str]:
-    row = each.row
-    score = [f"{each.score:,.4g}"] if found.objective == "cost" else []
-    name = name_of(each) + ("*" if each.note(found.base) else "")
-    exposed = f"{row['exposed_communication_s'] / each.step_time:.1%}" if "exposed_communication_s" in row else UNKNOWN
-    memory = f"{each.memory / 1e9:.1f} GB" + mark(each.memory, found.limit.whole, found.limit.headroom)
-    return [
-        place, name, f"{each.layout.gpus:,}", format_seconds(each.step_time), *score,
-        *cells("plan", row), exposed, memory,
-    ]  # fmt: skip

@@ -36,6 +36,11 @@ def has_colours(stream: TextIO) -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
+def columns() -> int | None:
+    """How many columns the terminal has that stdout is; None where it is none, and lines may be as long as they are."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 _FIRST, _AGAIN = 2.0, 1.0
 """Seconds until the line is there, and until it is renewed, on a terminal."""
 _WITHOUT = 10.0

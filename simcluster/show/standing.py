@@ -14,8 +14,17 @@ from simcluster.studies.whatif.difference import Difference
 
 
 def standing(found: Found) -> list[str]:
-    """Where the scenario's own layout stands, and why; and what layouts from one GPU up hold."""
-    return [*_own(found), _rungs(found)]
+    """Where the scenario's own layout stands, and why."""
+    return list(_own(found))
+
+
+def held_from_one_gpu_up(found: Found) -> list[str]:
+    """What layouts hold on their fullest GPU, each split further than the one before it, a line each."""
+    words = max(len(rung.words) for rung in found.ladder)
+    told = [(rung.words, rung.why if rung.memory is None else f"{_gb(rung.memory):>7}{_fits(found, rung)}")
+            for rung in found.ladder]  # fmt: skip
+    head = "What the fullest GPU holds, the more the job is split (micro batch 1):"
+    return [head, *(f"  {name:{words}}  {holds}" for name, holds in told)]
 
 
 def not_proven(found: Found) -> list[str]:
@@ -67,17 +76,9 @@ def _longer(found: Found, own: OwnLayout) -> str:
     return Difference((name_of_first(found), "it"), first, second, ()).in_words()
 
 
-def _rungs(found: Found) -> str:
-    told = [
-        f"{rung.words} {rung.why}" if rung.memory is None else f"{rung.words} {_gb(rung.memory)}{_fits(found, rung)}"
-        for rung in found.ladder
-    ]
-    return f"What the fullest GPU holds, rung by rung (micro batch 1): {'; '.join(told)}."
-
-
 def _gb(size: float) -> str:
     return f"{size / 1e9:,.0f} GB" if size >= 1e11 else f"{size / 1e9:.1f} GB"
 
 
 def _fits(found: Found, rung: Rung) -> str:
-    return "" if rung.memory is None or rung.memory > found.capacity else " (fits)"
+    return "" if rung.memory is None or rung.memory > found.capacity else "  fits"

@@ -24,7 +24,7 @@ from simcluster.show.report.html import Markup, element, joined, table
 from simcluster.show.report.ideal import ideal_spans
 from simcluster.show.report.words import gigabytes, percent, signed_percent, signed_seconds
 from simcluster.show.report.yaml_text import setting_text, yaml_text
-from simcluster.show.standing import standing
+from simcluster.show.standing import held_from_one_gpu_up, standing
 from simcluster.show.summary import job_lines
 from simcluster.studies.search.words import name_of, why
 from simcluster.studies.whatif.difference import phrase
@@ -235,7 +235,8 @@ def _found(found: Found) -> str:
     ]  # fmt: skip
     header = ("layout", "GPUs", *headings("plan"), "memory", "step")
     best = bars(header, rows, caption="The best layouts") if rows else element("div", "no layout was found")
-    paragraphs = [element("div", text, class_="block") for text in ([*standing(found), *why(found)] if rows else [])]
+    told = [*standing(found), *why(found), *held_from_one_gpu_up(found)] if rows else []
+    paragraphs = [element("div", text, class_="block") for text in told]
     return cell(head(found.base.name, *lines), best, paragraphs)
 
 
