@@ -16,6 +16,7 @@ from test_same_answer import documents
 
 from simcluster import InputError, load, simulate
 from simcluster.cli import main
+from simcluster.documents.shipped import shipped_names
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Base, Scenario, Variant
@@ -212,6 +213,19 @@ CHANGES = [
 def test_changed_sections_are_the_scenario_as_read(change: dict[str, Any]) -> None:
     variant = Variant(Base("gpt3_175b_64xa100"), tuple(change.items()))
     assert changed(variant) == variant.scenario()
+
+
+@pytest.mark.parametrize("name", shipped_names("scenarios"))
+def test_a_shipped_base_is_read_once_for_all_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every section made anew, the scenario is that which its file gives: nothing falls back on reading it."""
+    base = load(name)
+    kept = {"parallel.tp": base.parallel.tp, "pipeline.p2p": base.pipeline.p2p,
+            "overlap.pipeline": base.overlap.pipeline, "training.micro_batch": base.training.micro_batch}  # fmt: skip
+    variant = Variant(Base(name), tuple(kept.items()))
+    expected = variant.scenario()
+    monkeypatch.setattr(Variant, "scenario", lambda self: pytest.fail(f"{self.base.what} is read for each variant"))
+    assert changed(variant) == expected
+    assert changed(variant).cluster is changed(variant).cluster
 
 
 def test_a_variant_that_cannot_be_says_what_the_full_one_says() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
@@ -18,8 +18,17 @@ from simcluster.studies.sweep.quick import quick_numbers, quick_step
 SECTIONS = ("parallel", "pipeline", "training", "overlap")
 """Whose values are changed without reading the scenario anew."""
 
-_Written = tuple[dict[str, Any], dict[str, Any]]
-_BASES: dict[str, tuple[Contents, _Written]] = {}
+
+class _BaseRead(NamedTuple):
+    """A base file as it was read: its ``sections``, dp left open where the file leaves it out, so that it follows from
+    the others; what it ``said`` of ``SECTIONS``, units as text, to be read again; and the ``written`` document."""
+
+    sections: dict[str, Any]
+    said: dict[str, dict[str, Any]]
+    written: dict[str, Any]
+
+
+_BASES: dict[str, tuple[Contents, _BaseRead]] = {}
 _MOST_BASES = 4
 
 
@@ -54,26 +63,24 @@ def changed(variant: Variant) -> Scenario:
     shared = isinstance(variant.base.what, str) and not variant.base.fixed
     if shared and plain and all(len(path) == 2 and path[0] in SECTIONS for path in paths):
         try:
-            return _changed(*_base(str(variant.base.what)), list(variant.changes))
+            return _changed(_base(str(variant.base.what)), list(variant.changes))
         except (InputError, ValueError):
             pass  # is said in full below
     return variant.scenario()
 
 
-def _changed(sections: dict[str, Any], written: dict[str, Any], given: list[tuple[str, Any]]) -> Scenario:
-    found, changes = dict(sections), schedule_alone(given)
+def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
+    found, changes = dict(base.sections), schedule_alone(given)
     if (measured := found["measured"]) is not None:
-        told = no_longer_measured({"measured": measured.model_dump(exclude_none=True)}, written, given)
-        found["measured"] = type(measured)(**told["measured"])
+        told = no_longer_measured({"measured": {"changed": measured.changed}}, base.written, given)["measured"]
+        found["measured"] = measured.model_copy(update={"changed": told["changed"] and tuple(told["changed"])})
     for name in dict.fromkeys(path.partition(".")[0] for path, _ in changes):
-        own = found[name]
-        values = {field: getattr(own, field) for field in type(own).model_fields}
-        values |= {path.partition(".")[2]: value for path, value in changes if path.startswith(f"{name}.")}
-        found[name] = type(own)(**values)
+        own = {path.partition(".")[2]: value for path, value in changes if path.startswith(f"{name}.")}
+        found[name] = type(found[name])(**{**base.said[name], **own})
     return Scenario.model_validate(found)  # parts that were checked already
 
 
-def _base(what: str) -> _Written:
+def _base(what: str) -> _BaseRead:
     """What a base file says, read again when it or a file that it names was changed: notebooks and the workers of a
     Dask cluster live on while somebody edits."""
     known = _BASES.get(what)
@@ -84,14 +91,15 @@ def _base(what: str) -> _Written:
     return known[1]
 
 
-def _read(what: str) -> tuple[Contents, _Written]:
-    """The base's sections, dp as it is written, so that it follows from the others where it is left out; and the
-    document that they are from."""
+def _read(what: str) -> tuple[Contents, _BaseRead]:
     path, contents = scenario_path(what), Contents()
     contents.digest([str(path.absolute())])
     base = load(what)
     written = read_document(path).data
     sections = {name: getattr(base, name) for name in Scenario.model_fields}
+    document = base.document()
+    said = {name: document[name] for name in SECTIONS}
     if not {"dp", "data_parallel_size"} & set(written.get("parallel", {})):
         sections["parallel"] = base.parallel.model_copy(update={"dp": 0})
-    return contents, (sections, written)
+        said["parallel"] = {name: value for name, value in document["parallel"].items() if name != "dp"}
+    return contents, _BaseRead(sections, said, written)
