@@ -8,7 +8,8 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -675,3 +676,22 @@ def test_how_long_it_will_take_is_known_after_one_row_of_each_study(write: Write
     left = [each[3] for each in told[2:]]
     assert None not in left[:-1]
     assert left[-1] == 0.0
+
+
+def test_no_process_waits_for_the_end_of_a_study(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of all studies are asked for at once, first one of each, each of them once; the answers are the same."""
+    files = [load_study(write(TINY, ("name: tiny", f"name: {name}"), name=f"{name}.yaml")) for name in ("a", "b")]
+    alone = [report.to_dict() for report in validate_studies(files)]
+    asked: list[Sequence[RowTask]] = []
+
+    @contextmanager
+    def here(call: Callable[[RowTask], object], workers: int, *, together: int) -> Iterator[object]:
+        assert (workers, together) == (2, 1)  # a long row takes no others with it
+        yield lambda tasks: asked.append(tasks) or map(call, tasks)
+
+    monkeypatch.setattr("simcluster.evidence.validation.run.in_workers", here)
+    assert [report.to_dict() for report in validate_studies(files, workers=2)] == alone
+    ((*tasks,),) = asked
+    runs = list(dict.fromkeys(repr(task) for task in tasks))
+    assert len(tasks) == 2 * len(runs)
+    assert repr(tasks[0]) == repr(tasks[1]) == runs[0], "one of each study first"

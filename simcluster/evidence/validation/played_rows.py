@@ -34,7 +34,7 @@ class _StudyRuns:
 
 
 class PlayedRows:
-    """The answers of all rows of studies.
+    """The answers of all rows of studies, which are one stream of runs: no process waits for the end of a study.
 
     Before the first of several studies one run of each is played: what the others may take is said by that.
     """
@@ -48,7 +48,9 @@ class PlayedRows:
     ) -> None:
         self._stored, self._runner, self._workers = stored, runner, workers
         self._studies = [self._begun(plan) for plan in plans]
-        self._probed = len(plans) < 2
+        several = len(plans) > 1
+        self._first = [todo[len(todo) // 2] for study in self._studies if several and (todo := study.todo())]
+        self._stream = self._played()
 
     def _begun(self, plan: StudyPlan) -> _StudyRuns:
         runs = {repr(task): task for task in plan.tasks if not isinstance(task, str)}
@@ -56,24 +58,25 @@ class PlayedRows:
         return _StudyRuns(plan, runs, {run: answer for run, answer in found.items() if answer is not None})
 
     def of(self, plan: StudyPlan, progress: Progress) -> list[Any]:
-        """Every row's answer of a study, or why it has none."""
-        if not self._probed:
-            self._probe(progress)
+        """Every row's answer of a study, or why it has none; studies are asked for in their order."""
+        for done in range(1, len(self._first) + 1):
+            next(self._stream)
+            progress("one row of each study", done, len(self._first), None)
+        self._first = []
         (study,) = (each for each in self._studies if each.plan is plan)
-        for _ in self._played(study.todo()):
+        while study.todo():
+            next(self._stream)
             progress(plan.name, len(study.answers), len(study.runs), self._left())
         return [task if isinstance(task, str) else study.answers[repr(task)] for task in plan.tasks]
 
     def _left(self) -> float:
         return sum(study.left() for study in self._studies) / self._workers
 
-    def _probe(self, progress: Progress) -> None:
-        self._probed = True
-        middle = [todo[len(todo) // 2] for study in self._studies if (todo := study.todo())]
-        for done, _ in enumerate(self._played(middle), 1):
-            progress("one row of each study", done, len(middle), None)
-
-    def _played(self, todo: Sequence[tuple[_StudyRuns, str]]) -> Iterator[None]:
+    def _played(self) -> Iterator[None]:
+        """Every run that is not stored, one after the other: the first ones, then study by study."""
+        first = {(id(study), run) for study, run in self._first}
+        rest = (each for study in self._studies for each in study.todo() if (id(study), each[1]) not in first)
+        todo = [*self._first, *rest]
         tasks = [study.runs[run] for study, run in todo]
         for (study, run), task, (answer, seconds) in zip(todo, tasks, self._runner(tasks), strict=True):
             study.answers[run] = answer

@@ -42,7 +42,7 @@ def validate_studies(
     """
     prepared = [_prepared(file, data) for file in files]
     reports = []
-    with StoredRows(store) as stored, in_workers(_timed, workers) as runner:
+    with StoredRows(store) as stored, in_workers(_timed, workers, together=1) as runner:
         rows = PlayedRows([each for each in prepared if isinstance(each, StudyPlan)], stored, runner, workers)
         for each in prepared:
             reports.append(each if isinstance(each, Report) else each.report(rows.of(each, progress)))
@@ -67,14 +67,17 @@ def _prepared(file: StudyFile, data: Path | None) -> Report | StudyPlan:
 
 
 @contextmanager
-def in_workers(call: Callable[[Any], Any], workers: int) -> Iterator[Runner]:
-    """A function on one task after the other here, or side by side in processes; answers in the order of the tasks."""
+def in_workers(call: Callable[[Any], Any], workers: int, *, together: int = 0) -> Iterator[Runner]:
+    """A function on one task after the other here, or side by side in processes; answers in the order of the tasks.
+
+    ``together`` is how many tasks travel as one; left out, a 64th of what a process has.
+    """
     if workers == 1:
         yield lambda tasks: map(call, tasks)
         return
     with ProcessPoolExecutor(workers, mp_context=context(), initializer=_without_interrupts) as pool:
         try:
-            yield lambda tasks: pool.map(call, tasks, chunksize=max(1, len(tasks) // (64 * workers)))
+            yield lambda tasks: pool.map(call, tasks, chunksize=together or max(1, len(tasks) // (64 * workers)))
         except BaseException:
             pool.shutdown(cancel_futures=True)  # what nobody waits for is not begun
             raise
