@@ -13,7 +13,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -38,6 +40,11 @@ LLAMAS: dict[str, dict[str, Any]] = {
     "16 slow GPUs": {"faults": SIXTEEN},
     "one slow link": {"faults": [CABLE]},
 }
+MILLION = {"gpus": 1048576, "cluster.nodes": 131072, "parallel.dp": 8192, "training.global_batch": 131072}
+SPEEDS = {"faults": [{"kind": "speeds", "law": {"kind": "normal", "sigma": 0.05}}]}
+JITTER = {"faults": [{"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.05}}]}
+OF_1024 = {"gpus": 1024, "cluster.nodes": 128, "parallel.dp": 8, "training.global_batch": 128}
+
 UNFOLDED = {  # the ranks of so many replicas, everything else as in the large run
     f"{128 * dp:,} ranks unfolded": {
         "gpus": 128 * dp, "cluster.nodes": 16 * dp, "parallel.dp": dp, "training.global_batch": 16 * dp,
@@ -108,6 +115,43 @@ def told(scenario: str, changes: dict[str, Any]) -> Figures:
     with Clock() as clock:
         result.to_dict()
     return Figures(clock.wall, clock.cpu, len(result.spans), "spans", more=f"{len(result.weights):,} ranks told")
+
+
+def command(changes: dict[str, Any]) -> Figures:
+    """``simcluster run`` of a scenario, what it imports and prints included: what grows with the cluster, too."""
+    from simcluster.cli import main
+
+    printed = StringIO()
+    sets = [word for path, value in changes.items() for word in ("--set", f"{path}={value}")]
+    with Clock() as clock, redirect_stdout(printed):
+        assert main(["run", LLAMA, *sets]) == 0
+    return Figures(clock.wall, time.process_time(), changes["gpus"], "ranks", more=printed.getvalue().splitlines()[1])
+
+
+def differing(changes: dict[str, Any], *, record: bool) -> Figures:
+    """``simulate()`` where no two GPUs are equally fast: the step time, or with ``record`` where its time went, too."""
+    from simcluster import load, simulate
+
+    made = load(LLAMA, {**changes, **SPEEDS})
+    _ = made.cluster.built
+    with Clock() as clock:
+        result = simulate(made)
+        step = result.step_time
+        if record:
+            result.to_dict()
+    return Figures(clock.wall, clock.cpu, made.gpus, "ranks", more=f"step {step!r} s")
+
+
+def replicas(changes: dict[str, Any], count: int) -> Figures:
+    """So many replicas of a step whose kernels jitter, in this process."""
+    from simcluster import load
+    from simcluster.studies.whatif.montecarlo import monte_carlo
+
+    made = load(LLAMA, {**changes, **JITTER})
+    _ = made.cluster.built
+    with Clock() as clock:
+        found = monte_carlo(made, replicas=count, processes=1)
+    return Figures(clock.wall, clock.cpu, count, "replicas", more=f"{found.method}, mean {found.mean!r} s")
 
 
 SCHEDULES = [("1f1b", 1, 16), ("interleaved", 4, 16), ("zb-h1", 1, 16), ("zb-v", 1, 32)]  # name, chunks, microbatches
@@ -277,6 +321,14 @@ CASES: dict[str, Callable[[], Figures]] = {
         for name, changes in UNFOLDED.items()
     },
     "4 slow GPUs, the JSON": lambda: told(LLAMA, {"faults": SIXTEEN[:4]}),
+    "131,072 GPUs, the command": lambda: command(LARGE),
+    "1,048,576 GPUs, the command": lambda: command(MILLION),
+    "16,384 different speeds, the JSON": lambda: differing({}, record=True),
+    "131,072 different speeds, the step": lambda: differing(LARGE, record=False),
+    "2 replicas of 1,024 GPUs": lambda: replicas(OF_1024, 2),
+    "200 replicas of 1,024 GPUs": lambda: replicas(OF_1024, 200),
+    "2 replicas of 16,384 GPUs": lambda: replicas({}, 2),
+    "50 replicas of 16,384 GPUs": lambda: replicas({}, 50),
     "fast path, P=16, M=16": fast_path,
     "P=64, M=512, v=4": deep_pipeline,
     "1,000 configurations": lambda: swept(False),

@@ -38,9 +38,17 @@ ROWS = {  # case: aim
     "one slow link": "2 x first",
     "512 ranks unfolded": "",
     "16,384 ranks unfolded": "40 s, 8 GB",
+    "131,072 GPUs, the command": "",
+    "1,048,576 GPUs, the command": "1.5 x of 131,072, 1 GB",
+    "16,384 different speeds, the JSON": "4 s, 1 GB",
+    "131,072 different speeds, the step": "16 s, 4 GB",
+    "2 replicas of 1,024 GPUs": "2 s",
+    "200 replicas of 1,024 GPUs": "25 s",
+    "2 replicas of 16,384 GPUs": "",
+    "50 replicas of 16,384 GPUs": "40 s",
     "fast path, P=16, M=16": "2.0 ms",
     "1,000 configurations": "",
-    "1,000 configurations on 2 processes": "300 a second",
+    "1,000 configurations on 2 processes": "1,000 a second",
     "1,000 configurations, bounds": "",
     "P=64, M=512, v=4": "2 s",
     "ring of 1,024 in steps": "10 s",
@@ -49,7 +57,11 @@ ROWS = {  # case: aim
     "1,000 streams": "2 x bare",
     "16,000 streams": "2 x bare",
 }
-LONG = {"16 slow GPUs", "4 slow GPUs, the JSON", "16,384 ranks unfolded"}  # once each
+LONG = {  # once each
+    "16 slow GPUs", "4 slow GPUs, the JSON", "16,384 ranks unfolded", "1,048,576 GPUs, the command",
+    "131,072 different speeds, the step", "200 replicas of 1,024 GPUs", "2 replicas of 16,384 GPUs",
+    "50 replicas of 16,384 GPUs",
+}  # fmt: skip
 START = {
     "import simcluster": ["-c", "import simcluster"],
     "simcluster --help": ["-m", "simcluster", "--help"],
