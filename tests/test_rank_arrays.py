@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from conftest import Tiny, tiny_scenario
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_same_answer import documents
+from test_same_answer import CLUSTERS, documents
 
 from simcluster.base.clock import on_fitting_grid
 from simcluster.base.effort import however_long
@@ -52,6 +52,8 @@ def uneven(draw: st.DrawFn) -> dict[str, Any]:
     """Any scenario of ``documents`` with ranks that differ, most without what is refused by their sections."""
     document = draw(documents())
     faults = draw(st.lists(st.sampled_from(UNEVEN), min_size=1, max_size=2, unique_by=lambda fault: fault["kind"]))
+    (cable,) = (cable for cluster, cable in CLUSTERS if cluster == document["cluster"])
+    faults += [{"kind": "slow_link", "between": cable, "speed": speed} for speed in draw(st.sampled_from([[], [0.3]]))]
     if document["parallel"]["pp"] > 1 and draw(st.booleans()):
         document = {**document, "overlap": {**document["overlap"], "interference": "none", "pipeline": False}}
     training = {**document["training"], "attention": "fused"}
@@ -152,7 +154,8 @@ def test_what_tells_more_ops_than_there_is_time_for_is_refused(tiny: Tiny, monke
     ({"overlap": {"interference": {"kind": "factor", "compute": 0.1, "communication": 0.1}}}, "slows down comm"),
     ({"parallel": {"pp": 2}, "overlap": {"interference": {"kind": "factor", "compute": 0.1}}}, "another stage"),
     ({"faults": [{"kind": "slow_gpu", "rank": 0, "speed": 0.5, "start": "1 ms"}]}, "speeds that change"),
-    ({"faults": [{"kind": "slow_link", "nic_of": 0, "speed": 0.5}]}, "slow_link"),
+    ({"faults": [{"kind": "slow_link", "nic_of": 0, "speed": 0.5, "end": "1 ms"}]}, "links that change"),
+    ({"faults": [{"kind": "link_flap", "nic_of": 0, "down": "1 us"}]}, "link_flap"),
     ({"engine": "path"}, "engine"),
     ({"collectives": {"detail": "steps"}}, "as flows"),
 ])  # fmt: skip

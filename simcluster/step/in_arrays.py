@@ -24,6 +24,7 @@ from simcluster.engine.lower import Lowered, lower
 from simcluster.engine.rank_arrays import RankArrays
 from simcluster.engine.rank_times import RankTimes
 from simcluster.engine.record import Record, when_over
+from simcluster.faults.capacities import with_permanent
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.perturbations import Disturbances
 from simcluster.programs.program import OpTimes
@@ -95,7 +96,7 @@ def _require_told(times: RankTimes) -> None:
 def _in_arrays(
     scenario: Scenario, planned: Planned, slow: Sequence[float], disturbed: Disturbances
 ) -> tuple[PreparedStep, Record]:
-    cluster = scenario.cluster.built
+    cluster = with_permanent(scenario.faults, scenario.cluster.built)
     own = _own_seconds(planned, disturbed)
     arrays = partial(
         RankArrays, planned.programs, planned.job.plan, cluster, np.asarray(cluster.capacity, dtype=float),

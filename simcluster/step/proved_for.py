@@ -32,6 +32,7 @@ ARRAYS = Scope(
     },
     faults={
         "slow_gpu": lambda fault: "" if fault.lasts else "arrays over ranks know no speeds that change",
+        "slow_link": lambda fault: "" if fault.lasts else "arrays over ranks know no links that change",
         **dict.fromkeys(SECONDS_OF_RANKS, lambda fault: ""),
     },
 )
