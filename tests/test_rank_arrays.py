@@ -46,6 +46,16 @@ UNEVEN: list[dict[str, Any]] = [
     {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 40, "sigma": 1}},
 ]
 
+MOE = {"experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512}
+ZIPF = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 1}}
+POPULAR: list[Any] = [
+    None,
+    None,
+    ZIPF,
+    {**ZIPF, "per": "pass"},
+    {**ZIPF, "tokens": {"kind": "dirichlet", "concentration": 2}},
+]
+
 
 @st.composite
 def uneven(draw: st.DrawFn) -> dict[str, Any]:
@@ -54,7 +64,14 @@ def uneven(draw: st.DrawFn) -> dict[str, Any]:
     faults = draw(st.lists(st.sampled_from(UNEVEN), min_size=1, max_size=2, unique_by=lambda fault: fault["kind"]))
     (cable,) = (cable for cluster, cable in CLUSTERS if cluster == document["cluster"])
     faults += [{"kind": "slow_link", "between": cable, "speed": speed} for speed in draw(st.sampled_from([[], [0.3]]))]
-    if document["parallel"]["pp"] > 1 and draw(st.booleans()):
+    parallel, popular = document["parallel"], draw(st.sampled_from(POPULAR))
+    if popular:
+        model = {**document["model"], "moe": MOE}
+        ep = draw(st.sampled_from([each for each in (1, 2, 4) if parallel["dp"] % each == 0]))
+        parallel = {**parallel, "ep": ep, "sequence_parallel": parallel["tp"] > 1}
+        document = {**document, "model": model, "parallel": parallel}
+        faults.append(popular)
+    if parallel["pp"] > 1 and draw(st.booleans()):
         document = {**document, "overlap": {**document["overlap"], "interference": "none", "pipeline": False}}
     training = {**document["training"], "attention": "fused"}
     return {**document, "faults": faults, "training": training, "seed": draw(st.integers(0, 99))}
@@ -107,12 +124,22 @@ def test_arrays_are_the_events_or_say_why_not(document: dict[str, Any]) -> None:
     reason(tiny_scenario(**document))
 
 
-def test_all_that_is_measured_is_the_references(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+MIXTURE = {"model": {"moe": MOE}, "parallel": {"tp": 2, "ep": 2, "zero": 1, "sequence_parallel": True}}
+
+
+@pytest.mark.parametrize("change", [
+    {},
+    {**MIXTURE, "faults": [SPEEDS, {**ZIPF, "per": "pass"}, {"kind": "slow_link", "nic_of": 1, "speed": 0.2}],
+     "overlap": {"grad_reduce": False, "param_gather": False}},
+])  # fmt: skip
+def test_all_that_is_measured_is_the_references(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
     """Chosen by itself where most ranks differ: the result JSON, spans and memory, as the reference has them."""
     monkeypatch.setattr("simcluster.step.in_arrays.ARRAYS_FROM", 4)
     job = {"cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}, "parallel": {"tp": 2, "zero": 1},
            "training": {"global_batch": 8}, "overlap": {"tensor": True, "grad_reduce": True, "param_gather": True},
-           "faults": [SPEEDS]}  # fmt: skip
+           "faults": [SPEEDS], **change}  # fmt: skip
     found, meant = simulate(tiny(**job)), simulate(tiny(**job), engine="reference")
     assert (found.record.kind, found.record.events) == ("arrays", 0)
     assert found.step_time == meant.step_time

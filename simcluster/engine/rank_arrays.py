@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,12 +28,14 @@ from simcluster.engine.communication import CommunicationLowering, Ranks
 from simcluster.engine.flights_beside import Track, when_over
 from simcluster.engine.links_alone import LinksAlone
 from simcluster.engine.longest_path import NeedsEventsError
+from simcluster.engine.moved import MovedBySort, Sort
 from simcluster.engine.overlaps import ROOM, first_held_back
+from simcluster.engine.own_works import OwnWorks
 from simcluster.engine.rank_times import RankTimes
 from simcluster.engine.stage_sweep import StageSweep, Times
-from simcluster.planning.ops import MAIN, Op, StageProgram, Work
+from simcluster.planning.ops import MAIN, StageProgram, Work
 from simcluster.planning.parallel import RankLayout
-from simcluster.programs.program import Meeting, Program
+from simcluster.programs.program import Program
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import each_apart
 from simcluster.traffic.traffic import Fabric
@@ -51,22 +52,11 @@ Rows = tuple[Ints, Ints, Floats, Floats, Floats]
 part of the link."""
 
 
-class _Moved(NamedTuple):
-    """What an op does with others, for the ranks of its stage [place]: the communicator, and what there is to say of
-    each different one: seconds, pressure; ``of`` is the place of every rank's among those."""
-
-    numbers: Ints
-    of: Ints
-    seconds: Floats
-    pressure: Floats
-    meetings: Sequence[Meeting]
-
-
 class RankArrays:
     """A job whose ranks are played as arrays.
 
-    ``own(stage)`` gives the seconds of its ops, [op, rank of the stage] or [op, 1], what computes at full speed;
-    ``slowness[rank]`` multiplies them.  Of the programs ``some`` may be played alone (``beginnings``).  Raises
+    ``own(stage)`` gives the works of its ops on each of its ranks, what computes at full speed; ``slowness[rank]``
+    multiplies its seconds.  Of the programs ``some`` may be played alone (``beginnings``).  Raises
     NeedsEventsError, with the reason, for what this cannot say.
     """
 
@@ -79,7 +69,7 @@ class RankArrays:
         communicators: Communicators,
         slowness: Sequence[float],
         interference: Interference | None,
-        own: Callable[[int], Floats] | None = None,
+        own: Callable[[int], OwnWorks] | None = None,
         some: Sequence[StageProgram] | None = None,
     ) -> None:
         if interference and interference.drag:
@@ -94,15 +84,14 @@ class RankArrays:
         self._ranks = [ranks.tolist() for ranks in self.sweep.stage_ranks]
         where = Ranks(self._ranks, stages, places, fabric.host_of, slowness)
         apart = each_apart(len(slowness), communicators.bindings, len(capacity))
-        self._lowering = CommunicationLowering(
+        lowering = CommunicationLowering(
             where, communicators, apart, self._capacity, capacity, Program(), interference, in_steps=False
         )
         slow = np.array(slowness)
         self._alone = LinksAlone(np.asarray(capacity, dtype=float))
         self._slowness = [slow[ranks] for ranks in self.sweep.stage_ranks]
         self._own = [own(stage) if own else None for stage in range(len(programs))]
-        self._numbers: dict[tuple[int, Hashable], Ints] = {}
-        self._known: dict[tuple[int, Work, str], _Moved] = {}
+        self._moved = MovedBySort(self.sweep, lowering, self._alone, self._own)
         self._computed: dict[tuple[int, float], Floats] = {}
         self._sender = self._senders()
         self._rows: dict[tuple[int, int], Rows] | None = None
@@ -121,7 +110,7 @@ class RankArrays:
             for track in (track for tracks in self._tracks for track in tracks):
                 track.rewind()
             times = self.sweep.kept(self._seconds, order)
-            found = RankTimes(self.sweep, times, sweeps := sweeps + 1)
+            found = RankTimes(self.sweep, times, sweeps := sweeps + 1, self._own)
             require_exact(found.over)
             if not self._changed or not self._pressing:
                 break
@@ -139,7 +128,7 @@ class RankArrays:
         stage, number = self._sender.get((stage, number), (stage, number))
         op = self.sweep.ops[stage][number][1]
         if op.work.group(stage) is not None:
-            moved = self.moved(stage, op)
+            moved = self._moved.of(stage, number)
             seconds = moved.seconds[moved.of]
             for track, place in self._pressing.get((stage, number), ()):
                 self._changed |= track.set(place, start[0], start[0] + seconds)
@@ -163,23 +152,7 @@ class RankArrays:
                 )
             return known
         slow = 1.0 if work.sensitivity is None else self._slowness[stage]
-        return all_on_grid(np.asarray(own[number] * slow))
-
-    def moved(self, stage: int, op: Op) -> _Moved:
-        """What an op does with others."""
-        name = stage, op.work, op.lane
-        known = self._known.get(name)
-        if known is None:
-            kind = op.work.group(stage)
-            if (stage, kind) not in self._numbers:
-                own = [self._communicators.number(kind, rank) for rank in self._ranks[stage]]
-                self._numbers[stage, kind] = np.array(own, dtype=np.int64)
-            numbers, of = np.unique(self._numbers[stage, kind], return_inverse=True)
-            meetings = [self._lowering.meeting(number, op) for number in numbers.tolist()]
-            takes = [self._alone.seconds(meeting.traffics) for meeting in meetings]
-            pressure = np.array([meeting.pressure for meeting in meetings])
-            known = self._known[name] = _Moved(numbers, of, np.array(takes), pressure, meetings)
-        return known
+        return all_on_grid(np.asarray(own.seconds[number] * slow))
 
     # --- flights beside computation ---------------------------------------------------------------------------------
 
@@ -200,7 +173,7 @@ class RankArrays:
                     raise NeedsEventsError(f"{op.kind} {op.name} computes beside the main lane")
                 if not op.work.presses(op.lane):
                     continue
-                moved = self.moved(stage, op)
+                moved = self._moved.of(stage, number)
                 if not moved.pressure.any():
                     continue
                 pressure = self._one(moved.pressure[moved.of])
@@ -259,8 +232,8 @@ class RankArrays:
         heeded = communicators.heeded(self._programs, np.asarray(self._capacity), ())
         tight = np.zeros(len(self._capacity), dtype=bool)
         tight[communicators.bindings.link[heeded]] = True
-        of_work: dict[tuple[int, Work, str], tuple[Floats, Ints]] = {}
-        for name, moved in self._known.items():
+        of_work: dict[Sort, tuple[Floats, Ints]] = {}
+        for name, moved in self._moved.known.items():
             first = np.unique(moved.of, return_index=True)[1]
             rows = [np.zeros((0, 5))]
             for own, (number, meeting) in enumerate(zip(moved.numbers.tolist(), moved.meetings, strict=True)):
@@ -272,7 +245,7 @@ class RankArrays:
         found = {}
         for stage, ops in enumerate(self.sweep.ops):
             for number, (_, op) in enumerate(ops):
-                rows_of = of_work.get((stage, op.work, op.lane))
+                rows_of = of_work.get(self._moved.sort(stage, number))
                 if rows_of is None or op.work.joins:
                     continue
                 kept = rows_of[0][crowded[rows_of[0][:, 1].astype(np.int64)]]
@@ -282,10 +255,10 @@ class RankArrays:
         self._rows = found
         return found
 
-    def _crowded(self, of_work: dict[tuple[int, Work, str], tuple[Floats, Ints]]) -> Ints:
+    def _crowded(self, of_work: dict[Sort, tuple[Floats, Ints]]) -> Ints:
         """Which links the users of different lanes may load beyond what they carry, if all are there at once."""
         most: dict[tuple[int, int, int, str], float] = {}
-        for (stage, _, lane), (rows, numbers) in of_work.items():
+        for (stage, _, lane, _), (rows, numbers) in of_work.items():
             for place, link, begin, end, part in rows.tolist():
                 name = int(link), int(numbers[int(place)]), stage, lane
                 most[name] = max(most.get(name, 0.0), part if end > begin else 2.0)

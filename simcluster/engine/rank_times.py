@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from simcluster.engine.own_works import OwnWorks
 from simcluster.engine.stage_sweep import StageSweep, Times
 from simcluster.programs.program import OpTimes
 
 
 @dataclass(frozen=True)
 class RankTimes:
-    """When nodes of a sweep could have begun, began and ended [1, place], and after how many sweeps that was found."""
+    """When nodes of a sweep could have begun, began and ended [1, place], and after how many sweeps that was found;
+    ``own`` are the works of each stage's ranks, None where these have the stage's."""
 
     sweep: StageSweep
     times: list[Times]
     sweeps: int
+    own: Sequence[OwnWorks | None]
 
     @property
     def over(self) -> float:

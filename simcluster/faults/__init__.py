@@ -27,7 +27,7 @@ from simcluster.faults.stalls import HostStall
 
 __all__ = [
     "FAULTS",
-    "SECONDS_OF_RANKS",
+    "WORKS_OF_RANKS",
     "BackgroundLoad",
     "ExpertImbalance",
     "Fault",
@@ -49,8 +49,8 @@ Fault = Annotated[
 """Any fault."""
 FAULTS: dict[str, type[FaultSpec]] = {spec.word(): spec for spec in get_args(get_args(Fault)[0])}
 """The kinds of faults by their words."""
-SECONDS_OF_RANKS = ("speeds", "jitter", "sequence_lengths")
-"""Kinds that draw how long ranks compute and nothing else: all ranks of a stage go on doing the same ops."""
+WORKS_OF_RANKS = ("speeds", "jitter", "sequence_lengths", "expert_imbalance")
+"""Kinds that draw what the ops of ranks take, and nothing else: all ranks of a stage go on doing the same ones."""
 
 
 def placed(faults: Iterable[FaultSpec]) -> tuple[FaultSpec, ...]:

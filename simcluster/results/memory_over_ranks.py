@@ -23,12 +23,13 @@ _TOGETHER = 1 << 20
 
 
 class _Change(NamedTuple):
-    """Bytes of a pool that come or go at instants [rank], by an op or for one that arrives (``received``)."""
+    """Bytes of a pool that come or go at instants [rank], by an op or for one that arrives (``received``); ``delta`` is
+    that of all ranks, or each one's."""
 
     op: int
     time: Floats
     pool: int
-    delta: float
+    delta: float | Floats
     what: tuple[Item, Op]
     received: bool = False
 
@@ -69,8 +70,11 @@ class _StageMemory:
     def __init__(self, stage: PlayedStage, number: int) -> None:
         self.ranks, self._number = stage.ranks, number
         changes = [*_of_ops(stage), *_received(stage)]
-        self._changes = sorted(changes, key=lambda change: (change.delta > 0, change.op))  # of one instant: frees first
-        self._delta = np.array([change.delta for change in self._changes])
+        changes.sort(key=lambda change: (np.max(change.delta) > 0, change.op))  # of one instant: frees first
+        self._changes = changes
+        deltas = [np.atleast_1d(change.delta) for change in self._changes]
+        wide = len(self.ranks) if any(len(each) > 1 for each in deltas) else 1
+        self._deltas = np.array([np.broadcast_to(each, wide) for each in deltas]).T  # [rank, or 1 for all; change]
         self._pool = np.array([change.pool for change in self._changes], dtype=np.int64)
 
     def different(self) -> list[int]:
@@ -80,10 +84,10 @@ class _StageMemory:
         size = max(1, _TOGETHER // len(self._changes))
         pools = []
         for first in range(0, len(self.ranks), size):
-            time, turn = self._in_time(slice(first, first + size))
-            end = self._fullest(time, turn)
+            time, turn, delta = self._in_time(slice(first, first + size))
+            end = self._fullest(time, delta)
             there = np.arange(turn.shape[1])[None] <= end[:, None]
-            delta = np.where(there, self._delta[turn], 0.0)
+            delta = np.where(there, delta, 0.0)
             own = self._pool[turn]
             pools.append(np.stack([np.cumsum(np.where(own == pool, delta, 0.0), axis=1)[:, -1]
                                    for pool in range(len(POOLS))], axis=1))  # fmt: skip
@@ -95,10 +99,9 @@ class _StageMemory:
         rank = int(self.ranks[place])
         if not self._changes:
             return MemoryPeak(rank, self._number, 0.0, dict.fromkeys(POOLS, 0.0))
-        time, turn = self._in_time(slice(place, place + 1))
-        end = int(self._fullest(time, turn)[0])
-        before = turn[0, : end + 1]
-        delta = self._delta[before]
+        time, turn, deltas = self._in_time(slice(place, place + 1))
+        end = int(self._fullest(time, deltas)[0])
+        before, delta = turn[0, : end + 1], deltas[0, : end + 1]
         pools = np.bincount(self._pool[before], weights=delta, minlength=len(POOLS))
         at = int(np.flatnonzero(delta > 0)[-1])
         change = self._changes[int(before[at])]
@@ -116,15 +119,18 @@ class _StageMemory:
             microbatch=item.microbatch,
         )
 
-    def _in_time(self, some: slice) -> tuple[Floats, Ints]:
-        """Times in order, and which change each is [rank, change]."""
+    def _in_time(self, some: slice) -> tuple[Floats, Ints, Floats]:
+        """Times in order, which change each is, and its bytes [rank, change]."""
         table = np.stack([change.time[some] for change in self._changes], axis=1)
         turn = np.argsort(table, axis=1, kind="stable")
-        return np.take_along_axis(table, turn, axis=1), turn
+        same = len(self._deltas) == 1
+        delta = self._deltas[0][turn] if same else np.take_along_axis(self._deltas[some], turn, axis=1)
+        return np.take_along_axis(table, turn, axis=1), turn, delta
 
-    def _fullest(self, time: Floats, turn: Ints) -> Ints:
+    @staticmethod
+    def _fullest(time: Floats, delta: Floats) -> Ints:
         """The last change of the first instant at which most is held [rank]."""
-        held = np.cumsum(self._delta[turn], axis=1)
+        held = np.cumsum(delta, axis=1)
         held[:, :-1][time[:, 1:] == time[:, :-1]] = -np.inf
         return np.asarray(held.argmax(axis=1))
 
@@ -134,10 +140,11 @@ def _of_ops(stage: PlayedStage) -> Iterator[_Change]:
     for number, (what, (ready, start, end)) in enumerate(zip(stage.ops, stage.times, strict=True)):
         op = what[1]
         begun = start if op.work.group(0) is None else ready
-        for pool, first, last in op.memory if not op.work.joins else ():
-            if first:
+        own = stage.own.memory.get(number) if stage.own else None
+        for pool, first, last in own or op.memory if not op.work.joins else ():
+            if np.any(first):
                 yield _Change(number, begun, POOLS.index(pool), first, what)
-            if last:
+            if np.any(last):
                 yield _Change(number, end, POOLS.index(pool), last, what)
 
 

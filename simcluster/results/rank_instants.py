@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.engine.own_works import OwnWorks
 from simcluster.engine.rank_times import RankTimes
 from simcluster.engine.stage_sweep import Times
 from simcluster.planning.ops import Item, Op
@@ -20,13 +21,15 @@ _FIELD = 12
 
 class PlayedStage(NamedTuple):
     """What the ranks of a stage do, in order: when it could have begun, began and ended, op by op [rank]; ``received``
-    are sends of other stages: the op and its times, and the op here that waits for it."""
+    are sends of other stages: the op and its times, and the op here that waits for it; ``own`` are the works of ranks
+    that have others than the stage's."""
 
     ranks: Ints
     ops: list[tuple[Item, Op]]
     nodes: list[int]
     times: list[tuple[Floats, Floats, Floats]]
     received: list[tuple[Item, Op, int, tuple[Floats, Floats, Floats], int]]
+    own: OwnWorks | None
 
 
 def stages_of(found: RankTimes) -> Iterator[PlayedStage]:
@@ -41,7 +44,7 @@ def stages_of(found: RankTimes) -> Iterator[PlayedStage]:
         received[own].append((*sweep.ops[stage][number], stage, _of_one(found.times[send]), waiting))
     for stage, ranks in enumerate(sweep.stage_ranks):
         times = [_of_one(found.times[node]) for node in nodes[stage]]
-        yield PlayedStage(ranks, sweep.ops[stage], nodes[stage], times, received[stage])
+        yield PlayedStage(ranks, sweep.ops[stage], nodes[stage], times, received[stage], found.own[stage])
 
 
 def _of_one(times: Times) -> tuple[Floats, Floats, Floats]:

@@ -18,13 +18,14 @@ def spans_of_rank(found: RankTimes, rank: int, group_name: Callable[[str, int], 
     """As ``timeline.expand`` has them of all ranks; their ``op`` counts from the rank's first."""
     number, played = next((at, each) for at, each in enumerate(stages_of(found)) if rank in each.ranks)
     place = int(np.flatnonzero(played.ranks == rank)[0])
+    loads = played.own.loads if played.own else {}
     rows: list[tuple[object, ...]] = []
     for at, ((item, op), times) in enumerate(zip(played.ops, played.times, strict=True)):
         if op.work.joins:
             continue
         axis = op.work.axis
         where = item.step, rank, op.stream, op.kind, op.name, op.layer, number, item.chunk, item.microbatch
-        size = op.work.size * op.work.load
+        size = op.work.size * (float(loads[at][place]) if at in loads else op.work.load)
         rows.append((at, *where, group_name(axis, rank) if axis else "", size, *(float(each[place]) for each in times)))
     for _, sent, _, (_, start, end), at in played.received:
         item = played.ops[at][0]

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
 from simcluster.base.clock import later_on_this_grid
 from simcluster.base.effort import in_words, most_seconds, unless_asked
 from simcluster.base.errors import InputError
@@ -21,6 +20,7 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.engine.beginnings import beginning
 from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.engine.lower import Lowered, lower
+from simcluster.engine.own_works import OwnWorks
 from simcluster.engine.rank_arrays import RankArrays
 from simcluster.engine.rank_times import RankTimes
 from simcluster.engine.record import Record, when_over
@@ -97,7 +97,7 @@ def _in_arrays(
     scenario: Scenario, planned: Planned, slow: Sequence[float], disturbed: Disturbances
 ) -> tuple[PreparedStep, Record]:
     cluster = with_permanent(scenario.faults, scenario.cluster.built)
-    own = _own_seconds(planned, disturbed)
+    own = _own_works(planned, disturbed)
     arrays = partial(
         RankArrays, planned.programs, planned.job.plan, cluster, np.asarray(cluster.capacity, dtype=float),
         planned.symmetry.whole, slow, planned.choices.interference, own,
@@ -146,29 +146,18 @@ def _worth(scenario: Scenario, slow: Sequence[float], disturbed: Disturbances) -
     return len(colours) >= max(ARRAYS_FROM, len(slow) // 4)
 
 
-def _own_seconds(planned: Planned, disturbed: Disturbances) -> Callable[[int], Floats] | None:
-    """Seconds of the ops of a stage on each of its ranks [op, place]; None where all have the stage's."""
+def _own_works(planned: Planned, disturbed: Disturbances) -> Callable[[int], OwnWorks] | None:
+    """The works of a stage on each of its ranks; None where all have the stage's."""
     programs, ranks = planned.programs, planned.job.plan.stage_ranks()
     first = int(ranks[0][0])
     if disturbed.program(first, programs[0]) is programs[0]:
         return None
 
-    def own(stage: int) -> Floats:
-        return np.stack([_seconds(disturbed.program(rank, programs[stage])) for rank in ranks[stage].tolist()], axis=1)
+    def own(stage: int) -> OwnWorks:
+        program = programs[stage]
+        return OwnWorks.of_ranks(program, lambda rank: disturbed.program(rank, program), ranks[stage].tolist())
 
     return own
-
-
-def _seconds(program: StageProgram) -> Floats:
-    known: dict[int, list[float]] = {}
-    found: list[float] = []
-    for items in program.lanes.values():
-        for item in items:
-            segment = item.segment
-            if id(segment) not in known:
-                known[id(segment)] = [op.work.seconds for op in segment.ops]
-            found += known[id(segment)]
-    return np.array(found)
 
 
 class LaterLowered(Lowered):

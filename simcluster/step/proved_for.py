@@ -3,7 +3,7 @@ rank, which is slower and as right."""
 
 from __future__ import annotations
 
-from simcluster.faults import SECONDS_OF_RANKS
+from simcluster.faults import WORKS_OF_RANKS
 from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope, paths
 
 _FAULTS = dict.fromkeys(
@@ -33,7 +33,7 @@ ARRAYS = Scope(
     faults={
         "slow_gpu": lambda fault: "" if fault.lasts else "arrays over ranks know no speeds that change",
         "slow_link": lambda fault: "" if fault.lasts else "arrays over ranks know no links that change",
-        **dict.fromkeys(SECONDS_OF_RANKS, lambda fault: ""),
+        **dict.fromkeys(WORKS_OF_RANKS, lambda fault: ""),
     },
 )
 CHAINS = Scope("chains", free=_FREE | {"collectives.detail"}, limited={}, faults=_FAULTS)
