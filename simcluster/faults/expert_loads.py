@@ -19,6 +19,7 @@ from simcluster.planning.works import Collective
 
 TRAVELS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 """Names of the collectives that bring tokens to experts and back."""
+_MOST_KNOWN = 1 << 14
 _OF_ALL = ("all_gather", "reduce_scatter")  # of the tokens of all ranks, whatever they choose
 
 
@@ -40,6 +41,7 @@ class ExpertLoads:
         self.by_pass = any(fault.by_pass for fault in faults)
         self._groups = stages.shape[1] if self.by_pass else 1  # others have what the first has
         self._routed: dict[Hashable, Segment] = {}
+        self._known: dict[Hashable, tuple[list[float], float]] = {}
 
     @classmethod
     def of(
@@ -96,8 +98,14 @@ class ExpertLoads:
     def _of(self, rank: int, item: Item, layer: int) -> tuple[float, float]:
         """The load of the rank, and that of the fullest of its group."""
         group, place = self._place[rank].tolist()
-        loads = self._loads(layer, item.step, item.microbatch, group)
-        return float(loads[place]), float(loads.max())
+        moment = (layer, item.step, item.microbatch, group) if self.by_pass else (layer,)
+        known = self._known.get(moment)
+        if known is None:
+            if len(self._known) >= _MOST_KNOWN:  # a rank is asked for all its passes, and then the next of its group
+                self._known.clear()
+            loads = self._loads(layer, item.step, item.microbatch, group)
+            known = self._known[moment] = loads.tolist(), float(loads.max())
+        return known[0][place], known[1]
 
     def _loads(self, layer: int, step: int, microbatch: int, group: int) -> Floats:
         """What multiplies the tokens of a group's ranks by all faults together, [place in it]."""
