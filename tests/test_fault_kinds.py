@@ -144,6 +144,9 @@ class Idle(FaultSpec):
     def left(self, capacity: float) -> float:
         return super().left(capacity)
 
+    def lefts(self, *args: Any) -> Any:
+        return super().lefts(*args)
+
     def attention(self, *args: Any) -> Any:
         return super().attention(*args)
 

@@ -37,6 +37,7 @@ from simcluster.step.planned import plan
 from simcluster.step.play import play
 
 SPEEDS = {"kind": "speeds", "law": {"kind": "normal", "sigma": 0.2}}
+NICS = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0.3}}
 UNEVEN: list[dict[str, Any]] = [
     SPEEDS,
     {"kind": "speeds", "law": {"kind": "lognormal", "sigma": 0.03}},
@@ -63,7 +64,8 @@ def uneven(draw: st.DrawFn) -> dict[str, Any]:
     document = draw(documents())
     faults = draw(st.lists(st.sampled_from(UNEVEN), min_size=1, max_size=2, unique_by=lambda fault: fault["kind"]))
     (cable,) = (cable for cluster, cable in CLUSTERS if cluster == document["cluster"])
-    faults += [{"kind": "slow_link", "between": cable, "speed": speed} for speed in draw(st.sampled_from([[], [0.3]]))]
+    links = [{"kind": "slow_link", "between": cable, "speed": 0.3}, NICS]
+    faults += draw(st.lists(st.sampled_from(links), max_size=2, unique_by=lambda fault: fault["kind"]))
     parallel, popular = document["parallel"], draw(st.sampled_from(POPULAR))
     if popular:
         model = {**document["model"], "moe": MOE}
@@ -129,7 +131,7 @@ MIXTURE = {"model": {"moe": MOE}, "parallel": {"tp": 2, "ep": 2, "zero": 1, "seq
 
 @pytest.mark.parametrize("change", [
     {},
-    {**MIXTURE, "faults": [SPEEDS, {**ZIPF, "per": "pass"}, {"kind": "slow_link", "nic_of": 1, "speed": 0.2}],
+    {**MIXTURE, "faults": [SPEEDS, {**ZIPF, "per": "pass"}, NICS],
      "overlap": {"grad_reduce": False, "param_gather": False}},
 ])  # fmt: skip
 def test_all_that_is_measured_is_the_references(

@@ -21,13 +21,14 @@ from simcluster.faults.experts import ExpertImbalance
 from simcluster.faults.gpus import SlowGpu
 from simcluster.faults.jitter import Jitter
 from simcluster.faults.links import BackgroundLoad, LinkFlap, SlowLink
+from simcluster.faults.nic_speeds import NicSpeeds
 from simcluster.faults.spec import FaultSpec
 from simcluster.faults.speeds import Speeds
 from simcluster.faults.stalls import HostStall
 
 __all__ = [
     "FAULTS",
-    "WORKS_OF_RANKS",
+    "SAME_OPS",
     "BackgroundLoad",
     "ExpertImbalance",
     "Fault",
@@ -35,6 +36,7 @@ __all__ = [
     "HostStall",
     "Jitter",
     "LinkFlap",
+    "NicSpeeds",
     "SequenceLengths",
     "SlowGpu",
     "SlowLink",
@@ -43,14 +45,23 @@ __all__ = [
 ]
 
 Fault = Annotated[
-    SlowGpu | Speeds | Jitter | HostStall | SlowLink | LinkFlap | BackgroundLoad | SequenceLengths | ExpertImbalance,
+    SlowGpu
+    | Speeds
+    | Jitter
+    | HostStall
+    | SlowLink
+    | NicSpeeds
+    | LinkFlap
+    | BackgroundLoad
+    | SequenceLengths
+    | ExpertImbalance,
     Field(discriminator="kind"),
 ]
 """Any fault."""
 FAULTS: dict[str, type[FaultSpec]] = {spec.word(): spec for spec in get_args(get_args(Fault)[0])}
 """The kinds of faults by their words."""
-WORKS_OF_RANKS = ("speeds", "jitter", "sequence_lengths", "expert_imbalance")
-"""Kinds that draw what the ops of ranks take, and nothing else: all ranks of a stage go on doing the same ones."""
+SAME_OPS = ("speeds", "nic_speeds", "jitter", "sequence_lengths", "expert_imbalance")
+"""Kinds that draw what ops take, and nothing else: all ranks of a stage go on doing the same ones."""
 
 
 def placed(faults: Iterable[FaultSpec]) -> tuple[FaultSpec, ...]:

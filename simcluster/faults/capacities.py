@@ -17,7 +17,7 @@ from simcluster.planning.perturbations import Disturbances
 from simcluster.topology import Cluster
 
 
-def with_permanent(faults: Sequence[FaultSpec], cluster: Cluster) -> Cluster:
+def with_permanent(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> Cluster:
     """The cluster with what is wrong with its links for ever."""
     found: list[tuple[str, str, float]] = []
     for fault in acting(faults, "left"):
@@ -25,6 +25,9 @@ def with_permanent(faults: Sequence[FaultSpec], cluster: Cluster) -> Cluster:
             links = fault.links(cluster)
             pairs = {tuple(sorted(cluster.links[link])): float(cluster.capacity[link]) for link in links}
             found += [(a, b, fault.left(capacity)) for (a, b), capacity in pairs.items()]
+    for fault in acting(faults, "lefts"):
+        lefts = {tuple(sorted(cluster.links[link])): left for link, left in fault.lefts(cluster, seed).items()}
+        found += [(a, b, left) for (a, b), left in lefts.items()]
     return cluster.scaled(found)
 
 

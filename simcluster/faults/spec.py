@@ -1,9 +1,9 @@
 """What a fault is: a frozen piece of a scenario's document, with a method for everything that it can do or be asked.
 
 All methods have neutral defaults: a kind of fault overrides what it does.  Its effects are factors (``slowness`` of
-ranks, the part ``left`` of links, each for ever or over time, ``profile``; ``slowdowns``, each rank its own), work that
-is uneven (``attention``, ``expert_loads``), and other programs of ranks (``program``).  Where faults are played, those
-with an effect are asked for it (``acting``), whatever their kinds.
+ranks, the part ``left`` of links, each for ever or over time, ``profile``; ``slowdowns`` and ``lefts``, each rank and
+link its own), work that is uneven (``attention``, ``expert_loads``), and other programs of ranks (``program``).  Where
+faults are played, those with an effect are asked for it (``acting``), whatever their kinds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simcluster.planning.ops import Item, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.topology import Cluster
 
-EFFECTS = ("slowness", "slowdowns", "left", "attention", "expert_loads", "program")
+EFFECTS = ("slowness", "slowdowns", "left", "lefts", "attention", "expert_loads", "program")
 """Methods of ``FaultSpec`` that change a step: a kind of fault overrides one at least, or it is refused by its name."""
 
 
@@ -152,6 +152,10 @@ class FaultSpec(Spec):
     def left(self, capacity: float) -> float:
         """The part of a link of so many B/s that there is while it is there, of the links that it is on."""
         return 1.0
+
+    def lefts(self, cluster: Cluster, seed: int) -> dict[int, float]:
+        """The part of each of these links that there is, for ever."""
+        return {}
 
     def attention(self, seed: int, batch: Batch, dp: int) -> Floats:
         """What multiplies the core attention of microbatches, [step, replica, microbatch]; memory does not change."""

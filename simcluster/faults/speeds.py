@@ -15,10 +15,10 @@ from simcluster.faults.draws import Lognormal, Normal, stream
 from simcluster.faults.spec import FaultSpec
 from simcluster.faults.where import Number
 
-_SLOWEST = 0.01
+SLOWEST = 0.01
 _MOST_RANKS = 1 << 21
 
-Speed = Annotated[float, Field(strict=False, ge=_SLOWEST, le=100)]
+Speed = Annotated[float, Field(strict=False, ge=SLOWEST, le=100)]
 
 
 class Speeds(FaultSpec):
@@ -42,18 +42,7 @@ class Speeds(FaultSpec):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.law is None) == (self.table is None):
-            what = (
-                "law and table both say how fast GPUs are; keep one" if self.law else "how fast is each GPU? give one"
-            )
-            raise InputError(
-                f"{what}: law: {{kind: normal, sigma: 0.03}}, or table: the path of a CSV file, rank,speed"
-            )
-        seen: set[int] = set()
-        for rank, _ in self.table or ():
-            if rank in seen:
-                raise InputError(f"table has two speeds of rank {rank}; keep one")
-            seen.add(rank)
+        require_one_source(self.law, self.table, "GPUs", "GPU", "rank")
         return self
 
     @property
@@ -67,7 +56,7 @@ class Speeds(FaultSpec):
     def slowdowns(self, ranks: int, seed: int) -> Floats:
         """What multiplies the seconds of computation of every rank."""
         if self.law is not None:
-            return 1.0 / np.maximum(self.law.draw(stream(seed, "speeds", self.seed), ranks), _SLOWEST)
+            return 1.0 / np.maximum(self.law.draw(stream(seed, "speeds", self.seed), ranks), SLOWEST)
         found = np.ones(ranks)
         number, speed = np.array(self.table, dtype=np.float64).T
         found[number.astype(np.int64)] = 1.0 / speed
@@ -86,3 +75,18 @@ class Speeds(FaultSpec):
             return self
         table = tuple([(place[rank], speed) for rank, speed in self.table if rank in place])
         return self.model_copy(update={"table": table}) if table else None
+
+
+def require_one_source(law: object, table: Sequence[tuple[int, float]] | None, many: str, one: str, named: str) -> None:
+    """InputError unless speeds are said by either a law or a table, and one of each.
+
+    Of ``many``, say GPUs, each ``one`` is ``named`` by its rank.
+    """
+    if (law is None) == (table is None):
+        what = f"law and table both say how fast {many} are; keep one" if law else f"how fast is each {one}? give one"
+        raise InputError(f"{what}: law: {{kind: normal, sigma: 0.03}}, or table: the path of a CSV file, {named},speed")
+    seen: set[int] = set()
+    for number, _ in table or ():
+        if number in seen:
+            raise InputError(f"table has two speeds of {named} {number}; keep one")
+        seen.add(number)

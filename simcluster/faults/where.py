@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -102,16 +102,7 @@ class OnLinks(FaultSpec):
             gpus = [self.nic_of]
         else:
             gpus = [gpu for gpu, host in enumerate(cluster.host_of) if host == self.uplinks_of]
-        ports = dict.fromkeys(port for gpu in gpus for port in cluster.uplinks(gpu))
-        kind = cluster.graph.nodes(data="kind")
-        found = [
-            cluster.link_index[pair]
-            for port in ports
-            for neighbour in cluster.graph.successors(port)
-            if kind[neighbour] == "switch"
-            for pair in ((port, neighbour), (neighbour, port))
-            if pair in cluster.link_index
-        ]
+        found = cables_to_switches(cluster, gpus)
         if not found:
             what = f"rank {self.nic_of}" if self.nic_of is not None else f"machine {self.uplinks_of}"
             raise InputError(
@@ -159,6 +150,20 @@ class OnLinks(FaultSpec):
                 )
             change["uplinks_of"] = machines[self.uplinks_of]
         return self.model_copy(update=change)
+
+
+def cables_to_switches(cluster: Cluster, gpus: Iterable[int]) -> list[int]:
+    """The links between NICs of GPUs and switches of the fabric, both directions, with which they leave a machine."""
+    ports = dict.fromkeys(port for gpu in gpus for port in cluster.uplinks(gpu))
+    kind = cluster.graph.nodes(data="kind")
+    return [
+        cluster.link_index[pair]
+        for port in ports
+        for neighbour in cluster.graph.successors(port)
+        if kind[neighbour] == "switch"
+        for pair in ((port, neighbour), (neighbour, port))
+        if pair in cluster.link_index
+    ]
 
 
 class During(FaultSpec):

@@ -46,8 +46,10 @@ def histogram_in(path: str | Path) -> dict[str, Any]:
     return {"values": [value for value, _ in rows], "weights": [weight for _, weight in rows]}
 
 
-def speeds_in(path: str | Path) -> list[list[float]]:
-    """Pairs of a rank and its speed, one a line: ``3,0.97``; a header, empty lines and what follows a # do not count.
+def speeds_in(path: str | Path, named: str = "rank") -> list[list[float]]:
+    """Pairs of a rank, or what else is ``named``, and its speed, one a line: ``3,0.97``.
+
+    A header, empty lines and what follows a # do not count.
 
     Raises InputError, with the line, for what is no such pair.
     """
@@ -57,13 +59,13 @@ def speeds_in(path: str | Path) -> list[list[float]]:
         if not any(cells):
             continue
         try:
-            rank, speed = cells
-            found.append([int(rank), float(speed)])
+            number_of, speed = cells
+            found.append([int(number_of), float(speed)])
         except ValueError:
             if found or any(cell[:1].isdigit() for cell in cells):
-                raise InputError(f"{path}:{number}: {line.strip()!r} should be rank,speed, as in 3,0.97") from None
+                raise InputError(f"{path}:{number}: {line.strip()!r} should be {named},speed, as in 3,0.97") from None
     if not found:
-        raise InputError(f"{path}: has no line with a rank and its speed, as in 3,0.97")
+        raise InputError(f"{path}: has no line with a {named} and its speed, as in 3,0.97")
     return found
 
 

@@ -219,7 +219,7 @@ def held_between(before: Scenario, after: Scenario, run: Run) -> HeldBack | None
 
     None if nothing does, if no link is faster, and where the two clusters do not have the same links.
     """
-    was, now = (with_permanent(each.faults, each.cluster.built) for each in (before, after))
+    was, now = (with_permanent(each.faults, each.cluster.built, each.seed) for each in (before, after))
     if was.capacity.shape != now.capacity.shape or not (now.capacity > was.capacity).any() or was.links != now.links:
         return None
     if run.lowered.steps:  # played step by step: its calls have no rates of their own

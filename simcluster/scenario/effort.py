@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.effort import in_words, most_seconds, unless_asked
 from simcluster.documents.diagnostics import Complaint, KeyPath
-from simcluster.faults import WORKS_OF_RANKS
+from simcluster.faults import SAME_OPS
 
 if TYPE_CHECKING:
     from simcluster.scenario.fields import ScenarioFields
@@ -47,7 +47,7 @@ def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True, unlik
         played *= max(1.0, unlike / pp)
     elif drawing and scenario.replicas == 1:
         gpus = scenario.gpus or pp
-        arrays = in_arrays and scenario.engine == "auto" and set(drawing) <= set(WORKS_OF_RANKS)
+        arrays = in_arrays and scenario.engine == "auto" and set(drawing) <= set(SAME_OPS)
         arrays = arrays and gpus >= ARRAYS_FROM
         played *= 1.0 + _IN_ARRAYS * gpus / pp if arrays else gpus / pp
         if "sequence_lengths" in drawing and not arrays:

@@ -284,13 +284,18 @@ def _latest(document: Document, place: int, fault: Any) -> Any:
     return {key: value for key, value in fault.items() if key not in gone}
 
 
+_SPEEDS_OF = {"speeds": "rank", "nic_speeds": "node"}
+"""By kind of fault with a table of speeds, what that is of."""
+
+
 def _with_speeds(document: Document, place: int, fault: Any) -> Any:
     """A fault whose table of speeds is read in, if it is the path of one."""
-    if not isinstance(fault, Mapping) or fault.get("kind") != "speeds" or not isinstance(fault.get("table"), str):
+    named = _SPEEDS_OF.get(str(fault.get("kind"))) if isinstance(fault, Mapping) else None
+    if named is None or not isinstance(fault.get("table"), str):
         return fault
     where: KeyPath = ("faults", place, "table")
     with document.told_at(where):
-        return {**fault, "table": speeds_in(_folder(document, where) / fault["table"])}
+        return {**fault, "table": speeds_in(_folder(document, where) / fault["table"], named)}
 
 
 def _with_tables(document: Document, where: KeyPath, section: Any, keys: Iterable[str]) -> Any:

@@ -20,6 +20,7 @@ from simcluster.documents.kinds import models_in
 from simcluster.documents.laws import Histogram
 from simcluster.documents.shipped import shipped_names
 from simcluster.faults.data import SequenceLengths
+from simcluster.faults.nic_speeds import NicSpeeds
 from simcluster.faults.pace import Paced
 from simcluster.faults.speeds import Speeds
 from simcluster.longrun.failure_specs import FailuresSpec
@@ -237,9 +238,14 @@ def _of_fixed_time(found: Fragment) -> None:
     found["required"] = []  # per_gpu alone will do
 
 
-def _of_speeds(found: Fragment) -> None:
-    table = found["properties"]["table"]
-    table["anyOf"].append({"type": "string", "pattern": r"\.csv$", "description": "a file with rank,speed a line"})
+def _of_speeds(named: str) -> Callable[[Fragment], None]:
+    """A table of speeds may be a file."""
+
+    def change(found: Fragment) -> None:
+        table, said = found["properties"]["table"], f"a file with {named},speed a line"
+        table["anyOf"].append({"type": "string", "pattern": r"\.csv$", "description": said})
+
+    return change
 
 
 def _of_lengths(found: Fragment) -> None:
@@ -268,6 +274,7 @@ _LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
     FailuresSpec: _of_failures,
     FixedTime: _of_fixed_time,
     SequenceLengths: _of_lengths,
-    Speeds: _of_speeds,
+    Speeds: _of_speeds("rank"),
+    NicSpeeds: _of_speeds("node"),
 }
 """By class: what its mapping may be besides its fields."""

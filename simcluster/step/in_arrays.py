@@ -96,7 +96,7 @@ def _require_told(times: RankTimes) -> None:
 def _in_arrays(
     scenario: Scenario, planned: Planned, slow: Sequence[float], disturbed: Disturbances
 ) -> tuple[PreparedStep, Record]:
-    cluster = with_permanent(scenario.faults, scenario.cluster.built)
+    cluster = with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
     own = _own_works(planned, disturbed)
     arrays = partial(
         RankArrays, planned.programs, planned.job.plan, cluster, np.asarray(cluster.capacity, dtype=float),

@@ -86,7 +86,8 @@ def prepare(
     which links may hold somebody up, of a scenario without faults.
     """
     planned = planned or plan(scenario)
-    job, facts, cluster = planned.job, planned.facts, with_permanent(scenario.faults, scenario.cluster.built)
+    job, facts = planned.job, planned.facts
+    cluster = with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
     if scenario.faults != planned.faults:
         facts = facts_with_memory(scenario, scenario.cluster.device, job)
     lowered = lower(

@@ -3,12 +3,12 @@ rank, which is slower and as right."""
 
 from __future__ import annotations
 
-from simcluster.faults import WORKS_OF_RANKS
+from simcluster.faults import SAME_OPS
 from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope, paths
 
 _FAULTS = dict.fromkeys(
-    ("slow_gpu", "speeds", "jitter", "host_stall", "slow_link", "link_flap", "background_load", "sequence_lengths",
-     "expert_imbalance"),
+    ("slow_gpu", "speeds", "jitter", "host_stall", "slow_link", "nic_speeds", "link_flap", "background_load",
+     "sequence_lengths", "expert_imbalance"),
     lambda fault: "",
 )  # fmt: skip
 
@@ -33,7 +33,7 @@ ARRAYS = Scope(
     faults={
         "slow_gpu": lambda fault: "" if fault.lasts else "arrays over ranks know no speeds that change",
         "slow_link": lambda fault: "" if fault.lasts else "arrays over ranks know no links that change",
-        **dict.fromkeys(WORKS_OF_RANKS, lambda fault: ""),
+        **dict.fromkeys(SAME_OPS, lambda fault: ""),
     },
 )
 CHAINS = Scope("chains", free=_FREE | {"collectives.detail"}, limited={}, faults=_FAULTS)

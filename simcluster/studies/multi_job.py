@@ -89,7 +89,7 @@ def simulate_together(
 def _together(jobs: Sequence[Placed], cluster: Cluster, *, folded: bool) -> list[Shared]:
     _check(jobs, cluster)
     links = [fault for job in jobs for fault in in_cluster(job.scenario.faults, job.gpus, cluster)]
-    cluster = with_permanent(links, cluster)
+    cluster = with_permanent(links, cluster, 0)  # none is drawn
 
     def play(which: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
         def played() -> list[Result]:

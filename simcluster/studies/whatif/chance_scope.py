@@ -5,7 +5,7 @@ A scenario that it is not proved for is played replica by replica on the engine.
 
 from __future__ import annotations
 
-from simcluster.faults import ExpertImbalance
+from simcluster.faults import ExpertImbalance, NicSpeeds
 from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope
 
 _PLAYED = (
@@ -15,6 +15,10 @@ _PLAYED = (
 
 def _experts(fault: ExpertImbalance) -> str:
     return "expert_imbalance: replicas of one sweep all have the same tokens; use auto" if fault.by_chance else ""
+
+
+def _nics(fault: NicSpeeds) -> str:
+    return "nic_speeds: replicas of one sweep all have the same links; use auto" if fault.by_chance else ""
 
 
 REPLICAS = Scope(
@@ -28,5 +32,5 @@ REPLICAS = Scope(
             "method sweep plays collectives as flows; use auto, or collectives.detail: flow", ("flow",)
         ),
     },
-    faults={**dict.fromkeys(_PLAYED, lambda fault: ""), "expert_imbalance": _experts},
+    faults={**dict.fromkeys(_PLAYED, lambda fault: ""), "expert_imbalance": _experts, "nic_speeds": _nics},
 )

@@ -186,7 +186,7 @@ def _job(scenario: Scenario, base: Result) -> _Job:
     loads = tuple(fault for fault in _of(BackgroundLoad, scenario) if fault.by_chance)
     if loads:  # ranks that others' traffic meets must be told from those that it does not
         base = replay(certain, watched=loads)
-    cluster = with_permanent(scenario.faults, scenario.cluster.built)
+    cluster = with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
     programs, layout = stage_programs(base.job), base.job.plan
     disturbed, stage_of = disturbances_of(certain, layout, cluster), layout.stages()
     stalls = _of(HostStall, scenario)
