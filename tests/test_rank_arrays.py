@@ -1,6 +1,7 @@
 """Arrays over ranks beside the engine's events and the reference: all times of all ops, to the bit, or refused by name.
 
-``python tests/test_rank_arrays.py 500`` draws so many scenarios and prints how many were refused, and why.
+``python tests/test_rank_arrays.py 500 1`` draws so many scenarios from this seed and prints how many were equal to the
+bit and how many were refused, by reason and by kind of fault; it ends with the first that differs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from conftest import Tiny, tiny_scenario
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from test_same_answer import CLUSTERS, documents
 
@@ -195,22 +196,35 @@ def test_what_arrays_do_not_know_is_refused_by_name(tiny: Tiny, change: dict[str
         in_arrays(scenario, plan(scenario))
 
 
-def drawn(count: int) -> Counter[str]:
-    """Of so many drawn scenarios, how many were refused for which reason ("": they were equal)."""
-    found: Counter[str] = Counter()
+Case = tuple[str, tuple[str, ...]]
+"""Why a scenario was refused ("": it was equal), and its kinds of faults."""
 
-    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+
+def drawn(count: int, first: int) -> list[Case]:
+    """So many scenarios, drawn from this seed."""
+    found: list[Case] = []
+
+    @settings(
+        max_examples=count, deadline=None, database=None, derandomize=False, phases=[Phase.generate],
+        suppress_health_check=[*HealthCheck],
+    )  # fmt: skip
+    @seed(first)
     @given(document=uneven())
     def draw(document: dict[str, Any]) -> None:
         try:
-            found[reason(tiny_scenario(**document))] += 1
+            why = reason(tiny_scenario(**document))
         except DeadlockError:
-            found["deadlock"] += 1
+            why = "deadlock"
+        found.append((why, tuple(sorted(fault["kind"] for fault in document["faults"]))))
 
     draw()
     return found
 
 
 if __name__ == "__main__":
-    for why, many in drawn(int(sys.argv[1])).most_common():
+    cases = drawn(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    for why, many in Counter(why for why, _ in cases).most_common():
         print(f"{many:5} {why or 'equal to the bit'}")  # noqa: T201
+    for kind in sorted({kind for _, kinds in cases for kind in kinds}):
+        own = [why for why, kinds in cases if kind in kinds]
+        print(f"{own.count(''):5} of {len(own)} with {kind} equal to the bit, the others refused")  # noqa: T201
