@@ -21,11 +21,12 @@ from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 from simcluster.show.explanation import explanation
-from simcluster.show.summary import replicas, summary
+from simcluster.show.summary import beside_events, replicas, summary
 from simcluster.simulate import simulate
 from simcluster.studies.long_run.amortised import AmortisedRow, amortised, amortised_document, amortised_lines
 from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, what_if_free
+from simcluster.studies.whatif.frozen_links import frozen_links, soon_told
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     trace = tracing.trace_of(args, scenario)
     if args.histogram and scenario.replicas < 2:
         raise InputError(f"--histogram {args.histogram}: there is one replica; ask for more, as in --replicas 200")
-    distribution = None
+    distribution, base = None, None
     if scenario.replicas > 1:
         base = simulate(without_chance(scenario))
         result, distribution = replace(base, scenario=scenario), monte_carlo(scenario, base=base, until=args.until)
@@ -64,6 +65,9 @@ def run(args: argparse.Namespace) -> None:
 
     def text() -> str:
         told = [summary(result), *lines, *([replicas(distribution)] if distribution else [])]
+        if distribution and distribution.method == "sweep" and soon_told(scenario):
+            off = [each.off for each in frozen_links(scenario, base)]
+            told[-1] = "\n".join([told[-1], *beside_events(off)])
         return "\n\n".join([*told, *([explanation(result, free)] if args.explain else [])])
 
     common.answer(args, text, lambda: {**result.to_dict(), **_played(free, distribution), **_amortised(result, rows)})

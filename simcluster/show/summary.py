@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simcluster.base.printable import on_a_line
@@ -55,6 +56,14 @@ def replicas(distribution: Distribution) -> str:
             f"  played as {how if distribution.method == 'sweep' else 'events, one after the other'}",
         ]
     )
+
+
+def beside_events(off: Sequence[float]) -> list[str]:
+    """How far replicas of a sweep are from events, as parts of their steps, if they are at all."""
+    if not any(off):
+        return []
+    some = " and ".join(f"{each:+.2%}" for each in off)
+    return [f"               links and interference as without chance: {some} from events with the same draws"]
 
 
 def of_run(run: Run) -> str:

@@ -1,0 +1,56 @@
+"""A sweep of replicas beside events with the same draws: equal where nothing meets, and how far off where it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import Tiny
+
+from simcluster.cli import main
+from simcluster.show.summary import beside_events
+from simcluster.studies.whatif.frozen_links import frozen_links
+
+JITTER = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.3}}
+JOB: dict[str, Any] = {
+    "cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4},
+    "training": {"global_batch": 16, "attention": "fused"},
+}
+BESIDE = {"pipeline": True, "grad_reduce": True, "interference": {"kind": "factor", "compute": 0.5}}
+FAULTS = [
+    JITTER,
+    {"kind": "speeds", "law": {"kind": "normal", "sigma": 0.1}},
+    {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 40, "sigma": 1}},
+    {"kind": "slow_gpu", "rank": 3, "slowdown": 1.5},
+]
+
+
+def test_where_nothing_meets_both_are_equal_to_the_bit(tiny: Tiny) -> None:
+    found = frozen_links(tiny(**JOB, parallel={"tp": 2, "pp": 2}, faults=FAULTS), cases=3)
+    assert [each.off for each in found] == [0.0] * 3
+    assert len({each.events for each in found}) == 3
+    assert beside_events([each.off for each in found]) == []
+
+
+def test_where_communication_slows_computation_down_they_are_near(tiny: Tiny) -> None:
+    scenario = tiny(**JOB, parallel={"pp": 4}, overlap=BESIDE, faults=[JITTER])
+    (one, other) = frozen_links(scenario)
+    assert 0 < abs(one.off) < 0.05
+    (line,) = beside_events([one.off, other.off])
+    assert f"{one.off:+.2%} and {other.off:+.2%} from events" in line
+
+
+def test_it_is_printed_where_it_matters(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for overlap, there in ((BESIDE, True), ({**BESIDE, "interference": "none"}, False)):
+        scenario = tiny(**JOB, parallel={"pp": 4}, overlap=overlap, faults=[JITTER])
+        file = tmp_path / "job.yaml"
+        file.write_text(yaml.safe_dump(scenario.document()))
+        assert main(["run", str(file), "--replicas", "3"]) in (0, None)
+        assert ("from events with the same draws" in capsys.readouterr().out) == there
+
+
+def test_ranks_that_do_other_ops_are_not_compared(tiny: Tiny) -> None:
+    stall = {"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms", "rank": 1}
+    assert frozen_links(tiny(**JOB, parallel={"dp": 8}, faults=[JITTER, stall])) == ()
