@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,10 @@ from simcluster.simulate import simulate
 from simcluster.studies.multi_job import simulate_together
 from simcluster.topology import Cluster
 
-TWO = {"cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}, "training": {"global_batch": 8}}
+TWO: dict[str, Any] = {
+    "cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4},
+    "training": {"global_batch": 8},
+}
 LAW = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0.2}}
 
 
