@@ -59,8 +59,13 @@ class LinkFlap(OnLinks):
     @model_validator(mode="after")
     def _comes_back(self) -> Self:
         if self.period is not None and self.period <= max(self.down, SHORTEST_PERIOD):
-            raise InputError(f"period {self.period:g} s must be longer than the {self.down:g} s that the link is down")
+            down = f"the {self.down:g} s that the link is down" if self.down > SHORTEST_PERIOD else "1 us"
+            raise InputError(f"period {self.period:g} s must be longer than {down}; write one that is, as in 100 ms")
         return self
+
+    def times_within(self, seconds: float) -> float:
+        """Once in each period."""
+        return max(0.0, seconds - (self.start or 0.0)) / self.period if self.period else 0.0
 
     @property
     def neutral(self) -> bool:
@@ -120,6 +125,10 @@ class BackgroundLoad(OnLinks, During):
     @property
     def by_chance(self) -> bool:
         return self.on is not None
+
+    def times_within(self, seconds: float) -> float:
+        """Once in each period, or a spell by chance and the pause behind it."""
+        return seconds / (self.on + self.off) if self.on and self.off else super().times_within(seconds)
 
     @property
     def lasts(self) -> bool:

@@ -199,6 +199,10 @@ class FaultSpec(Spec):
         """Does it change nothing?"""
         return False
 
+    def times_within(self, seconds: float) -> float:
+        """How often it comes and goes in a step of so many seconds, about: 0 of what does not."""
+        return 0.0
+
     @property
     def by_chance(self) -> bool:
         """Does what it does depend on the seed?"""

@@ -60,7 +60,7 @@ class OnRanks(FaultSpec):
                 yield (name,), f"there is no rank {rank}: the job has {gpus} GPUs, so name one of ranks 0 to {gpus - 1}"
         hosts = scenario.cluster.built.host_of[:gpus]
         if self.node is not None and self.node not in hosts:
-            yield ("node",), f"the job has no machine {self.node}: it is on 0 to {max(hosts, default=0)}"
+            yield ("node",), f"the job has no machine {self.node}; name one of 0 to {max(hosts, default=0)}"
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
         """Where those of its ranks that are left are now."""
@@ -119,7 +119,7 @@ class OnLinks(FaultSpec):
                 f"there is no rank {self.nic_of}: the job has {gpus} GPUs, so name one of ranks 0 to {gpus - 1}",
             )
         elif self.uplinks_of is not None and self.uplinks_of not in cluster.host_of:
-            what = f"the cluster has no machine {self.uplinks_of}: they are 0 to {max(cluster.host_of)}"
+            what = f"the cluster has no machine {self.uplinks_of}; name one of 0 to {max(cluster.host_of)}"
             yield ("uplinks_of",), what
         else:
             try:
@@ -146,7 +146,7 @@ class OnLinks(FaultSpec):
         if self.uplinks_of is not None:
             if self.uplinks_of >= len(machines):
                 raise InputError(
-                    f"uplinks_of: the job has no machine {self.uplinks_of}; it has {len(machines)}, counted from 0"
+                    f"uplinks_of: the job has no machine {self.uplinks_of}; name one of 0 to {len(machines) - 1}"
                 )
             change["uplinks_of"] = machines[self.uplinks_of]
         return self.model_copy(update=change)
@@ -191,6 +191,11 @@ class During(FaultSpec):
     @property
     def lasts(self) -> bool:
         return not self.start and self.end is None and self.period is None
+
+    def times_within(self, seconds: float) -> float:
+        """Once in each period, while it is there."""
+        there = min(seconds, seconds if self.end is None else self.end) - (self.start or 0.0)
+        return max(0.0, there) / self.period if self.period else 0.0
 
     def profile(self, value: float, seed: int) -> Profile:
         """The factor ``value`` at these times."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.effort import in_words, most_seconds, unless_asked
 from simcluster.documents.diagnostics import Complaint, KeyPath
 from simcluster.faults import SAME_OPS
+from simcluster.model.flops import model_flops_per_sequence
 
 if TYPE_CHECKING:
     from simcluster.scenario.fields import ScenarioFields
@@ -21,6 +22,9 @@ _PLANNED_PAIR = 2e-6  # of layers on a stage, which planning compares: with 4,00
 _PLAYED_PASS = 3e-4  # a microbatch on a chunk, forward and back: 1,000 steps of it take 3.0 s
 _MEASURED_LAYER = 4e-5  # a layer's spans in a microbatch: 1.1 million of 384 x 96 layers take 0.9 s, 3.3 million 4 s
 _PLAIN_LAYER = 1e-3  # a layer's passes on a rank by the reference: 186,192 events in 1.9 s
+_COMING = 8e-6  # a fault that comes and goes: a link that flaps every 100 us in a step of 53 s takes 0.7 s, two 4.7 s
+_MFU = 0.3  # of a step whose length is not known yet
+_MOST_LAYERS = 10**5  # whose FLOP are added up layer by layer: more are too many for any fault to matter
 _REPLICA = 0.02  # of a step: replicas are played together
 _IN_ARRAYS = 4e-3  # of a rank that differs, where an op of all ranks of a stage is one array
 _UNLIKE_LAYER = 8e-4  # a layer's passes of documents that no other pass has: 40,960 on 16 ranks take 44 s
@@ -53,7 +57,17 @@ def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True, unlik
         if "sequence_lengths" in drawing and not arrays:
             replicas = (gpus if set(drawing) & {"speeds", "jitter"} else gpus // parallel.tp) / pp
             played += _UNLIKE_LAYER * passes * layers * replicas
-    return planned + played * (1.0 + _REPLICA * (scenario.replicas - 1))
+    return planned + (played + _COMING * _coming(scenario)) * (1.0 + _REPLICA * (scenario.replicas - 1))
+
+
+def _coming(scenario: ScenarioFields) -> float:
+    """How often faults come and go in all steps, whose length is what their FLOP alone say."""
+    if not any(fault.times_within(1.0) for fault in scenario.faults) or scenario.model.layers > _MOST_LAYERS:
+        return 0.0
+    rates = scenario.cluster.device.peak.known()
+    flops = model_flops_per_sequence(scenario.model) * scenario.training.global_batch * scenario.steps
+    seconds = flops / (_MFU * rates.get("bf16", max(rates.values())) * (scenario.gpus or 1))
+    return sum(fault.times_within(seconds) for fault in scenario.faults)
 
 
 def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
@@ -70,6 +84,7 @@ def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
     """The count that is largest beside what is usual for it."""
+    coming = _coming(scenario)
     ranks = (scenario.gpus or 1) if any(fault.by_chance for fault in scenario.faults) else 1
     counts: list[tuple[float, KeyPath, str]] = [
         (scenario.model.layers / 100, ("model", "layers"), f"{scenario.model.layers:,} layers"),
@@ -77,6 +92,7 @@ def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
         ((scenario.microbatches or 1) / 100, ("training", "global_batch"), f"{scenario.microbatches:,} microbatches"),
         (scenario.steps, ("steps",), f"{scenario.steps:,} steps"),
         (scenario.replicas / 50, ("replicas",), f"{scenario.replicas:,} replicas"),
+        (coming / 1e4, ("faults",), f"faults that come and go about {coming:,.0f} times"),
         (ranks / 1024, ("faults",), f"{ranks:,} ranks that all differ"),
     ]
     _, path, what = max(counts)
