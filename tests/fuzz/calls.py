@@ -64,8 +64,45 @@ def notebook_text(case: Case) -> int:
     return 0
 
 
+def studio_request(case: Case) -> int:
+    """A part of the studio's page that is asked for, or a state that is saved."""
+    from simcluster.base.errors import InputError
+    from simcluster.studio_page.answers import StateAsked, answer
+    from simcluster.studio_page.states import Folder, state_of_json
+
+    asked = json.loads(case.files["request.json"].decode("utf-8", "surrogateescape"))
+    told = asked["message"] if isinstance(asked["message"], dict) else {}
+    try:
+        live = state_of_json(told.get("live"))
+        pinned = None if told.get("pinned") is None else state_of_json(told["pinned"])
+        if isinstance(told.get("save"), str):
+            Folder(Path.cwd()).to_write(told["save"])
+        json.dumps(answer(StateAsked(live, pinned, Path.cwd(), "parallel.tp"), asked["part"]), allow_nan=False)
+    except InputError as problem:
+        return _refused(problem)
+    return 0
+
+
+def python_call(case: Case) -> int:
+    """A public function, called with one argument changed, and its answer shown."""
+    import simcluster
+    from fuzz.arguments import FUNCTIONS, VALUES
+    from simcluster.base.effort import at_most
+
+    asked = json.loads(case.files["call.json"])
+    given = {**FUNCTIONS[asked["function"]], asked["argument"]: VALUES[asked["value"]]()}
+    try:
+        with at_most(BEGUN):
+            repr(getattr(simcluster, asked["function"])(**given))
+    except simcluster.InputError as problem:
+        return _refused(problem)
+    return 0
+
+
 CALLS: dict[str, Callable[[Case], int]] = {
     "studio message": studio_message,
     "studio link": studio_link,
     "notebook text": notebook_text,
+    "studio request": studio_request,
+    "Python call": python_call,
 }

@@ -26,7 +26,7 @@ MIXTURE: dict[str, Any] = {
         "ffn_hidden_size": 1024,
         "vocab_size": 4096,
         "sequence_length": 512,
-        "moe": {"experts": 8, "top_k": 2, "ffn_hidden_size": 256},
+        "moe": {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256},
     },
     "parallel": {"tp": 1, "pp": 2, "dp": 8, "ep": 8},
     "pipeline": {"schedule": "1f1b"},

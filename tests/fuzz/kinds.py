@@ -10,6 +10,7 @@ from typing import Any
 from fuzz import corpus, mutation
 from fuzz.binaries import BINARIES
 from fuzz.case import Case
+from fuzz.later import LATER
 from fuzz.options import command_line, valid_command
 from fuzz.tables import TABLES
 
@@ -306,4 +307,5 @@ KINDS: dict[str, Callable[[Random], Case]] = {
     "options": options,
     **TABLES,
     **BINARIES,
+    **LATER,
 }
