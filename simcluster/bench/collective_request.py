@@ -11,7 +11,7 @@ import numpy as np
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
 from simcluster.collectives.entry import Parts
-from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.diagnostics import did_you_mean, shown
 from simcluster.topology import Cluster
 
 
@@ -19,11 +19,17 @@ def size_of(kind: str, size: float | Parts) -> tuple[float, Parts | None]:
     """The size that shares are parts of, in bytes, and the matrix where sizes differ."""
     if isinstance(size, str | bool) or not isinstance(size, Real | Sequence | np.ndarray):
         raise InputError(f"size is {size!r}; it is a number of bytes, as in 1e6, or for all_to_all a matrix of them")
-    if isinstance(size, Real):
-        return float(size), None
-    if kind != "all_to_all":
+    if not isinstance(size, Real) and kind != "all_to_all":
         raise InputError(f"a matrix of sizes is for all_to_all; {kind} has one size: give a number of bytes")
-    parts = [[float(each) for each in row] for row in size]
+    try:
+        if isinstance(size, Real):
+            return float(size), None
+        parts = [[float(each) for each in row] for row in size]
+    except (TypeError, ValueError, OverflowError):  # no matrix, no number, an integer of hundreds of digits
+        raise InputError(
+            f"size is {shown(size)}; it is a number of bytes, as in 1e6, or for all_to_all a matrix of them, as in "
+            "[[0, 1e6], [1e6, 0]]"
+        ) from None
     return max((math.fsum(row) for row in parts), default=0.0) or 1.0, parts  # 1: the description refuses empty ones
 
 
@@ -44,7 +50,7 @@ def check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: fl
             raise InputError(f"root is {root}; a group of {len(group)} GPUs has positions 0 to {len(group) - 1}")
         twice = [gpu for place, gpu in enumerate(group) if gpu in group[:place]] if len(set(group)) < len(group) else []
         if twice:
-            raise InputError(f"GPU {twice[0]} is twice in a group; a GPU is one rank of a group")
+            raise InputError(f"GPU {twice[0]} is twice in a group; a GPU is one rank of a group: name each once")
         outside = [gpu for gpu in group if not 0 <= gpu < have]
         if outside:
             raise InputError(

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.effort import however_long
-from simcluster.base.errors import InputError
+from simcluster.base.errors import InputError, refused_by_system
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import notes_to
 from simcluster.base.version import VERSION
@@ -95,8 +95,8 @@ def _of_the_system(problem: Exception) -> str:
         return (
             f"{problem.filename or 'standard output'} cannot be written ({problem.strerror}); make room where it goes"
         )
-    if isinstance(problem, OSError) and problem.errno == errno.ENAMETOOLONG:  # wherever a name is looked up
-        return f"{problem.filename}: the name is too long for a file"
+    if isinstance(problem, OSError) and (told := refused_by_system(problem)):
+        return told
     if isinstance(problem, EOFError) and "marshal" in str(problem):  # no Python before 3.12.8 notices it itself
         return f"Python's own files of simcluster are cut, as a full disk leaves them: {_CUT}"
     return ""
@@ -168,8 +168,11 @@ def _dispatch(argv: list[str]) -> None:
     args, unknown = parser.parse_known_args(argv)
     if unknown:
         asked = commands[command] if command else parser
+        prior = argv[max(argv.index(unknown[0]) - 1, 0)] if unknown[0] in argv else ""
+        whole = f", write '{prior} {unknown[0]}' in quotes if that is one value"
+        whole = "" if prior[:1] in ("", "-") or prior == command else whole
         raise InputError(
-            f"unexpected argument {unknown[0]!r}: {asked.placed}; leave it out, or see {asked.prog} --help"
+            f"unexpected argument {unknown[0]!r}: {asked.placed}; leave it out{whole}, or see {asked.prog} --help"
         )
     if args.command is None:
         parser.print_help()

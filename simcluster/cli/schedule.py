@@ -15,7 +15,7 @@ from simcluster.cli.schedule_report import comparison, document, report
 from simcluster.documents.own_words import OwnWord
 from simcluster.importers.schedule_files import function_in, is_csv, is_function, schedule_in_csv
 from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
-from simcluster.schedules.comparison import PlayedSchedule, StageTimes, play_stages
+from simcluster.schedules.comparison import PlayedSchedule, StageTimes, play_stages, refuse_too_many
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.torch_csv import to_csv, torch_can_run
 from simcluster.schedules.zb_auto import Automatic, Goal, automatic
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 _GALLERY = (4, 8)
-_MOST_ACTIONS = 1_000_000
 
 
 def run(args: argparse.Namespace) -> None:
@@ -174,10 +173,7 @@ def _counts(meant: Meant, chunks: int) -> tuple[int, int]:
     if stages is None or microbatches is None:
         missing = [name for name in ("stages", "microbatches") if getattr(meant, name) is None]
         raise InputError(f"--{' and --'.join(missing)} required, as in --stages 4 --microbatches 8")
-    actions = 2 * stages * microbatches * chunks
-    if actions > _MOST_ACTIONS:
-        raise InputError(f"{actions:,} actions are too many; stages x microbatches x chunks may be up to "
-                         f"{_MOST_ACTIONS // 2:,} here")  # fmt: skip
+    refuse_too_many(stages, microbatches, chunks)
     return stages, microbatches
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, wraps
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeGuard, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeGuard, TypeVar, get_args, get_origin
 
-from simcluster.base.errors import InputError
+from simcluster.base.errors import InputError, system_refusals
 from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_LARGEST = sys.float_info.max
 _MANY = 1000
 """Items of a sequence beyond which they are not looked at one by one."""
 
@@ -38,7 +40,8 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
             wrong = wrong or (_wrong(kinds[key], value, key) if key in kinds else None)
         if wrong:
             raise InputError(f"{name}: {wrong}")
-        return function(*args, **kwargs)
+        with system_refusals():
+            return function(*args, **kwargs)
 
     return asked
 
@@ -52,8 +55,14 @@ class _Type(NamedTuple):
     items: tuple[_Type, ...] = ()
 
 
+def _is_iterable(value: object) -> bool:
+    """Neither a text, a dict, a table, nor one number that an array holds."""
+    several = hasattr(value, "__iter__") and hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
+    return several and getattr(value, "ndim", 1) > 0 and not hasattr(value, "columns")
+
+
 def _is_sequence(value: object) -> bool:
-    return hasattr(value, "__iter__") and hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
+    return _is_iterable(value) and hasattr(value, "__getitem__")
 
 
 def _is_whole(value: object) -> bool:
@@ -61,6 +70,9 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
+    """One that a float holds, too."""
+    if isinstance(value, Integral) and abs(int(value)) > _LARGEST:
+        return False
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -72,7 +84,7 @@ _PLAIN = {
     "None": _Type("None", lambda value: value is None, "None"),
     "Path": _Type("a path", lambda value: isinstance(value, Path), "'...'"),
 }
-_SEQUENCES = ("Sequence", "Iterable", "list", "tuple")
+_SEQUENCES = {"Sequence": _is_sequence, "Iterable": _is_iterable, "list": _is_sequence, "tuple": _is_sequence}
 
 
 @cache
@@ -103,7 +115,9 @@ def _misfit(signature: inspect.Signature, args: Sequence[object], kwargs: Mappin
     try:
         signature.bind(*args, **kwargs)
     except TypeError as problem:  # says which: "missing a required argument: 'path'", "too many positional arguments"
-        return f"{problem}; it takes {', '.join(takes)}"
+        named = [each for each in takes if each not in _by_place(signature)]
+        by_name = f", of which {', '.join(named)} by name: write {named[0]}=..." if named and len(args) > 1 else ""
+        return f"{problem}; it takes {', '.join(takes)}{by_name}"
     return None
 
 
@@ -117,12 +131,14 @@ def _types(written: ast.expr, scope: Mapping[str, object]) -> tuple[_Type, ...]:
         return (_PLAIN[name],)
     if _is_ours(found := scope.get(name)):
         return (_of_class(found),)
+    if get_origin(found) is Literal:  # which words there are the function says itself
+        return (_PLAIN["str"]._replace(like=repr(get_args(found)[0])),)
     if not isinstance(written, ast.Subscript):
         return ()
     name, inner = getattr(written.value, "id", ""), written.slice
     if name in _SEQUENCES and not isinstance(inner, ast.Tuple):
         items = _types(inner, scope)
-        return (_Type("a list", _is_sequence, f"[{items[0].like if items else '...'}]", items),)
+        return (_Type("a list", _SEQUENCES[name], f"[{items[0].like if items else '...'}]", items),)
     if name == "Mapping" and isinstance(inner, ast.Tuple):
         items = _types(inner.elts[1], scope)
         like = f"{{'...': {items[0].like if items else '...'}}}"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import KeyPath, dotted, shown
+from simcluster.documents.diagnostics import KeyPath, dotted, shown, type_name
 from simcluster.documents.own_words import own_words
 from simcluster.documents.reading import Document, Mark, parse_value
 
@@ -18,6 +18,8 @@ ADDS = "+"
 """Behind a path: the value is added to the list that is there."""
 
 Overrides = Mapping[str, Any] | Iterable[tuple[str, Any]]
+Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
+"""Overrides: {"parallel.tp": 4}, [("parallel.tp", 4)] or ["parallel.tp=4"]."""
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -58,6 +60,24 @@ def _split_commas(text: str) -> list[str]:
                 continue
         parts[-1] += letter
     return parts
+
+
+def pairs_of(changes: Changes) -> list[tuple[str, Any]]:
+    """Changes as (dotted path, value); InputError for one that is none."""
+    if isinstance(changes, str):
+        changes = [changes]
+    items = changes.items() if isinstance(changes, Mapping) else changes
+    pairs = [parse_override(item) if isinstance(item, str) else item for item in _each(items)]
+    for pair in pairs:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise InputError(f'changes are {{"parallel.tp": 4}} or ["parallel.tp=4"], got {shown(pair)}')
+    return pairs
+
+
+def _each(items: object) -> Iterable[Any]:
+    if isinstance(items, Iterable):
+        return items
+    raise InputError(f'changes are {{"parallel.tp": 4}} or ["parallel.tp=4"], got {type_name(items)}')
 
 
 def apply_overrides(document: Document, overrides: Overrides) -> Document:

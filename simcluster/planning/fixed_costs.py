@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 
 from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import shown
 from simcluster.schedules import Kind, Schedule
 from simcluster.schedules.zb_auto import Times
 
@@ -40,6 +42,9 @@ class Costs:
     send_launch: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.weight_grad is not None:
+            require_seconds("weight_grad", self.weight_grad)
+            require_seconds("backward", self.backward)
         if self.weight_grad is not None and not 0 <= self.weight_grad <= self.backward:
             raise InputError(
                 f"weight_grad {self.weight_grad!r} is W's part of backward {self.backward!r}: from 0 to all of it"
@@ -48,7 +53,7 @@ class Costs:
             if field.name not in ("weight_grad", "send_back", "collectives", "grad_buckets"):
                 require_seconds(field.name, getattr(self, field.name))
         require_seconds("send_back", self.sending("B"))
-        if self.collectives < 0:
+        if not isinstance(self.collectives, Integral) or self.collectives < 0:
             raise InputError(f"collectives {self.collectives!r} must be how many F and B have of them, 0 or more")
         if not isinstance(self.grad_buckets, int) or not 0 <= self.grad_buckets <= _MOST_BUCKETS:
             raise InputError(
@@ -68,8 +73,8 @@ class Costs:
 
 def require_seconds(name: str, value: float) -> None:
     """Raises InputError unless the value is a finite number, 0 or more."""
-    if not 0 <= value < math.inf:
-        raise InputError(f"{name} {value!r} must be a finite number of seconds, 0 or more")
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise InputError(f"{name} {shown(value)} must be a finite number of seconds, 0 or more: write one, as in 0.002")
 
 
 class StageCosts:

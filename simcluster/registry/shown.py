@@ -12,6 +12,7 @@ from simcluster.catalogue import presets
 from simcluster.catalogue.devices import device_document
 from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.overrides import Changes
 from simcluster.documents.reading import STDIN
 from simcluster.documents.shipped import shipped_path
 from simcluster.faults import FAULTS
@@ -19,7 +20,7 @@ from simcluster.importers.imported import to_yaml
 from simcluster.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import ScenarioKey, scenario_keys
-from simcluster.scenario.scenario import Changes, load
+from simcluster.scenario.scenario import load
 from simcluster.schedules import SCHEDULES
 
 _WIDE = 100  # characters of a line

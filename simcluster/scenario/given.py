@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import refuse
+from simcluster.documents.overrides import Changes, pairs_of
 from simcluster.scenario.files import A_CLUSTER, load_cluster
-from simcluster.scenario.scenario import Base, Changes, Scenario, keyword_pairs, load, load_text, pairs_of
+from simcluster.scenario.scenario import Base, Scenario, keyword_pairs, load, load_text
 from simcluster.scenario.typed import Sections
 from simcluster.topology import Cluster
 

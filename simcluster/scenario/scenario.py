@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,9 +17,11 @@ from pydantic import BaseModel, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
+from simcluster.catalogue import presets
+from simcluster.catalogue.devices import device_names
 from simcluster.documents.argument_types import checked
-from simcluster.documents.diagnostics import RuleError, did_you_mean, refuse, shown, type_name
-from simcluster.documents.overrides import parse_override
+from simcluster.documents.diagnostics import RuleError, did_you_mean, refuse
+from simcluster.documents.overrides import Changes, pairs_of
 from simcluster.documents.own_words import own_words, python_allowed
 from simcluster.documents.reading import STDIN, Document, checking, parse_document, read_document, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_folder, shipped_names
@@ -37,9 +39,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from simcluster.scenario.typed import Sections
-
-Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
-"""Overrides: {"parallel.tp": 4}, [("parallel.tp", 4)] or ["parallel.tp=4"]."""
 
 _ORIGIN = "_origin"  # among a scenario's attributes, beside its fields
 
@@ -222,24 +221,6 @@ def from_document(data: Mapping[str, Any], overrides: Changes = (), *, folder: s
     return Origin(Document(data=_plain(data), source="<document>", folder=Path(folder))).changed(overrides)
 
 
-def pairs_of(changes: Changes) -> list[tuple[str, Any]]:
-    """Changes as (dotted path, value); InputError for one that is none."""
-    if isinstance(changes, str):
-        changes = [changes]
-    items = changes.items() if isinstance(changes, Mapping) else changes
-    pairs = [parse_override(item) if isinstance(item, str) else item for item in _each(items)]
-    for pair in pairs:
-        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise InputError(f'changes are {{"parallel.tp": 4}}, got {shown(pair)}')
-    return pairs
-
-
-def _each(items: object) -> Iterable[Any]:
-    if isinstance(items, Iterable):
-        return items
-    raise InputError(f'changes are {{"parallel.tp": 4}} or ["parallel.tp=4"], got {type_name(items)}')
-
-
 def keyword_pairs(keywords: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Keywords as changes: parallel__tp=4 is parallel.tp."""
     return [(name.replace("__", "."), value) for name, value in keywords.items()]
@@ -274,8 +255,21 @@ def scenario_path(path: str | Path) -> Path:
         return path
     if path.name in names:
         return shipped_folder("scenarios") / f"{path.name}.yaml"
+    if told := _of_another_kind(path.name):
+        raise InputError(f"{path}: {told}")
     hint = did_you_mean(path.name, names)
     raise InputError(f"{path}: no such file, and no shipped scenario{hint}; shipped: {', '.join(names) or 'none'}")
+
+
+def _of_another_kind(name: str) -> str:
+    """What a name that is no scenario's is the name of, and what is done with it; "" where nothing is called so."""
+    if name in presets("models.yaml"):
+        return f"is a model, no scenario; make one of it: simcluster new --model {name} --cluster dgx_h100 --gpus 64"
+    if name in device_names():
+        return f"is a device, no scenario; change one to it, as in simcluster run tiny_3d --cluster.device {name}"
+    if name in shipped_names("topologies"):
+        return f"is a topology, no scenario; see simcluster topology {name}, or make a job on it with simcluster new"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import type_name
+from simcluster.documents.diagnostics import refuse, type_name
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
 from simcluster.schedules.breadth_first import breadth_first
 from simcluster.schedules.check import check
@@ -115,7 +115,8 @@ def schedule_function(name: str) -> ScheduleEntry:
 
     near = difflib.get_close_matches(name.lower(), SCHEDULES, n=1)
     guess = f"did you mean {near[0]!r}? " if near else ""
-    raise InputError(f"unknown schedule {name!r}; {guess}the schedules are {', '.join(SCHEDULES)}")
+    own = "; or name a function of your own, as FILE.py:FUNCTION, or a file that ends in .csv"
+    raise InputError(f"unknown schedule {name!r}; {guess}the schedules are {', '.join(SCHEDULES)}{own}")
 
 
 class ScheduleMaker(Protocol):
@@ -148,6 +149,8 @@ def make_schedule(
         made: object = what
     elif callable(what):
         made = what(num_stages, num_microbatches, num_chunks)
+    elif not callable(getattr(what, "function", None)):
+        refuse(what, "a step", "a schedule: a shipped name, a Schedule, a function of stages, microbatches and chunks")
     else:
         return what.function(costs, latency)(num_stages, num_microbatches, num_chunks)
     if not isinstance(made, Schedule):

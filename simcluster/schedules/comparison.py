@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
 from simcluster.schedules import make_schedule, schedules_with
@@ -98,6 +99,19 @@ UNIT_TIMES = StageTimes(Fraction(1), Fraction(2), Fraction(1), Fraction(1))
 """F = I = W = 1, and a whole backward is 2: what schedules are usually drawn with."""
 
 
+_MOST_ACTIONS = 1_000_000
+
+
+def refuse_too_many(stages: int, microbatches: int, chunks: int) -> None:
+    """InputError for counts that make more actions than are looked at one by one."""
+    actions = 2 * stages * microbatches * chunks
+    if actions > _MOST_ACTIONS:
+        raise InputError(
+            f"stages {stages:,} x microbatches {microbatches:,} x chunks {chunks:,} make {actions:,} actions, "
+            f"too many; the product may be up to {_MOST_ACTIONS // 2:,} here: give fewer microbatches"
+        )
+
+
 @checked
 def play_schedules(
     schedules: Sequence[str | Schedule],
@@ -111,6 +125,7 @@ def play_schedules(
 
     InputError for an unknown name and for counts that a schedule cannot have.
     """
+    refuse_too_many(stages, microbatches, chunks)
     return [
         play_stages(
             make_schedule(each, stages, microbatches, chunks if each in schedules_with("takes_chunks") else 1)

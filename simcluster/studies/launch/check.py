@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
 from simcluster.documents.argument_types import checked
+from simcluster.documents.overrides import pairs_of
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.scenario import Scenario
@@ -37,7 +38,7 @@ def check(scenario: ScenarioLike, overrides: Sequence[tuple[str, Any]] = ()) -> 
     ``overrides`` are changes of it.  A point that cannot be
     known because the run cannot be played fails, and says why.  InputError for a scenario that cannot be.
     """
-    base = base_of(scenario, "check")
+    base, overrides = base_of(scenario, "check"), pairs_of(overrides)
 
     def again(values: Values) -> Scenario:
         return base.scenario((*overrides, *values.items()))

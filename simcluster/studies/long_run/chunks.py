@@ -166,7 +166,7 @@ def player_of(
 
     InputError for fewer than one process, a scheduler that does not answer, a file that is no store of ours.
     """
-    with players_of(None if workers == 1 else workers) as players:
+    with players_of(None if isinstance(workers, int) and workers == 1 else workers) as players:
         if store is None:
             yield RunPlayer(players, None, progress)
             return

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 
 from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import refuse
 from simcluster.studies.sweep.dask_cluster import on_dask
 from simcluster.studies.sweep.dealing import Key, play_dealt
 from simcluster.studies.sweep.playing import Finished, Lookout, Measure, Numbered, play_on, play_serially
@@ -40,12 +42,16 @@ def players_of(executor: Executor | int | str | None) -> Iterator[Players]:
     """
     if executor is None:
         yield Players()
-    elif isinstance(executor, int):
+    elif isinstance(executor, Integral) and not isinstance(executor, bool):
         if executor < 1:
             raise InputError(f"{executor} processes cannot play anything; use at least 1")
-        yield Players(executor, at_once=executor)
+        yield Players(int(executor), at_once=int(executor))
     elif isinstance(executor, str):
         with on_dask(executor) as (cluster, workers, lookout):
             yield Players(executor=cluster, at_once=workers, lookout=lookout)
+    elif not callable(getattr(executor, "submit", None)):
+        takes = 'a number of processes, an executor of concurrent.futures, or "dask://HOST:PORT"'
+        refuse(executor, "who plays", takes)
     else:
+        assert not isinstance(executor, int)
         yield Players(executor=executor, at_once=int(getattr(executor, "_max_workers", 0) or 4))

@@ -18,6 +18,7 @@ from simcluster.documents.own_words import own_words
 from simcluster.results.result import VERSION
 from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.given import ScenarioLike, base_of
+from simcluster.scenario.paths import check_path
 from simcluster.studies.sweep.dealing import in_order
 from simcluster.studies.sweep.players import players_of
 from simcluster.studies.sweep.playing import Finished, Measure, Numbered, Row, measured
@@ -75,6 +76,8 @@ def sweep(
     is played here.  With a ``store`` (a file) rows that are there are not played again.  Raises InputError for a bad
     grid; a variant that cannot be is a row with its reason.
     """
+    for path in vary:
+        check_path(path)
     made = make_sweep(base_of(base, "sweep"), own_words(vary), sample=sample, seed=seed)
     return run_sweep(made, executor=executor, store=Path(store) if store else None, measure=measure).frame()
 

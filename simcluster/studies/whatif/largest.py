@@ -16,6 +16,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
+from simcluster.documents.overrides import pairs_of
 from simcluster.documents.suggestions import divisors
 from simcluster.scenario.fits import held, waiting_bytes
 from simcluster.scenario.given import ScenarioLike, base_of
@@ -90,7 +91,7 @@ def largest(scenario: ScenarioLike, path: str, overrides: Sequence[tuple[str, An
     and where more does not mean more memory (parallel.dp).
     """
     check_path(path)
-    tries = _Tries(base_of(scenario, "largest"), tuple(overrides), path)
+    tries = _Tries(base_of(scenario, "largest"), tuple(pairs_of(overrides)), path)
     low, high = _narrowed(tries, *_bracket(tries))
     skipped = {value: why for value, why in sorted(tries.refused.items()) if low < value < (high or math.inf)}
     return Largest(

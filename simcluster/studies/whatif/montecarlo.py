@@ -76,7 +76,13 @@ def monte_carlo(
     obstacle = REPLICAS.obstacle(scenario)
     if method == "sweep" and obstacle:
         raise InputError(f"replicas: {obstacle}")
-    base = base or replay(without_chance(scenario))
+    if base is None:
+        base = replay(without_chance(scenario))
+    elif base.scenario != without_chance(scenario):
+        raise InputError(
+            f"base: is the result of another scenario ({base.scenario.name}); it must be that of "
+            "without_chance(scenario): leave it out, and it is played here"
+        )
     if until is not None and not 0 < until < 1:
         raise InputError(f"until: {until:g} is no part of the mean; give one above 0 and below 1, as in 0.001")
     if obstacle or method == "events":
