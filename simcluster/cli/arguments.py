@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         """What argparse complains of, as what is wrong and what to write."""
         if message.startswith(_REQUIRED):
             names = message.removeprefix(_REQUIRED).split(", ")
-            needs = " ".join(self._written(each) for each in names)
+            needs = " ".join([*self._names(), *(self._written(each) for each in names if each[0] == "-")])
             are = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'}"
             return f"{are} required and missing; write {self.prog} {needs}"
         found = _OF_AN_ARGUMENT.fullmatch(message)
@@ -69,7 +69,8 @@ class Parser(argparse.ArgumentParser):
             return message
         name, what = found[1].partition("/")[0], found[2]
         if what.startswith("expected"):
-            return f"{name} needs a value and has none; write {self._written(name)}"
+            dash = f"a value that begins with a dash as {name}=-1" if name.startswith("--") else "none without a value"
+            return f"{name} needs a value and has none; write {self._written(name)}, and {dash}"
         if kind := _NO_NUMBER.fullmatch(what):
             of = "a whole number" if kind[1] == "int" else "a number"
             written = self._written(name)
@@ -77,6 +78,11 @@ class Parser(argparse.ArgumentParser):
         if what.startswith("ignored explicit argument"):
             return f"{name} takes no value, got {what.rpartition(' argument ')[2]}; write {name} alone"
         return f"{name}: {what}"
+
+    def _names(self) -> list[str]:
+        """What it takes without an option's name before it."""
+        taken = [action for action in self._actions if not action.option_strings and action.required]
+        return [action.metavar if isinstance(action.metavar, str) else action.dest.upper() for action in taken]
 
     def _written(self, name: str) -> str:
         """An argument as a command line has it: --size S, NAME."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -123,7 +124,9 @@ def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[
     ranks = parse_numbers(text, option)
     wrong = [rank for rank in ranks if rank >= num_ranks]
     if wrong:
-        raise InputError(f"{option}: there is no rank {max(wrong)}; this job has ranks 0 to {num_ranks - 1}")
+        raise InputError(
+            f"{option}: there is no rank {max(wrong)}; this job has ranks 0 to {num_ranks - 1}: name some of those"
+        )
     return list(dict.fromkeys(ranks))
 
 
@@ -147,6 +150,8 @@ _ENDINGS: dict[str, tuple[tuple[str, ...], str]] = {
 def output_path(name: str, kind: str = "any") -> Path:
     """A path that a result can be written to; InputError before the work is done, not after it."""
     path = Path(name)
+    if name.endswith(("/", os.sep)):
+        raise InputError(f"cannot write {name}: that is a folder's name; name a file in it, as in {name}result")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {name}: the folder {path.parent} does not exist; create it first")
     if path.is_dir():
@@ -262,7 +267,10 @@ def check_picture_size(args: argparse.Namespace, files: Sequence[Path]) -> None:
 
     require_dpi(args.dpi)
     if args.picture_size is not None:
-        size_of(args.picture_size)
+        try:
+            size_of(args.picture_size)
+        except InputError as problem:
+            raise InputError(f"--picture-size: {problem}") from None
 
 
 def peak_memory() -> str:

@@ -122,6 +122,11 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
             f"{args.file}: holds JSON, and megatron takes a launch script or its arguments; of a config.json use "
             "simcluster import hugging-face, of a configuration of DeepSpeed simcluster import deepspeed"
         )
+    if args.kind == "megatron" and args.file.endswith(".py"):
+        raise InputError(
+            f"{args.file}: is a program in Python, and megatron takes the arguments that one is launched with; name "
+            "the launch script (.sh), or a file with its arguments"
+        )
     readers: dict[str, Callable[..., Imported]] = {
         "megatron": scenario_from_arguments,
         "torchtitan": scenario_from_torchtitan,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -34,10 +35,22 @@ def policies_of(args: argparse.Namespace, scenario: Scenario) -> dict[str, Polic
             changes = dict(_changes(text))
             found.append((_named(changes), changes))
         else:
-            other = load(text, common.overrides_of(args))
+            with _as_changes(text):
+                other = load(text, common.overrides_of(args))
             found.append((other.name, other))
     names = distinct([name for name, _ in found])
     return dict(zip(names, (policy for _, policy in found), strict=True))
+
+
+@contextmanager
+def _as_changes(text: str) -> Iterator[None]:
+    """Inside, a scenario that is not there may be meant as changes."""
+    try:
+        yield
+    except InputError as problem:
+        raise InputError(
+            f"--against {text!r}: {problem}; a policy is a scenario, or changes of it as in 'run.spares.hot=8'"
+        ) from None
 
 
 def _changes(text: str) -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import waits
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import progress
+from simcluster.documents.given_files import why_missing
 from simcluster.interop.kineto import is_profile
 from simcluster.interop.recorded import Recorded, Straggling, load_trace, measure
 from simcluster.interop.recorded.spans import spans
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     if not Path(args.trace).exists():
         raise InputError(
             f"cannot read {args.trace}: there is no such file or folder; give the path of a trace, "
-            "or of a folder of profiles"
+            f"or of a folder of profiles{why_missing(Path(args.trace), '.parquet')}"
         )
     if args.export or args.cluster:
         raise InputError("--export and --cluster are for PyTorch profiles: give their folder")

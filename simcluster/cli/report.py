@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.terminal import progress
+from simcluster.documents.given_files import why_missing
 from simcluster.documents.overrides import expand_vary
 from simcluster.documents.packed import read_parquet
 from simcluster.results.file import is_saved, read_saved
@@ -165,7 +166,7 @@ def read_timeline(path: Path) -> dict[str, Any]:
             f"--timeline {path}: a timeline ends in .csv or .parquet; write one with simcluster run --timeline"
         )
     if not path.is_file():
-        raise InputError(f"--timeline {path}: there is no such file")
+        raise InputError(f"--timeline {path}: there is no such file{why_missing(path, path.suffix)}")
     if path.stat().st_size > _MOST_BYTES:
         raise InputError(f"--timeline {path}: is larger than {_MOST_BYTES / 1e9:g} GB; write one with fewer steps")
     try:

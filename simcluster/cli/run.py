@@ -117,7 +117,10 @@ def _window(text: str | None) -> tuple[float, float] | None:
         raise InputError(f'--window {text!r}: give a start and an end, as in "1.2 s:1.3 s"')
     window = parse_seconds(first), parse_seconds(last)
     if not 0 <= window[0] < window[1]:
-        raise InputError(f"--window {text!r}: the end must come after the start, and the start not before 0 s")
+        raise InputError(
+            f"--window {text!r}: the end must come after the start, and the start not before 0 s, as in "
+            f"--window '1 ms:5 ms'"
+        )
     return window
 
 

@@ -90,6 +90,10 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
             found.append(((*path, loc[-1]), f"is required and missing; {_to_write(target, loc)}"))
         else:
             example = ""
+            if kind in (*_NO_MODEL, *_NO_LIST) and (like := _like(target, loc)):
+                must = f"a list, as in [{like}]" if kind in _NO_LIST else f"a mapping, as in {like}"
+                found.append((path, f"must be {must}, got {shown(problem['input'])}"))
+                continue
             if kind == "union_tag_invalid":  # the key that says which kind it is
                 example, path = _example(target, loc, context), (*path, context["discriminator"].strip("'"))
             found.append((path, _sentence(kind, problem["msg"], problem["input"], context) + example))
@@ -163,9 +167,9 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
     if kind == "literal_error":
         words = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
         return f"must be {listed(words)}, got {shown(value)}{did_you_mean(value, words)}"
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
+    if kind in (*_NO_MODEL, "dict_type"):
         return f"must be a mapping of keys to values, as in {{KEY: VALUE}}, got {shown(value)}"
-    if kind in ("list_type", "tuple_type"):
+    if kind in _NO_LIST:
         return f"must be a list, as in [{'1, 2' if isinstance(value, int | float) else 'A, B'}], got {shown(value)}"
     if kind in ("too_long", "too_short") and isinstance(value, Sized):
         many, least = len(value), kind == "too_short"
@@ -205,6 +209,22 @@ def _number_in(text: str, kind: str) -> str:
     return f"{float(plain) / 100:.6g}" if percent else f"{plain}, without quotes"
 
 
+_NO_MODEL, _NO_LIST = ("model_type", "model_attributes_type"), ("list_type", "tuple_type")
+
+
+def _required(models: Iterable[type[BaseModel]]) -> list[str]:
+    """Names of the keys that a mapping of one of these models must have."""
+    return list(
+        dict.fromkeys(name for model in models for name, field in model.model_fields.items() if field.is_required())
+    )
+
+
+def _like(target: Any, loc: tuple[str | int, ...]) -> str:
+    """How the mapping at a place begins, by the first key that it must or can have; "" where none is known."""
+    keys = _required(_models_at(target, loc)) or _fields_at(target, loc)
+    return f"{{{keys[0]}: ...}}" if keys else ""
+
+
 def _to_write(target: Any, loc: tuple[str | int, ...]) -> str:
     """How a key that is missing is written: what it takes."""
     fields = [
@@ -212,16 +232,11 @@ def _to_write(target: Any, loc: tuple[str | int, ...]) -> str:
     ]
     if not fields:
         return "write it"
-    inner = list(
-        dict.fromkeys(
-            name
-            for model in models_in(fields[0].annotation, fields[0].metadata)
-            for name, field in model.model_fields.items()
-            if field.is_required()
-        )
-    )
+    inner = _required(models_in(fields[0].annotation, fields[0].metadata))
     words = {"int": "8", "float": "1.5", "str": "NAME", "bool": "true"}
     value = f"{{{inner[0]}: ...}}" if inner else words.get(getattr(fields[0].annotation, "__name__", ""), "...")
+    if get_origin(fields[0].annotation) in (tuple, list):
+        value = f"[{value}]"
     return f"write {loc[-1]}: {value}"
 
 

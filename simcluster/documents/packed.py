@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from simcluster.base.errors import InputError
+from simcluster.documents.given_files import used_for, why_missing
 
 RATIO, FLOOR = 20, 256_000_000
 """A file unpacks to so many times its size, or to so many bytes where that is more."""
@@ -109,7 +110,7 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
     """
     arrow, parquet = parquet_for(path, "read")
     if not Path(path).is_file():
-        raise InputError(f"cannot read {path}: there is no such file; give the path of one")
+        raise InputError(f"cannot read {path}: there is no such file{why_missing(Path(path), '.parquet')}")
     try:
         with parquet.ParquetFile(path) as file:  # the footer alone
             schema = file.schema_arrow
@@ -126,7 +127,7 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
     except (arrow.ArrowException, OSError, ValueError, MemoryError):
         raise InputError(
             f"cannot read {path}: it is no whole Parquet file (cut, or another format); copy it again, or write "
-            "it anew with the program that it comes from"
+            f"it anew with the program that it comes from{used_for(path)}"
         ) from None
     return table
 

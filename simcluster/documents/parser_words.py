@@ -1,4 +1,4 @@
-"""What readers of YAML, JSON and XML complain of, in words of ours: what is wrong there, and what would work.
+"""What readers of YAML, JSON, TOML and XML complain of, in words of ours: what is wrong there, and what would work.
 
 Each reader says what its grammar expected; whoever wrote the file needs to know what to write.
 """
@@ -17,6 +17,11 @@ def of_yaml(told: str) -> str:
 def of_json(told: str) -> str:
     """The same of a complaint of Python's JSON reader."""
     return _meaning("json", told)
+
+
+def of_toml(told: str) -> str:
+    """The same of Python's TOML reader."""
+    return _meaning("toml", told)
 
 
 def of_xml(told: str) -> str:

@@ -6,7 +6,6 @@ duplicate keys, one document a file.  Everything wrong with a file is one ``Inpu
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from simcluster.documents.diagnostics import (
     dotted,
     shown,
 )
+from simcluster.documents.given_files import files_in, kind_by_bytes, used_for, why_missing
 from simcluster.documents.parser_words import of_json
 from simcluster.documents.shipped import shipped_folder
 
@@ -116,7 +116,10 @@ def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".
         raise InputError(f"{source}: the file holds only comments; a mapping such as 'name: my run' is expected")
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else f"the single value {shown(data)}"
-        raise InputError(f"{source}: the file holds {kind}; a mapping such as 'name: my run' is expected at the top")
+        use = "" if source.endswith((".yaml", ".yml")) else used_for(source)
+        raise InputError(
+            f"{source}: the file holds {kind}; a mapping such as 'name: my run' is expected at the top{use}"
+        )
     return Document(data=data, source=source, folder=Path(folder), marks=marks)
 
 
@@ -170,32 +173,21 @@ def _read_text(path: Path) -> str:
             with path.open("rb") as file:
                 raw = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file{_near_files(path)}") from None
+        raise InputError(f"{path}: no such file{why_missing(path)}") from None
     except IsADirectoryError:
-        raise InputError(f"{path}: is a folder; name a YAML file in it{_files_in(path)}") from None
+        raise InputError(f"{path}: is a folder; name a YAML file in it{files_in(path)}") from None
     except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
         raise InputError(f"{str(path)!r}: cannot be read: {reason}") from None
     if len(raw) > _MAX_BYTES:
         raise InputError(f"{path}: is larger than {_MAX_BYTES:,} bytes; scenario and topology files are small texts")
     if b"\0" in raw:
-        raise InputError(f"{path}: is a binary file; a YAML text is expected")
+        what, works = kind_by_bytes(raw)
+        raise InputError(f"{path}: is {what}; a YAML text is expected: {works}")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise InputError(f"{path}: byte {problem.start} is not UTF-8; save the file as UTF-8 text") from None
-
-
-def _near_files(path: Path) -> str:
-    if not path.parent.is_dir():
-        return f" (the folder {path.parent} does not exist either); name one that is there"
-    near = difflib.get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=3, cutoff=0.5)
-    return f"; near it: {', '.join(near)}" if near else _files_in(path.parent)
-
-
-def _files_in(folder: Path) -> str:
-    names = sorted(entry.name for entry in folder.glob("*.yaml"))[:8]
-    return f"; YAML files there: {', '.join(names)}" if names else ""
 
 
 # --- YAML to plain data ---------------------------------------------------------------------------------------------

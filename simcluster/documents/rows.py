@@ -11,6 +11,7 @@ from pathlib import Path
 
 from simcluster.base.errors import InputError
 from simcluster.documents.expressions import Cell, name_of, whole
+from simcluster.documents.given_files import why_missing
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -43,7 +44,7 @@ def read_csv(path: Path) -> tuple[Row, ...]:
     """The rows of a CSV file with a line of headers, above which lines may begin with #; InputError for a file that is
     none, with its row."""
     if not path.exists():
-        raise InputError(f"{path}: no such file")
+        raise InputError(f"{path}: no such file{why_missing(path, path.suffix or '.csv')}")
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             lines = list(csv.reader(dropwhile(_is_comment, stream), strict=True))
@@ -54,7 +55,9 @@ def read_csv(path: Path) -> tuple[Row, ...]:
             f"between cells"
         ) from None
     if len(lines) < 2:
-        raise InputError(f"{path}: has no rows; a line of headers and a line a measured run are expected")
+        raise InputError(
+            f"{path}: has no rows; a line of headers and a line for each row are expected: write them, or name another"
+        )
     header, *rows = lines
     repeated = [name for name in dict.fromkeys(header) if header.count(name) > 1]
     if repeated:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.documents.parser_words import of_json, of_toml
 from simcluster.documents.reading import unique_keys
 
 _MAX_CHARACTERS = 1_000_000
@@ -45,7 +47,10 @@ def parse_toml_or_json(text: str, source: str) -> dict[str, Any]:
     except RecursionError:
         raise InputError(f"{source}: is nested too deeply for a job config") from None
     except ValueError as problem:  # of both; also an integer of thousands of digits
-        raise InputError(f"{source}: is not {kind}: {str(problem)[:120]}") from None
+        told = str(problem)
+        line = re.search(r"line (\d+)", told)
+        meaning = of_json(told) if kind == "JSON" else of_toml(told)
+        raise InputError(f"{source}{f':{line[1]}' if line else ''}: is not {kind}: {meaning}") from None
     if not isinstance(data, dict) or not data:
         raise InputError(f"{source}: holds no settings, such as [training] with seq_len = 8192")
     return data

@@ -38,6 +38,11 @@ _LARGEST = 10**9
 _FILES = ("tokenizer-model", "vocab-file")
 
 
+def _in_a_section(name: str) -> str:
+    """An option as NeMo and Megatron-Bridge write it, in the section that both have it in."""
+    return f"{'train' if 'batch' in name else 'model'}.{name.replace('-', '_')}"
+
+
 class Options:
     """The options of one command, sorted and checked: ``given`` as written, ``unknown`` where nothing can be said."""
 
@@ -155,5 +160,6 @@ class Options:
         """The value of the first of these that is given; InputError where none is."""
         value = self.get(*names)
         if value is None:
-            raise InputError(f"{self.source}: {self._dashes}{names[0]} is missing; add it")
+            name, written = f"{self._dashes}{names[0]}", "" if self._dashes else f", as {_in_a_section(names[0])}"
+            raise InputError(f"{self.source}: {name} is needed and missing; add it{written}")
         return value

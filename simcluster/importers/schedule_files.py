@@ -9,6 +9,7 @@ from pathlib import Path
 from simcluster.base.errors import InputError
 from simcluster.base.time_limit import TimeUp
 from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
+from simcluster.documents.given_files import why_missing
 from simcluster.documents.own_words import VARIABLE, OwnWord, names_function, python_allowed
 from simcluster.importers.files import decode, read_bytes
 from simcluster.schedules import Action, Schedule, ScheduleFunction
@@ -49,7 +50,7 @@ def function_in(name: str) -> ScheduleFunction:
             f"allow_python=True, or {VARIABLE}=1 in the environment)"
         )
     if not Path(file).is_file():
-        raise InputError(f"cannot read {file}: there is no such file")
+        raise InputError(f"cannot read {file}: there is no such file{why_missing(Path(file), '.py')}")
     spec = importlib.util.spec_from_file_location("simcluster_user_schedule", file)
     if spec is None or spec.loader is None:
         raise InputError(f"{name} is not FILE.py:FUNCTION")

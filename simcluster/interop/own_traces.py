@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simcluster.base.errors import InputError
+from simcluster.documents.given_files import why_missing
 from simcluster.interop.kineto.chrome import ENDINGS
 from simcluster.interop.kineto.job import NSIGHT
 
@@ -19,7 +20,7 @@ def is_trace(path: str | Path) -> bool:
     Raises InputError for a folder that is not there, and for a report of Nsight Systems that is not exported.
     """
     if str(path).endswith("/") and not Path(path).exists():
-        raise InputError(f"cannot read {path}: there is no such file or folder")
+        raise InputError(f"cannot read {path}: there is no such file or folder{why_missing(Path(path))}")
     path = Path(path)
     name = path.name
     if name.endswith(REPORTS):

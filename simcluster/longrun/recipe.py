@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 from simcluster.base.counts import LETTERS
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
+from simcluster.documents.diagnostics import shown
 from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 
 _COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(tokens)?\s*")
@@ -18,9 +19,11 @@ _COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(tokens)?\s*")
 
 def _tokens(value: object) -> object:
     """ "15.6T" is 15.6e12, and so is "15.6T tokens"."""
-    if isinstance(value, str) and (found := _COUNT.fullmatch(value)):
+    if not isinstance(value, str):
+        return value
+    if found := _COUNT.fullmatch(value):
         return float(found[1]) * LETTERS[found[2]]
-    return value
+    raise InputError(f"{shown(value)} is no number of tokens; write it as 252M tokens, 15.6T or 3e12")
 
 
 _OWN = ("run", "run.stages", "run.tokens", "run.steps", "run.days", "run.played")

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds, parse_seconds
+from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.longrun.failure_specs import FailuresSpec, Positive, Share, Whole
 from simcluster.longrun.recipe import StageSpec, Tokens, tokens_of_stages
@@ -197,7 +198,10 @@ class RunSpec(Spec):
         if isinstance(document, Mapping):
             ends = [name for name in ("days", "steps", "tokens", "loss") if document.get(name) is not None]
             if len(ends) != 1:
-                raise InputError(f"run: when does it end? give one of days, steps, tokens, loss; got {ends or 'none'}")
+                unknown = [str(each) for each in document if each not in cls.model_fields]
+                guess = "".join(f"; {each!r} is no key{did_you_mean(each, cls.model_fields)}" for each in unknown)
+                given = " and ".join(ends) or "none"
+                raise InputError(f"when does it end? give one of days, steps, tokens, loss; got {given}{guess}")
         return document
 
     @model_validator(mode="after")

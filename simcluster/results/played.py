@@ -83,7 +83,9 @@ class Run(TimedNumbers):
     def _own(self, rank: int) -> int:
         """The rank; InputError for one that the job does not have."""
         if not 0 <= rank < len(self.ranks):
-            raise InputError(f"rank: there is no rank {rank}; this job has ranks 0 to {len(self.ranks) - 1}")
+            raise InputError(
+                f"rank: there is no rank {rank}; this job has ranks 0 to {len(self.ranks) - 1}: name one of those"
+            )
         return rank
 
     @cached_property

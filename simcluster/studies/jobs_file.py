@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from simcluster.base.errors import InputError
 from simcluster.base.printable import one_line
@@ -33,11 +33,16 @@ class JobSpec(Spec):
     set: dict[str, Any] = Field(default_factory=dict)
 
 
+def _by_name(cluster: object) -> object:
+    """A topology by its name or path alone, as in a scenario."""
+    return {"topology": cluster} if isinstance(cluster, str) else cluster
+
+
 class JobsSpec(Spec):
     """Jobs that share a cluster."""
 
     name: Annotated[str, AfterValidator(one_line)] = "jobs"
-    cluster: dict[str, Any]
+    cluster: Annotated[dict[str, Any], BeforeValidator(_by_name)]
     jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1)]
 
 
@@ -79,7 +84,7 @@ def _built(document: Document, shared: dict[str, Any]) -> Cluster:
 def _check_machines(job: JobSpec, cluster: Cluster) -> None:
     missing = [machine for machine in job.machines or () if machine not in cluster.host_of]
     if missing:
-        raise InputError(f"the cluster has no machine {missing[0]}: they are 0 to {max(cluster.host_of)}")
+        raise InputError(f"the cluster has no machine {missing[0]}; name some of 0 to {max(cluster.host_of)}")
 
 
 def _size(job: JobSpec, name: str, cluster: Cluster, taken: dict[int, None]) -> list[tuple[str, int]]:

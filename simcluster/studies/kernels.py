@@ -104,9 +104,8 @@ def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
     scenario = scenario_of(scenario, "kernels")
     stages = scenario.parallel.pp
     if not 0 <= stage < stages:
-        raise InputError(
-            f"there is no stage {stage}; this job has {'stage 0' if stages == 1 else f'stages 0 to {stages - 1}'}"
-        )
+        have = "stage 0" if stages == 1 else f"stages 0 to {stages - 1}"
+        raise InputError(f"stage: there is no stage {stage}; this job has {have}: use one that it has")
     device, model = scenario.cluster.device, scenario.model
     job = job_of(scenario, device)
     passes = Counter(action.chunk for action in job.schedule.rows[stage] if action.kind == "F")

@@ -126,7 +126,8 @@ def trace_path(name: str | Path) -> Path:
         return path
     if path.is_file() or (path.suffix and not path.is_dir()):
         raise InputError(
-            f"cannot write {name}: a trace is a file that ends in .json or .json.gz, or a folder with one for each rank"
+            f"cannot write {name}: a trace is a file that ends in .json or .json.gz, or a folder with one for each "
+            "rank; choose such a name"
         )
     foreign = sorted(each.name for each in path.glob("*.json*") if not each.name.startswith(("rank", ".rank")))
     if foreign:

@@ -13,6 +13,7 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.units import format_seconds
+from simcluster.documents.given_files import why_missing
 from simcluster.interop.kineto.chrome import ENDINGS
 from simcluster.interop.kineto.clocks import Ends, align
 from simcluster.interop.kineto.events import RankProfile, StreamOp
@@ -143,7 +144,7 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise InputError(f"cannot read {path}: there is no such file or folder")
+        raise InputError(f"cannot read {path}: there is no such file or folder{why_missing(path, '.json')}")
     found = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
     exports = exports_in(path, NSIGHT)
     if found and exports:
@@ -154,7 +155,7 @@ def _files(path: Path) -> list[Path]:
     if not found and not exports:
         raise InputError(
             f"folder {path} has no profiles: files of PyTorch's profiler end in .json or .json.gz, exports of Nsight "
-            "Systems in .sqlite"
+            "Systems in .sqlite; name the folder that has them"
         )
     return found or exports
 

@@ -39,8 +39,12 @@ def check_asked(base: Scenario, counts: Sequence[int], objective: str, price: fl
     there, machine = len(hosts), hosts.count(hosts[0])
     for count in counts:
         if count < 1 or count > there:
-            more = "; use fewer, or a larger cluster (cluster.nodes)" if count > there else ""
-            raise InputError(f"{count} GPUs: the cluster has {there}{more}")
+            more = (
+                "use fewer, or a larger cluster (cluster.nodes)"
+                if count > there
+                else f"give a number from 1 to {there}"
+            )
+            raise InputError(f"gpus: {count} GPUs, and the cluster has {there}; {more}")
         if count > machine and count % machine:
             below = count // machine * machine
             near = [each for each in (below, below + machine) if each <= there]

@@ -1,0 +1,72 @@
+"""Files that were given in place of others: what one is by its first bytes or its ending, and why one is not there."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+_BY_BYTES = (
+    (b"PAR1", "a Parquet file", "a trace in it is for simcluster replay"),
+    (b"SQLite format 3\0", "a database of SQLite", "one that nsys exported is for simcluster replay or diff"),
+    (b"\x1f\x8b", "a file that gzip has packed", "run gunzip on it first"),
+    (b"PK\x03\x04", "a ZIP archive, as spreadsheets are", "export what it holds as text"),
+    (b"\x89PNG", "a picture", "name the file that it was drawn from"),
+    (b"%PDF", "a PDF", "name the file that it was made from"),
+    (b"\xff\xfe", "text in UTF-16", "save it as UTF-8"),
+    (b"\xfe\xff", "text in UTF-16", "save it as UTF-8"),
+)
+"""How a file begins, what it is, and what would work."""
+
+_BY_ENDING = {
+    ".csv": "a table is named in a study (table: FILE.csv) or given to the command that reads it, as in simcluster "
+    "failures LOG.csv or train --replay LOG.csv",
+    ".py": "Python runs as python FILE.py; a schedule in it is named as FILE.py:FUNCTION",
+    ".sh": "a launch script is for simcluster import megatron",
+    ".log": "a log is named by an option, as in simcluster collective --measured LOG or import --log LOG",
+    ".txt": "write the keys of a scenario, or see simcluster new, which makes one",
+    ".yaml": "a scenario is for simcluster run, stragglers or report",
+    ".yml": "a scenario is for simcluster run, stragglers or report",
+    ".json": "a result is for simcluster diff, report or compare; a profile ends in .json or .json.gz",
+}
+
+
+def kind_by_bytes(raw: bytes) -> tuple[str, str]:
+    """What a file is that begins so, and what would work with it; of unknown bytes that they are no text."""
+    found = next((each[1:] for each in _BY_BYTES if raw.startswith(each[0])), None)
+    return found or ("a binary file", "name another, or save this one as UTF-8")
+
+
+def used_for(path: str | Path) -> str:
+    """What a file of that ending is for, as the last part of a message; "" where nothing is known."""
+    use = _BY_ENDING.get(Path(path).suffix.lower())
+    return f"; {use}" if use else ""
+
+
+def why_missing(path: Path, ending: str = ".yaml") -> str:
+    """What would find a file that is not there, as the last part of a message: what a shell would have written out, a
+    name that is near, files of the ending in its folder, or where was looked."""
+    text, home = str(path), os.path.expanduser(path)  # noqa: PTH111  # Path's own fails for no such user
+    if text.startswith("~") and home != text:
+        return f"; ~ is the home folder only where a shell reads it, outside quotes: write {home}"
+    if "$" in text:
+        full = os.path.expandvars(text)
+        rest = f"write {full}" if full != text else "here it has no value: write the path in full"
+        return f"; a variable has its value only where a shell reads it: {rest}"
+    if "\\" in text and os.sep == "/":
+        return "; folders are separated by / on this machine: write the path with /, as in jobs/a.yaml"
+    if not path.parent.is_dir():
+        return f" (the folder {path.parent} does not exist either); name one that is there"
+    near = difflib.get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=3, cutoff=0.5)
+    return f"; near it: {', '.join(near)}" if near else files_in(path.parent, ending) or _where(path)
+
+
+def _where(path: Path) -> str:
+    return f"; name one that is there: it was looked for in {path.parent.resolve()}"
+
+
+def files_in(folder: Path, ending: str = ".yaml") -> str:
+    """The first files of the ending in a folder, as a part of a message; "" where there are none."""
+    names = sorted(entry.name for entry in folder.glob(f"*{ending}"))[:8]
+    kind = "YAML" if ending == ".yaml" else ending
+    return f"; {kind} files there: {', '.join(names)}" if names else ""

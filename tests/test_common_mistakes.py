@@ -1,0 +1,113 @@
+"""Mistakes of people, command by command: each is refused in one message that says what would work."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from four_points import missing_points
+
+import simcluster
+from simcluster import cli
+from simcluster.base.errors import InputError
+from simcluster.documents.shipped import shipped_path
+
+ROOT = Path(__file__).parents[1]
+TINY = shipped_path("scenarios", "tiny_3d").read_text()
+WEEK = shipped_path("scenarios", "week_64xa100").read_text()
+PARQUET = (ROOT / "examples/trace.parquet").read_bytes()
+
+GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
+    # a file in place of another
+    ("run log.csv", {"log.csv": "cause,time\ngpu,1 h\n"}, "as in simcluster failures LOG.csv or train --replay"),
+    ("run t.parquet", {"t.parquet": PARQUET}, "is a Parquet file; a YAML text is expected: a trace in it"),
+    ("run s.yaml", {"s.yaml": TINY.encode("utf-16")}, "is text in UTF-16; a YAML text is expected: save it as UTF-8"),
+    ("run s.yaml.gz", {"s.yaml.gz": b"\x1f\x8b\x08\0\0\0"}, "a YAML text is expected: run gunzip on it first"),
+    ("replay s.yaml", {"s.yaml": TINY}, "a scenario is for simcluster run, stragglers or report"),
+    ("import megatron train.py --cluster dgx_h100", {"train.py": "import torch\n"}, "name the launch script (.sh)"),
+    ("import nemo ds.json --cluster dgx_h100", {"ds.json": "{train_batch_size: 1}"}, "add it, as model.num_layers"),
+    ("import torchtitan j.toml --cluster dgx_h100", {"j.toml": "[model]\nname = llama3\n"},
+     "j.toml:2: is not TOML: a value is none of TOML's; write a text in double quotes"),
+    ("failures f.csv --gpus 8 --days 3", {"f.csv": ""}, "and a line for each row are expected: write them"),
+    ("schedule mine.py --stages 2 --microbatches 4", {"mine.py": ""}, "a function of your own, as FILE.py:FUNCTION"),
+    ("replay folder", {"folder/readme.txt": ""}, "name the folder that has them"),
+    ("share j.yaml", {"j.yaml": "cluster: dgx_h100\njobs: [tiny_dp]\n"}, "must be a mapping, as in {scenario: ...}"),
+    ("share j.yaml", {"j.yaml": TINY}, "jobs: is required and missing; write jobs: [{scenario: ...}]"),
+    ("share j.yaml", {"j.yaml": "cluster: {topology: dgx_h100, nodes: 2}\njobs: [{scenario: tiny_dp, machines: [9]}]"},
+     "the cluster has no machine 9; name some of 0 to 1"),
+    # a name in place of another
+    ("run llama3-70b", {}, "is a model, no scenario; make one of it: simcluster new --model llama3-70b"),
+    ("run h100", {}, "is a device, no scenario; change one to it"),
+    ("run dgx_h100", {}, "is a topology, no scenario; see simcluster topology dgx_h100"),
+    # a path that the shell has not read
+    ("run '~/job.yaml'", {}, "~ is the home folder only where a shell reads it, outside quotes: write /"),
+    ("run '$HOME/job.yaml'", {}, "a variable has its value only where a shell reads it: write /"),
+    ("run '${NOTSETHERE}/job.yaml'", {}, "here it has no value: write the path in full"),
+    ("run 'C:\\jobs\\a.yaml'", {}, "folders are separated by / on this machine"),
+    ("run gone.yaml", {}, "name one that is there: it was looked for in /"),
+    ("run my job.yaml", {"my job.yaml": TINY}, "write 'my job.yaml' in quotes if that is one value"),
+    ("check tiny_dp --json out/", {}, "that is a folder's name; name a file in it, as in out/result"),
+    # values
+    ("collective all_reduce --size 1 GB --cluster dgx_h100", {}, "write '1 GB' in quotes if that is one value"),
+    ("collective all_reduce --size -1MB --cluster dgx_h100", {}, "a value that begins with a dash as --size=-1"),
+    ("collective all_reduce --size 1MB --ranks 0,0 --cluster dgx_h100", {}, "GPU 0 is twice in a group; "),
+    ("run tiny_3d --window 5ms:1ms", {}, "as in --window '1 ms:5 ms'"),
+    ("run tiny_3d --picture-size A4 --gantt g.png", {}, "--picture-size: picture size 'A4' must be slide"),
+    ("run tiny_3d --trace-ranks 12 --trace t.json", {}, "this job has ranks 0 to 7: name some of those"),
+    ("run tiny_3d --trace t.txt", {}, "choose such a name"),
+    ("run s.yaml", {"s.yaml": f"{TINY}faults: slow_gpu\n"}, "must be a list, as in [{kind: ...}], got 'slow_gpu'"),
+    ("run s.yaml", {"s.yaml": f"{TINY}memory: {{offload: all}}\n"}, "as in {activations: ...}, got 'all'"),
+    ("plan tiny_3d --gpus 0", {}, "gpus: 0 GPUs, and the cluster has 8; give a number from 1 to 8"),
+    ("kernels tiny_dp --stage 9", {}, "stage: there is no stage 9; this job has stage 0: use one that it has"),
+    ("train w.yaml", {"w.yaml": WEEK.replace("days:", "day:", 1)}, "got none; 'day' is no key; did you mean 'days'?"),
+    ("train w.yaml", {"w.yaml": WEEK.replace("days: 7 d", "tokens: many")}, "'many' is no number of tokens; write"),
+    ("train week_64xa100 --against run.spares.warm:2", {}, "or changes of it as in 'run.spares.hot=8'"),
+    ("advise interval", {}, "write simcluster advise QUESTION SCENARIO; see"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "files", "told"), GIVEN)
+def test_what_a_command_is_given_by_mistake(
+    line: str,
+    files: dict[str, str | bytes],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert cli.main(shlex.split(line)) == 2
+    message = capsys.readouterr().err
+    assert told in message
+    assert message.count("simcluster: error:") == 1
+    assert not set(missing_points(message)) & {"what", "what would work"}, message
+
+
+CALLED: list[tuple[Any, str]] = [
+    (lambda: simcluster.load("a" * 300), "the name is too long for a file; give a shorter one"),
+    (lambda: simcluster.load_cluster("dgx_h100", range(3)), 'changes are {"parallel.tp": 4} or ["parallel.tp=4"]'),
+    (lambda: simcluster.check("tiny_dp", [("a",)]), "changes are "),
+    (lambda: simcluster.largest("tiny_dp", "training.micro_batch", [3]), "changes are "),
+    (lambda: simcluster.collective_times("dgx_h100", {0, 1}, "all_reduce", 1e6), "gpus must be a list, got set"),
+    (lambda: simcluster.collective_times("dgx_h100", [0, 1], "all_reduce", 10**400), "it is a number of bytes"),
+    (lambda: simcluster.collective_times("dgx_h100", [0, 1], "all_to_all", [["x"]]), "[[0, 1e6], [1e6, 0]]"),
+    (lambda: simcluster.monte_carlo("jitter_8", base=simcluster.simulate("tiny_dp")), "base: is the result of another"),
+    (lambda: simcluster.sweep("tiny_dp", {"seed": [1]}, executor={}), "who plays takes a number of processes"),
+    (lambda: simcluster.sweep("tiny_dp", {"parallel.zeros": [0]}), "a scenario has no parallel.zeros"),
+    (lambda: simcluster.play_schedules(["1f1b"], stages=2, microbatches=2**31), "the product may be up to 500,000"),
+    (lambda: simcluster.play_schedules([3], stages=2, microbatches=2), "schedules[0]"),
+    (lambda: simcluster.Costs(forward="1 ms", backward=2), "forward '1 ms' must be a finite number of seconds"),
+    (lambda: simcluster.plots.gantt(simcluster.simulate("tiny_dp"), "x.png"), "by name: write ranks=..."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "told"), CALLED)
+def test_what_a_function_is_given_by_mistake(wrong: Any, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        wrong()
+    assert told in str(caught.value)
