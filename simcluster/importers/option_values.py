@@ -161,5 +161,5 @@ class Options:
         value = self.get(*names)
         if value is None:
             name, written = f"{self._dashes}{names[0]}", "" if self._dashes else f", as {_in_a_section(names[0])}"
-            raise InputError(f"{self.source}: {name} is needed and missing; add it{written}")
+            raise InputError(f"{self.source}: {name} is missing; add it{written}")
         return value

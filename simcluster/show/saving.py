@@ -48,8 +48,8 @@ def size_of(text: str) -> PictureSize:
     found = _SIZE.fullmatch(text.strip())
     if not found:
         raise InputError(
-            f"picture size {text!r} must be {', '.join(SIZES)} or inches, as in 12x6 (12 leaves the height to the "
-            "picture), or 24x12cm"
+            f"{text!r} is none: a size is {', '.join(SIZES)} or inches, as in 12x6 (12 leaves the height to the "
+            "picture), or 24x12cm; give one of them"
         )
     inch = _INCH[found[3] or "in"]
     width, height = float(found[1]) / inch, float(found[2]) / inch if found[2] else None

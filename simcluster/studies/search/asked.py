@@ -44,7 +44,7 @@ def check_asked(base: Scenario, counts: Sequence[int], objective: str, price: fl
                 if count > there
                 else f"give a number from 1 to {there}"
             )
-            raise InputError(f"gpus: {count} GPUs, and the cluster has {there}; {more}")
+            raise InputError(f"{count} GPUs: the cluster has {there}; {more}")
         if count > machine and count % machine:
             below = count // machine * machine
             near = [each for each in (below, below + machine) if each <= there]
