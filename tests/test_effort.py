@@ -13,6 +13,7 @@ from simcluster.base.effort import MOST, NOTED, at_most, in_words
 from simcluster.base.errors import InputError
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import Scenario, load
+from simcluster.studies.packings import compare_packing
 
 
 def test_no_scenario_that_ships_is_near_the_limit() -> None:
@@ -158,3 +159,9 @@ def test_faults_that_come_and_go_count_how_often_they_do() -> None:
         load(name, {"faults": [{**flap, "down": "1 us", "period": "1.2 us"}], "steps": 20})
     with pytest.raises(InputError, match="must be longer than 1 us; write one that is"):
         load(name, {"faults": [{**flap, "down": "1 ns", "period": "2 ns"}]})
+
+
+def test_packing_counts_the_sequences_that_it_makes() -> None:
+    """A document of 10^9 tokens in sequences of 2,048 takes more than 10 s."""
+    with at_most(1.0), pytest.raises(InputError, match=r"documents: 1 of them take about"):
+        compare_packing([10**9], 2048)
