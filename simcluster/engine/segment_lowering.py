@@ -6,7 +6,7 @@ Ranks of one speed whose groups are alike play it in the same way, which is foun
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from simcluster.engine.communication import CommunicationLowering
 from simcluster.planning.ops import Op, Segment, Work
@@ -17,8 +17,6 @@ NOBODY, ITSELF, SENDER = -1, -2, -3
 """Whom a piece meets, if not a group: nobody; nobody, but it has a meeting of its own; who sends, and makes it."""
 
 _NONE = Meeting(0, ())
-
-_T = TypeVar("_T")
 
 Group = tuple[int, tuple[int, ...]]
 """The class of a group, and the ops of a segment (by their indices) in which its members meet."""
@@ -64,6 +62,10 @@ class _Works(NamedTuple):
     places: tuple[int, ...]
 
 
+_Said = tuple[float | None, float, int]
+"""Of an op its seconds, what it does to the computation beside it, and the number of what it moves."""
+
+
 class Segments:
     """The segments of a job as its ranks play them.
 
@@ -79,10 +81,7 @@ class Segments:
         self._known: dict[Hashable, LoweredSegment] = {}
         self._patterns: dict[Hashable, Collapsed] = {}
         self._shapes: dict[SegmentShape, SegmentShape] = {}
-        self._names: dict[Hashable, int] = {}  # a number for what is done with others, by what it is and the group
-        self._seconds: dict[int, float | None] = {}  # that takes, by its number
-        self._pressure: dict[int, float] = {}
-        self._moved: dict[int, int] = {}
+        self._said: dict[Hashable, _Said] = {}  # by what is done and with whom
 
     def played(self, rank: int, segment: Segment) -> LoweredSegment:
         """The segment as this rank plays it."""
@@ -137,20 +136,23 @@ class Segments:
         """How the segment goes on a rank, and what those of its rows move that move something."""
         between, ops, feels, own = self._between, segment.ops, self._feels(rank), segment.ops[0].lane
         places = self._works[segment].places
-        known = self._names
-        names = [
-            known.setdefault((op.work, op.lane, own, groups[place]), len(known)) if place >= 0 else -1
-            for op, place in zip(ops, places, strict=True)
-        ]
-        seconds = _each(ops, names, self._seconds, lambda op: between.seconds(rank, op, own))
-        pressure = _each(ops, names, self._pressure, lambda op: between.pressure(rank, op)) if feels else []
-        moved = _each(ops, names, self._moved, lambda op: between.moved(rank, op))
+        known, slowness = self._said, between.slowness(rank)
+        said = []
+        for op, place in zip(ops, places, strict=True):  # equal layers share their works, and segments keep them
+            name = (op.work, op.lane, own, groups[place]) if place >= 0 else (id(op.work), slowness)
+            found = known.get(name)
+            if found is None:
+                found = between.seconds(rank, op, own), between.pressure(rank, op), between.moved(rank, op)
+                known[name] = found
+            said.append(found)
+        seconds, pressure, moved = zip(*said, strict=True)
         moves = [min(number, 0) for number in moved]
-        name = segment, feels, tuple(seconds), tuple(pressure), tuple(moves)
-        found = self._patterns.get(name)
-        if found is None:
-            found = self._patterns[name] = collapse(segment, seconds, moves, pressure, self._form)
-        return found, iter([number for number in moved if number >= 0])
+        pressure = pressure if feels else ()
+        whole = segment, feels, seconds, pressure, tuple(moves)
+        pattern = self._patterns.get(whole)
+        if pattern is None:
+            pattern = self._patterns[whole] = collapse(segment, seconds, moves, pressure, self._form)
+        return pattern, iter([number for number in moved if number >= 0])
 
     def _groups(
         self, found: Sequence[ChainPiece], met: Sequence[tuple[int, Op]], meetings: Sequence[Meeting]
@@ -170,19 +172,6 @@ class Segments:
                 groups.setdefault(group, []).append(piece.first)
                 meets.append(list(groups).index(group))
         return tuple(meets), tuple([(group, tuple(ops)) for group, ops in groups.items()])
-
-
-def _each(ops: Sequence[Op], names: Sequence[int], known: dict[int, _T], value: Callable[[Op], _T]) -> list[_T]:
-    """What is said of every op, looked up by its number if it has one."""
-    found = []
-    for op, name in zip(ops, names, strict=True):
-        if name < 0:
-            found.append(value(op))
-            continue
-        if name not in known:
-            known[name] = value(op)
-        found.append(known[name])
-    return found
 
 
 def _moving(rows: Sequence[SpanRow], moved: Iterator[int]) -> tuple[SpanRow, ...]:

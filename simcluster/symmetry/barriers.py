@@ -7,6 +7,8 @@ lane of some rank waits for it) or cannot begin until after (it waits for someth
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from operator import itemgetter
 
 from simcluster.planning.ops import MAIN, Item, StageProgram
 
@@ -24,16 +26,18 @@ class _Order:
     def __init__(self, programs: Sequence[StageProgram], axis: str) -> None:
         self._programs = programs
         self._axis = axis
-        self._is_barrier: dict[int, bool] = {}
-        self._low: dict[int, dict[Hashable, int]] = {program.stage: {} for program in programs}  # by stage and key
-        self._high: dict[int, dict[Hashable, int]] = {program.stage: {} for program in programs}
+        self._barriers: set[int] = set()  # segments, by their identity
+        self._low: dict[int, dict[Hashable, int]] = {}  # by stage and key
+        self._high: dict[int, dict[Hashable, int]] = {}
         counts = [self._number(program) for program in programs]
         self._last = max(counts, default=0)
         self._alike = len(set(counts)) == 1
 
     def settled(self) -> bool:
         """Is every item on one side of every barrier?"""
-        if not self._alike or any(self._of_axis(item) for stage in self._programs for item in _beside(stage)):
+        if not self._alike or any(
+            self._of_axis(item) for stage in self._programs for item in _beside(stage, once=True)
+        ):
             return False
         for _ in range(_PASSES):
             for stage in self._programs:
@@ -56,23 +60,22 @@ class _Order:
 
     def _number(self, program: StageProgram) -> int:
         """Number the items of the main lane; how many barriers there are."""
-        low, high = self._low[program.stage], self._high[program.stage]
-        passed, main = 0, program.lanes.get(MAIN, ())
-        segments = {id(item.segment): item for item in main}  # few
-        barriers = {number for number, item in segments.items() if self._of_axis(item)}
-        for item in main:
-            passed += id(item.segment) in barriers
-            low[item.key] = high[item.key] = passed
-            for key in item.also:
-                low[key] = high[key] = passed
-        return passed
+        main = program.lanes.get(MAIN, ())
+        segments, keys, also = (list(map(itemgetter(place), main)) for place in (0, 1, 6))
+        numbers = list(map(id, segments))
+        barriers = {number for number, item in dict(zip(numbers, main, strict=True)).items() if self._of_axis(item)}
+        self._barriers |= barriers
+        places = [place for place, number in enumerate(numbers) if number in barriers]
+        found: dict[Hashable, int] = {}
+        for passed, (begin, end) in enumerate(pairwise([0, *places, len(main)])):
+            found.update(dict.fromkeys(keys[begin:end], passed))
+            for others in filter(None, also[begin:end]):
+                found.update(dict.fromkeys(others, passed))
+        self._low[program.stage], self._high[program.stage] = found, dict(found)
+        return len(places)
 
     def _of_axis(self, item: Item) -> bool:
-        known = self._is_barrier.get(id(item.segment))
-        if known is None:
-            known = any(op.work.axis == self._axis for op in item.segment.ops)
-            self._is_barrier[id(item.segment)] = known
-        return known
+        return any(op.work.axis == self._axis for op in item.segment.ops)
 
     def _forward(self, stage: int, lane: Sequence[Item]) -> None:
         """Nothing begins before what it waits for is over."""
@@ -86,25 +89,24 @@ class _Order:
 
     def _backward(self, stage: StageProgram) -> None:
         """Everything is over before what waits for it begins."""
-        highs, here, last = self._high, self._high[stage.stage], self._last
+        highs, here, barriers = self._high, self._high[stage.stage], self._barriers
         for name, lane in stage.lanes.items():
-            high = last
+            high, main = self._last, name == MAIN
             for item in reversed(lane):
-                if name == MAIN:
-                    if not item.needs:
-                        continue
-                    barrier = self._is_barrier.get(id(item.segment), False)
-                    high = here[item.key] - barrier  # what a barrier waits for is over before it
+                if main:
+                    high -= id(item.segment) in barriers  # what a barrier waits for is over before it
                 else:
-                    high = min(high, here.get(item.key, last))
+                    high = min(high, here.get(item.key, self._last))
                     here[item.key] = high
                     for other in item.also:
                         here[other] = high
                 for there, needed in item.needs:
                     found = highs[there]
-                    found[needed] = min(high, found.get(needed, last))
+                    if high < found.get(needed, self._last):
+                        found[needed] = high
 
 
-def _beside(stage: StageProgram) -> list[Item]:
-    """Items on other lanes than the main one."""
-    return [item for name, lane in stage.lanes.items() if name != MAIN for item in lane]
+def _beside(stage: StageProgram, *, once: bool = False) -> list[Item]:
+    """Items on other lanes than the main one; or of each segment there the last."""
+    items = [item for name, lane in stage.lanes.items() if name != MAIN for item in lane]
+    return list({id(item.segment): item for item in items}.values()) if once else items

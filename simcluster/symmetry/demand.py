@@ -33,11 +33,11 @@ class CommunicationDemand:
                 for name, lane in program.lanes.items()
                 for segment in dict.fromkeys(map(itemgetter(0), lane))  # the first of an item is its segment
             }
-            for segment, lane in segments.items():
-                for op in segment.ops:
-                    axis = self._op(program.stage, op.work)
-                    if axis and lane != MAIN:
-                        self.beside[axis] = None
+            works = {(id(op.work), lane != MAIN): op.work for segment, lane in segments.items() for op in segment.ops}
+            for (_, beside), work in works.items():
+                axis = self._op(program.stage, work)
+                if axis and beside:
+                    self.beside[axis] = None
 
     def calls(self, axis: str, stages: Iterable[int]) -> dict[Call, None]:
         """What a group of this axis with ranks on these stages runs."""

@@ -43,6 +43,7 @@ class HopColumns:
     def _listed(hops: Sequence[Hop]) -> Listed:
         if isinstance(hops, Listed | Columned):
             return hops if isinstance(hops, Listed) else hops.listed
+        hops = list(hops)  # of some each look makes them anew
         whole = [(hop.source, hop.target, hop.relay, hop.channel, hop.chunk, hop.lane) for hop in hops]
         source, target, *others = np.array(whole, dtype=np.int64).T
         return Listed(source, target, np.array([hop.share for hop in hops]), *others)
