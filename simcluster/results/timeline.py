@@ -104,17 +104,16 @@ def expand(
 
     ``slowed`` has start and end of an op's rows, in seconds from its start, where they are not what the rows say.
     """
-    codes: dict[str, int] = {}
     ready, start, end = times.ready, times.start, times.end
     rows = list(chain.from_iterable(told.different_rows[0]))
-    for word in chain.from_iterable((getattr(row, text) for row in rows) for text in _OF_ROW):
-        codes.setdefault(word, len(codes))
+    words = dict.fromkeys(chain.from_iterable([row[:3] for row in rows]))
+    codes = {word: code for code, word in enumerate(words)}
     axes = {axis: place for place, axis in enumerate(dict.fromkeys(["", *(row.axis for row in rows)]))}
 
-    def of_row(row: SpanRow) -> tuple[object, ...]:
-        return (*(codes[getattr(row, text)] for text in _OF_ROW), row.layer, axes[row.axis], *row[5:8])
+    def of_rows(own: tuple[SpanRow, ...]) -> list[tuple[object, ...]]:
+        return [(codes[row[0]], codes[row[1]], codes[row[2]], row[3], axes[row[4]], *row[5:8]) for row in own]
 
-    op, first, row = spread(told, lambda own: map(of_row, own), _ROW)
+    op, first, row = spread(told, of_rows, _ROW)
     begin, finish = row_times(times, slowed, op, first, row)
     met = told.met[op]
     part = {"op": op, **of_ops(told, op)}
