@@ -6,8 +6,21 @@ async function inflated(text) {
   const packed = atob(text.trim());
   const bytes = new Uint8Array(packed.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = packed.charCodeAt(i);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  const {readable, writable} = new DecompressionStream("deflate");
+  const writer = writable.getWriter(); // from a Blob it goes through the browser's other processes
+  const written = Promise.all([writer.write(bytes), writer.close()]);
+  const parts = [];
+  let count = 0;
+  for (const reader = readable.getReader(); ;) {
+    const {done, value} = await reader.read();
+    if (done) break;
+    parts.push([count, value]);
+    count += value.length;
+  }
+  await written;
+  const whole = new Uint8Array(count);
+  for (const [at, part] of parts) whole.set(part, at);
+  return whole;
 }
 
 function column(bytes, [offset, count, type]) {
