@@ -206,7 +206,7 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
 
 
 def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every control of split, work, overlap and machines; no step that takes long is played for it."""
+    """Of every control that is there, or why not; no step that takes long is played for it."""
     base = simulate(BASE)
     asked = StateAsked(StudioState(BASE), None, HERE)
     found = [each for part in hint_parts() for each in answer(asked, part)["hints"]]
@@ -215,6 +215,8 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
         ("overlap.tensor", "overlap.tensor=false", "if off"),
         ("pipeline.schedule", "pipeline.schedule=zb-h1", "with zb-h1"),
         ("cluster.device", "cluster.device=b200", "with b200"),
+        ("slow_gpu", "faults+={kind: slow_gpu, rank: 0, slowdown: 1.05}", "with × 1.05"),
+        ("slow_link", "faults+={kind: slow_link, nic_of: 0, speed: 0.91}", "with 0.91"),
     ]  # fmt: skip
     for key, change, where in others:
         other = simulate(scenario_of(StudioState(BASE), Folder(HERE)).with_(["parallel.dp=null", change]))
@@ -226,8 +228,20 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
     assert [of for of, _ in machines] == ["tokens/s a GPU"] * 2
     assert [words.split(" with ")[1] for _, words in machines] == ["2", "8"]
     assert not [each for each in found if each["key"] in ("parallel.ep", "parallel.cp") and "with 1" in each["words"]]
+    found += answer(asked, "hints")["hints"]
+    there = {each["key"] for each in answer(asked, "figures")["controls"]}
+    assert {each["key"] for each in found} >= there
+    assert {each["key"]: each["words"] for each in found}["price"] == "changes dollars, not the step"
+    assert {each["key"]: each["words"] for each in found}["parallel.dp"] == "no other value goes with the rest"
     monkeypatch.setattr(hints, "_MOST_SECONDS", 0.0)
-    assert [each for part in hint_parts() for each in answer(asked, part)["hints"]] == []
+    told = [each["words"] for part in hint_parts() for each in answer(asked, part)["hints"]]
+    assert {words.partition(":")[0] for words in told} == {"not told"}
+
+
+def test_of_a_fault_that_is_there_the_next_ones_are_told() -> None:
+    asked = StateAsked(StudioState(BASE, (("slow_gpu", (1, 1.3)),)), None, HERE)
+    found = [each["words"] for number in (0, 1) for each in answer(asked, f"hint slow_gpu {number}")["hints"]]
+    assert [words[0] + words.partition("with ")[2] for words in found] == ["−× 1.2", "+× 1.5"]
 
 
 def test_dollars_are_shown_once_a_price_is_given() -> None:

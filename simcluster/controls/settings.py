@@ -32,7 +32,8 @@ _MOST_PLACES = 10_000_000
 class Control:
     """One thing to change: its key, what it is called, its heading, how its values are found, and their limits.
 
-    ``needs`` is a key of the document without which there is none.  Of a fault: ``fault`` as a document has it, with
+    ``needs`` is a key of the document without which there is none; ``untold`` says why it is not told what other values
+    would give ("" where it is).  Of a fault: ``fault`` as a document has it, with
     $place and $value in it; what a ``place`` is ("" for everywhere), the value at which it is ``off``, and those that
     are offered.
     """
@@ -45,6 +46,7 @@ class Control:
     most: float = 0
     says: str = ""
     needs: str = ""
+    untold: str = ""
     place: str = ""
     off: float | None = None
     values: tuple[float, ...] = ()

@@ -29,7 +29,7 @@ from simcluster.show.report.yaml_text import yaml_text
 from simcluster.studies.long_run.train import train
 from simcluster.studies.variations import labels
 from simcluster.studies.whatif.sensitivities import TIMES, Sensitivity, sensitivity
-from simcluster.studio_page.hints import hint
+from simcluster.studio_page.hints import hint, why_not
 from simcluster.studio_page.kept import KeptPlays
 from simcluster.studio_page.states import Folder, StudioState, scenario_of
 
@@ -253,11 +253,12 @@ def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 
 
 def _hints(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """What a percent more of each resource of the cluster would give, as played, by control."""
+    """What a percent more of each resource of the cluster would give, as played, by control; and where that is no
+    question, why."""
     resources = [key.removeprefix(_SCALE) for key in controls() if key.startswith(_SCALE)]
     found = {each.resource: each for each in sensitivity(results[-1], resources)}
     said = [{"key": f"{_SCALE}{name}", "of": "step", "words": _hint(name, each)} for name, each in found.items()]
-    return {"sections": {}, "hints": said}
+    return {"sections": {}, "hints": [*said, *why_not()]}
 
 
 def _hint(name: str, found: Sensitivity) -> str:

@@ -23,7 +23,7 @@ from simcluster.simulate import simulate
 Made = Callable[[Settings], Scenario]
 """The scenario of settings; InputError for those that do not go."""
 
-_GROUPS = ("Split", "Work", "Overlap")
+_GROUPS = ("Split", "Work", "Overlap", "Faults")
 _BESIDE = ("cluster.device", "cluster.nodes")
 """Controls of other groups that are told of, too; of speeds a percent more is."""
 _COMPARED = {
@@ -34,6 +34,9 @@ _COMPARED = {
 _MOST_WORDS = 3
 _MOST_TRIED = 6  # values on the way to one that goes
 _MOST_SECONDS = 5.0  # of a step that is played unasked
+_NOTICED = 5e-4  # of a step or a rate: what is less is told as 0.0 %
+_TOO_LONG = "not told: a step takes too long to be played unasked"
+_NOTHING = "no other value goes with the rest"
 
 
 @cache
@@ -43,17 +46,30 @@ def hint_parts() -> Mapping[str, tuple[str, int]]:
     return {f"hint {each.key} {number}": (each.key, number) for each in hinted for number in range(_count(each))}
 
 
+def why_not() -> list[dict[str, Any]]:
+    """Controls of which nothing is told, and why."""
+    return [{"key": each.key, "of": "", "words": each.untold} for each in controls().values() if each.untold]
+
+
 def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict[str, Any]]:
-    """What one other value would change of the step that was played, by how much and where; nothing where there is no
-    such value, and of a step that takes long."""
+    """What one other value would change of the step that was played, by how much and where.
+
+    Nothing where there is no such value.  Why not, where a control has no other at all, and of a step that takes long.
+    """
     key, number = hint_parts()[part]
-    if estimated_seconds(result.scenario) > _MOST_SECONDS:
+    control, scenario = controls()[key], result.scenario
+    if not control.there(scenario.document()):
         return []
-    return [
-        {"key": key, "of": of, "words": words}
-        for value, scenario in _other(result.scenario, settings, key, number, made)
-        for of, words in _told(result, scenario, controls()[key], value)
+    if estimated_seconds(scenario) > _MOST_SECONDS:
+        return [] if number else [{"key": key, "of": "", "words": _TOO_LONG}]
+    found = [
+        words
+        for value, other in _other(scenario, settings, control, number, made)
+        for words in _told(result, other, control, value)
     ]
+    if not found and not number and not _has_other(scenario, settings, control, made):
+        found = [("", _NOTHING)]
+    return [{"key": key, "of": of, "words": words} for of, words in found]
 
 
 def _count(control: Control) -> int:
@@ -61,22 +77,34 @@ def _count(control: Control) -> int:
     return 1 if control.offer == "switch" else 2 if control.most else _MOST_WORDS
 
 
+def _has_other(scenario: Scenario, settings: Settings, control: Control, made: Made) -> bool:
+    """Is any other value of a control told of?"""
+    return any(True for number in range(_count(control)) for _ in _other(scenario, settings, control, number, made))
+
+
 def _other(
-    scenario: Scenario, settings: Settings, key: str, number: int, made: Made
+    scenario: Scenario, settings: Settings, control: Control, number: int, made: Made
 ) -> Iterator[tuple[Value, Scenario]]:
     """The other value with that number, if there is one: of numbers the next below and above that go, of words one
     after the other."""
-    control, document = controls()[key], scenario.document()
-    if not control.there(document):
+    key, document = control.key, scenario.document()
+    values = offered(scenario, document, control)
+    if control.is_fault:
+        set_to = dict(settings).get(key, control.off)
+        place, now = set_to if isinstance(set_to, tuple) else (0, set_to)
+        values = sorted({*values, now})  # type: ignore[type-var]
+    else:
+        now = value_of(scenario, document, key)
+    if not control.most:
+        words = _COMPARED.get(control.offer, values)
+        others = _legal([each for each in words if each != now], settings, key, made)
+        yield from islice(others, number, number + 1)
         return
-    now, values = value_of(scenario, document, key), offered(scenario, document, control)
-    if control.most:
-        place = values.index(now) if now is not None else 0
-        side = (list(reversed(values[:place])), values[place + 1 :])[number]
-        yield from islice(_legal(side[:_MOST_TRIED], settings, key, made), 1)
-        return
-    words = _COMPARED.get(control.offer, values)
-    yield from islice(_legal([each for each in words if each != now], settings, key, made), number, number + 1)
+    at = values.index(now) if now is not None else 0
+    side = (list(reversed(values[:at])), values[at + 1 :])[number][:_MOST_TRIED]
+    if control.place:
+        side = [(place, float(each)) for each in side]  # type: ignore[arg-type]
+    yield from islice(_legal(side, settings, key, made), 1)
 
 
 def _legal(values: Sequence[Value], settings: Settings, key: str, made: Made) -> Iterator[tuple[Value, Scenario]]:
@@ -89,6 +117,9 @@ def _legal(values: Sequence[Value], settings: Settings, key: str, made: Made) ->
 
 def _told(result: Result, scenario: Scenario, control: Control, value: Value) -> Iterator[tuple[str, str]]:
     """What is changed and by how much: the step, or the rate of a GPU where it is another batch or cluster."""
+    if estimated_seconds(scenario) > _MOST_SECONDS:
+        yield "", f"{_where(control, value)} {_TOO_LONG}"
+        return
     try:
         other = simulate(scenario)
     except InputError:  # found when it is played
@@ -99,10 +130,15 @@ def _told(result: Result, scenario: Scenario, control: Control, value: Value) ->
     else:
         of, part = "tokens/s a GPU", other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1
     fits = " (does not fit)" if result.fits and not other.fits else ""
-    yield of, f"{signed_percent(part)} {_where(control, value)}{fits}"
+    change = signed_percent(part) if abs(part) >= _NOTICED else "no change"
+    yield of, f"{change} {_where(control, value)}{fits}"
 
 
 def _where(control: Control, value: Value) -> str:
     if control.offer == "switch":
         return "if on" if value else "if off"
+    if control.is_fault:
+        number = value[1] if isinstance(value, tuple) else value
+        times = "× " if control.off == 1 and control.values[0] == 1 else ""
+        return "with none" if number == control.off else f"with {times}{number:g}"
     return f"with {value:,}" if isinstance(value, int | float) else f"with {value}"

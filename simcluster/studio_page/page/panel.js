@@ -170,7 +170,7 @@ class Panel {
         row.input.setAttribute("aria-describedby", row.hint.id);
         row.root.append(row.hint);
       }
-      row.hint.textContent += `${row.hint.textContent ? ", " : `${of} `}${words.replaceAll(" ", "\u00a0")}`;
+      row.hint.textContent += `${row.hint.textContent ? ", " : of && `${of} `}${words.replaceAll(" ", "\u00a0")}`;
     }
   }
 
