@@ -7,6 +7,7 @@ import asyncio
 import json
 import random
 import weakref
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.units import format_seconds
 from simcluster.cli import extras
 from simcluster.controls.offers import described
 from simcluster.controls.settings import controls
@@ -242,6 +244,19 @@ def test_of_a_fault_that_is_there_the_next_ones_are_told() -> None:
     asked = StateAsked(StudioState(BASE, (("slow_gpu", (1, 1.3)),)), None, HERE)
     found = [each["words"] for number in (0, 1) for each in answer(asked, f"hint slow_gpu {number}")["hints"]]
     assert [words[0] + words.partition("with ")[2] for words in found] == ["−× 1.2", "+× 1.5"]
+
+
+def test_what_is_advised_is_a_change_of_controls() -> None:
+    """In the words of the page, none of a command line; what is tried gives what it says."""
+    asked = StateAsked(StudioState(BASE, (("training.recompute", "selective"),)), None, HERE)
+    found = answer(asked, "advice")
+    told = found["sections"]["advice"]
+    assert "--" not in told
+    idea = found["ideas"][0]
+    assert f"with {idea['words']} it takes" in told
+    assert idea["settings"]["training.recompute"] == "selective"
+    tried = answer(replace(asked, live=state_of_json({"base": BASE, "settings": idea["settings"]})), "figures")
+    assert f"it takes {format_seconds(tried['step'])} " in told
 
 
 def test_dollars_are_shown_once_a_price_is_given() -> None:

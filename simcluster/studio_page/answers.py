@@ -29,6 +29,7 @@ from simcluster.show.report.yaml_text import yaml_text
 from simcluster.studies.long_run.train import train
 from simcluster.studies.variations import labels
 from simcluster.studies.whatif.sensitivities import TIMES, Sensitivity, sensitivity
+from simcluster.studio_page.advice import in_controls
 from simcluster.studio_page.hints import hint, why_not
 from simcluster.studio_page.kept import KeptPlays
 from simcluster.studio_page.states import Folder, StudioState, scenario_of
@@ -236,7 +237,11 @@ def _links(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 def _advice(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     """What needs the step played once more: what faults cost, what would help, what to beware of."""
     full = replace(_entries(results[-1:])[0], numbers=results[-1].to_dict())
-    return {"sections": {"figures": summary.figures(full), "advice": joined(verdict([full]), summary.remarks([full]))}}
+    told, ideas = in_controls(joined(verdict([full]), summary.remarks([full])), asked.live.settings)
+    return {
+        "sections": {"figures": summary.figures(full), "advice": told},
+        "ideas": [each.to_dict() for each in ideas],
+    }
 
 
 def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from simcluster.studio_page.states import MOST_LINK, Folder, StudioState, state_
 HOST = "127.0.0.1"
 _MOST_MESSAGE = 65_536  # bytes
 _MOST_CONNECTIONS = 64
-_OWN_SCRIPTS = ("client.js", "panel.js", "studio.js")
+_OWN_SCRIPTS = ("client.js", "panel.js", "ways.js", "studio.js")
 
 
 def application(folder: Path, first: StudioState | None, port: int, pool: StudioPool) -> ASGIApp:
@@ -190,6 +190,11 @@ class Studio:
         except (InputError, PlayStopped) as problem:
             lines = str(problem).splitlines() or ["stopped; ask again"]
             await wire.send_json({"ask": number, "of": {"problem": lines, "remedies": []}})
+        except (WebSocketDisconnect, RuntimeError):
+            raise
+        except Exception as problem:  # ours, or of the machine; the page says so, and lives on
+            told_so = [f"That is a bug of simcluster's, not yours: {type(problem).__name__}: {problem}"[:500]]
+            await wire.send_json({"ask": number, "of": {"problem": told_so, "remedies": []}})
 
     def _ask(self, window: Viewer, number: int, told: Mapping[str, Any]) -> None:
         live = state_of_json(told.get("live"))

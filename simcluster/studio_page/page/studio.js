@@ -18,7 +18,10 @@ class Studio {
     addEventListener("hashchange", () => this.arrive());
     keysEverywhere(this.keyed);
     theming((whole) => this.redraw(whole));
-    if (matchMedia("(max-width: 820px)").matches) part("all-controls").open = false;
+    const narrow = matchMedia("(max-width: 820px)");
+    const fold = () => { part("all-controls").open = !narrow.matches; }; // where they stand beside the page nothing opens them
+    narrow.addEventListener("change", fold);
+    fold();
     if (!this.arrive()) this.go(first.state, null);
   }
 
@@ -91,6 +94,8 @@ class Studio {
 
   swap() { this.remember(); this.go(this.pinned, this.live); }
 
+  choose(settings, pinned, changed = "") { this.remember(); this.go({...this.live, settings}, pinned, changed); }
+
   buttons() {
     const act = (name) => document.querySelector(`[data-act="${name}"]`);
     document.body.classList.toggle("alone", !this.pinned);
@@ -155,6 +160,7 @@ class Studio {
     if (of.part === "answer") this.took(ask, "answer");
     if (of.part === "run") part("weeks").hidden = !of.sections.run;
     if (of.hints) this.panel.hint(of.hints);
+    if (of.ideas && of.ideas.length) place("advice").append(ways("Try it:", of.ideas, (settings) => this.choose(settings, this.pinned)));
     if (of.part === "memory") await this.memory(ask, of);
     if (of.part === "links") await this.links(ask, of);
   }
@@ -195,18 +201,8 @@ class Studio {
     const row = part("try");
     row.replaceChildren();
     if (Object.keys(this.live.settings).length || this.pinned) return;
-    const schedule = of.controls.find((each) => each.key === "pipeline.schedule").value;
-    const pipelines = of.controls.find((each) => each.key === "parallel.pp").value > 1;
-    const ideas = [[{slow_gpu: [0, 1.5]}, "a GPU that is 1.5 × slower"], [{"cluster.scale.network": 0.5}, "half the network"]];
-    if (pipelines) ideas.unshift([{"pipeline.schedule": schedule === "1f1b" ? "gpipe" : "1f1b"}, `the schedule ${schedule === "1f1b" ? "gpipe" : "1f1b"}`]);
-    row.append("Change a control, or pin this one as A and try: ");
-    for (const [settings, words] of ideas) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = words;
-      button.addEventListener("click", () => { this.remember(); this.go({...this.live, settings}, this.live, Object.keys(settings)[0]); });
-      row.append(button);
-    }
+    const change = (settings) => this.choose({...this.live.settings, ...settings}, this.live, Object.keys(settings)[0]);
+    row.append(ways("Change a control, or pin this one as A and try:", firstIdeas(of.controls), change));
   }
 
   refused(ask, of) {
@@ -220,14 +216,7 @@ class Studio {
       item.textContent = line;
       return item;
     }));
-    const remedies = of.remedies.map(({words, settings}) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = words;
-      button.addEventListener("click", () => { this.remember(); this.go({...this.live, settings}, this.pinned); });
-      return button;
-    });
-    part("remedies").replaceChildren(...(remedies.length ? ["What goes: ", ...remedies] : []));
+    part("remedies").replaceChildren(...(of.remedies.length ? [ways("What goes:", of.remedies, (settings) => this.choose(settings, this.pinned))] : []));
     this.panel.unhint();
     if (this.controls) this.panel.show(this.controls, this.live.settings);
     document.documentElement.dataset.quick = document.documentElement.dataset.complete = String(ask);
