@@ -1,6 +1,8 @@
 // Memory of one rank over time, on the time axis of the timeline above it; and links over time as strips.
 const MEMORY_PARTS = ["parameters", "gradients", "optimizer", "buffers", "activations", "gathered", "unsharded", "other", "lost"];
 
+const FAR = 8; // times what is held most
+
 class MemoryChart {
   constructor(root, curves, capacity, bytes, look) {
     Object.assign(this, {root, capacity, look});
@@ -8,7 +10,9 @@ class MemoryChart {
     this.out = root.querySelector("[data-part=readout]");
     this.pick = root.querySelector("select");
     this.curves = curves.map((curve) => this.stacked(curve, bytes));
-    this.top = Math.max(capacity, ...this.curves.map((curve) => curve.most)) * 1.06;
+    const most = Math.max(0, ...this.curves.map((curve) => curve.most));
+    this.far = most > 0 && capacity > FAR * most; // with its line in sight nothing else would be
+    this.top = this.far ? 1.3 * most : 1.06 * Math.max(capacity, most);
     this.view = [0, curves.length ? curves[0].duration : 1];
     this.pick.addEventListener("change", () => this.draw());
     this.canvas.addEventListener("pointermove", (event) => this.hover(event.offsetX));
@@ -87,22 +91,23 @@ class MemoryChart {
         below = level;
       });
     }
-    context.fillStyle = colours.text;
-    context.strokeStyle = colours.text;
-    context.setLineDash([5, 4]);
-    context.beginPath();
-    context.moveTo(this.gutter, y(this.capacity));
-    context.lineTo(this.gutter + this.plot, y(this.capacity));
-    context.stroke();
-    context.setLineDash([]);
-    this.limit(context, colours, y(this.capacity));
+    this.limit(context, colours, this.far ? 22 : y(this.capacity));
     this.out.textContent = this.peak();
   }
 
-  // What the GPU has, in a number above its line.
+  // What the GPU has, in a number above its line; or that this is far above all.
   limit(context, colours, y) {
     if (!this.capacity) return;
-    const text = `capacity ${Number((this.capacity / 1e9).toPrecision(4))} GB`;
+    const text = `capacity ${Number((this.capacity / 1e9).toPrecision(4))} GB${this.far ? ", far above" : ""}`;
+    context.strokeStyle = colours.text;
+    context.setLineDash([5, 4]);
+    context.beginPath();
+    if (!this.far) {
+      context.moveTo(this.gutter, y);
+      context.lineTo(this.gutter + this.plot, y);
+    }
+    context.stroke();
+    context.setLineDash([]);
     context.font = FONT;
     context.textAlign = "left";
     context.textBaseline = "middle";
