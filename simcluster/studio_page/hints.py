@@ -130,7 +130,7 @@ def _told(result: Result, scenario: Scenario, control: Control, value: Value) ->
     else:
         of, part = "tokens/s a GPU", other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1
     fits = " (does not fit)" if result.fits and not other.fits else ""
-    change = signed_percent(part) if abs(part) >= _NOTICED else "no change"
+    change = signed_percent(part) if abs(part) >= _NOTICED else "the same"
     yield of, f"{change} {_where(control, value)}{fits}"
 
 

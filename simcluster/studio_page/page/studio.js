@@ -160,7 +160,7 @@ class Studio {
     if (of.part === "answer") this.took(ask, "answer");
     if (of.part === "run") part("weeks").hidden = !of.sections.run;
     if (of.hints) this.panel.hint(of.hints);
-    if (of.ideas && of.ideas.length) place("advice").append(ways("Try it:", of.ideas, (settings) => this.choose(settings, this.pinned)));
+    if (of.ideas && of.ideas.length) place("advice").append(ways("Try:", of.ideas, (settings) => this.choose(settings, this.pinned)));
     if (of.part === "memory") await this.memory(ask, of);
     if (of.part === "links") await this.links(ask, of);
   }
