@@ -88,13 +88,12 @@ def _other(
     """The other value with that number, if there is one: of numbers the next below and above that go, of words one
     after the other."""
     key, document = control.key, scenario.document()
-    values = offered(scenario, document, control)
-    if control.is_fault:
-        set_to = dict(settings).get(key, control.off)
-        place, now = set_to if isinstance(set_to, tuple) else (0, set_to)
-        values = sorted({*values, now})  # type: ignore[type-var]
-    else:
-        now = value_of(scenario, document, key)
+    values, place = list(offered(scenario, document, control)), 0
+    now = dict(settings).get(key, control.off) if control.is_fault else value_of(scenario, document, key)
+    if isinstance(now, tuple):
+        place, now = now
+    if now is not None and now not in values:
+        values = sorted([*values, now])
     if not control.most:
         words = _COMPARED.get(control.offer, values)
         others = _legal([each for each in words if each != now], settings, key, made)
@@ -102,9 +101,8 @@ def _other(
         return
     at = values.index(now) if now is not None else 0
     side = (list(reversed(values[:at])), values[at + 1 :])[number][:_MOST_TRIED]
-    if control.place:
-        side = [(place, float(each)) for each in side]  # type: ignore[arg-type]
-    yield from islice(_legal(side, settings, key, made), 1)
+    there: list[Value] = [(place, float(each)) for each in side] if control.place else side  # type: ignore[arg-type]
+    yield from islice(_legal(there, settings, key, made), 1)
 
 
 def _legal(values: Sequence[Value], settings: Settings, key: str, made: Made) -> Iterator[tuple[Value, Scenario]]:
