@@ -111,7 +111,7 @@ class Panel {
       rank.title = place;
       rank.addEventListener("change", () => { if (row.values[Number(input.value)] !== row.control.off) send(true); });
       row.rank = rank;
-      row.root.firstChild.append(`, ${place}`);
+      if (!label.endsWith(place)) row.root.firstChild.append(`, ${place}`);
       row.root.append(rank);
     } else {
       row.root.classList.add("everywhere");

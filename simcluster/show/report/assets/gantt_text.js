@@ -89,7 +89,7 @@ Object.assign(Gantt.prototype, {
     context.fillStyle = colours.text;
     context.fillRect(this.gutter - 3, y, 3, row.block);
     context.font = `700 10px system-ui, sans-serif`;
-    context.fillText(slow, 2, y + row.height + 7);
+    context.fillText(this.gutter < 100 ? slow.replace("slow ", "") : slow, 2, y + row.height + 7);
     context.font = FONT;
   },
 
