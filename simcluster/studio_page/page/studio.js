@@ -48,6 +48,7 @@ class Studio {
     document.querySelectorAll(".when-open").forEach((each) => { each.hidden = !live; });
     if (!live) { part("heading").textContent = "simcluster studio"; return; }
     part("base").value = live.base;
+    if (part("base").selectedIndex < 0) part("base").value = "";
     const link = `#${linkOf(live, pinned)}`;
     if (done && link !== this.written) {
       history[began && !this.arriving ? "pushState" : "replaceState"](null, "", link);
@@ -149,6 +150,7 @@ class Studio {
     this.shown = ask;
     part("problem").hidden = true;
     part("shown").classList.remove("stale");
+    part("shown").hidden = document.querySelector("aside").hidden = false;
     if (ask === this.asked) this.progress("");
     if (of.part === "timeline" || of.part === "detail") {
       await this.timeline(ask, of);
@@ -211,6 +213,8 @@ class Studio {
     this.progress("");
     part("problem").hidden = false;
     part("shown").classList.add("stale");
+    part("shown").hidden = document.querySelector("aside").hidden = !this.controls; // of a link to nothing there is none
+    part("welcome").hidden = Boolean(this.controls);
     part("problem-lines").replaceChildren(...of.problem.map((line) => {
       const item = document.createElement("li");
       item.textContent = line;
