@@ -282,6 +282,22 @@ def test_a_configuration_of_nemo() -> None:
         scenario_from_nemo(NEMO.replace("bf16-mixed", '"8"'), cluster=CLUSTER)
 
 
+def test_shards_and_gated_activations_of_nemo() -> None:
+    shards = "model:\n  fsdp: true\n  fsdp_sharding_strategy: grad\n  fsdp_grad_reduce_dtype: bf16\n"
+    text = NEMO.replace("fast-swiglu", "fast-geglu").replace("fp8: true", "fp8: false").replace("model:\n", shards, 1)
+    scenario = load_text(scenario_from_nemo(text, cluster=CLUSTER).text("x"))
+    assert (scenario.model.gated_mlp, scenario.parallel.zero, scenario.training.memory_recipe) == (True, 2, "mixed-16")
+    assert (scenario.overlap.grad_reduce, scenario.overlap.param_gather) == (True, True)
+    off = NEMO.replace("model:\n", "model:\n  fsdp: false\n  fsdp_sharding_strategy: full\n  sharp: false\n", 1)
+    found = scenario_from_nemo(off, cluster=CLUSTER)
+    assert found.document["parallel"]["zero"] == 1
+    assert not found.unknown
+    narrow = scenario_from_nemo(
+        off.replace("lr: 2e-4", "grad_sync_dtype: bf16").replace("fp8: true", ""), cluster=CLUSTER
+    )
+    assert narrow.document["training"]["memory_recipe"] == "mixed-16"
+
+
 def deepspeed(config: dict[str, Any], gpus: int = 8) -> Imported:
     return scenario_from_deepspeed(
         json.dumps(config), cluster={"topology": "dgx_h100", "nodes": 1}, model={"preset": "llama3-8b"}, gpus=gpus,

@@ -10,6 +10,7 @@ from simcluster.documents.diagnostics import listed
 from simcluster.importers.published_models import published_names
 from simcluster.importers.python_config import Built, PythonConfigs, Unread
 
+_PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _FINISHED = re.compile(r"-(base|hf|instruct|v0\.1|0924)(?=-|$)")
 _RENAMED = (
     ("meta-", ""), ("llama-3.1-", "llama3-"), ("llama-3.2-", "llama3-"), ("llama-3-", "llama3-"),
@@ -30,7 +31,7 @@ def settings_of_recipe(text: str, source: str, function: str) -> tuple[str, dict
     not asked for by name, and for what makes no configuration.
     """
     configs = PythonConfigs(text, source)
-    made = [name for name in configs.functions if name.endswith(("pretrain_config", "pretrain_recipe"))]
+    made = [name for name in configs.functions if _PRETRAINS.search(name) and not name.startswith("_")]
     if not function and len(made) != 1:
         raise InputError(
             f"{source}: has {'several recipes' if made else 'no recipe of pre-training'}; name one behind a colon, as "
@@ -83,6 +84,8 @@ def _section(section: str, value: Any) -> dict[str, Any]:
         fields = {f"{section}.{name}": item for name, item in value.fields.items()}
         if section == "mixed_precision" and not value.name.endswith("Config"):
             fields["mixed_precision"] = next((each for each in value.args if isinstance(each, str)), value.name)
+    elif section == "optimizer" and isinstance(value, Unread):
+        fields = {}  # Adam, by a function of another file
     else:
         fields = {section: value}
     layout = fields.get("model.pipeline_model_parallel_layout")

@@ -26,7 +26,7 @@ _PRODUCT = re.compile(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}")
 _BY_NAME = (
     "trainer.num_nodes", "trainer.devices", "trainer.precision", "model.activation", "model.normalization",
     "optimizer.name", "model.fp8", "model.fp8_hybrid", "model.tokenizer.library", "model.tokenizer.type",
-    "model.kv_channels", "model.ddp_bucket_size", "model.activations_checkpoint_num_layers",
+    "model.kv_channels", "model.ddp_bucket_size", "model.activations_checkpoint_num_layers", "model.fsdp",
 )  # fmt: skip
 
 
@@ -115,6 +115,10 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
             found[key] = _word({**words, **_TABLES["normalization"]}, str(value).lower(), name, source)
         elif key == "optimizer.name":
             found["ddp.use_distributed_optimizer"] = str(value) in _TABLES["sharded_optimizers"].split()
+        elif key == "model.fsdp":
+            found |= _shards(plain, source) if value is True else {}
+        elif key == "optimizer.grad_sync_dtype":
+            found["ddp.grad_reduce_in_fp32"] = str(value) in ("fp32", "32")
         elif key == "model.recompute_num_layers" and value == 0:
             continue
         elif section in ("model", "train", "ddp", "comm_overlap") and field not in _NO_EFFECT and "." not in field:
@@ -128,6 +132,17 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
     if not plain.get("model.activations_checkpoint_granularity"):
         found = {name: value for name, value in found.items() if not name.startswith("model.recompute_")}
     return found
+
+
+def _shards(plain: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """What PyTorch's FSDP does, which overlaps its gathers and reductions."""
+    name = "model.fsdp_sharding_strategy"
+    narrow = str(plain.get("model.fsdp_grad_reduce_dtype", "32")) in ("bf16", "16")
+    return {
+        "ddp.data_parallel_sharding_strategy": _word(_TABLES["sharding"], plain.get(name) or "full", name, source),
+        "ddp.overlap_grad_reduce": True, "ddp.overlap_param_gather": True,
+        **({"ddp.grad_reduce_in_fp32": False} if narrow else {}),
+    }  # fmt: skip
 
 
 def _word(table: Mapping[str, str], value: Any, name: str, source: str) -> str:
