@@ -133,6 +133,9 @@ DENSE = {
     "gemma-2-9b": (llama("gemma2", 42, 3584, 14336, 16, 8, 256000, head_dim=256), 9_241_705_984),
     "gemma-2-27b": (llama("gemma2", 46, 4608, 36864, 32, 16, 256000, head_dim=128), 27_227_128_320),
     "gemma-3-1b": (llama("gemma3_text", 26, 1152, 6912, 4, 1, 262144, head_dim=256), 999_885_952),
+    "Olmo-3-7B": (llama("olmo3", 32, 4096, 11008, 32, 32, 100278), 7_298_011_136),
+    "EXAONE-4.0-32B": (llama("exaone4", 64, 5120, 27392, 40, 8, 102400), 32_003_216_384),
+    "Nemotron-4-15B": (llama("nemotron", 32, 6144, 24576, 48, 8, 256000), 15_628_775_424),
     "gpt2": (gpt2(12, 768, 12), 124_439_808),
     "gpt2-xl": (gpt2(48, 1600, 25), 1_557_611_200),
     "pythia-6.9b": (neox(32, 4096, 32, 50432), 6_857_302_016),
@@ -170,6 +173,46 @@ MIXTURES = {
     "DeepSeek-V3": (
         deepseek("deepseek_v3", 61, 7168, 18432, 128, 129280, 2048, 256, n_group=8, topk_group=4, **V3),
         671_026_419_200,
+    ),
+    "ERNIE-4.5-21B-A3B": (
+        llama(
+            "ernie4_5_moe",
+            28,
+            2560,
+            12288,
+            20,
+            4,
+            103424,
+            moe_num_experts=64,
+            moe_k=6,
+            moe_intermediate_size=1536,
+            moe_num_shared_experts=2,
+            moe_layer_start_index=1,
+            moe_layer_end_index=-1,
+            tie_word_embeddings=True,
+        ),
+        21_825_437_888,
+    ),
+    "MiniMax-M2": (
+        llama("minimax_m2", 62, 3072, 1536, 48, 8, 200064, head_dim=128, num_local_experts=256, num_experts_per_tok=8),
+        228_689_764_864,
+    ),
+    "dots.llm1": (
+        llama(
+            "dots1",
+            62,
+            4096,
+            10944,
+            32,
+            32,
+            152064,
+            moe_intermediate_size=1408,
+            n_routed_experts=128,
+            n_shared_experts=2,
+            num_experts_per_tok=6,
+            first_k_dense_replace=1,
+        ),
+        142_774_381_696,
     ),
     "gpt-oss-20b": (gpt_oss(24, 32), 20_914_757_184),
     "gpt-oss-120b": (gpt_oss(36, 128), 116_829_156_672),
@@ -211,6 +254,19 @@ def test_active_parameters_leave_out_experts_that_a_token_does_not_visit() -> No
     found = parameters_of_config(config)
     assert total - found.active == 32 * 6 * 3 * 4096 * 14336
     assert found.active == 12_879_925_248  # "13B active", mistral.ai
+
+
+def test_of_a_model_of_several_parts_the_decoder_is_taken_and_the_rest_is_named() -> None:
+    """Gemma 3 27B: 27,432,406,640 parameters less those of its SigLIP tower and of the projection behind it."""
+    text = llama("gemma3_text", 62, 5376, 21504, 32, 16, 0, head_dim=128, sliding_window=1024)
+    for defaulted in ("vocab_size", "max_position_embeddings"):
+        del text[defaulted]
+    config = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
+    assert parameters_of_config(config).total == 27_432_406_640 - 416_866_032 - (1152 * 5376 + 1152)
+    assert assumptions_of_config(config) == ("the decoder of text alone, without vision_config",)
+    assert model_from_config(config)["sequence_length"] == 131072
+    tied = {"model_type": "x", "tie_word_embeddings": True, "text_config": DENSE["Qwen3-8B"][0]}
+    assert model_from_config(tied)["tied_embeddings"] is True
 
 
 @pytest.mark.parametrize(("name", "with_its_layer"), [("GLM-4.5-Air", 110_468_824_832), ("GLM-4.5", 358_337_791_296)])
@@ -302,7 +358,9 @@ def test_a_window_does_the_work_of_the_tokens_in_it() -> None:
     ("change", "words"),
     [
         ({"vision_config": {"hidden_size": 1}}, "has vision_config: a model of several parts"),
-        ({"text_config": {"hidden_size": 1}}, "has text_config"),
+        ({"text_config": {"hidden_size": 1}}, "the config has no model_type"),
+        ({"model_type": "qwen3_next"}, "layers that are not all attention and MLP are not modelled"),
+        ({"model_type": "deepseek_v32"}, "attention to tokens that an indexer picks is not modelled"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is true"),
         ({"model_type": "gemma4"}, "'gemma4', which is not supported; supported are .*gemma3_text"),
         ({"num_hidden_layers": 10**10}, "not a positive whole number"),

@@ -251,11 +251,14 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
 
 def _fields(config: dict[str, Any], args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Fields of the model, and what was assumed: without a length the longest, of a whole scenario 8192 at most."""
-    fields = model_from_config(config, sequence_length=args.sequence_length)
-    assumed = assumptions_of_config(config)
     if args.sequence_length:
-        return fields, assumed
-    if args.cluster and fields["sequence_length"] > _SEQUENCE:
+        return model_from_config(config, sequence_length=args.sequence_length), assumptions_of_config(config)
+    assumed = assumptions_of_config(config)
+    try:
+        fields = model_from_config(config)
+    except InputError:
+        fields = {}  # which a shorter sequence may mend, as of attention in chunks
+    if not fields or (args.cluster and fields["sequence_length"] > _SEQUENCE):
         fields = model_from_config(config, sequence_length=_SEQUENCE)
         return fields, (*assumed, f"sequences of {_SEQUENCE} tokens (--sequence-length says otherwise)")
     return fields, (*assumed, f"sequences of {fields['sequence_length']} tokens, the longest that the model takes")

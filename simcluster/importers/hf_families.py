@@ -13,10 +13,12 @@ from simcluster.documents.reading import read_document
 from simcluster.importers.hf_config import Config
 from simcluster.importers.hf_mixtures import (
     behind_dense,
+    ernie,
     glm4,
     gpt_oss,
     latent,
     llama4,
+    minimax,
     mixtral,
     predicted,
     qwen_moe,
@@ -142,12 +144,16 @@ _FURTHER: dict[str, tuple[Callable[[Config, Fields], None], ...]] = {
     **dict.fromkeys(("qwen2_moe", "qwen3_moe"), (_qwen_window, qwen_moe)),
     "deepseek_v2": (latent, partial(behind_dense, dense=0, shared=0)),
     **dict.fromkeys(("deepseek_v3", "kimi_k2"), (latent, partial(behind_dense, dense=3, shared=1, router_bias=True))),
+    "glm4_moe_lite": (latent, partial(behind_dense, dense=1, shared=1, router_bias=True)),
+    "dots1": (partial(behind_dense, dense=1, shared=0, router_bias=True),),
+    "ernie4_5_moe": (ernie,),
+    "minimax_m2": (minimax,),
     "glm4_moe": (glm4, partial(behind_dense, dense=1, shared=1, router_bias=True)),
     "llama4_text": (llama4,),
     "gpt_oss": (gpt_oss,),
 }
 _ASSUMED = {
-    **dict.fromkeys(("deepseek_v3", "kimi_k2", "glm4_moe"), predicted),
+    **dict.fromkeys(("deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite", "minimax_m2"), predicted),
     "llama4_text": unweighted_norms,
 }
 

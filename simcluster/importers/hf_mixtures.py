@@ -17,7 +17,7 @@ Fields = dict[str, Any]
 
 def _moe(config: Config, experts: int, width: int, **more: Any) -> dict[str, Any]:
     """The section, without what has its default."""
-    top_k = config.needed("num_experts_per_tok experts_per_token")
+    top_k = config.needed("num_experts_per_tok experts_per_token moe_k")
     if top_k > experts:
         raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts that there are")
     kept = {name: value for name, value in more.items() if value and (name, value) != ("every", 1)}
@@ -127,7 +127,7 @@ def unweighted_norms(config: Config) -> tuple[str, ...]:
 
 def predicted(config: Config) -> tuple[str, ...]:
     """What is left out of a model with layers for multi-token prediction."""
-    number = config.natural("num_nextn_predict_layers", 0)
+    number = config.natural("num_nextn_predict_layers", 0) or config.natural("num_mtp_modules", 0)
     if not number:
         return ()
     layers = f"{number} layer{'s' * (number > 1)}"
@@ -135,6 +135,31 @@ def predicted(config: Config) -> tuple[str, ...]:
         f"without the {layers} of multi-token prediction, in time and in the parameters (mtp_layers: {number} of the "
         "model has them)",
     )
+
+
+def minimax(config: Config, fields: Fields) -> None:
+    """Mixtures in every layer with a correction bias for each expert, and norms over the width of queries and keys."""
+    mixtral(config, fields)
+    if config.switch("use_routing_bias", True):
+        fields["moe"]["router_bias"] = True
+    if config.switch("use_qk_norm", True):
+        fields["qk_norm"] = "full"
+
+
+def ernie(config: Config, fields: Fields) -> None:
+    """Mixtures from layer moe_layer_start_index on, with a correction bias for each expert."""
+    first, step = config.natural("moe_layer_start_index", 1), config.size("moe_layer_interval") or 1
+    to_the_end = config.data.get("moe_layer_end_index") in (None, -1)
+    last = fields["layers"] - 1 if to_the_end else config.natural("moe_layer_end_index", 0)
+    if last < fields["layers"] - 1:
+        raise InputError(
+            f"moe_layer_end_index {last} leaves the last layers without experts, which is not modelled; leave it out"
+        )
+    fields["moe"] = _moe(
+        config, config.needed("moe_num_experts"), config.needed("moe_intermediate_size"),
+        shared_experts=config.natural("moe_num_shared_experts", 2), first_dense_layers=first, every=step,
+        offset=(first + 1) % step if step > 1 else 0, router_bias=config.switch("moe_use_aux_free", True),
+    )  # fmt: skip
 
 
 def gpt_oss(config: Config, fields: Fields) -> None:

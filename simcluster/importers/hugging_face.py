@@ -19,7 +19,13 @@ from simcluster.importers.hf_config import Config
 from simcluster.importers.hf_families import FAMILIES, Family, add_window
 from simcluster.model.transformer import Model, ParameterCount, parameters
 
-_HYBRIDS = ("nemotron_h", "mamba", "mamba2", "jamba", "bamba", "zamba2", "granitemoehybrid")
+_HYBRIDS = (
+    "nemotron_h", "mamba", "mamba2", "jamba", "bamba", "zamba2", "granitemoehybrid", "falcon_h1", "lfm2", "lfm2_moe",
+    "kimi_linear", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "minimax", "recurrent_gemma", "rwkv",
+)  # fmt: skip
+_SPARSE = ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3")
+_TOWERS = ("vision_config", "audio_config", "speech_config")
+_OF_THE_WHOLE = ("tie_word_embeddings", "vocab_size", "max_position_embeddings")
 
 
 def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None = None) -> dict[str, Any]:
@@ -51,6 +57,7 @@ def parameters_of_config(config: Mapping[str, Any]) -> ParameterCount:
 
 def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The fields of ``Model``, and what it is taken to be without."""
+    data, without = _decoder_of(data)
     kind = data.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     _refuse_more_than_a_decoder(data)
@@ -61,10 +68,12 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
         instead = "for another model write its fields (layers, hidden_size, heads, ...) in the scenario"
         if kind in _HYBRIDS:
             instead = "layers that are not all attention and MLP are not modelled"
+        if kind in _SPARSE:
+            instead = "attention to tokens that an indexer picks is not modelled"
         raise InputError(f"the config {stated}; supported are {', '.join(FAMILIES)}: {instead}")
     config = Config(data, kind)
     fields = _fields(config, family, sequence_length)
-    assumed = family.assumed(config) if family.assumed else ()
+    assumed = (*without, *(family.assumed(config) if family.assumed else ()))
     return {name: value for name, value in fields.items() if value is not None}, assumed
 
 
@@ -102,13 +111,23 @@ def _fields(config: Config, family: Family, sequence_length: int | None) -> dict
     return fields
 
 
+def _decoder_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The decoder of text in the config of a model of several parts, and that it is taken without the others."""
+    text = data.get("text_config")
+    if not isinstance(text, Mapping) or data.get("is_encoder_decoder") is True:
+        return data, ()
+    towers = [key for key in _TOWERS if data.get(key)]
+    about = {key: data[key] for key in _OF_THE_WHOLE if key in data}
+    without = f"the decoder of text alone, without {listed(towers)}" if towers else "the text_config of the config"
+    return {**about, **text}, (without,)
+
+
 def _refuse_more_than_a_decoder(config: Mapping[str, Any]) -> None:
-    towers = [key for key in ("vision_config", "audio_config", "speech_config") if config.get(key)]
-    if towers or isinstance(config.get("text_config"), Mapping):
-        has = listed([*towers] or ["text_config"])
+    towers = [key for key in _TOWERS if config.get(key)]
+    if towers:
         raise InputError(
-            f"the config has {has}: a model of several parts, and only decoders of text are modelled; give its "
-            "text_config alone as a file (its model_type, such as gemma3_text, and every size in it)"
+            f"the config has {listed(towers)}: a model of several parts, and only decoders of text are modelled; give "
+            "the config.json of one"
         )
     for key in ("is_encoder_decoder", "add_cross_attention"):
         if config.get(key) is True:
