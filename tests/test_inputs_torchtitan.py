@@ -162,14 +162,14 @@ def test_compiled_blocks_and_json_and_old_names() -> None:
         (changed(training__seq_len='"8192"'), "training.seq_len: is '8192'; a whole number is expected"),
         (changed(training__seq_len="0"), "a whole number from 1 is expected"),
         (changed(compile__enable="1"), "compile.enable: is 1; true or false"),
-        (changed(model__flavor='"debugmodel"'), "llama3 debugmodel is not in the catalogue"),
+        (changed(model__flavor='"9B"'), "llama3 9B is not in the catalogue"),
         (changed(model__name='"deepseek_v3"'), "deepseek_v3 8B is not in the catalogue"),
         (changed(parallelism__context_parallel_degree="-2"), "context_parallel_degree: is -2; a whole number"),
         (changed(parallelism__tensor_parallel_degree="3"), "16 GPUs are no multiple of"),
         (changed(training__enable_cpu_offload="true"), "enable_cpu_offload: true is not modelled"),
         (changed(optimizer__name='"Muon"'), "'Muon' is not modelled; AdamW is"),
         (changed(activation_checkpoint__mode='"memory_budget"'), "'memory_budget' is not modelled"),
-        (changed(model__converters='["mx"]'), "'mx' is not modelled; float8 is"),
+        (changed(model__converters='["bitnet"]'), "'bitnet' is not modelled; float8 and mx are"),
         (changed(parallelism__disable_loss_parallel="true"), "disable_loss_parallel: true is not modelled"),
         (
             changed(
@@ -240,3 +240,38 @@ def test_a_config_cut_anywhere_is_a_scenario_or_one_complaint(place: int, junk: 
         imported(LLAMA_8B[:place] + junk)
     except InputError:
         return
+
+
+def test_configs_of_older_versions_and_models_for_trying_out() -> None:
+    old = LLAMA_8B.replace("data_parallel_shard_degree = -1\n", "").replace(
+        "[training]", "[dataset]\nuse_experimental_dataloader = false\n[training]\ndata_parallel_degree = -1\n"
+        "enable_float8_linear = false"
+    ).replace("tensor_parallel_degree = 1\n", "", 1)  # fmt: skip
+    old = old.replace("[training]", "[training]\nsequence_parallel_degree = 2").replace('"llama3"', '"llama2"')
+    found = scenario_from_torchtitan(
+        f"# NOTE: this toml config is a preset for 64 A100 GPUs.\n{old}".replace('"8B"', '"70B"'),
+        cluster={"topology": "dgx_a100"}, available=32,
+    )  # fmt: skip
+    assert (found.document["gpus"], found.document["parallel"]["tp"]) == (64, 2)
+    assert found.document["model"]["preset"] == "llama2-70b"
+    assert "64 GPUs, as the note at the head of the file says" in found.assumed
+    assert not found.unknown
+    for name, flavor in (("deepseek_v3", "debugmodel"), ("qwen3", "debugmodel_moe"), ("gpt_oss", "120B")):
+        text = changed(model__name=f'"{name}"', model__flavor=f'"{flavor}"', optimizer__early_step_in_backward="true")
+        scenario = load_text(scenario_from_torchtitan(text, cluster={"topology": "dgx_h100"}, gpus=8).text("x"))
+        assert scenario.model.moe is not None
+    staged = changed(
+        model__name='"deepseek_v3"', model__flavor='"debugmodel"', parallelism__pipeline_parallel_degree="2",
+        parallelism__pipeline_parallel_schedule='"DualPipeV"', training__local_batch_size="4",
+    )  # fmt: skip
+    found = scenario_from_torchtitan(staged, cluster={"topology": "dgx_h100"}, gpus=8)
+    assert load_text(found.text("x")).pipeline.schedule == "dualpipe-v"
+
+
+def test_the_converter_to_mxfp8() -> None:
+    text = (
+        changed(model__converters='["quantize.linear.mx"]') + "\n[quantize.linear.mx]\nrecipe_name = 'mxfp8_cublas'\n"
+    )
+    found = scenario_from_torchtitan(text, cluster={"topology": "dgx_b200"}, gpus=8)
+    assert found.document["training"]["precision"] == "mxfp8-mixed"
+    assert not found.unknown

@@ -5,6 +5,7 @@ Every key is mapped, listed as without effect or as unknown, or refused by name:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,17 @@ from simcluster.importers.torchtitan_registry import settings_of_registry
 from simcluster.schedules import schedules_with
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
-_NO_EFFECT_SECTIONS, _NO_EFFECT, _MAY_MATTER, _FLOAT8 = (
-    frozenset(_TABLES[name].split()) for name in ("no_effect_sections", "no_effect", "may_matter", "float8")
+_NO_EFFECT_SECTIONS, _NO_EFFECT, _MAY_MATTER, _FLOAT8, _MXFP8 = (
+    frozenset(_TABLES[name].split()) for name in ("no_effect_sections", "no_effect", "may_matter", "float8", "mxfp8")
 )
 _DEFAULTS = flattened(_TABLES["defaults"], "torchtitan.yaml")
 _RENAMED: dict[str, str] = _TABLES["renamed"]
 _MODELS: dict[str, str] = _TABLES["models"]
+_DEBUG_MODELS: dict[str, dict[str, Any]] = _TABLES["debug_models"]
+_TWO_SLICES = ("zb-v", "dualpipe-v")
+"""Schedules of two slices a stage."""
+_PRESET = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
+_OF_CONVERTERS = ("float8.", "quantize.", "mx.")
 _ROTATIONS: dict[str, str] = _TABLES["rotations"]
 _SCHEDULES: dict[str, str] = _TABLES["schedules"]
 _ALLOWED: dict[str, tuple[list[Any], str]] = _TABLES["allowed"]
@@ -50,12 +56,15 @@ def scenario_from_torchtitan(
         settings = settings_of_registry(text, source, function, tuple(name.split()[0] for name in _MODELS))
     else:
         settings = flattened(parse_toml_or_json(text, source), source)
-    return _Job(settings, source, available).imported(dict(cluster), gpus)
+    told = _PRESET.search(text)
+    return _Job(settings, source, available, int(told[1]) if told else None).imported(dict(cluster), gpus)
 
 
 class _Job:
-    def __init__(self, settings: Mapping[str, Any], source: str, available: int | None = None) -> None:
-        self._source, self._available = source, available
+    def __init__(
+        self, settings: Mapping[str, Any], source: str, available: int | None = None, told: int | None = None
+    ) -> None:
+        self._source, self._available, self._told = source, available, told
         self._values = dict(_DEFAULTS)
         self._given: dict[str, str] = {}
         self._no_effect: list[str] = []
@@ -72,8 +81,8 @@ class _Job:
 
     def _sort(self, name: str, value: Any) -> None:
         key = _RENAMED.get(name, name)
-        if key.startswith(("float8.", "quantize.")) and not self._float8:
-            self._no_effect.append(name)  # of a converter that is not on
+        if key.startswith(_OF_CONVERTERS) and (not self._float8 or ".mx." in f".{key}"):
+            self._no_effect.append(name)  # of a converter that is not on, or which of MXFP8's kernels it takes
         elif key in _DEFAULTS:
             if key in self._given:
                 raise self._error(name, f"is another name of {self._given[key]}, which is also given; keep one")
@@ -117,9 +126,14 @@ class _Job:
         document["overlap"] = {"grad_reduce": replicas > 1, "param_gather": parallel["zero"] == 3}
         if self._is("parallelism.enable_async_tensor_parallel") and parallel["tp"] > 1:
             document["overlap"]["tensor_pieces"] = parallel["tp"]
+        if f"{self._values['model.name']} {self._values['model.flavor']}" in _DEBUG_MODELS:
+            self._assumed.append("the sizes of the debug model are those that it had longest; they changed at times")
+        if self._is("optimizer.early_step_in_backward"):
+            self._assumed.append("the optimizer steps behind the backward, though early_step_in_backward is set")
         compiled = self._is("compile.enable") or self._is("training.compile")
         document["software"] = "torch-compile" if compiled else "torch-eager"
         slices = parallel["pp"] * (document["pipeline"] or {}).get("chunks", 1)
+        slices *= 1 + ((document["pipeline"] or {}).get("schedule") in _TWO_SLICES)
         if parallel["pp"] > 1 and self._layers(document["model"]) % slices:
             document["pipeline"]["layers_per_stage"] = "auto"
             self._assumed.append(f"the layers do not come out even on {slices} slices: cut by their times")
@@ -134,9 +148,14 @@ class _Job:
 
     def _model(self) -> dict[str, Any]:
         name = f"{self._values['model.name']} {self._values['model.flavor']}"
-        if name not in _MODELS:
+        debug = _DEBUG_MODELS.get(name)
+        if debug:
+            fields = {"gated_mlp": True, **debug}
+            return {**fields, "sequence_length": self._values["training.seq_len"]}
+        found = next((known for known in _MODELS if known.lower() == name.lower()), None)
+        if found is None:
             raise self._error("model.flavor", f"{name} is not in the catalogue; known: {listed(_MODELS)}")
-        return {**published_model(_MODELS[name]), "sequence_length": self._values["training.seq_len"]}
+        return {**published_model(_MODELS[found]), "sequence_length": self._values["training.seq_len"]}
 
     def _parallel(self, gpus: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
         values = {key.partition(".")[2]: value for key, value in self._values.items() if key.startswith("parallelism.")}
@@ -145,6 +164,9 @@ class _Job:
         replicate, shard = values["data_parallel_replicate_degree"], values["data_parallel_shard_degree"]
         fixed = tp * pp * cp * replicate
         if shard == -1:
+            if not gpus and self._told and self._told % fixed == 0:
+                gpus = self._told
+                self._assumed.append(f"{gpus} GPUs, as the note at the head of the file says")
             if not gpus and self._available:
                 gpus = max(1, self._available // fixed) * fixed
                 self._assumed.append(f"{gpus} GPUs, as the cluster has: the file does not say how many (--gpus does)")
@@ -219,9 +241,9 @@ class _Job:
     def _precision(self) -> dict[str, Any]:
         param, reduce = (self._values[f"training.mixed_precision_{what}"] for what in ("param", "reduce"))
         converters = self._values["model.converters"] or ["float8"] * self._is("float8.enable_float8_linear")
-        strange = [name for name in converters if name not in _FLOAT8]
+        strange = [name for name in converters if name not in _FLOAT8 | _MXFP8]
         if strange:
-            raise self._error("model.converters", f"{shown(strange[0])} is not modelled; float8 is")
+            raise self._error("model.converters", f"{shown(strange[0])} is not modelled; float8 and mx are")
         if param == "float32":
             if converters:
                 raise self._error("model.converters", "float8 needs mixed_precision_param bfloat16")
@@ -229,7 +251,8 @@ class _Job:
         if self._is("float8.enable_fsdp_float8_all_gather") and converters:
             self._assumed.append("parameters are gathered in 16 bits, though enable_fsdp_float8_all_gather is set")
         recipe = "fp32-16" if reduce == "float32" else "mixed-16"
-        return {"precision": "fp8-mixed" if converters else "bf16-mixed", "memory_recipe": recipe}
+        narrow = "mxfp8-mixed" if _MXFP8 & set(converters) else "fp8-mixed"
+        return {"precision": narrow if converters else "bf16-mixed", "memory_recipe": recipe}
 
     def _recompute(self) -> dict[str, Any]:
         mode = self._values["activation_checkpoint.mode"]
