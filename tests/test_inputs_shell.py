@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
+from simcluster.cli import main
 from simcluster.importers.imported import Imported
 from simcluster.importers.launches import arguments_of_script
 from simcluster.importers.megatron import scenario_from_arguments
@@ -48,6 +49,56 @@ def test_a_script_of_arrays_defaults_and_tests() -> None:
     assert (scenario.model.sequence_length, scenario.training.global_batch) == (2048, 64)
     assert not found.unknown
     assert any("taken as unset: WANDB_API_KEY, EXTRA, MORE_ARGS" in sentence for sentence in found.assumed)
+
+
+TRAINS = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 "
+    "--seq-length 512 --micro-batch-size 1 --global-batch-size 8 --vocab-size 1000 --max-position-embeddings 512"
+)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "usage() { echo no; exit 1; }\nif [ $# -lt 2 ]; then\n  usage\nfi",
+        'X=${X:-}\nif [[ -z "$X" ]]; then echo set X; exit 1; fi',
+        'X=${X:-}\n[ -z "$X" ] && { echo no; exit 1; }',
+        "[[ $# -ge 1 ]] || exit 2",
+    ],
+)
+def test_a_script_that_asks_for_something_is_read_on(check: str) -> None:
+    found = scenario_from_arguments(f"#!/bin/bash\n{check}\n{TRAINS}\n", cluster={"topology": "dgx_h100", "nodes": 1})
+    assert found.document["model"]["layers"] == 2
+    with pytest.raises(InputError, match="line 2 of the script ends it"):
+        scenario_from_arguments(f"#!/bin/bash\nif [ 1 = 1 ]; then exit 1; fi\n{TRAINS}\n", cluster={"topology": "x"})
+
+
+def test_a_script_in_a_folder_around_is_read_and_one_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "scripts" / "starts").mkdir(parents=True)
+    (tmp_path / "scripts" / "trains").mkdir()
+    outer = tmp_path / "scripts" / "starts" / "run.sh"
+    outer.write_text("#!/bin/bash\nsrun bash $ROOT/scripts/trains/inner.sh\n")
+    command = ["import", "megatron", str(outer), "--cluster", "dgx_h100"]
+    assert main(command) == 2
+    assert "it goes on in scripts/trains/inner.sh, which is neither beside it" in capsys.readouterr().err
+    (tmp_path / "scripts" / "trains" / "inner.sh").write_text(f"#!/bin/bash\n{TRAINS}\n")
+    assert main(command) == 0
+    assert "layers: 2" in capsys.readouterr().out
+
+
+def test_the_configuration_of_deepspeed_that_a_script_writes() -> None:
+    zero = '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "fp16": {"enabled": true}}'
+    options = "--deepspeed --deepspeed_config ds.json --zero-stage 3"
+    text = f"#!/bin/bash\ncat <<EOT > ds.json\n{zero}\nEOT\n{TRAINS} {options}\n"
+    found = scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 1})
+    assert found.document["overlap"]["grad_reduce"]
+    assert found.document["overlap"]["param_gather"]
+    assert found.document["training"]["precision"] == "fp16-mixed"
+    assert any("the optimizer's state is on the GPUs" in sentence for sentence in found.assumed)
+    other = scenario_from_arguments(f"#!/bin/bash\n{TRAINS} {options}\n", cluster={"topology": "dgx_h100", "nodes": 1})
+    assert any("ds.json says is not known: it is not there" in sentence for sentence in other.assumed)
 
 
 def test_values_that_the_user_gives() -> None:

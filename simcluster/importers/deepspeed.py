@@ -41,6 +41,14 @@ def options_of_deepspeed(text: str, source: str) -> dict[str, tuple[str, ...]]:
     for key in ("bf16", "fp16"):
         if settings.get(f"{key}.enabled") is True:
             found[key] = ()
+    zero = settings.get(f"{_ZERO}stage")
+    if zero and settings.get(f"{_ZERO}overlap_comm", zero == 3) is True:
+        found |= {"overlap-grad-reduce": (), **({"overlap-param-gather": ()} if zero == 3 else {})}
+    if (
+        settings.get(f"{_ZERO}offload_optimizer.device", "none") != "none"
+        or settings.get(f"{_ZERO}cpu_offload") is True
+    ):
+        found["optimizer-cpu-offload"] = ()
     return found
 
 

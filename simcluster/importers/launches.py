@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import Arguments, from_words
 from simcluster.importers.deepspeed import options_of_deepspeed
 from simcluster.importers.option_values import MAPPED
@@ -40,10 +41,12 @@ def arguments_of_script(
     most = max((score for score, _, _ in scored), default=0)
     if not most:
         why = f" ({state.stopped})" if state.stopped else ""
-        raise InputError(
-            f"{source}: starts no training that can be read{why}: no command in it has options such as --num-layers; "
-            "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
-        )
+        what = "no command in it has options such as --num-layers"
+        remedy = "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
+        if state.missing:
+            what = f"it goes on in {listed(state.missing)}, which is neither beside it nor in a folder around it"
+            remedy = f"{'put that there' if len(state.missing) == 1 else 'put them there'}, or {remedy}"
+        raise InputError(f"{source}: starts no training that can be read{why}: {what}; {remedy}")
     equal = [(words, around) for score, words, around in scored if score == most]
     words, around = equal[0]
     if len({tuple(other) for other, _ in equal}) > 1:
@@ -61,8 +64,10 @@ def arguments_of_script(
         state.assumed[f"the global batch is {batch}, which nobody gives (--arg {batch[1:].strip('{}')}=... does)"] = (
             None
         )
-    config = state.files.get(" ".join(options.get("deepspeed-config", ())), "")
-    if config:
+    if name := " ".join(options.get("deepspeed-config", ())):
+        config = state.text_named(name) or ""
+        if not config:
+            state.assumed[f"what the DeepSpeed configuration {name[:60]} says is not known: it is not there"] = None
         options = {**_of_deepspeed(config, source, options), **options}
     return replace(
         found,

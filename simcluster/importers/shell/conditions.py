@@ -28,6 +28,9 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-le": lambda one, other: one <= other,
 }
 _JOINED = re.compile(r"\s(-[ao])\s")
+MOST_CALLS = 20
+"""How deep functions call each other, as far as they are read."""
+_ASKS = re.compile(r"-z\b|\$\{?#|\$[@*\d]")
 _OF_FILES = frozenset(["-e", "-f", "-d", "-s", "-r", "-w", "-x", "-L", "-h"])
 
 
@@ -158,3 +161,24 @@ def _binary(left: str, sign: str, right: str, state: State, *, pattern: bool = F
         except re.error:
             return None
     return None
+
+
+def asks(test: Node) -> bool:
+    """Whether a test is about something that the script asks for: its arguments, or a variable that may be empty."""
+    return _ASKS.search(text_of(test)) is not None
+
+
+def ends(body: list[Node], state: State) -> bool:
+    """Whether statements end the script, be it in brackets or in a function that they call."""
+    for node in body:
+        word = re.match(r"[\w.-]*", text_of(node))
+        inner = state.functions.get(word[0]) if word and state.depth < MOST_CALLS else None
+        if kind_of(node) == "compound_statement" or inner is not None:
+            state.depth += 1
+            found = ends((inner or node).named_children, state)
+            state.depth -= 1
+            if found:
+                return True
+        elif word and word[0] in ("exit", "return"):
+            return True
+    return False

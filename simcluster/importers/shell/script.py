@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import assign
 from simcluster.importers.shell.batch import batch_lines, batch_variables
-from simcluster.importers.shell.conditions import holds
+from simcluster.importers.shell.conditions import MOST_CALLS, asks, ends, holds
 from simcluster.importers.shell.started import read_command, read_text
 from simcluster.importers.shell.state import State, Value, joined
 from simcluster.importers.shell.syntax import kind_of, text_of, tree_of
@@ -110,7 +110,8 @@ def _if(node: Node, state: State) -> None:
         met: bool | None = True
         for condition in conditions:
             met = holds(condition, state, run)
-        if met and state.leaned > leaned and _exits(body):
+        asked = state.leaned > leaned or any(map(asks, conditions))
+        if met and asked and ends(body, state):
             state.assumed[f"the check in line {node.start_point[0] + 1} of the script is passed"] = None
             continue
         if met:
@@ -119,10 +120,6 @@ def _if(node: Node, state: State) -> None:
         if met is None:
             words = " ".join(" ".join(text_of(part) for part in conditions).split())[:60]
             state.assumed[f"the test {words} in line {node.start_point[0] + 1} is taken as not met"] = None
-
-
-def _exits(body: list[Node]) -> bool:
-    return any(re.match(r"(exit|return)\b", text_of(node)) for node in body)
 
 
 def _case(node: Node, state: State) -> None:
@@ -139,7 +136,7 @@ def _case(node: Node, state: State) -> None:
             if child.is_named:
                 (body if inside else parts).append(child)
         if any(fnmatch.fnmatchcase(text, text_at(part, state)) for part in parts):
-            if text or not _exits(body):
+            if text or not ends(body, state):
                 _all(body, state)
             return
 
@@ -191,7 +188,8 @@ def _list(node: Node, state: State) -> None:
     wanted = any(text_of(child) == "&&" for child in node.children)
     leaned = state.leaned
     met = holds(parts[0], state, run)
-    if met is wanted and not (state.leaned > leaned and _exits([parts[1]])):
+    asked = state.leaned > leaned or asks(parts[0])
+    if met is wanted and not (asked and ends([parts[1]], state)):
         run(parts[1], state)
 
 
@@ -254,7 +252,7 @@ def _command(node: Node, state: State) -> None:
     if not words:
         return
     name, rest = words[0], words[1:]
-    if name in state.functions and state.depth < 20:
+    if name in state.functions and state.depth < MOST_CALLS:
         kept, state.positional, state.depth = state.positional, rest, state.depth + 1
         run(state.functions[name], state)
         state.positional, state.depth = kept, state.depth - 1

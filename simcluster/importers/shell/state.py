@@ -40,6 +40,8 @@ class State:
     commands: list[tuple[list[str], list[str]]] = field(default_factory=list)
     """Words of each command that starts a program, and the words before the shell that it stands in (of srun, say)."""
     around: list[str] = field(default_factory=list)
+    missing: dict[str, None] = field(default_factory=dict)
+    """Files that it would read on in, and that are not there."""
     unset: dict[str, None] = field(default_factory=dict)
     assumed: dict[str, None] = field(default_factory=dict)
     stopped: str = ""
@@ -83,11 +85,19 @@ class State:
         return REFERENCE.sub("", text)
 
     def text_named(self, name: str) -> str | None:
-        """A file that the script has written, or one beside it; None where neither is there."""
-        last = name.rsplit("/", 1)[-1]
+        """A file that the script has written, or one beside it or in a folder around it; None where neither is there.
+
+        Of its path what follows the last part that only a shell knows.
+        """
         if name in self.files:
             return self.files[name]
-        return self.beside(last) if last and not UNKNOWN.search(last) else None
+        parts = name.split("/")
+        known = next((n for n in range(len(parts), 0, -1) if UNKNOWN.search(parts[n - 1])), 0)
+        path = "/".join(part for part in parts[known:] if part not in ("", ".", ".."))
+        text = self.beside(path) if path else None
+        if text is None and path:
+            self.missing[path] = None
+        return text
 
 
 def is_unset(value: Value | None) -> bool:
