@@ -101,7 +101,13 @@ AWARE = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype
         ("--normalization rmsnorm --position-embedding-type alibi", "model", {"norm": "rmsnorm", "position": "none"}),
         ("--deepspeed --zero-stage 0", "parallel", {"zero": 1}),
         ("--deepspeed --num-experts 8 --moe-expert-parallel-size 4", "model",
-         {"moe": {"experts": 8, "top_k": 1, "expert_ffn_hidden_size": 2048, "router_bias": True, "every": 2}}),
+         {"moe": {"experts": 8, "top_k": 1, "expert_ffn_hidden_size": 2048, "every": 2}}),
+        ("--pipeline-model-parallel-layout Et*2\\\\\\|\\\\\\(tt\\\\\\|\\\\\\)*4t\\\\\\|t,mL", "pipeline",
+         {"layout": "Ett|(tt|)*4t|tL"}),
+        ("--fp8-hybrid --fp8-amax-history-len 32", "training", {"precision": "fp8-mixed"}),
+        ("--ds-sequence-parallel-size 4 --use-flash-attn-v2", "parallel", {"cp": 4, "cp_comm": "all_to_all"}),
+        ("--cuda-graph-impl none --cuda-graph-scope full --use-mup --mup-base-hidden-size 4", "model", {"layers": 12}),
+        ("--dsa-indexer-topk 4 --attention-residual-type full --engram-seed 0", "model", {"layers": 12}),
         ("--mtp-num-layers 1 --mtp-loss-scaling-factor 0.1", "model", {"layers": 12, "mtp_layers": 1}),
         ("--mtp-num-layers 1 --use-torch-fsdp2", "model", {"mtp_layers": None}),
         ("--megatron-fsdp-grad-comm-dtype bf16", "training", {"memory_recipe": "mixed-16"}),
@@ -115,6 +121,33 @@ def test_options_of_published_scripts(more: str, section: str, expected: dict[st
     found = megatron(f"{SIZES} {more}{stages}", available=32)
     assert {key: found.document[section].get(key) for key in expected} == expected
     assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("--experimental-attention-variant dsa --dsa-indexer-topk 4", "to tokens that an indexer picks"),
+        ("--attention-residuals --attention-residual-type full", "outputs of earlier layers is not modelled"),
+        ("--engram-layer-ids 1 --engram-seed 0", "tables of embeddings beside the layers are not modelled"),
+    ],
+)
+def test_layers_of_another_kind_are_refused(more: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        megatron(f"{SIZES} {more}", available=32)
+
+
+def test_of_an_option_that_a_file_gives_twice_the_last_counts() -> None:
+    rows = "".join(
+        f"  {name}: {value}\n" for name, value in zip(*[iter(SIZES.replace("--bf16", "").split())] * 2, strict=True)
+    )
+    found = megatron(
+        f"MODEL_ARGS:\n{rows}  --attention-backend: fused\n  --num-layers: 3\n  --attention-backend: local\n"
+    )
+    assert found.document["model"]["layers"] == 3
+    assert found.document["training"]["attention"] == "unfused"
+    assert "--attention-backend is given more than once, and the last counts" in found.assumed
+    several = megatron(f"MODEL_ARGS:\n{rows}MODEL_ARGS_2:\n  --num-layers: 3\n")
+    assert several.document["model"]["layers"] == 12
 
 
 def test_the_fewest_gpus_where_those_that_are_launched_do_not_hold_the_layout() -> None:

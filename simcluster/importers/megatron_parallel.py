@@ -40,8 +40,9 @@ def parallel_of(run: Options) -> dict[str, Any]:
     if run.get("num-experts") is None:
         run.without("num-experts", "the model is dense", ("expert-tensor-parallel-size",))
     parallel: dict[str, Any] = {"tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1}
-    sizes = {"context-parallel-size": "cp", "expert-model-parallel-size": "ep", "expert-tensor-parallel-size": "etp"}
-    parallel |= {axis: run.get(name) for name, axis in sizes.items() if run.get(name)}
+    context = run.get("context-parallel-size") or run.get("ds-sequence-parallel-size")
+    sizes = {"cp": context, "ep": run.get("expert-model-parallel-size"), "etp": run.get("expert-tensor-parallel-size")}
+    parallel |= {axis: size for axis, size in sizes.items() if size}
     if dispatch := dispatch_of(run):
         parallel["expert_dispatch"] = dispatch
     comm = _context(run)
@@ -83,7 +84,9 @@ def sharded_parameters(run: Options) -> bool:
 
 
 def _context(run: Options) -> str:
-    """How queries meet the keys of other cp ranks; one word, or the same for every layer."""
+    """How queries meet the keys of other cp ranks; one word, or the same for every layer; DeepSpeed exchanges heads."""
+    if run.get("ds-sequence-parallel-size"):
+        return "all_to_all"
     known = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
     words = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
     if len(words) != 1 or not known.keys() >= words.keys():

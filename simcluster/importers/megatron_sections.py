@@ -39,7 +39,8 @@ def add_experts(run: Options, model: dict[str, Any]) -> None:
     where = _layers(run, model["layers"]) or ({"every": every} if every > 1 else {})
     if not where:
         del model["ffn_hidden_size"]
-    if run.flag("moe-router-enable-expert-bias") or model["bias"] is True:  # TopKRouter has one with linear biases
+    linear = model["bias"] is True and not deepspeed  # TopKRouter has one with linear biases, and DeepSpeed's has none
+    if run.flag("moe-router-enable-expert-bias") or linear:
         moe["router_bias"] = True
     groups, top_groups = run.get("moe-router-num-groups"), run.get("moe-router-group-topk")
     if groups and top_groups:

@@ -87,7 +87,7 @@ def _laid_out(run: Options, layers: int, pp: int) -> StageLayout | None:
     if text is None:
         return None
     try:
-        layout = StageLayout.of(text.strip("'\" "))
+        layout = StageLayout.of(text.replace("\\", "").strip("'\" "))
         layout.chunks(pp)
     except InputError as error:
         raise run.error(name, str(error)) from None

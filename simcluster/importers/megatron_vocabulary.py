@@ -25,6 +25,8 @@ def vocabulary_of(run: Options) -> int:
         run.assumed.append(f"{kind}{why} has {VOCABULARIES[kind]} tokens")
         return VOCABULARIES[kind]
     name = run.get("tokenizer-model")
+    if kind is None and name:
+        kind = "a tokenizer"
     if kind is None or kind == "NullTokenizer":
         raise InputError(
             f"{run.source}: the size of the vocabulary is in the tokenizer, not in the arguments; add "

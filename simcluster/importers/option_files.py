@@ -13,6 +13,7 @@ from simcluster.importers.arguments import Arguments
 _FILE = re.compile(r"^(MODEL_ARGS(_\d+)?\s*:|['\"]?--[A-Za-z][\w-]*['\"]?:(\s|$))", re.MULTILINE)
 _ANCHORED = re.compile(r"^(\w+):[ \t]*&(\w+)[ \t]*(?:#.*)?\n((?:[ \t]+.*\n|[ \t]*#.*\n|\n)*)", re.MULTILINE)
 _MERGED = re.compile(r"^([ \t]+)<<:[ \t]*\*(\w+)[ \t]*\n((?:\1[^ \t\n].*\n|\1[ \t]+.*\n|[ \t]*#.*\n)*)", re.MULTILINE)
+_OPTION = re.compile(r"^[ \t]+['\"]?(--[\w-]+)['\"]?[ \t]*:[ \t]+[^\s#]")
 _KEY = re.compile(r"^\s+(['\"]?[\w.-]+['\"]?)\s*:")
 
 
@@ -24,15 +25,17 @@ def is_option_file(text: str) -> bool:
 def arguments_of_yaml(text: str, source: str) -> Arguments:
     """The options in a file of one mapping from ``--name`` to value; true is an option alone, and false none.
 
-    Where a file has several, for runs that follow each other, the first counts.  Raises InputError for what is no YAML
-    or has no options.
+    Where a file has several, for runs that follow each other, the first counts; of an option that is given again the
+    last, as where Megatron-LM's tests read it.  Raises InputError for what is no YAML or has no options.
     """
-    data = parse_document(_merged(text if text.endswith("\n") else text + "\n"), source=source).data
+    once, repeated = _last_ones(_merged(text if text.endswith("\n") else text + "\n"))
+    data = parse_document(once, source=source).data
     names = [name for name, value in data.items() if _of_options(name, value)]
     found = data.get("MODEL_ARGS") if "MODEL_ARGS" in names else data[names[0]] if names else data
     if not isinstance(found, Mapping) or not found or "MODEL_ARGS" in found:
         raise InputError(f"{source}: MODEL_ARGS holds no options; write them as in --num-layers: 32")
-    assumed = ("the first of the runs in the file, MODEL_ARGS",) if len(names) > 1 else ()
+    first = ["the first of the runs in the file, MODEL_ARGS"] if len(names) > 1 else []
+    assumed = (*first, *(f"{name} is given more than once, and the last counts" for name in repeated))
     options = {str(name).lstrip("-").replace("_", "-"): _words(value) for name, value in found.items() if _given(value)}
     mode = str(data.get("MODE", "pretraining"))
     if mode not in ("pretraining", "pretrain"):
@@ -52,6 +55,22 @@ def _words(value: Any) -> tuple[str, ...]:
     if value is True:
         return ()
     return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
+
+
+def _last_ones(text: str) -> tuple[str, tuple[str, ...]]:
+    """The text without the lines of options that the same mapping gives again further down, and which these are."""
+    lines = text.splitlines(keepends=True)
+    seen: set[str] = set()
+    repeated: dict[str, None] = {}
+    for number in range(len(lines) - 1, -1, -1):
+        option = _OPTION.match(lines[number])
+        if option and option[1] in seen:
+            repeated[option[1]], lines[number] = None, "\n"
+        elif option:
+            seen.add(option[1])
+        elif lines[number][:1].strip(" \t\n#"):  # a key of the file begins another mapping
+            seen.clear()
+    return "".join(lines), tuple(repeated)
 
 
 def _merged(text: str) -> str:

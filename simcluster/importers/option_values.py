@@ -30,12 +30,20 @@ SWITCHED_OFF: dict[str, str] = _TABLES["switched_off"]
 VOCABULARIES: dict[str, int] = _TABLES["vocabularies"]
 OF_EXPERTS: list[str] = _TABLES["of_experts"].split()
 RENAMED: dict[str, str] = _TABLES["renamed"]
+FLAG_VALUES: dict[str, tuple[str, str]] = _TABLES["values"]
 TOKENIZERS: dict[str, int] = _TABLES["tokenizers"]
 UNREAD_TOKENIZERS: dict[str, int] = _TABLES["unread_tokenizers"]
 ONLY_WITH: dict[str, str] = _TABLES["only_with"]
 LATENT: dict[str, tuple[str, int]] = _TABLES["latent_attention"]
 _LARGEST = 10**9
 _FILES = ("tokenizer-model", "vocab-file")
+_OFF = ("0", "false", "none")
+
+
+def _valued(name: str, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """A flag that stands for a value of another option, as that option."""
+    option, value = FLAG_VALUES.get(name, (name, ""))
+    return option, (value,) if value else words
 
 
 def _in_a_section(name: str) -> str:
@@ -61,8 +69,9 @@ class Options:
 
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
         """Every option in its place; one that is not modelled and changes the time is a problem."""
-        for given, words in options.items():
-            name = RENAMED.get(given, given)
+        plain = {RENAMED.get(name, name): words for name, words in map(_valued, options, options.values())}
+        on = {name for name, words in plain.items() if " ".join(words).lower() not in _OFF}
+        for name, words in plain.items():
             self.given[name] = words
             if name in MAPPED:
                 try:
@@ -75,8 +84,8 @@ class Options:
                 (why for prefix, why in REFUSED_PREFIXES.items() if name.startswith(prefix)), None
             )
             switch = next((switch for prefix, switch in ONLY_WITH.items() if name.startswith(prefix)), name)
-            off = refused and " ".join(words).lower() in ("0", "false", "none", SWITCHED_OFF.get(name, "0"))
-            if off or (switch != name and switch not in options):
+            idle = " ".join(words).lower() in (*_OFF, SWITCHED_OFF.get(name, "0"))
+            if (idle and (refused or name in NOT_MODELLED)) or (switch != name and switch not in on):
                 self.no_effect.append(name)
             elif refused:
                 self.problems.add(self.error(name, f"{refused}; take it out to import the rest"))
