@@ -275,3 +275,20 @@ def test_the_converter_to_mxfp8() -> None:
     found = scenario_from_torchtitan(text, cluster={"topology": "dgx_b200"}, gpus=8)
     assert found.document["training"]["precision"] == "mxfp8-mixed"
     assert not found.unknown
+
+
+def test_points_between_stages_and_microbatches_of_the_oldest_versions() -> None:
+    experimental = "[experimental]\npipeline_parallel_degree = 2\npipeline_parallel_split_points = 'layers.20'\n"
+    old = LLAMA_8B.replace("pipeline_parallel_degree = 1\n", "").replace("local_batch_size = 1", "batch_size = 8")
+    text = f"{experimental}pipeline_parallel_microbatches = 4\n{old}"
+    document = scenario_from_torchtitan(text, cluster={"topology": "dgx_h100"}, gpus=8).document
+    assert document["pipeline"]["layers_per_stage"] == [20, 12]
+    assert (document["training"]["micro_batch"], document["training"]["global_batch"]) == (2, 32)
+    for points in ("layers.4,layers.8", "layers.40", "norm", "layers.0"):
+        with pytest.raises(InputError, match="does not cut 32 layers into slices for 2 stages"):
+            scenario_from_torchtitan(text.replace("layers.20", points), cluster={"topology": "dgx_h100"}, gpus=8)
+    several = text.replace(
+        "'layers.20'", "['layers.8', 'layers.16', 'layers.25']\npipeline_parallel_schedule = 'interleaved1f1b'"
+    )
+    document = scenario_from_torchtitan(several, cluster={"topology": "dgx_h100"}, gpus=8).document
+    assert document["pipeline"] == {"schedule": "interleaved", "chunks": 2, "layers_per_stage": [8, 8, 9, 7]}

@@ -17,6 +17,7 @@ from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.published_models import published_model
+from simcluster.importers.split_points import layers_between
 from simcluster.importers.torchtitan_registry import settings_of_registry
 from simcluster.schedules import schedules_with
 
@@ -28,8 +29,7 @@ _DEFAULTS = flattened(_TABLES["defaults"], "torchtitan.yaml")
 _RENAMED: dict[str, str] = _TABLES["renamed"]
 _MODELS: dict[str, str] = _TABLES["models"]
 _DEBUG_MODELS: dict[str, dict[str, Any]] = _TABLES["debug_models"]
-_TWO_SLICES = ("zb-v", "dualpipe-v")
-"""Schedules of two slices a stage."""
+_TWO_SLICES = ("zb-v", "dualpipe-v")  # a stage
 _PRESET = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
 _OF_CONVERTERS = ("float8.", "quantize.", "mx.")
 _ROTATIONS: dict[str, str] = _TABLES["rotations"]
@@ -100,6 +100,8 @@ class _Job:
         default = _DEFAULTS[key]
         if key.endswith("selective_ac_option") and isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
+        if key.endswith("split_points") and isinstance(value, list):
+            value = ",".join(map(str, value))
         if isinstance(default, bool) != isinstance(value, bool) or not isinstance(value, type(default)):
             raise self._error(key, f"is {shown(value)}; {_kind(default)} is expected")
         if isinstance(default, int) and not isinstance(default, bool):
@@ -134,7 +136,8 @@ class _Job:
         document["software"] = "torch-compile" if compiled else "torch-eager"
         slices = parallel["pp"] * (document["pipeline"] or {}).get("chunks", 1)
         slices *= 1 + ((document["pipeline"] or {}).get("schedule") in _TWO_SLICES)
-        if parallel["pp"] > 1 and self._layers(document["model"]) % slices:
+        cut = parallel["pp"] > 1 and "layers_per_stage" in document["pipeline"]
+        if parallel["pp"] > 1 and not cut and self._layers(document["model"]) % slices:
             document["pipeline"]["layers_per_stage"] = "auto"
             self._assumed.append(f"the layers do not come out even on {slices} slices: cut by their times")
         document = {key: value for key, value in document.items() if value != {}}
@@ -148,10 +151,8 @@ class _Job:
 
     def _model(self) -> dict[str, Any]:
         name = f"{self._values['model.name']} {self._values['model.flavor']}"
-        debug = _DEBUG_MODELS.get(name)
-        if debug:
-            fields = {"gated_mlp": True, **debug}
-            return {**fields, "sequence_length": self._values["training.seq_len"]}
+        if name in _DEBUG_MODELS:
+            return {"gated_mlp": True, **_DEBUG_MODELS[name], "sequence_length": self._values["training.seq_len"]}
         found = next((known for known in _MODELS if known.lower() == name.lower()), None)
         if found is None:
             raise self._error("model.flavor", f"{name} is not in the catalogue; known: {listed(_MODELS)}")
@@ -224,13 +225,23 @@ class _Job:
             names = "1F1B, GPipe, Interleaved1F1B, LoopedBFS, ZBVZeroBubble, DualPipeV"
             what = f"{shown(name)} is not modelled; known: {names}"
             raise self._error("parallelism.pipeline_parallel_schedule", what)
+        chunked = known in schedules_with("takes_chunks")
+        if points := self._values["parallelism.pipeline_parallel_split_points"]:
+            try:
+                cut = layers_between(points, self._layers(self._model()), pp, several=chunked or known in _TWO_SLICES)
+            except InputError as problem:
+                raise self._error("parallelism.pipeline_parallel_split_points", str(problem)) from None
+            return {"schedule": known, **({"chunks": len(cut) // pp} if chunked else {}), "layers_per_stage": cut}
         self._assumed.append("layers even on the stages: torchtitan gives the first and the last one less, by default")
-        return {"schedule": known, **({"chunks": 2} if known in schedules_with("takes_chunks") else {})}
+        return {"schedule": known, **({"chunks": 2} if chunked else {})}
 
     def _training(self, dp: int, pp: int) -> dict[str, Any]:
         values = self._values
         local, batch = values["training.local_batch_size"], values["training.global_batch_size"]
         micro = values["parallelism.pipeline_parallel_microbatch_size"] if pp > 1 else local
+        parts = values["parallelism.pipeline_parallel_microbatches"]  # of the oldest versions
+        if parts and pp > 1 and local % parts == 0:
+            micro = local // parts
         return {
             "global_batch": local * dp if batch == -1 else batch,
             "micro_batch": micro,
