@@ -88,6 +88,16 @@ def test_a_script_in_a_folder_around_is_read_and_one_that_is_not_there_is_named(
     assert "layers: 2" in capsys.readouterr().out
 
 
+def test_arguments_of_the_example_in_a_comment() -> None:
+    called = TRAINS.replace("--num-layers 2", "--num-layers $2 --seed ${1}")
+    text = f"#!/bin/bash\n# bash run.sh 7\n#sh run.sh 7 3 more\n{called}\n"
+    found = scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 1})
+    assert found.document["model"]["layers"] == 3
+    assert "its arguments are those of the example in its comments: 7 3 more" in found.assumed
+    own = scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 1}, given={"2": "5"})
+    assert own.document["model"]["layers"] == 5
+
+
 def test_the_configuration_of_deepspeed_that_a_script_writes() -> None:
     zero = '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "fp16": {"enabled": true}}'
     options = "--deepspeed --deepspeed_config ds.json --zero-stage 3"

@@ -39,6 +39,7 @@ from simcluster.studies.launch.imported_model import scenario_of_model
 
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "nemo", "deepspeed", "hugging-face", "astra-network")
 _MAX_BYTES = 2_000_000
+_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 _MOST_FOLDERS = 4  # above a script, in which the path of another one may begin
 _SEQUENCE = 8192  # of pre-training, where a model takes longer ones
 
@@ -200,7 +201,8 @@ def _for_megatron(args: argparse.Namespace) -> dict[str, Any]:
     folder = Path(args.file).parent
 
     def beside(name: str) -> str | None:
-        around = list(folder.resolve().parents)[:_MOST_FOLDERS] if "/" in name else []
+        searched = "/" in name and name.endswith(_SCRIPTS)
+        around = list(folder.resolve().parents)[:_MOST_FOLDERS] if searched else []
         paths = [*(place / name for place in (folder, *around)), folder / name.rsplit("/", 1)[-1]]
         path = next((path for path in paths if path.is_file()), None) if args.file != "-" else None
         return None if path is None else decode(read_bytes(path), str(path))

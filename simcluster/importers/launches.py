@@ -18,6 +18,9 @@ from simcluster.importers.shell.syntax import is_script
 __all__ = ["arguments_of_script", "is_script"]
 
 _ALONE = re.compile(r"\$\{?(\w+|[@*])\}?")
+_CALLS = re.compile(r"^#[ \t]*(?:sh|bash)[ \t]+\S+\.sh[ \t]+(\S.*)$", re.MULTILINE)
+_NUMBERED = re.compile(r"\$\{?(\d{1,3})\b")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DIGITS = re.compile(r"\d{1,7}")
 _STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed")
 
@@ -35,7 +38,12 @@ def arguments_of_script(
     ``fixed`` are values of variables (and of ``1``, ``2``, ... for its arguments) that the user gives, ``beside`` the
     text of a file that lies with it.  Raises InputError for a script that starts no training.
     """
-    state = State(source, fixed, beside, gpus_per_node)
+    example = {} if any(name.isdecimal() for name in fixed) else _example(text)
+    state = State(source, {**example, **fixed}, beside, gpus_per_node)
+    if example:
+        state.assumed[f"its arguments are those of the example in its comments: {' '.join(example.values())[:200]}"] = (
+            None
+        )
     read_script(text, state)
     scored = [(_known(words), words, around) for words, around in state.commands]
     most = max((score for score, _, _ in scored), default=0)
@@ -75,6 +83,16 @@ def arguments_of_script(
         launched=_processes(found.launcher, around, gpus_per_node),
         assumed=tuple(state.assumed),
     )
+
+
+def _example(text: str) -> dict[str, str]:
+    """The script's arguments by number in the first comment that calls it with as many as it takes; none otherwise."""
+    takes = max((int(number) for number in _NUMBERED.findall(_COMMENT.sub("", text))), default=0)
+    for words in _CALLS.findall(text[:20_000]):
+        given = words.split()
+        if 0 < takes <= len(given):
+            return {str(number): word for number, word in enumerate(given, 1)}
+    return {}
 
 
 def _of_deepspeed(
