@@ -104,6 +104,8 @@ AWARE = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype
          {"moe": {"experts": 8, "top_k": 1, "expert_ffn_hidden_size": 2048, "every": 2}}),
         ("--pipeline-model-parallel-layout Et*2\\\\\\|\\\\\\(tt\\\\\\|\\\\\\)*4t\\\\\\|t,mL", "pipeline",
          {"layout": "Ett|(tt|)*4t|tL"}),
+        ("--swiglu --multiple-of 256 --hidden-dim-multiplier 1.3", "model", {"ffn_hidden_size": 1792}),
+        ("--swiglu --multiple-of 256", "model", {"ffn_hidden_size": 1536}),
         ("--fp8-hybrid --fp8-amax-history-len 32", "training", {"precision": "fp8-mixed"}),
         ("--ds-sequence-parallel-size 4 --use-flash-attn-v2", "parallel", {"cp": 4, "cp_comm": "all_to_all"}),
         ("--cuda-graph-impl none --cuda-graph-scope full --use-mup --mup-base-hidden-size 4", "model", {"layers": 12}),
@@ -136,6 +138,11 @@ def test_layers_of_another_kind_are_refused(more: str, words: str) -> None:
         megatron(f"{SIZES} {more}", available=32)
 
 
+def test_comments_behind_backslashes_as_people_write_them() -> None:
+    text = SIZES.replace(" --", " \\   # a comment\n --")
+    assert megatron(text, available=8).document == megatron(SIZES, available=8).document
+
+
 def test_of_an_option_that_a_file_gives_twice_the_last_counts() -> None:
     rows = "".join(
         f"  {name}: {value}\n" for name, value in zip(*[iter(SIZES.replace("--bf16", "").split())] * 2, strict=True)
@@ -163,10 +170,22 @@ def test_the_fewest_gpus_where_those_that_are_launched_do_not_hold_the_layout() 
     [
         ("HuggingFaceTokenizer --tokenizer-model meta-llama/Meta-Llama-3-70B", 128256),
         (
-            "HuggingFaceTokenizer --tokenizer-model $T --num-layers 48 --hidden-size 2048 --num-attention-heads 32",
+            "HuggingFaceTokenizer --tokenizer-model $T --num-layers 48 --hidden-size 2048 --num-attention-heads 32 "
+            "--swiglu true",
             151936,
         ),
         ("SentencePieceTokenizer --tokenizer-model t.model", 32000),
+        ("Llama2Tokenizer --tokenizer-model x/tokens-100k.ver3.model", 100000),
+        (
+            "PretrainedFromHF --tokenizer-model x/test_150k_tokens --num-layers 40 --hidden-size 5120 "
+            "--num-attention-heads 40",
+            150000,
+        ),
+        ("HuggingFaceTokenizer --tokenizer-model Llama-3-8b-128k", 128256),
+        (
+            "HuggingFaceTokenizer --tokenizer-model $T --num-layers 40 --hidden-size 5120 --num-attention-heads 40",
+            128000,
+        ),
     ],
 )
 def test_vocabularies_that_are_in_a_tokenizer(tokenizer: str, size: int) -> None:

@@ -61,7 +61,7 @@ def parse_arguments(text: str, source: str) -> Arguments:
         raise InputError(f"{source}: is not a command line: {problem}".replace("No closing", "no closing")) from None
     if not words:
         raise InputError(f"{source}: holds no arguments, such as --num-layers 32")
-    return from_words([word.replace(_SPACE, " ") for word in words])
+    return from_words([word.replace(_SPACE, " ") for word in words if word.strip(" ")])  # a comment behind a backslash
 
 
 def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:

@@ -147,13 +147,12 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
     query_groups = run.get("num-query-groups", "num-key-value-heads")
     grouped = run.flag("group-query-attention") or run.get("num-key-value-heads")
     bias: bool | str = not run.flag("disable-bias-linear")
-    narrow = int(4 * hidden * 2 / 3 / 64) * 64  # three matrices of it have the weights of two
     model: dict[str, Any] = {
         "layers": run.needed("num-layers", "encoder-num-layers"),
         "hidden_size": hidden,
         "heads": heads,
         "kv_heads": (query_groups or 1) if grouped else heads,
-        "ffn_hidden_size": run.get("ffn-hidden-size") or (narrow if run.flag("swiglu") else 4 * hidden),
+        "ffn_hidden_size": run.get("ffn-hidden-size") or _inner_width(run, hidden),
         "vocab_size": vocabulary,
         "sequence_length": sequence,
         "gated_mlp": gated,
@@ -187,6 +186,21 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
     add_experts(run, model)
     add_latent_attention(run, model)
     return model
+
+
+def _inner_width(run: Options, hidden: int) -> int:
+    """The width inside an MLP of which nothing is said: of three matrices that have the weights of two, as wide as
+    Megatron-LM rounds it, or as FlagScale does (Llama's multiple_of and ffn_dim_multiplier)."""
+    if not run.flag("swiglu"):
+        return 4 * hidden
+    multiple, times = run.get("multiple-of"), run.get("hidden-dim-multiplier")
+    if not multiple:
+        return int(4 * hidden * 2 / 3 / 64) * 64
+    try:
+        width = int(int(4 * hidden * 2 / 3) * float(times or 1))
+    except (ValueError, OverflowError):
+        raise run.error("hidden-dim-multiplier", f"{str(times)[:40]!r} is not a number; give one, as in 1.3") from None
+    return int(multiple * max(1, -(-width // multiple)))
 
 
 def _software(run: Options) -> dict[str, Any]:

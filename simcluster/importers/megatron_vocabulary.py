@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
 from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VOCABULARIES, Options
 
 _DEFAULT = "GPT2BPETokenizer"
 _SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-heads": "heads"}
+_THOUSANDS = re.compile(r"(?<![a-z0-9.])v?(\d{2,3})k(?![a-z0-9])")  # nemotron_2_256k.model
 _LLAMA_3_ROTARY_BASE = ("500000",)  # Llama 2 70B and Llama 3 70B have the same sizes
 
 
@@ -20,11 +23,16 @@ def vocabulary_of(run: Options) -> int:
     kind = run.get("tokenizer-type")
     default = kind is None and run.get("vocab-file") is not None
     kind = _DEFAULT if default else kind
+    name = run.get("tokenizer-model")
+    thousands = _THOUSANDS.search(str(name).lower())
+    if name and thousands and not any(part in name.lower() for part in TOKENIZERS):
+        size = 1000 * int(thousands[1])
+        run.assumed.append(f"a vocabulary of {size} tokens, as the name of {name} says")
+        return size
     if kind in VOCABULARIES:
         why = ", what pretrain_gpt.py takes where no other is named," if default else ""
         run.assumed.append(f"{kind}{why} has {VOCABULARIES[kind]} tokens")
         return VOCABULARIES[kind]
-    name = run.get("tokenizer-model")
     if kind is None and name:
         kind = "a tokenizer"
     if kind is None or kind == "NullTokenizer":
@@ -55,7 +63,7 @@ def _alike(run: Options) -> str | None:
     found = {
         name: model
         for name, model in presets("models.yaml").items()
-        if all(model[field] == sizes[field] for field in sizes)
+        if all(model[field] == sizes[field] for field in sizes) and model["gated_mlp"] == run.flag("swiglu")
     }
     inside, third = run.values.get("ffn-hidden-size"), run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE
 
