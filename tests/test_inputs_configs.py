@@ -258,6 +258,15 @@ def test_recipes_of_megatron_bridge() -> None:
         bridge("")
 
 
+def test_muon_and_layouts_of_functions_in_recipes() -> None:
+    found = bridge("muon_pretrain_config", gpus=8)
+    assert (found.document["training"]["optimizer"], found.document["parallel"]["zero"]) == ("muon", 1)
+    assert found.document["pipeline"]["layout"] == "Et*8|t*9|t*9|t*6L"
+    odd = bridge("odd_pretrain_config", gpus=8)
+    assert any("pipeline_model_parallel_layout" in each for each in odd.unknown)
+    assert "layout" not in odd.document["pipeline"]
+
+
 def test_python_is_read_and_not_run(tmp_path: Path) -> None:
     text = f"import os\nX = open('{tmp_path}/x', 'w')\ndef f():\n    os.system('touch {tmp_path}/y')\n    return X"
     PythonConfigs(text, "x.py").read("f")
@@ -340,6 +349,10 @@ def test_shards_and_gated_activations_of_nemo() -> None:
     scenario = load_text(scenario_from_nemo(text, cluster=CLUSTER).text("x"))
     assert (scenario.model.gated_mlp, scenario.parallel.zero, scenario.training.memory_recipe) == (True, 2, "mixed-16")
     assert (scenario.overlap.grad_reduce, scenario.overlap.param_gather) == (True, True)
+    biased = scenario_from_nemo(
+        NEMO.replace("position_embedding_type: rope", "position_embedding_type: ALiBi"), cluster=CLUSTER
+    )
+    assert biased.document["model"]["position"] == "none"
     off = NEMO.replace("model:\n", "model:\n  fsdp: false\n  fsdp_sharding_strategy: full\n  sharp: false\n", 1)
     found = scenario_from_nemo(off, cluster=CLUSTER)
     assert found.document["parallel"]["zero"] == 1

@@ -122,6 +122,7 @@ def test_every_key_is_accounted_for() -> None:
         ({"activation_checkpoint__selective_ac_option": "2"}, {"recompute": "full", "recompute_every": 2}),
         ({"model__converters": '["float8"]'}, {"precision": "fp8-mixed"}),
         ({"training__mixed_precision_reduce": '"bfloat16"'}, {"memory_recipe": "mixed-16"}),
+        ({"training__dtype": '"bfloat16"'}, {"memory_recipe": "aware-10"}),
         ({"training__global_batch_size": "64"}, {"global_batch": 64, "micro_batch": 1}),
         ({"model__flavor": '"70B"'}, {"preset": "llama3-70b"}),
         (

@@ -85,17 +85,29 @@ def _section(section: str, value: Any) -> dict[str, Any]:
         if section == "mixed_precision" and not value.name.endswith("Config"):
             fields["mixed_precision"] = next((each for each in value.args if isinstance(each, str)), value.name)
     elif section == "optimizer" and isinstance(value, Unread):
-        fields = {}  # Adam, by a function of another file
+        fields = {}  # by a function of another file, as its name says below
     else:
         fields = {section: value}
+    if section == "optimizer" and "muon" in _made_by(value):  # else Adam
+        fields.setdefault("optimizer.optimizer", "dist_muon" if "dist" in _made_by(value) else "muon")
     layout = fields.get("model.pipeline_model_parallel_layout")
-    if isinstance(layout, list):
+    if isinstance(layout, Unread | Built):
+        fields["model.pipeline_model_parallel_layout, which the file makes in a way that is not read"] = True
+        del fields["model.pipeline_model_parallel_layout"]
+    elif isinstance(layout, list):
         rows = [row if isinstance(row, list) else [row] for row in layout]
         letters = ["".join(_LAYOUT.get(str(each), "?") for each in row) for row in rows]
         fields["model.pipeline_model_parallel_layout"] = "|".join(letters)
     plain = {name: item.text if isinstance(item, Unread) else item for name, item in fields.items() if item is not None}
-    wanted = "vocab_size", "seq_length", "pipeline_model_parallel_layout"
+    wanted = "vocab_size", "seq_length"
     return {
         name: item for name, item in plain.items()
         if not isinstance(item, Built) and not (name.endswith(wanted) and isinstance(fields[name], Unread))
     }  # fmt: skip
+
+
+def _made_by(value: Any) -> str:
+    """The call that makes a section, as it is written as far as it is not read."""
+    if isinstance(value, Built):
+        return " ".join((value.name, *(each.text for each in value.args if isinstance(each, Unread))))
+    return value.text if isinstance(value, Unread) else ""

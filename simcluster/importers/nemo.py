@@ -113,6 +113,8 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
         elif key == "model.normalization":
             words = {word.lower(): word for word in _TABLES["normalization"].values()}
             found[key] = _word({**words, **_TABLES["normalization"]}, str(value).lower(), name, source)
+        elif key == "model.position_embedding_type" and value is not None:
+            found[key] = str(value).lower()  # ALiBi
         elif key == "optimizer.name":
             found["ddp.use_distributed_optimizer"] = str(value) in _TABLES["sharded_optimizers"].split()
         elif key == "model.fsdp":

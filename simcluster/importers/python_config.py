@@ -146,8 +146,8 @@ class PythonConfigs:
                 return None
             inner = above.fields.get(node.attr)
             if not isinstance(inner, Built):
-                text = (inner,) if isinstance(inner, str) else ()
-                inner = above.fields[node.attr] = Built(node.attr, text)
+                said = (inner,) if isinstance(inner, str | Unread) else ()
+                inner = above.fields[node.attr] = Built(node.attr, said)
             return inner
         return None
 
@@ -179,6 +179,8 @@ class PythonConfigs:
             return self._called(self.functions[name], args, named, depth)
         if name == "dict" and not args:
             return named
+        if name in ("list", "tuple", "copy.deepcopy", "deepcopy") and len(args) == 1 and isinstance(args[0], list):
+            return list(args[0])
         if name == "getattr" and len(args) == 3 and isinstance(args[0], Built):
             return args[0].fields.get(str(args[1]), args[2])
         of = self._value(node.func.value, scope, depth) if isinstance(node.func, ast.Attribute) else None
@@ -200,6 +202,18 @@ class PythonConfigs:
 
     def _list(self, node: ast.List | ast.Tuple, scope: Mapping[str, Any], depth: int) -> Any:
         return [self._value(each, scope, depth) for each in node.elts]
+
+    def _each(self, node: ast.ListComp, scope: Mapping[str, Any], depth: int) -> Any:
+        """A list made of another by one loop without conditions."""
+        loop = node.generators[0]
+        items = self._value(loop.iter, scope, depth)
+        target = loop.target
+        if len(node.generators) > 1 or loop.ifs or not isinstance(target, ast.Name) or not isinstance(items, list):
+            return _NOTHING
+        self._steps += len(items)
+        if self._steps > _MOST_STEPS:
+            raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read")
+        return [self._value(node.elt, {**scope, target.id: item}, depth) for item in items]
 
     def _operation(self, node: ast.BinOp, scope: Mapping[str, Any], depth: int) -> Any:
         left, right = self._value(node.left, scope, depth), self._value(node.right, scope, depth)
@@ -272,6 +286,7 @@ _READERS: Mapping[type[ast.expr], Any] = {
     ast.Dict: PythonConfigs._dict,
     ast.List: PythonConfigs._list,
     ast.Tuple: PythonConfigs._list,
+    ast.ListComp: PythonConfigs._each,
     ast.BinOp: PythonConfigs._operation,
     ast.UnaryOp: PythonConfigs._unary,
     ast.Compare: PythonConfigs._compare,

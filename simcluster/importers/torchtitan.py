@@ -262,6 +262,12 @@ class _Job:
         if self._is("float8.enable_fsdp_float8_all_gather") and converters:
             self._assumed.append("parameters are gathered in 16 bits, though enable_fsdp_float8_all_gather is set")
         recipe = "fp32-16" if reduce == "float32" else "mixed-16"
+        if self._values["training.dtype"] == "bfloat16":
+            recipe = "aware-10"
+            self._assumed.append(
+                "aware-10, 10 bytes of a parameter, is the nearest recipe to training.dtype bfloat16: weights, "
+                "gradients and moments of 2 bytes each, 8 in all"
+            )
         narrow = "mxfp8-mixed" if _MXFP8 & set(converters) else "fp8-mixed"
         return {"precision": narrow if converters else "bf16-mixed", "memory_recipe": recipe}
 
