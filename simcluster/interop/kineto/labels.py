@@ -52,7 +52,15 @@ class Labels:
 
     def at(self, thread: int, times: Sequence[float]) -> list[Label]:
         """The labels of moments on a thread, ascending."""
-        return [self._label(stack) for stack in _enclosing(self._threads[thread], times)]
+        known: dict[tuple[int, ...], Label] = {}  # most moments are within the same calls as the one before them
+        found = []
+        for stack in _enclosing(self._threads[thread], times):
+            within = tuple(map(id, stack))
+            label = known.get(within)
+            if label is None:
+                label = known[within] = self._label(stack)
+            found.append(label)
+        return found
 
     def _label(self, stack: Sequence[HostCall]) -> Label:
         layer = _layer([call for call in stack if call.sequence < 0 and not _BACKWARD.match(call.name)])

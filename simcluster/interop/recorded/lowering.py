@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.engine.engine import play
 from simcluster.engine.longest_path import LongestPath, PathTimes
 from simcluster.interop.recorded.graph import MAIN, StepGraph
@@ -38,6 +38,14 @@ class RecordedPart:
     def total(self, seconds: Floats) -> Floats:
         """Seconds of as many cases with these durations [op, case], in one sweep."""
         return self._sweep.total(self._seconds(seconds))
+
+    def keeping(self, kept: Bools, typical: Floats) -> Floats:
+        """Seconds [case, step] if only the ops ``kept`` [op, case] take what they took, all others what is typical."""
+        own, usual = (self._seconds(each) for each in np.broadcast_arrays(self.graph.seconds, typical))
+        chosen = np.zeros((len(own), kept.shape[1]), dtype=bool)
+        chosen[self.last] = kept
+        cases = np.where(chosen[:, :, None], own[:, None], usual[:, None])
+        return self._sweep.total(cases.reshape(len(own), -1)).reshape(kept.shape[1], -1)
 
     def events(self, seconds: Floats, case: int) -> tuple[float, int]:
         """One step on the event engine: its seconds, and the events that it took."""

@@ -95,8 +95,7 @@ class Recorded:
             at_once = max(1, _TOGETHER // max(1, graph.seconds.size))
             for first in range(0, len(groups), at_once):
                 some = groups[first : first + at_once]
-                cases = [np.where(group(graph)[:, None], graph.seconds, typical) for group in some]
-                totals = part.total(np.hstack(cases)).reshape(len(some), -1)
+                totals = part.keeping(np.stack([group(graph) for group in some], axis=1), typical)
                 for own, total in zip(found[first : first + at_once], totals, strict=True):
                     own.append(total)
         return [self._in_order(own) for own in found]
