@@ -19,6 +19,7 @@ import io
 import json
 import os
 import sys
+import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -48,6 +49,8 @@ WARM = (
 
 Job = tuple[int, str, int]
 """Seed, kind, number."""
+_WIDE = 8
+"""Bytes of a number in the file that the processes are dealt their jobs from."""
 
 
 def drawn(job: Job) -> Outcome:
@@ -100,7 +103,10 @@ def played(waiting: list[Job], processes: int) -> Iterator[Outcome]:
         yield from map(drawn, waiting)
         return
     reading, writing = os.pipe()
-    workers = [_worker(waiting[first::processes], reading, writing) for first in range(processes)]
+    with tempfile.TemporaryFile(buffering=0) as dealt:  # copies share the place in a file: each reads the next number
+        dealt.write(b"".join(number.to_bytes(_WIDE, "big") for number in range(len(waiting))))
+        dealt.seek(0)
+        workers = [_worker(waiting, dealt.fileno(), reading, writing) for _ in range(processes)]
     os.close(writing)
     with open(reading, encoding="utf-8") as lines:  # noqa: PTH123
         yield from (Outcome(**json.loads(line)) for line in lines)
@@ -109,8 +115,8 @@ def played(waiting: list[Job], processes: int) -> Iterator[Outcome]:
         sys.exit(f"{sum(map(bool, ends))} of {processes} processes broke off; run it again for the inputs they left")
 
 
-def _worker(own: list[Job], reading: int, writing: int) -> int:
-    """A copy that plays these and writes a line for each; its number.
+def _worker(waiting: list[Job], dealt: int, reading: int, writing: int) -> int:
+    """A copy that plays the next of these that no other has begun, and writes a line for each; its number.
 
     No process of ``multiprocessing``, whose own may start no others, as some cases do.
     """
@@ -121,8 +127,8 @@ def _worker(own: list[Job], reading: int, writing: int) -> int:
     try:
         os.close(reading)
         with open(writing, "w", encoding="utf-8") as lines:
-            for job in own:
-                lines.write(_line(drawn(job)))
+            while place := os.read(dealt, _WIDE):
+                lines.write(_line(drawn(waiting[int.from_bytes(place, "big")])))
                 lines.flush()
         status = 0
     except BaseException:
