@@ -40,6 +40,7 @@ M = TypeVar("M")
 
 STDIN = "-"
 """In place of a path: standard input."""
+_PACKAGE = Path(__file__).parents[1]
 _STDIN = "<stdin>"
 _MAX_BYTES = 1_000_000
 _MAX_PROBLEMS = 5
@@ -96,22 +97,23 @@ def read_document(path: str | Path) -> Document:
     if path.parent in map(shipped_folder, ("scenarios", "topologies")):  # wherever the package is installed
         known = _shipped_document(_read_text(path), f"shipped {path.name}", path.parent)
         return replace(known, data=deepcopy(known.data))  # whoever asks may change it
-    return parse_document(_read_text(path), source=_STDIN if str(path) == STDIN else str(path), folder=path.parent)
+    source = _STDIN if str(path) == STDIN else str(path)
+    return parse_document(_read_text(path), source=source, folder=path.parent, ships=path.is_relative_to(_PACKAGE))
 
 
 @lru_cache(maxsize=16)
 def _shipped_document(text: str, source: str, folder: Path) -> Document:
     """Read once: every variant of a scenario asks for the same topology again (10 ms)."""
-    return parse_document(text, source=source, folder=folder)
+    return parse_document(text, source=source, folder=folder, ships=True)
 
 
-def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".") -> Document:
-    """The mapping written in ``text``; ``source`` is what errors call it."""
+def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".", ships: bool = False) -> Document:
+    """The mapping written in ``text``; ``source`` is what errors call it; whether it ``ships`` with the package."""
     if not text.strip():
         raise InputError(f"{source}: the file is empty; it must hold a mapping: write one, such as 'name: my run'")
     marks: dict[KeyPath, Mark] = {}
     with collector_off():  # 5 instead of 2 s of 1 MB
-        data = _build(compose(text, source), source, (), marks)
+        data = _build(compose(text, source, ships=ships), source, (), marks)
     if data is None:
         raise InputError(f"{source}: the file holds only comments; a mapping such as 'name: my run' is expected")
     if not isinstance(data, dict):
