@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from simcluster import cli, plots
+from simcluster.base.effort import at_most
+from simcluster.base.errors import InputError
 from simcluster.bench.describe import describe
 from simcluster.scenario.files import load_cluster
 
@@ -66,6 +68,11 @@ def test_a_thousand_gpus_are_drawn(
     assert text.startswith("DGX H100: 1,024 GPUs")
     assert picture.read_bytes().startswith(magic)
     assert picture.stat().st_size < 1e6  # by hierarchy: thousands of GPUs are not thousands of shapes
+
+
+def test_a_description_that_takes_longer_than_is_begun_is_refused() -> None:
+    with at_most(1.0), pytest.raises(InputError, match=r"16,000 GPUs would take about 2 s to describe.*fewer machines"):
+        describe(load_cluster("dgx_h100", [("nodes", 2000)]))
 
 
 def test_the_picture_is_a_public_function() -> None:

@@ -71,7 +71,8 @@ def test_the_estimate_grows_with_every_count(tiny: Tiny) -> None:
         )
     ]  # fmt: skip
     assert all(estimated_seconds(each) > least for each in more)
-    assert [in_words(seconds) for seconds in (60.0, 600.0, 9000.0, 1e6)] == ["1 min", "10 min", "2 h", "12 days"]
+    told = [in_words(seconds) for seconds in (2.1, 60.0, 600.0, 9000.0, 1e6)]
+    assert told == ["2 s", "1 min", "10 min", "2 h", "12 days"]
 
 
 def test_what_takes_minutes_says_so_first(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

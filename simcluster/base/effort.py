@@ -47,8 +47,8 @@ def unless_asked(remedy: str) -> str:
 
 
 def in_words(seconds: float) -> str:
-    """An estimate, as rough as it is: 4 min, 3 h, 12 days."""
-    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size or unit == "min":
+    """An estimate, as rough as it is: 20 s, 4 min, 3 h, 12 days."""
+    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):
+        if seconds >= 2 * size or unit == "s" or (unit == "min" and seconds >= size):
             return f"{float(f'{seconds / size:.2g}'):,.0f} {unit}"
     raise AssertionError

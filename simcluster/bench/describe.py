@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 import networkx as nx
 import numpy as np
 
+from simcluster.base.effort import in_words, most_seconds, unless_asked
+from simcluster.base.errors import InputError
+from simcluster.base.telling import estimated
 from simcluster.bench import places
 from simcluster.bench.expected import ring_all_reduce
 from simcluster.bench.report import LinkGroup, NetworkReport, TopologyReport
@@ -15,9 +18,13 @@ from simcluster.topology.cluster import Cluster
 from simcluster.topology.levels import label, network_names, switch_levels
 from simcluster.topology.links import COMPUTE, Graph, compute_part
 
+_GPU = 1.3e-4
+"""Seconds a GPU that its nodes, links and routes take (80,000 of them on rails: 10 s)."""
+
 
 def describe(cluster: Cluster) -> TopologyReport:
-    """The report of a cluster."""
+    """The report of a cluster.  InputError for one so large that it would take longer than is begun."""
+    _require_begun(cluster)
     graph = compute_part(cluster.graph)
     table = LinkTable.of(graph)
     labels = {node: label(graph, node) for node in graph}
@@ -57,6 +64,14 @@ def describe(cluster: Cluster) -> TopologyReport:
 def bisection_bandwidth(cluster: Cluster) -> float:
     """B/s between two halves of the cluster; see ``TopologyReport.bisection``.  0 for a single GPU."""
     return _bisection(cluster, compute_part(cluster.graph), None)
+
+
+def _require_begun(cluster: Cluster) -> None:
+    seconds = _GPU * cluster.num_gpus
+    if seconds > most_seconds():
+        what = f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {in_words(seconds)} to describe"
+        raise InputError(f"{what}; {unless_asked('describe fewer machines of the same kind')}")
+    estimated(cluster.name, seconds)
 
 
 # --- counts ---------------------------------------------------------------------------------------------------------
