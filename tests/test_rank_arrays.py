@@ -87,7 +87,7 @@ def reason(scenario: Scenario) -> str:
     try:
         prepared, found = on_fitting_grid(lambda: in_arrays(scenario, planned))
     except NeedsEventsError as error:
-        return re.sub(r", the first.*|after \d+ ", "", str(error))
+        return re.sub(r", the first.*|after \d+ | [0-9.]+ times", "", str(error))
     meant = play(scenario.model_copy(update={"engine": "events"}), planned, prepared)
     for name in ("ready", "start", "end", "last"):
         assert getattr(found, name).tolist() == getattr(meant, name).tolist(), name
@@ -182,16 +182,33 @@ def test_what_tells_more_ops_than_there_is_time_for_is_refused(tiny: Tiny, monke
 
 @pytest.mark.parametrize(("change", "why"), [
     ({"overlap": {"interference": {"kind": "factor", "compute": 0.1, "communication": 0.1}}}, "slows down comm"),
-    ({"parallel": {"pp": 2}, "overlap": {"interference": {"kind": "factor", "compute": 0.1}}}, "another stage"),
     ({"faults": [{"kind": "slow_gpu", "rank": 0, "speed": 0.5, "start": "1 ms"}]}, "speeds that change"),
     ({"faults": [{"kind": "slow_link", "nic_of": 0, "speed": 0.5, "end": "1 ms"}]}, "links that change"),
     ({"faults": [{"kind": "link_flap", "nic_of": 0, "down": "1 us"}]}, "link_flap"),
     ({"engine": "path"}, "engine"),
     ({"collectives": {"detail": "steps"}}, "as flows"),
+    ({"cluster": {"topology": "pcie_ethernet", "nodes": 2, "gpus_per_node": 4, "gpus_per_pcie_switch": 2},
+      "parallel": {"pp": 4}, "training": {"global_batch": 64}, "overlap": {"interference": "none", "pipeline": False}},
+     "meet on links would be played .* times over"),
 ])  # fmt: skip
 def test_what_arrays_do_not_know_is_refused_by_name(tiny: Tiny, change: dict[str, Any], why: str) -> None:
     job = {"cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}, "training": {"global_batch": 16}}
     scenario = tiny(**{"faults": [SPEEDS], **job, **change})
+    with pytest.raises(NeedsEventsError, match=why):
+        in_arrays(scenario, plan(scenario))
+
+
+@pytest.mark.parametrize(("job", "why"), [
+    ({"parallel": {"pp": 2}, "overlap": {"interference": {"kind": "factor", "compute": 0.1}}}, "another stage"),
+    ({"parallel": {"pp": 2}, "overlap": {"interference": "none", "pipeline": False}}, "hold each other back"),
+])  # fmt: skip
+def test_what_takes_many_sweeps_is_left_to_events_where_a_sweep_is_long(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, job: dict[str, Any], why: str
+) -> None:
+    cluster = {"topology": "flat", "gpus": 8}
+    scenario = tiny(**{"cluster": cluster, "training": {"global_batch": 16}, "faults": [SPEEDS], **job})
+    assert reason(scenario) == ""
+    monkeypatch.setattr("simcluster.engine.rank_arrays._MOST_TURNS", 0)
     with pytest.raises(NeedsEventsError, match=why):
         in_arrays(scenario, plan(scenario))
 

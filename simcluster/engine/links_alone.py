@@ -44,7 +44,7 @@ class LinksAlone:
                     links, flows = links[own], flows[own]
                     rows = np.empty((len(links), 4))
                     rows[:, 0], rows[:, 1], rows[:, 2] = links, at + traffic.latency_seconds, end
-                    rows[:, 3] = flows * self._rate(traffic) / self._rates[links]
+                    rows[:, 3] = flows * self.rate(traffic) / self._rates[links]
                     found.append(rows)
             at = end
         return np.concatenate(found)
@@ -52,13 +52,13 @@ class LinksAlone:
     def _seconds(self, traffic: Traffic) -> float:
         if len(traffic.usage) < _MANY or not traffic.round_bytes:
             return alone_seconds(traffic, self._capacity)
-        rate = self._rate(traffic)
+        rate = self.rate(traffic)
         if rate <= 0:
             raise NeedsEventsError("a transfer crosses a link that carries nothing")
         return traffic.latency_seconds + traffic.rounds * on_grid(traffic.round_bytes / rate)
 
-    def _rate(self, traffic: Traffic) -> float:
-        """B/s of each of its flows."""
+    def rate(self, traffic: Traffic) -> float:
+        """B/s of each of the flows of a traffic that crosses links."""
         return min(traffic.bound, self._columns(traffic.usage)[2])
 
     def _columns(self, usage: Usage) -> tuple[Ints, Floats, float]:

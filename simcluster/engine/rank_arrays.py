@@ -5,35 +5,34 @@ collective a maximum over an axis of them, a send the same places of another sta
 (``studies.whatif.montecarlo``) too.  Here durations are the step's own: every group's transfers with their links to
 themselves, every rank's computation at its speed and beside what its communication presses.
 
-A collective may come past computation that stands before it in the sweep.  So the step is swept again, in the order of
-the times found before, with all flights that are known, until none of them changes (twice is usual): what happens at an
-instant depends on earlier ones alone, so times that fit together are the only ones.  Sends that press on another
-stage's computation would fit together as well, after 34 sweeps of a job of 1,024 GPUs, for which events take a quarter
-of the time: they are left to events.  Then it is looked whether transfers held each other back on a link;
-``NeedsEventsError`` where they did, or where the allow-list (``step.proved_for.ARRAYS``, and what is refused by name
-here) ends.
+A collective may come past computation that stands before it in the sweep, and what it takes depends on who else is on
+its links.  So the step is swept again, in the order of the times found before, with all flights that are known, until
+none of them changes (twice is usual; what meets on links takes a sweep for each that waits for another): what happens
+at an instant depends on earlier ones alone, so times that fit together are the only ones.  Where a sweep is long (of
+stages with many ops, however many ranks they have) that is left to events: sends that press on another stage's
+computation took 34 sweeps of a job of 1,024 GPUs, for which events take a quarter of the time.  ``NeedsEventsError``
+there, and where the allow-list (``step.proved_for.ARRAYS``, and what is refused by name here) ends.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Floats
 from simcluster.base.clock import all_on_grid, require_exact
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication import CommunicationLowering, Ranks
 from simcluster.engine.flights_beside import Track, when_over
 from simcluster.engine.links_alone import LinksAlone
 from simcluster.engine.longest_path import NeedsEventsError
-from simcluster.engine.moved import MovedBySort, Sort
-from simcluster.engine.overlaps import ROOM, first_held_back
+from simcluster.engine.moved import MovedBySort
 from simcluster.engine.own_works import OwnWorks
+from simcluster.engine.rank_links import RankLinks
 from simcluster.engine.rank_times import RankTimes
 from simcluster.engine.stage_sweep import StageSweep, Times
-from simcluster.planning.ops import MAIN, StageProgram, Work
+from simcluster.planning.ops import MAIN, Op, StageProgram, Work
 from simcluster.planning.parallel import RankLayout
 from simcluster.programs.program import Program
 from simcluster.symmetry.communicators import Communicators
@@ -41,23 +40,18 @@ from simcluster.symmetry.equitable_partition import each_apart
 from simcluster.traffic.traffic import Fabric
 
 _MOST_SWEEPS = 12
-_LOOKED_AT_FIRST = 300_000
-"""Uses of links, the earliest, that are looked at before all: where transfers meet they do so from the begin."""
+_MOST_TURNS = 400_000
+"""Ops of stages that are swept, of steps so small that more than ``_MOST_SWEEPS`` take few seconds."""
 _SOON = 2
 """Sweeps after which times are near enough to say that transfers will hold each other back."""
-
-
-Rows = tuple[Ints, Ints, Floats, Floats, Floats]
-"""What transfers do on links: the place in the stage that tells when, the link, begin and end from there on, and the
-part of the link."""
 
 
 class RankArrays:
     """A job whose ranks are played as arrays.
 
     ``own(stage)`` gives the works of its ops on each of its ranks, what computes at full speed; ``slowness[rank]``
-    multiplies its seconds.  Of the programs ``some`` may be played alone (``beginnings``).  Raises
-    NeedsEventsError, with the reason, for what this cannot say.
+    multiplies its seconds.  Of the programs ``some`` may be played alone (``beginnings``).  After ``most_sweeps``
+    it is left to events.  Raises NeedsEventsError, with the reason, for what this cannot say.
     """
 
     def __init__(
@@ -71,21 +65,25 @@ class RankArrays:
         interference: Interference | None,
         own: Callable[[int], OwnWorks] | None = None,
         some: Sequence[StageProgram] | None = None,
+        most_sweeps: int | None = None,
     ) -> None:
         if interference and interference.drag:
             raise NeedsEventsError("computation slows down communication beside it (overlap.interference)")
-        if interference and any(item.segment.ops[0].work.kind == "send" for program in programs
+        ops = sum(len(item.segment.ops) for program in programs for items in program.lanes.values() for item in items)
+        affordable = _MOST_TURNS // max(1, ops)
+        self._most_sweeps = max(_MOST_SWEEPS, affordable if most_sweeps is None else min(most_sweeps, affordable))
+        self._patient = self._most_sweeps > _MOST_SWEEPS
+        if not self._patient and interference and any(item.segment.ops[0].work.kind == "send" for program in programs
                                 for items in program.lanes.values() for item in items):  # fmt: skip
             raise NeedsEventsError("sends slow down computation of another stage (overlap.interference)")
         self.sweep = StageSweep(some or programs, plan)
-        self._capacity, self._communicators = capacity.tolist(), communicators
-        self._programs, self._interference = programs, interference
+        self._communicators = communicators
         stages, places = communicators.stage_of.data, communicators.place_of.data
         self._ranks = [ranks.tolist() for ranks in self.sweep.stage_ranks]
         where = Ranks(self._ranks, stages, places, fabric.host_of, slowness)
         apart = each_apart(len(slowness), communicators.bindings, len(capacity))
         lowering = CommunicationLowering(
-            where, communicators, apart, self._capacity, capacity, Program(), interference, in_steps=False
+            where, communicators, apart, capacity.tolist(), capacity, Program(), interference, in_steps=False
         )
         slow = np.array(slowness)
         self._alone = LinksAlone(np.asarray(capacity, dtype=float))
@@ -94,7 +92,8 @@ class RankArrays:
         self._moved = MovedBySort(self.sweep, lowering, self._alone, self._own)
         self._computed: dict[tuple[int, float], Floats] = {}
         self._sender = self._senders()
-        self._rows: dict[tuple[int, int], Rows] | None = None
+        self._links = RankLinks(self.sweep, programs, self._moved, self._alone, communicators, capacity)
+        self._held: dict[tuple[int, int], Floats] = {}
         self._pressures: dict[bytes, Floats] = {}
         self._changed = False
         self._tracks: list[list[Track]] = [[] for _ in programs]
@@ -112,15 +111,16 @@ class RankArrays:
             times = self.sweep.kept(self._seconds, order)
             found = RankTimes(self.sweep, times, sweeps := sweeps + 1, self._own)
             require_exact(found.over)
-            if not self._changed or not self._pressing:
-                break
-            if sweeps == _SOON:
-                self._require_free(times)
-            if sweeps == _MOST_SWEEPS:
+            pressed = self._changed and bool(self._pressing)
+            if not self._patient and (sweeps == _SOON or not pressed):
+                self._links.require_free(times)
+            held = self._links.lasting(times) if self._patient else {}
+            if not pressed and _alike(held, self._held):
+                return found
+            if sweeps == self._most_sweeps:
                 raise NeedsEventsError(f"after {sweeps} sweeps flights still change each other")
+            self._held = held
             order = self.sweep.order_of(self._keys(times))
-        self._require_free(times)
-        return found
 
     # --- durations --------------------------------------------------------------------------------------------------
 
@@ -128,8 +128,10 @@ class RankArrays:
         stage, number = self._sender.get((stage, number), (stage, number))
         op = self.sweep.ops[stage][number][1]
         if op.work.group(stage) is not None:
-            moved = self._moved.of(stage, number)
-            seconds = moved.seconds[moved.of]
+            seconds = self._held.get((stage, number))
+            if seconds is None:
+                moved = self._moved.of(stage, number)
+                seconds = moved.seconds[moved.of]
             for track, place in self._pressing.get((stage, number), ()):
                 self._changed |= track.set(place, start[0], start[0] + seconds)
             return np.asarray(seconds)
@@ -177,7 +179,8 @@ class RankArrays:
                 if not moved.pressure.any():
                     continue
                 pressure = self._one(moved.pressure[moved.of])
-                past.setdefault((stage, op.lane), []).append(((stage, number), pressure))
+                for pressed in _pressed(stage, op):
+                    past.setdefault((pressed, (stage, op.lane)), []).append(((stage, number), pressure))
         for (stage, _), flights in past.items():
             track = Track([pressure for _, pressure in flights])
             self._tracks[stage].append(track)
@@ -194,75 +197,13 @@ class RankArrays:
                 for node, (_, start, end) in enumerate(times)]  # fmt: skip
         return np.array([float(each.mean()) for each in ends])
 
-    # --- links ------------------------------------------------------------------------------------------------------
 
-    def _require_free(self, times: Sequence[Times]) -> None:
-        """NeedsEventsError if a transfer was held back by others on a link."""
-        tables = self._tables()
-        if not tables:
-            return
-        nodes = [node for node in range(len(times)) if self.sweep.name_of(node) in tables]
-        nodes.sort(key=lambda node: float(times[node][1][0].min()))
-        rows = np.cumsum([len(tables[self.sweep.name_of(node)][0]) for node in nodes])
-        soon = int(np.searchsorted(rows, _LOOKED_AT_FIRST)) + 1
-        for some in (nodes[:soon], nodes) if soon < len(nodes) else (nodes,):
-            first = self._first_held_back(some, tables, times)
-            if first < math.inf:
-                raise NeedsEventsError(f"transfers hold each other back on a link, the first at {first:.6g} s")
+def _pressed(stage: int, op: Op) -> Sequence[int]:
+    """The stages on whose ranks it presses."""
+    kind = op.work.group(stage)
+    return kind[1:] if isinstance(kind, tuple) and kind[0] == "send" else (stage,)
 
-    def _first_held_back(
-        self, nodes: Sequence[int], tables: dict[tuple[int, int], Rows], times: Sequence[Times]
-    ) -> float:  # fmt: skip
-        """Seconds at which one of the transfers of these nodes is first held back by others of them."""
-        links, begins, ends, parts = [], [], [], []
-        for node in nodes:
-            place, link, begin, end, part = tables[self.sweep.name_of(node)]
-            start = times[node][1][0, place]
-            links.append(link)
-            begins.append(start + begin)
-            ends.append(start + end)
-            parts.append(part)
-        return first_held_back(*map(np.concatenate, (links, begins, ends, parts)))
 
-    def _tables(self) -> dict[tuple[int, int], Rows]:
-        """By stage and op, what its transfers do on links that more than they may load beyond what they carry."""
-        if self._rows is not None:
-            return self._rows
-        communicators = self._communicators
-        heeded = communicators.heeded(self._programs, np.asarray(self._capacity), ())
-        tight = np.zeros(len(self._capacity), dtype=bool)
-        tight[communicators.bindings.link[heeded]] = True
-        of_work: dict[Sort, tuple[Floats, Ints]] = {}
-        for name, moved in self._moved.known.items():
-            first = np.unique(moved.of, return_index=True)[1]
-            rows = [np.zeros((0, 5))]
-            for own, (number, meeting) in enumerate(zip(moved.numbers.tolist(), moved.meetings, strict=True)):
-                if number not in communicators.lone:
-                    uses = self._alone.uses(meeting.traffics, tight)
-                    rows.append(np.column_stack([np.full(len(uses), float(first[own])), uses]))
-            of_work[name] = np.concatenate(rows), moved.numbers[moved.of]
-        crowded = self._crowded(of_work)
-        found = {}
-        for stage, ops in enumerate(self.sweep.ops):
-            for number, (_, op) in enumerate(ops):
-                rows_of = of_work.get(self._moved.sort(stage, number))
-                if rows_of is None or op.work.joins:
-                    continue
-                kept = rows_of[0][crowded[rows_of[0][:, 1].astype(np.int64)]]
-                if len(kept):
-                    place, link = kept[:, :2].astype(np.int64).T
-                    found[stage, number] = place, link, kept[:, 2], kept[:, 3], kept[:, 4]
-        self._rows = found
-        return found
-
-    def _crowded(self, of_work: dict[Sort, tuple[Floats, Ints]]) -> Ints:
-        """Which links the users of different lanes may load beyond what they carry, if all are there at once."""
-        most: dict[tuple[int, int, int, str], float] = {}
-        for (stage, _, lane, _), (rows, numbers) in of_work.items():
-            for place, link, begin, end, part in rows.tolist():
-                name = int(link), int(numbers[int(place)]), stage, lane
-                most[name] = max(most.get(name, 0.0), part if end > begin else 2.0)
-        load = np.zeros(len(self._capacity))
-        for (link, *_), part in most.items():
-            load[link] += part
-        return np.asarray(load > 1.0 - ROOM)
+def _alike(one: dict[tuple[int, int], Floats], other: dict[tuple[int, int], Floats]) -> bool:
+    """Do the same flights take the same time?"""
+    return one.keys() == other.keys() and all(np.array_equal(seconds, other[name]) for name, seconds in one.items())

@@ -75,6 +75,11 @@ class StageSweep:
         first = np.array([float(keys[together[0]]) for together in self._order])
         return [self._order[turn] for turn in np.argsort(first, kind="stable").tolist()]
 
+    @property
+    def count(self) -> int:
+        """How many nodes there are."""
+        return len(self._nodes)
+
     def name_of(self, node: int) -> tuple[int, int]:
         """A node's stage and number."""
         return self._nodes[node].stage, self._nodes[node].number
