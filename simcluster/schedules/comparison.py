@@ -107,8 +107,8 @@ def refuse_too_many(stages: int, microbatches: int, chunks: int) -> None:
     actions = 2 * stages * microbatches * chunks
     if actions > _MOST_ACTIONS:
         raise InputError(
-            f"stages {stages:,} x microbatches {microbatches:,} x chunks {chunks:,} make {actions:,} actions, "
-            f"too many; the product may be up to {_MOST_ACTIONS // 2:,} here: give fewer microbatches"
+            f"stages {stages:,} x microbatches {microbatches:,} x chunks {chunks:,}: {actions:,} actions are too many; "
+            f"the product may be up to {_MOST_ACTIONS // 2:,} here: give fewer microbatches"
         )
 
 
