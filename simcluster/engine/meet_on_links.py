@@ -1,10 +1,10 @@
 """Transfers of a step in arrays that meet on links: what they take, once it is known when they begin.
 
-Those that are on one link at one time are together, and so are those that these are with elsewhere.  They are played as
-events on the engine's network, on the links that may hold somebody up; what they cross beside those bounds their rate.
-All others take what they take alone.  Where transfers that last longer come to be with others they are played anew with
-these, until those together are with nobody else: then what comes out is what the network would give for all.  Once as
-many have been played as the step has, events would have taken no longer, and the step is left to them.
+Transfers on one link at one time are in one set, and so are those that these meet on other links: connected components.
+A set is played as events on the engine's network, over the links that may be a bottleneck; links beside those bound its
+rates.  All other transfers take what they take alone.  Where one now lasts so long that it meets another set, both are
+played anew as one, until no set grows: then the outcome is that of the network for all transfers.  Once as many have
+been played as the step has, events would have taken no longer, and the step is left to them.
 """
 
 from __future__ import annotations

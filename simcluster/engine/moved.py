@@ -1,5 +1,5 @@
-"""What the ops of a stage do with others, for all its ranks at once: how long it takes on links of its own, and what it
-does to computation beside it.  Pure."""
+"""The communication of a stage's ops, for all its ranks at once: seconds on links of its own, and its pressure on
+computation beside it.  Pure."""
 
 from __future__ import annotations
 

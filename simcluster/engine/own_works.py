@@ -1,4 +1,4 @@
-"""What the ops of a stage are on each of its ranks, where faults make these differ, in columns over them.  Pure."""
+"""The works of a stage's ops on each of its ranks, where faults make these differ, in columns over ranks.  Pure."""
 
 from __future__ import annotations
 

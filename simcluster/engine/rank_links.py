@@ -1,4 +1,4 @@
-"""What transfers of a step in arrays do on links that others use as well: are they held back, and what do they take?
+"""Links that transfers of a step in arrays share with others: which transfers are held back there, and for how long.
 
 Known once the step has been swept and it is known when they begin.
 """
