@@ -78,7 +78,7 @@ def test_the_estimate_grows_with_every_count(tiny: Tiny) -> None:
 def test_what_takes_minutes_says_so_first(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simcluster.cli.terminal.NOTED", 1e-9)
     assert cli.main(["run", "tiny_3d"]) == 0
-    assert "note: tiny model, tp 2, pp 2, dp 2: this will take about 0 min\n" in capsys.readouterr().err
+    assert "note: tiny model, tp 2, pp 2, dp 2: this will take about 0 s\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["speeds", "jitter"])
