@@ -267,6 +267,18 @@ def test_a_broken_table_says_where(text: str, message: str, tmp_path: Path) -> N
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (KernelCase("matmul", "TN", "bf16", m=1024, n=0, k=4096), "n is 0; m, n, k, batch are at least 1 each"),
+        (KernelCase("memory", "ADD", "bf16", m=1024, n=1), "there is no kernel 'ADD'; known: copy, add, gelu"),
+    ],
+)
+def test_a_case_that_is_no_kernel_is_refused(case: KernelCase, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        kernel_of(case)
+
+
 def test_batches_are_summarised_by_median_and_quartiles() -> None:
     found = summarised(KernelCase("memory", "add", "bf16", m=1, n=1), [5.0, 1.0, 2.0, 4.0, 3.0], 7)
     assert (found.seconds, found.low, found.high, found.fastest, found.repeats, found.calls) == (3, 2, 4, 1, 5, 7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from simcluster.base.errors import InputError
 from simcluster.devices.device import Device, kernel_seconds
 from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
 from simcluster.model.kernels import Kernel
@@ -18,10 +19,16 @@ def kernel_of(case: KernelCase) -> Kernel | None:
     """The kernel that a case is to the device model; None for what is no kernel of it (copies, the host's time).
 
     FLOP and bytes are counted as planning counts them: operands read once and results written once, causal attention at
-    one half, backward attention with five products.
+    one half, backward attention with five products.  Raises InputError for a side of 0, and for an unknown op.
     """
     builder = _KERNELS.get(case.kind)
-    return builder(case) if builder else None
+    if builder is None:
+        return None
+    sides = ("m", "n", "batch") if case.kind in ("memory", "launch") else ("m", "n", "k", "batch")
+    for side in sides:
+        if not getattr(case, side):
+            raise InputError(f"case {case.label!r}: {side} is 0; {', '.join(sides)} are at least 1 each")
+    return builder(case)
 
 
 def attention_name(case: KernelCase) -> str:
@@ -63,6 +70,8 @@ def _attention(case: KernelCase) -> Kernel | None:
 
 
 def _memory(case: KernelCase) -> Kernel:
+    if case.op not in _PASSES:
+        raise InputError(f"case {case.label!r}: there is no kernel {case.op!r}; known: {', '.join(_PASSES)}")
     element = _PASSES[case.op] * ELEMENT_BYTES[case.dtype] + (_MASK_BYTES if case.op == "dropout" else 0)
     return Kernel(case.label, "memory", 0.0, float(element * case.m * case.n), by_row=case.op in _BY_ROW)
 
