@@ -47,7 +47,7 @@ SHORTER: dict[str, Any] = {
 """What makes the steps of the shipped week play in a hundredth of the time: its run is what the fuzzer is about."""
 LENGTHS = "512\n1024,3\n200,7\n2048\n"
 KERNELS: dict[str, Any] = {
-    "kernels": [{"kind": "attention", "pattern": "my_attention"}, {"kind": "matmul", "pattern": "gemm"}]
+    "kernels": [{"kind": "attention", "pattern": "my_attention"}, {"kind": "product", "pattern": "gemm"}]
 }
 NEMO: dict[str, Any] = {
     "trainer": {"num_nodes": 8, "devices": 8, "precision": "bf16"},

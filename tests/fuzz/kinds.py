@@ -145,8 +145,7 @@ def device(dice: Random) -> Case:
 def run_section(dice: Random) -> Case:
     """The section of a run of weeks."""
     name = dice.choice(("week_64xa100", "llama3_405b_54_days"))
-    document = corpus.scenario(name)
-    document = {**document, **corpus.scenario("tiny_dp"), "run": mutation.tree(dice, document["run"])}
+    document = {**corpus.scenario("tiny_dp"), "run": mutation.tree(dice, corpus.scenario(name)["run"])}
     command = dice.choice(
         (
             ["train", "s.yaml", "--played", "3"],

@@ -123,8 +123,11 @@ def kernels(dice: Random) -> Case:
 
 def measured(dice: Random) -> Case:
     """The raw table of a calibration."""
-    rows = [
-        {"kind": "matmul", "m": 1024 << n, "n": 4096, "k": 4096, "dtype": "bf16", "seconds": 1e-4 * 2**n}
+    head = {"format": "simcluster calibration 1", "device": "x", "kind": "cuda", "multiprocessors": 132}
+    kinds = ({"kind": "matmul", "op": "TN", "n": 4096, "k": 4096}, {"kind": "memory", "op": "add", "n": 1})
+    rows = [head] + [
+        {"case": {**kind, "dtype": "bf16", "m": 1024 << n}, "seconds": 1e-4 * 2**n, "repeats": 5, "calls": 3}
+        for kind in kinds
         for n in range(4)
     ]
     text = "\n".join(json.dumps(each) for each in mutation.tree(dice, rows) or [])
