@@ -17,17 +17,18 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[2]
 SMALL = ("tiny_3d", "tiny_dp", "jitter_8", "slow_gpu", "packing_16", "llama3_70b_16xh100_offload", "fsdp_7b_64xa100")
 """Scenarios that play in less than a second."""
+DENSE: dict[str, Any] = {
+    "layers": 4,
+    "hidden_size": 512,
+    "heads": 8,
+    "ffn_hidden_size": 1024,
+    "vocab_size": 4096,
+    "sequence_length": 512,
+}
+"""A model without experts."""
 MIXTURE: dict[str, Any] = {
     "cluster": {"topology": "dgx_h100", "nodes": 2},
-    "model": {
-        "layers": 4,
-        "hidden_size": 512,
-        "heads": 8,
-        "ffn_hidden_size": 1024,
-        "vocab_size": 4096,
-        "sequence_length": 512,
-        "moe": {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256},
-    },
+    "model": {**DENSE, "moe": {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256}},
     "parallel": {"tp": 1, "pp": 2, "dp": 8, "ep": 8},
     "pipeline": {"schedule": "1f1b"},
     "training": {"global_batch": 32, "micro_batch": 1},

@@ -17,14 +17,7 @@ _QUANTITY = re.compile(r"([\d.]+)( ?[A-Za-z/% ]+)")
 SITES: dict[str, Any] = {
     "name": "two sites",
     "cluster": {"topology": "two_sites_h100", "site": {"nodes": 1}, "wan": {"line_rate": "100 Gbit/s"}},
-    "model": {
-        "layers": 4,
-        "hidden_size": 512,
-        "heads": 8,
-        "ffn_hidden_size": 1024,
-        "vocab_size": 4096,
-        "sequence_length": 512,
-    },
+    "model": corpus.DENSE,
     "parallel": {"tp": 2, "pp": 2, "dp": 4, "order": ["tp", "cp", "pp", "dp"]},
     "pipeline": {"schedule": "1f1b"},
     "training": {
