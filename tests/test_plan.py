@@ -21,7 +21,7 @@ from simcluster.show.standing import held_from_one_gpu_up, standing
 from simcluster.simulate import replay
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.own import ladder
-from simcluster.studies.search.plan import Found, Ranked, alone, plan
+from simcluster.studies.search.plan import LISTED, Found, Ranked, alone, plan
 from simcluster.studies.search.space import Layout, broken_keys, space_of
 from simcluster.studies.search.words import name_of, why
 
@@ -179,6 +179,28 @@ def test_processes_threads_and_this_process_find_the_same(found: Found, found_fe
     assert plan(tiny(), 8, top=3, vary=FEW, headroom=MOST_FREE, executor=2).to_dict() == found_tight.to_dict()
 
 
+def test_one_is_proven_unless_more_are_asked_for_and_the_next_that_had_to_be_played_stand_behind_it(
+    found: Found, found_few: Found
+) -> None:
+    one = plan(tiny(), 8, vary=FEW)
+    behind = [found, found_few, one, plan(tiny(), 8, vary=SMALL)]
+    with ThreadPoolExecutor(3) as pool:
+        assert plan(tiny(), 8, vary=FEW, executor=pool).to_dict() == one.to_dict()
+    assert [each.layout for each in one.best] == [found_few.best[0].layout]
+    assert one.played <= found_few.played
+    assert any(each.behind for each in behind)
+    for each in behind:
+        listed = (*each.best, *each.behind)
+        assert len(listed) <= LISTED
+        assert [one.score for one in listed] == sorted(one.score for one in listed)
+        programs = {(one.score, one.layout._replace(order=())) for one in listed}
+        assert len(programs) == len(listed), "an order of the same program is listed by itself"
+        assert {one.layout for one in each.behind} <= {one.layout for one in each.others}
+        places = [row[0].rstrip("*") for row in layout_table(each).rows[len(each.tight) :]]
+        count = len(each.best)
+        assert places == [f"{place}" if place <= count else f"({place})" for place in range(1, len(listed) + 1)]
+
+
 def test_cost_weighs_several_numbers_of_gpus() -> None:
     vary = {**SMALL, "pipeline.schedule": ("1f1b",), "parallel.zero": (0, 1)}
     counts = [4, 8]
@@ -252,13 +274,13 @@ def test_the_table_has_a_column_for_each_value_that_differs_and_says_once_what_a
     table = layout_table(found)
     values = {"micro": "micro_batch", "ZeRO": "zero", "recompute": "recompute", "sp": "sequence_parallel"}
     for heading, name in values.items():
-        differ = len({getattr(each.layout, name) for each in found.best}) > 1
+        differ = len({getattr(each.layout, name) for each in (*found.best, *found.behind)}) > 1
         assert (heading in table.header) == differ, heading
-    assert len(table.rows) == len(found.best)
+    assert len(table.rows) == len(found.best) + len(found.behind)
     assert table.share == f"all: 8 GPUs, micro batch {found.best[0].layout.micro_batch}"
-    assert not any(each.layout.sequence_parallel for each in found.best), "of which nothing is said"
+    assert not any(each.layout.sequence_parallel for each in (*found.best, *found.behind)), "of which nothing is said"
     zero = table.header.index("ZeRO")
-    assert [row[zero] for row in table.rows] == [str(each.layout.zero) for each in found.best]
+    assert [row[zero] for row in table.rows] == [str(each.layout.zero) for each in (*found.best, *found.behind)]
 
 
 def test_the_table_fits_a_terminal_of_80_columns(found: Found) -> None:

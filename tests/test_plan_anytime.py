@@ -159,7 +159,7 @@ def test_an_alarm_stops_what_never_looks_and_is_gone_afterwards() -> None:
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
-PLAN = ["plan", "tiny_3d", "--model.sequence_length", "256", "--executor", "1",
+PLAN = ["plan", "tiny_3d", "--model.sequence_length", "256", "--executor", "1", "--top", "10",
         *(f"--vary={path}={','.join(map(str, values)).lower()}" for path, values in FEW.items())]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from simcluster.show import plots
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.show.standing import held_from_one_gpu_up, not_proven, standing
 from simcluster.studies.search.changes import overrides, written
-from simcluster.studies.search.plan import Found, plan
+from simcluster.studies.search.plan import LISTED, Found, plan
 from simcluster.studies.search.words import name_of_first, why
 
 
@@ -113,6 +113,10 @@ def _counts(found: Found) -> list[str]:
 def _remarks(found: Found) -> Iterator[str]:
     """What marks in the table mean, and the limit of memory."""
     yield f"memory: at most {found.capacity / 1e9:.1f} GB a GPU{_of_whole(found)}"
+    if found.behind and found.gap == 0:
+        proven = "is" if len(found.best) == 1 else f"to {len(found.best)} are"
+        yield f"1 {proven} proven. In brackets the next that had to be played (?: no account of its time was made)"
+        yield f"others may lie between these: --top {LISTED} proves {LISTED}"
     if found.tight:
         yield "~ ahead of the winner, but leaves less free: not recommended"
     for note in dict.fromkeys(note for each in (*found.tight, *found.best) if (note := each.note(found.base))):

@@ -74,8 +74,9 @@ class LayoutTable(NamedTuple):
 
 
 def layout_table(found: Found) -> LayoutTable:
-    """Of the best, behind those that are faster and leave less memory free."""
+    """Of the best and of the next that were played, behind those that are faster and leave less memory free."""
     ranked = [("", each) for each in found.tight] + [(str(place), each) for place, each in enumerate(found.best, 1)]
+    ranked += [(f"({place})", each) for place, each in enumerate(found.behind, len(found.best) + 1)]
     shared = {name: of(ranked[0][1]) for name, of in _MORE.items() if len({of(each) for _, each in ranked}) == 1}
     values = _SIZES | {name: of for name, of in _MORE.items() if name not in shared}
     score = {"step_time": [], "cost": ["$ a step"], "tokens_per_s_per_gpu": []}[found.objective]

@@ -224,17 +224,25 @@ def _found(found: Found) -> str:
     lines = [f"{found.played:,} of {found.total:,} combinations played; at most {gigabytes(found.capacity)} a GPU"]
     rows = [
         BarRow(
-            f"{place}. {name_of(each)}",
+            (f"{place}. " if place <= len(found.best) else f"({place}) ") + name_of(each),
             (f"{each.layout.gpus:,}", *cells("plan", each.row),
              gigabytes(each.memory) + mark(each.memory, found.limit.whole, found.limit.headroom),
              format_seconds(each.step_time)),
             0.0,
             each.step_time,
         )
-        for place, each in enumerate(found.best, 1)
+        for place, each in enumerate((*found.best, *found.behind), 1)
     ]  # fmt: skip
     header = ("layout", "GPUs", *headings("plan"), "memory", "step")
-    best = bars(header, rows, caption="The best layouts") if rows else element("div", "no layout was found")
+    best = (
+        bars(
+            header,
+            rows,
+            caption="The best layouts; in brackets the next that had to be played, between which others may lie",
+        )
+        if rows
+        else element("div", "no layout was found")
+    )
     told = [*standing(found), *why(found), *held_from_one_gpu_up(found)] if rows else []
     paragraphs = [element("div", text, class_="block") for text in told]
     return cell(head(found.base.name, *lines), best, paragraphs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from simcluster.base.time_limit import Deadline
@@ -17,7 +18,7 @@ from simcluster.studies.search.first_layouts import first_layouts, own_number
 from simcluster.studies.search.frontier import BoundCache, Candidate, Frontier
 from simcluster.studies.search.playing import BOUND, LayoutPlayer, Row
 from simcluster.studies.search.progress import Progress, SearchState
-from simcluster.studies.search.ranking import Ranking
+from simcluster.studies.search.ranking import Ranking, program
 from simcluster.studies.search.space import Layout
 from simcluster.studies.search.workers import LayoutTask, Workers
 
@@ -298,13 +299,22 @@ class AnytimeSearch:
         return sorted(number for number in fitting if self.bound(number) < worst)
 
     def rivals(self) -> list[int]:
-        """The best layout with another tp, and that with another pp, than the winner's."""
-        layouts, found = self.known.layouts, []
+        """The best layout with another tp, and that with another pp, than the winner's; before them the next behind
+        the winner, where only one is wanted."""
+        layouts, found = self.known.layouts, list[int]()
         winner, asked = layouts[self.best[0][1]], self.asked()
+        if self.top == 1:
+            found += sorted(self._behind(asked), key=lambda number: (self.score(number), number))[:1]
         for axis in ("tp", "pp"):
             others = [each for each in asked if getattr(layouts[each], axis) != getattr(winner, axis)]
             found += [min(others, key=lambda number: (self.score(number), number))] if others else []
         return found
+
+    def _behind(self, asked: Sequence[int]) -> Iterator[int]:
+        """Of numbers those of other programs than the winner's."""
+        score, first = self.best[0]
+        winner = program(self.known.layouts[first], score)
+        return (number for number in asked if program(self.known.layouts[number], self.score(number)) != winner)
 
     # --- how far it is ------------------------------------------------------------------------------------------------
 

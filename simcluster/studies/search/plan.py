@@ -44,6 +44,8 @@ from simcluster.studies.search.workers import workers_of
 if TYPE_CHECKING:
     import pandas as pd
 
+LISTED = 10
+"""Layouts in a table: those that are proven, and the next of those that had to be played."""
 TIME_LIMIT, INTERRUPT = "time limit", "interrupt"
 """What stops a search."""
 _RESERVE, _MOST_RESERVE = 0.05, 5.0
@@ -146,6 +148,18 @@ class Found(Shown):
         changes = tuple(overrides(self.base, self.best[0].layout).items())
         return from_document(self.base.document(), changes)
 
+    @property
+    def behind(self) -> tuple[Ranked, ...]:
+        """The next of those that had to be played, without their accounts, so many that with the best there are ten;
+        layouts that were not played may lie between them."""
+        known = {layout for each in self.best for layout in each.same}
+        found: list[Ranked] = []
+        for each in self.others:
+            if len(self.best) + len(found) < LISTED and each.layout not in known:
+                known.update(each.same)
+                found.append(each._replace(row={name: each.row[name] for name in each.row if name not in _ACCOUNTED}))
+        return tuple(found)
+
     def _place(self, one: Ranked) -> tuple[bool, float, Layout]:
         """Where a layout stands in a table."""
         return one.memory > self.capacity, one.score, one.layout
@@ -184,6 +198,7 @@ class Found(Shown):
             "not_played": dict(self.counts),
             "played": self.played,
             "best": [each.to_dict(self.base) for each in self.best],
+            "behind": [each.to_dict(self.base) for each in self.behind],
             "tight": [each.to_dict(self.base) for each in self.tight],
             "front": [each.to_dict(self.base) for each in self.front],
             "own": self.own and {
@@ -207,7 +222,7 @@ def plan(
     max_memory: str | float | None = None,
     headroom: str | float | None = None,
     price: float | None = None,
-    top: int = 10,
+    top: int = 1,
     vary: Mapping[str, Sequence[Any]] | None = None,
     front: bool = False,
     time_limit: str | float | None = None,
@@ -215,7 +230,7 @@ def plan(
     store: str | Path | None = None,
     progress: Progress = say_nothing,
 ) -> Found:
-    """The ``top`` best layouts of a scenario's job on so many GPUs (of one number, or of several).
+    """The best layout of a scenario's job on so many GPUs (of one number, or of several), or the ``top`` best, proven.
 
     The space: every tp and pp that divide the GPUs, micro batch, recomputation, schedule with its chunks, sequence
     parallelism, ZeRO stage and order of ranks (``space``); ``vary`` names other values of an axis.  What is found is

@@ -47,7 +47,9 @@ def name_of_first(found: Found) -> str:
 def why(found: Found) -> list[str]:
     """Paragraphs: the winner against others that were played, and what those that were not can reach at most."""
     winner, everyone = found.best[0], (*found.best[1:], *found.others)
+    next_played = [each for each in found.others if each.layout not in winner.same] if len(found.best) == 1 else []
     rivals = [("the second", each) for each in found.best[1:2]]
+    rivals += [("the next that was played", each) for each in next_played[:1]]
     for axis in ("tp", "pp"):
         size = getattr(winner.layout, axis)
         others = [each for each in everyone if getattr(each.layout, axis) != size]
