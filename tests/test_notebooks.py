@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # Jupyter's libraries are imported by the tests that use them
 
 LARGEST_BYTES = 400_000
 
+pytestmark = pytest.mark.documents
 of_others = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the kernel's client, not us
 SMALL = """\
 # %% [markdown]

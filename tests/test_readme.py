@@ -18,6 +18,7 @@ from documents.accepted import LONG, YOURS, wants
 from documents.commands import ROOT
 from documents.shown import differences, read_shown, shown_by, write_shown
 
+pytestmark = pytest.mark.documents
 REGENERATE = "python tests/documents --regenerate"
 HEALTH = "simcluster collective --measured examples/nccl.log --platform dgx-h100"
 
