@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
 from functools import partial
 
 from simcluster.base.time_limit import Deadline
@@ -18,7 +17,8 @@ from simcluster.studies.search.first_layouts import first_layouts, own_number
 from simcluster.studies.search.frontier import BoundCache, Candidate, Frontier
 from simcluster.studies.search.playing import BOUND, LayoutPlayer, Row
 from simcluster.studies.search.progress import Progress, SearchState
-from simcluster.studies.search.ranking import Ranking, program
+from simcluster.studies.search.ranking import Ranking
+from simcluster.studies.search.rivals import rivals
 from simcluster.studies.search.space import Layout
 from simcluster.studies.search.workers import LayoutTask, Workers
 
@@ -299,22 +299,10 @@ class AnytimeSearch:
         return sorted(number for number in fitting if self.bound(number) < worst)
 
     def rivals(self) -> list[int]:
-        """The best layout with another tp, and that with another pp, than the winner's; before them the next behind
-        the winner, where only one is wanted."""
-        layouts, found = self.known.layouts, list[int]()
-        winner, asked = layouts[self.best[0][1]], self.asked()
-        if self.top == 1:
-            found += sorted(self._behind(asked), key=lambda number: (self.score(number), number))[:1]
-        for axis in ("tp", "pp"):
-            others = [each for each in asked if getattr(layouts[each], axis) != getattr(winner, axis)]
-            found += [min(others, key=lambda number: (self.score(number), number))] if others else []
-        return found
-
-    def _behind(self, asked: Sequence[int]) -> Iterator[int]:
-        """Of numbers those of other programs than the winner's."""
-        score, first = self.best[0]
-        winner = program(self.known.layouts[first], score)
-        return (number for number in asked if program(self.known.layouts[number], self.score(number)) != winner)
+        """What the winner is explained against."""
+        first, asked = self.best[0][1], self.asked()
+        scores = {number: self.score(number) for number in (first, *asked)}
+        return rivals(self.known.layouts, scores, first, next_too=self.top == 1)
 
     # --- how far it is ------------------------------------------------------------------------------------------------
 
