@@ -6,22 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import Complaint
-from simcluster.faults.draws import Lognormal, Normal, stream
-from simcluster.faults.spec import FaultSpec
-from simcluster.faults.speeds import SLOWEST, require_one_source
+from simcluster.faults.draws import stream
+from simcluster.faults.own_speeds import MOST_LINES, SLOWEST, OwnSpeeds
 from simcluster.faults.where import Number, cables_to_switches
 from simcluster.topology import Cluster
-
-_MOST_MACHINES = 1 << 21
 
 Part = Annotated[float, Field(strict=False, ge=SLOWEST, le=1)]
 
 
-class NicSpeeds(FaultSpec):
+class NicSpeeds(OwnSpeeds):
     """A speed for the NICs of every machine, for ever: the part of their bandwidth that they reach, in both directions.
 
     The speeds are drawn from a ``law`` with mean 1 (never above 1, a NIC's line rate, nor below 0.01), one a machine,
@@ -33,24 +30,12 @@ class NicSpeeds(FaultSpec):
     EXAMPLE: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0.5}}
     NEUTRAL: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0}}
     ONCE: ClassVar = "the NICs of a machine have one speed"
+    MANY: ClassVar = "NICs"
+    ONE: ClassVar = "machine's NIC"
+    NUMBER: ClassVar = "node"
 
     kind: Literal["nic_speeds"]
-    law: Annotated[Normal | Lognormal, Field(discriminator="kind")] | None = None
-    table: Annotated[tuple[tuple[Number, Part], ...], Field(min_length=1, max_length=_MOST_MACHINES)] | None = None
-    seed: Number | None = None
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        require_one_source(self.law, self.table, "NICs", "machine's NIC", "node")
-        return self
-
-    @property
-    def neutral(self) -> bool:
-        return self.law.neutral if self.law else all(speed == 1 for _, speed in self.table or ())
-
-    @property
-    def by_chance(self) -> bool:
-        return self.law is not None and not self.neutral
+    table: Annotated[tuple[tuple[Number, Part], ...], Field(min_length=1, max_length=MOST_LINES)] | None = None
 
     def lefts(self, cluster: Cluster, seed: int) -> dict[int, float]:
         """The part that is left of every link between NICs and switches that is not as it should be."""
