@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from simcluster.results.account import WAITING, Account
 from simcluster.results.file import read_saved
 from simcluster.results.result import VERSION
 from simcluster.simulate import simulate
-from simcluster.studies.whatif.difference import diff, settings_between
+from simcluster.studies.whatif.difference import Difference, diff, settings_between
 
 
 @settings(max_examples=8)
@@ -84,6 +85,15 @@ def test_equal_runs_differ_by_nothing(tiny: Tiny) -> None:
     assert found.seconds == 0
     assert not any(found.causes.values())
     assert "exactly as long" in found.in_words()
+
+
+def test_some_ticks_of_the_clock_are_no_difference(tiny: Tiny) -> None:
+    """Two schedules that come to the same end a tick apart."""
+    base = simulate(tiny()).account
+    for part, told in ((1e-11, "as long as A to a billionth"), (1e-6, "(0.0%) longer than A")):
+        slower = replace(base, step_time=base.step_time * (1 + part))
+        found = Difference(("A", "B"), base, slower, ()).in_words()
+        assert told in found
 
 
 def saved(folder: Path, name: str, *overrides: str) -> Path:

@@ -28,6 +28,7 @@ Side = ResultLike | Saved
 
 _TOLD = 0.95  # causes are told until they make up so much of all that changed
 _MOST_TOLD = 5
+_ROUNDING = 1e-9  # of a step: some ticks of the clock
 _STANDS_OUT = 0.05  # of the difference: by so much one stage's own work must grow more than the others'
 
 PHRASES = {
@@ -117,23 +118,27 @@ class Difference(Shown):
 
     def in_words(self) -> str:
         """A short paragraph: how much, by what, and on which stage most, if one stands out."""
-        first, second = (format_seconds(each.step_time) for each in (self.base, self.other))
-        base, other = self.names
+        second, (base, other) = format_seconds(self.other.step_time), self.names
         if not self.seconds:
             return f"{other} takes {second} a step, exactly as long as {base}."
-        slower = "longer" if self.seconds > 0 else "less"
         share = abs(self.seconds) / self.base.step_time
-        said = [
-            f"{other} takes {second} a step: {format_seconds(abs(self.seconds))} ({share:.1%}) {slower} than {base} "
-            f"({first})."
-        ]
+        said = [f"{other} takes {second} a step{self._beside_base(share)}."]
         costs, gains = ([(n, s) for n, s in self._largest() if sign * s > 0] for sign in (1, -1))
         if costs:
             said.append(f"What takes longer: {_list(costs)}.")
         if gains:
             said.append(f"What takes less: {_list(gains)}.")
         said += [self.recipe.in_words()] if self.recipe else []
-        return " ".join([*said, *self._most_changed(), *([told(self.longer)] if self.longer else [])])
+        most = self._most_changed() if share >= _ROUNDING else []
+        return " ".join([*said, *most, *([told(self.longer)] if self.longer else [])])
+
+    def _beside_base(self, share: float) -> str:
+        """How long that is beside the base, of whose step the difference is this part."""
+        base, longer = self.names[0], format_seconds(abs(self.seconds))
+        if share < _ROUNDING:
+            return f", as long as {base} to a billionth"
+        slower = "longer" if self.seconds > 0 else "less"
+        return f": {longer} ({share:.1%}) {slower} than {base} ({format_seconds(self.base.step_time)})"
 
     def _largest(self) -> list[tuple[str, float]]:
         """The causes that make up nearly all of what changed, largest first."""
