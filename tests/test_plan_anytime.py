@@ -16,10 +16,12 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.time_limit import Deadline, TimeUp, within
+from simcluster.base.units import format_seconds
 from simcluster.cli import search_told, terminal
 from simcluster.scenario import contents
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.standing import not_proven, standing
+from simcluster.simulate import replay
 from simcluster.studies.search import playing
 from simcluster.studies.search.plan import Found, alone, plan
 from simcluster.studies.search.playing import LayoutPlayer
@@ -242,6 +244,20 @@ def test_without_a_terminal_it_is_told_now_and_then(
     told.look()
     proven = "playing the next best, the best 1.500 s, proven, 3 played, at most 40 left"
     assert proven in capsys.readouterr().err, "that it is proven is told at once"
+
+
+def test_the_layout_that_practice_would_try_is_told_with_its_bound_before_it_is_played() -> None:
+    states: list[SearchState] = []
+    found = plan(tiny(), 8, vary=FEW, progress=states.append)
+    before = [state for state in states if state.layout is None and state.first is not None]
+    assert before, "it is told only once it was played"
+    assert all(state.played == 0 for state in before)
+    first = before[0].first
+    assert first is not None
+    assert 0 < before[0].first_time <= replay(first.on(found.base)).step_time
+    told = search_told.words_of(before[0])
+    assert f"the first takes {format_seconds(before[0].first_time)} at least, 0 played" in told
+    assert told.endswith(name_of_layout(first))
 
 
 def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(

@@ -79,12 +79,15 @@ class SearchTold:
 
 def words_of(state: SearchState) -> str:
     """A line: playing layouts, best so far 16.39 s, gap 3.2 %, 12 played, at most 40 left, about 25 s left: tp 4, ...;
-    once that is proven: playing the next best, the best 16.39 s, proven, ...
+    before one is played: bounding layouts, the first takes 16.39 s at least, 0 played: tp 4, ...; and once the best is
+    proven: playing the next best, the best 16.39 s, proven, ...
 
     The layout comes last: a narrow terminal shows how far it is, if nothing else.
     """
     proven = state.gap == 0.0
     parts = ["playing the next best" if proven and state.phase == "layouts" else _DOING[state.phase]]
+    if state.layout is None and state.first is not None:
+        parts.append(f"the first takes {format_seconds(state.first_time)} at least")
     if state.layout is not None:
         parts.append(f"{'the best' if proven else 'best so far'} {format_seconds(state.step_time)}")
     if state.gap is not None:
@@ -94,13 +97,13 @@ def words_of(state: SearchState) -> str:
         parts.append(f"at most {state.left:,} left")
     if state.seconds_left is not None:
         parts.append(f"about {_round(state.seconds_left)} left")
-    best = f": {name_of_layout(state.layout)}" if state.layout else ""
-    return ", ".join(parts) + best
+    layout = state.layout or state.first
+    return ", ".join(parts) + (f": {name_of_layout(layout)}" if layout else "")
 
 
 def _found(state: SearchState) -> object:
-    """What is news as soon as it is another: the best layout, and that it is proven to be the best."""
-    return state.layout, state.gap == 0.0
+    """What is news as soon as it is another: the first layout, the best, and that it is proven to be the best."""
+    return state.first, state.layout, state.gap == 0.0
 
 
 def _round(seconds: float) -> str:

@@ -56,6 +56,7 @@ class AnytimeSearch:
         self._under_way: dict[int, Candidate | None] = {}  # by number; None: it has not had its turn
         self._turned: dict[int, str] = {}  # could not be played, and why
         self._own_number = _OWN
+        self._tried: tuple[Layout | None, float] = None, 0.0
         self._phase, self._began, self._told, self._plays = "bounds", time.monotonic(), 0.0, 0
         self._looked = self._began
         self._told_of: list[tuple[float, int]] = []
@@ -135,6 +136,10 @@ class AnytimeSearch:
     def _begin_with_first(self, own: bool) -> None:
         known, capacity = self.known, self.limit.usable
         self._first.extend(first_layouts(known, capacity))
+        if self._first:
+            layout, (least, _) = known.layouts[self._first[0]], known.first(self._first[0])
+            self._tried = layout, least / known.score(layout, 1.0)
+            self._tell(self.state())
         if own:
             found = own_number(self.player.base, known, capacity)
             self._own_number = _OWN if found is None else found
@@ -319,8 +324,9 @@ class AnytimeSearch:
         step = float(self.player.rows[best[0][1]]["step_time_s"]) if best else 0.0
         left = self.left() if self.ranking.limit < float("inf") else None
         return SearchState(
-            self._phase, layout, step, self.gap, len(self.player.rows), left, self.seconds, self._seconds_left(left)
-        )
+            self._phase, layout, step, self.gap, len(self.player.rows), left, self.seconds, self._seconds_left(left),
+            *self._tried,
+        )  # fmt: skip
 
     def _seconds_left(self, left: int | None) -> float | None:
         """By how many of those whose turn could have come had to be played, and what one took so far."""

@@ -11,7 +11,8 @@ from simcluster.studies.search.space import Layout
 class SearchState(NamedTuple):
     """How far a search is: what it is at, the best ``layout`` so far and its step (s), by what part another layout may
     be better than it at most, how many are played and how many may still have to be, seconds gone and left (None: not
-    known yet)."""
+    known yet).  ``first`` is the layout that is played first, since practice would try it, and it fits; a step of it
+    takes ``first_time`` (s) at the least."""
 
     phase: str
     layout: Layout | None
@@ -21,6 +22,8 @@ class SearchState(NamedTuple):
     left: int | None
     seconds: float
     seconds_left: float | None
+    first: Layout | None = None
+    first_time: float = 0.0
 
 
 Progress = Callable[[SearchState], object]
