@@ -22,6 +22,7 @@ from simcluster.show.report.yaml_text import yaml_text
 from simcluster.show.standing import held_from_one_gpu_up, not_proven, standing
 from simcluster.studies.search.changes import overrides, written
 from simcluster.studies.search.plan import LISTED, Found, plan
+from simcluster.studies.search.tally import PRUNED
 from simcluster.studies.search.words import name_of_first, why
 
 
@@ -113,14 +114,24 @@ def _counts(found: Found) -> list[str]:
 def _remarks(found: Found) -> Iterator[str]:
     """What marks in the table mean, and the limit of memory."""
     yield f"memory: at most {found.capacity / 1e9:.1f} GB a GPU{_of_whole(found)}"
-    if found.behind and found.gap == 0:
-        proven = "is" if len(found.best) == 1 else f"to {len(found.best)} are"
-        yield f"1 {proven} proven. In brackets the next that had to be played (?: no account of its time was made)"
-        yield f"others may lie between these: --top {LISTED} proves {LISTED}"
+    if found.gap == 0 and len(found.best) < LISTED and (found.behind or PRUNED in found.counts):
+        yield from _proven(found)
     if found.tight:
         yield "~ ahead of the winner, but leaves less free: not recommended"
     for note in dict.fromkeys(note for each in (*found.tight, *found.best) if (note := each.note(found.base))):
         yield f"* {note}"
+
+
+def _proven(found: Found) -> Iterator[str]:
+    """Which of the table are proven to be the best, and what proves more of them."""
+    which = (
+        "1 is proven to be the best" if len(found.best) == 1 else f"1 to {len(found.best)} are proven to be the best"
+    )
+    if found.behind:
+        yield f"{which}; in brackets the next that had to be played (?: no account of its time was made)"
+        yield f"others may lie between these: --top {LISTED} proves {LISTED}"
+    else:
+        yield f"{which}; --top {LISTED} proves the {LISTED} best"
 
 
 def _of_whole(found: Found) -> str:
