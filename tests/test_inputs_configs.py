@@ -171,8 +171,28 @@ def test_the_fewest_gpus_where_those_that_are_launched_do_not_hold_the_layout() 
         ("HuggingFaceTokenizer --tokenizer-model meta-llama/Meta-Llama-3-70B", 128256),
         (
             "HuggingFaceTokenizer --tokenizer-model $T --num-layers 48 --hidden-size 2048 --num-attention-heads 32 "
-            "--swiglu true",
+            "--swiglu true --num-experts 128",
             151936,
+        ),
+        (  # of the width, the number of experts and what is inside an MLP each tells two models of one size apart
+            "HuggingFaceTokenizer --tokenizer-model $T --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+            "--swiglu true --ffn-hidden-size 14336",
+            128256,
+        ),
+        (
+            "HuggingFaceTokenizer --tokenizer-model $T --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+            "--swiglu true --ffn-hidden-size 14336 --num-experts 8",
+            32000,
+        ),
+        (
+            "HuggingFaceTokenizer --tokenizer-model $T --num-layers 28 --hidden-size 3584 --num-attention-heads 28 "
+            "--swiglu true --ffn-hidden-size 18944",
+            152064,
+        ),
+        (
+            "HuggingFaceTokenizer --tokenizer-model $T --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+            "--swiglu true --ffn-hidden-size 12000",
+            128000,
         ),
         ("SentencePieceTokenizer --tokenizer-model t.model", 32000),
         ("Llama2Tokenizer --tokenizer-model x/tokens-100k.ver3.model", 100000),
@@ -332,7 +352,8 @@ model:
 
 
 def test_a_configuration_of_nemo() -> None:
-    found = scenario_from_nemo(NEMO, cluster=CLUSTER, source="nemo.yaml")
+    text = NEMO.replace("model:\n", "model:\n  torch_distributed_checkpoint: true\n", 1)
+    found = scenario_from_nemo(text, cluster=CLUSTER, source="nemo.yaml")
     scenario = load_text(found.text("x"))
     assert (scenario.gpus, scenario.parallel.tp, scenario.parallel.zero) == (16, 2, 1)
     assert (scenario.model.ffn_hidden_size, scenario.model.kv_heads, scenario.model.bias) == (4096, 4, False)

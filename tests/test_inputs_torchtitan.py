@@ -122,7 +122,15 @@ def test_every_key_is_accounted_for() -> None:
         ({"activation_checkpoint__selective_ac_option": "2"}, {"recompute": "full", "recompute_every": 2}),
         ({"model__converters": '["float8"]'}, {"precision": "fp8-mixed"}),
         ({"training__mixed_precision_reduce": '"bfloat16"'}, {"memory_recipe": "mixed-16"}),
-        ({"training__dtype": '"bfloat16"'}, {"memory_recipe": "aware-10"}),
+        ({"training__dtype": '"bfloat16"'}, {"memory_recipe": "bf16-8"}),
+        (
+            {
+                "optimizer__name": '"Muon"',
+                "parallelism__data_parallel_replicate_degree": "16",
+                "parallelism__data_parallel_shard_degree": "1",
+            },
+            {"optimizer": "muon", "zero": 0},
+        ),
         ({"training__global_batch_size": "64"}, {"global_batch": 64, "micro_batch": 1}),
         ({"model__flavor": '"70B"'}, {"preset": "llama3-70b"}),
         (
@@ -168,7 +176,8 @@ def test_compiled_blocks_and_json_and_old_names() -> None:
         (changed(parallelism__context_parallel_degree="-2"), "context_parallel_degree: is -2; a whole number"),
         (changed(parallelism__tensor_parallel_degree="3"), "16 GPUs are no multiple of"),
         (changed(training__enable_cpu_offload="true"), "enable_cpu_offload: true is not modelled"),
-        (changed(optimizer__name='"Muon"'), "'Muon' is not modelled; AdamW is"),
+        (changed(optimizer__name='"Muon"'), "Muon updates whole matrices, and is not modelled where FSDP"),
+        (changed(optimizer__name='"Shampoo"'), "'Shampoo' is not modelled; AdamW and Muon are"),
         (changed(activation_checkpoint__mode='"memory_budget"'), "'memory_budget' is not modelled"),
         (changed(model__converters='["bitnet"]'), "'bitnet' is not modelled; float8 and mx are"),
         (changed(parallelism__disable_loss_parallel="true"), "disable_loss_parallel: true is not modelled"),
@@ -214,7 +223,7 @@ def test_float8_before_there_were_converters() -> None:
 
 
 def test_all_problems_are_told_at_once() -> None:
-    text = changed(model__flavor='"7B"', optimizer__name='"Muon"', training__seq_len='"8192"',
+    text = changed(model__flavor='"7B"', optimizer__name='"Shampoo"', training__seq_len='"8192"',
                    parallelism__tensor_parallel_degree="3")  # fmt: skip
     with pytest.raises(InputError) as caught:
         imported(text)
@@ -223,7 +232,7 @@ def test_all_problems_are_told_at_once() -> None:
     for words in (
         "training.seq_len: is '8192'",
         "llama3 7B is not in the catalogue",
-        "'Muon' is not",
+        "'Shampoo' is not",
         "16 GPUs are no",
     ):
         assert words in said

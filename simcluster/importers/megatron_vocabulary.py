@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
 from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VOCABULARIES, Options
+from simcluster.importers.published_models import published_model, published_names
 
 _DEFAULT = "GPT2BPETokenizer"
 _SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-heads": "heads"}
+_INSIDE = {"ffn-hidden-size": "ffn_hidden_size", "num-query-groups": "kv_heads"}
 _THOUSANDS = re.compile(r"(?<![a-z0-9.])v?(\d{2,3})k(?![a-z0-9])")  # nemotron_2_256k.model
 _LLAMA_3_ROTARY_BASE = ("500000",)  # Llama 2 70B and Llama 3 70B have the same sizes
 
@@ -46,7 +50,7 @@ def vocabulary_of(run: Options) -> int:
         return TOKENIZERS[known]
     alike = _alike(run)
     if alike:
-        size = int(presets("models.yaml")[alike]["vocab_size"])
+        size = int(_fields_of(alike)["vocab_size"])
         run.assumed.append(f"a vocabulary of {size} tokens, as of {alike}, which has these sizes: {kind} is not read")
         return size
     size = next(size for part, size in UNREAD_TOKENIZERS.items() if part in kind)
@@ -57,17 +61,27 @@ def vocabulary_of(run: Options) -> int:
 
 
 def _alike(run: Options) -> str | None:
-    """The model of the catalogue that has the same layers, width and heads; of several the one nearest in what else is
-    known of it: the width inside its MLP, and the base of its rotary positions."""
+    """The model that has the same layers, width and heads, and whatever else is given of those that tell models of one
+    size apart: groups of queries, widths inside MLP and experts, and the base of rotary positions."""
     sizes = {field: run.values.get(option) for option, field in _SIZES.items()}
-    found = {
-        name: model
-        for name, model in presets("models.yaml").items()
-        if all(model[field] == sizes[field] for field in sizes) and model["gated_mlp"] == run.flag("swiglu")
-    }
-    inside, third = run.values.get("ffn-hidden-size"), run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE
+    inside = {field: run.values[option] for option, field in _INSIDE.items() if option in run.values}
+    experts = run.values.get("num-experts") or 0, run.values.get("moe-ffn-hidden-size")
 
-    def unlike(name: str) -> tuple[bool, bool]:
-        return inside is not None and found[name].get("ffn_hidden_size") != inside, third != name.startswith("llama3")
+    def alike(model: Mapping[str, Any]) -> bool:
+        moe = model.get("moe", {})
+        return (
+            all(model[field] == sizes[field] for field in sizes)
+            and model["gated_mlp"] == run.flag("swiglu")
+            and all(model.get(field) in (value, None) for field, value in inside.items())
+            and moe.get("experts", 0) == experts[0]
+            and (experts[1] is None or moe.get("expert_ffn_hidden_size") in (experts[1], None))
+        )
 
-    return min(found, key=unlike, default=None)
+    found = [name for name in published_names() if alike(_fields_of(name))]
+    third = run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE
+    return min(found, key=lambda name: third != name.startswith("llama3"), default=None)
+
+
+def _fields_of(name: str) -> Mapping[str, Any]:
+    model = published_model(name)
+    return presets("models.yaml")[name] if "preset" in model else model

@@ -186,6 +186,9 @@ class _Job:
         if tp > 1 and values["enable_sequence_parallel"]:
             parallel["sequence_parallel"] = True
         parallel |= self._context(cp) | self._experts(tp, sharded)
+        if sharded > 1 and self._values["optimizer.name"] == "Muon":
+            what = "Muon updates whole matrices, and is not modelled where FSDP cuts them"
+            raise self._error("optimizer.name", f"{what}; it is with data_parallel_shard_degree 1, and AdamW is")
         fsdp: dict[str, Any] = {}
         reshard = values["fsdp_reshard_after_forward"]
         if sharded > 1 and (reshard == "never" or (reshard == "default" and pp > 1)):
@@ -247,6 +250,7 @@ class _Job:
             "micro_batch": micro,
             **self._precision(),
             **self._recompute(),
+            **({"optimizer": "muon"} if self._values["optimizer.name"] == "Muon" else {}),
         }
 
     def _precision(self) -> dict[str, Any]:
@@ -263,11 +267,7 @@ class _Job:
             self._assumed.append("parameters are gathered in 16 bits, though enable_fsdp_float8_all_gather is set")
         recipe = "fp32-16" if reduce == "float32" else "mixed-16"
         if self._values["training.dtype"] == "bfloat16":
-            recipe = "aware-10"
-            self._assumed.append(
-                "aware-10, 10 bytes of a parameter, is the nearest recipe to training.dtype bfloat16: weights, "
-                "gradients and moments of 2 bytes each, 8 in all"
-            )
+            recipe = "bf16-8"
         narrow = "mxfp8-mixed" if _MXFP8 & set(converters) else "fp8-mixed"
         return {"precision": narrow if converters else "bf16-mixed", "memory_recipe": recipe}
 

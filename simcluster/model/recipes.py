@@ -54,6 +54,7 @@ class Recipe:
 #           theoretical_memory_usage.py.
 # bf16-12:  16-bit weights and gradients, fp32 moments, no master copy.  (The other "12", K = 12 of the ZeRO paper, is
 #           the optimizer part of mixed-16 alone.)
+# bf16-8:   weights, gradients and moments all in bf16 (a model cast before training, as torchtitan's training.dtype).
 #
 # Optimizer states of fewer bytes (Megatron-LM's --use-precision-aware-optimizer, with --main-grads-dtype,
 # --exp-avg-dtype and --exp-avg-sq-dtype; core/optimizer/optimizer_config.py).  Of a master copy beside 16-bit weights
@@ -78,6 +79,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe("fp32-16", weight=4, gradient=4, optimizer=8, master=False),
             Recipe("mixed-18", weight=2, gradient=4, optimizer=12, master=True),
             Recipe("bf16-12", weight=2, gradient=2, optimizer=8, master=False),
+            Recipe("bf16-8", weight=2, gradient=2, optimizer=4, master=False),
             Recipe("aware-16", weight=2, gradient=4, optimizer=10, master=False),
             Recipe("aware-14", weight=2, gradient=2, optimizer=10, master=False),
             Recipe("aware-12", weight=2, gradient=4, optimizer=6, master=False),
