@@ -1,5 +1,6 @@
 """Job configs of torchtitan become scenarios; no key is passed over."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
+from simcluster.cli import main
+from simcluster.documents.reading import parse_document
 from simcluster.importers.imported import Imported
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.scenario.scenario import Scenario, load_text
@@ -302,3 +305,101 @@ def test_points_between_stages_and_microbatches_of_the_oldest_versions() -> None
     )
     document = scenario_from_torchtitan(several, cluster={"topology": "dgx_h100"}, gpus=8).document
     assert document["pipeline"] == {"schedule": "interleaved", "chunks": 2, "layers_per_stage": [8, 8, 9, 7]}
+
+
+FLAVORS = {
+    "models/llama3/__init__.py": """
+llama3_configs = {
+    "debugmodel": TransformerModelArgs(dim=256, n_layers=6, n_heads=16, vocab_size=2048),
+    "2B": ModelArgs(dim=3072, n_layers=16, n_heads=32, n_kv_heads=8, ffn_dim_multiplier=1.3, multiple_of=1024),
+}
+""",
+    "models/qwen3/__init__.py": """
+qwen3_configs = {
+    "10B-A1B": Qwen3ModelArgs(
+        vocab_size=151936, dim=2048, n_layers=24, n_heads=16, n_kv_heads=4, head_dim=128, hidden_dim=6144, qk_norm=True,
+        moe_enabled=True, moe_inter_dim=768, moe_args=MoEArgs(num_experts=64, num_shared_experts=0, top_k=8),
+    ),
+}
+""",
+    "models/deepseek_v3/__init__.py": """
+deepseekv3_configs = {
+    "27B": DeepSeekV3ModelArgs(
+        vocab_size=102400, dim=2048, inter_dim=10944, moe_inter_dim=1408, n_layers=27, n_dense_layers=2, n_heads=16,
+        moe_args=MoEArgs(num_experts=64, num_shared_experts=2, top_k=6), q_lora_rank=0, kv_lora_rank=256,
+    ),
+}
+""",
+    "models/llama3/flavors.py": """
+def _build_llama3_layers(*, n_layers, dim, n_heads, hidden_dim, n_kv_heads=None):
+    layers = []
+    for layer_id in range(n_layers):
+        layers.append(Block.Config(dim=dim))
+    return layers
+
+
+def _tiny(attn_backend, *, n_heads=16):
+    dim = 512
+    return Llama3Model.Config(
+        dim=dim, vocab_size=2048, enable_weight_tying=True,
+        layers=_build_llama3_layers(
+            n_layers=6, dim=dim, n_heads=n_heads, hidden_dim=compute_ffn_hidden_dim(dim, multiple_of=256)
+        ),
+    )
+
+
+MODEL_FLAVORS = {"tiny": (_tiny, 131072), "tiny8": (partial(_tiny, n_heads=8), 131072)}
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "expected"),
+    [
+        ("llama3", "2B", {"layers": 16, "hidden_size": 3072, "kv_heads": 8, "ffn_hidden_size": 11264,
+                          "vocab_size": 128256}),
+        ("qwen3", "10B-A1B", {"kv_heads": 4, "qk_norm": "head", "ffn_hidden_size": None,
+                              "moe": {"experts": 64, "top_k": 8, "expert_ffn_hidden_size": 768}}),
+        ("deepseek_v3", "27B", {"ffn_hidden_size": 10944,
+                                "mla": {"kv_lora_rank": 256, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+                                        "v_head_dim": 128},
+                                "moe": {"experts": 64, "top_k": 6, "expert_ffn_hidden_size": 1408, "shared_experts": 2,
+                                        "first_dense_layers": 2}}),
+        ("llama3", "tiny", {"heads": 16, "ffn_hidden_size": 1536, "tied_embeddings": True, "vocab_size": 2048}),
+        ("llama3", "tiny8", {"heads": 8, "layers": 6}),
+    ],
+)  # fmt: skip
+def test_a_flavor_of_a_fork_is_read_from_the_file_that_says_its_sizes(
+    name: str, flavor: str, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    for file, text in FLAVORS.items():
+        (tmp_path / "torchtitan" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "torchtitan" / file).write_text(text)
+    config = tmp_path / "torchtitan" / "models" / name / "train_configs" / "own.toml"
+    config.parent.mkdir()
+    text = LLAMA_8B.replace('"llama3"', f'"{name}"').replace('"8B"', f'"{flavor}"').replace("= 8192", "= 2048")
+    for place in (config, tmp_path / "configs" / "own.toml"):
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(text)
+        out = tmp_path / "own.yaml"
+        assert main(["import", "torchtitan", str(place), "--cluster", "dgx_h100", "-o", str(out)]) == 0
+        model = parse_document(out.read_text(), source="x").data["model"]
+        assert {key: model.get(key) for key in expected} == expected
+        assert model["sequence_length"] == 2048
+    with pytest.raises(InputError, match=f"no torchtitan/models/{name}/__init__.py that says its sizes"):
+        scenario_from_torchtitan(text, cluster={"topology": "dgx_h100"}, gpus=8)
+
+
+def test_batches_in_tokens() -> None:
+    keys = {
+        "training__num_tokens_per_microbatch_per_dp_rank": "16384", "training__max_context_length": "4096",
+        "parallelism__num_pp_microbatches": "8", "parallelism__pipeline_parallel_degree": "2",
+    }  # fmt: skip
+    lines = [each for each in changed(**keys).splitlines() if not each.startswith(("local_batch_size", "seq_len"))]
+    document = imported("\n".join(lines)).document
+    assert (document["training"]["micro_batch"], document["training"]["global_batch"]) == (4, 4 * 8 * 8)
+    assert document["model"]["sequence_length"] == 4096
+    lines.insert(lines.index("[training]") + 1, f"num_tokens_per_train_step = {2**20}")
+    assert imported("\n".join(lines)).document["training"]["global_batch"] == 256
+    with pytest.raises(InputError, match="num_tokens_per_train_step: 1048577 tokens are not whole sequences of 4096"):
+        imported("\n".join(lines).replace(str(2**20), str(2**20 + 1)))

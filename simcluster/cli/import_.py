@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,7 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
         found = _deepspeed(args, text, cluster)
     else:
         more = _for_megatron(args) if args.kind == "megatron" else {"available": _gpus_of(args.cluster)}
+        more |= {"beside": partial(_beside, args.file)} if args.kind in ("megatron", "torchtitan") else {}
         more |= {"function": args.function} if args.kind in ("torchtitan", "megatron-bridge") else {}
         reader: Callable[..., Imported] = readers.get(args.kind, scenario_from_bridge)
         found = reader(text, cluster=cluster, gpus=args.gpus, source=args.file, **more)
@@ -198,20 +200,21 @@ def _for_megatron(args: argparse.Namespace) -> dict[str, Any]:
         given[name] = value
     for number, word in enumerate(shlex.split(given.pop("@", "")), 1):
         given.setdefault(str(number), word)
-    folder = Path(args.file).parent
-
-    def beside(name: str) -> str | None:
-        searched = "/" in name and name.endswith(_SCRIPTS)
-        around = list(folder.resolve().parents)[:_MOST_FOLDERS] if searched else []
-        paths = [*(place / name for place in (folder, *around)), folder / name.rsplit("/", 1)[-1]]
-        path = next((path for path in paths if path.is_file()), None) if args.file != "-" else None
-        return None if path is None else decode(read_bytes(path), str(path))
-
     each = getattr(load_topology(args.cluster), "gpus_per_node", None)
     return {
         "available": _gpus_of(args.cluster), "gpus_per_node": each if isinstance(each, int) else None,
-        "given": given, "beside": beside,
+        "given": given,
     }  # fmt: skip
+
+
+def _beside(file: str, name: str) -> str | None:
+    """The text of a file that lies with the one that is read, or whose path begins in a folder around; None."""
+    folder = Path(file).parent
+    searched = "/" in name and name.endswith((*_SCRIPTS, ".py"))
+    around = list(folder.resolve().parents)[:_MOST_FOLDERS] if searched else []
+    paths = [*(place / name for place in (folder, *around)), folder / name.rsplit("/", 1)[-1]]
+    path = next((path for path in paths if path.is_file()), None) if file != "-" else None
+    return None if path is None else decode(read_bytes(path), str(path))
 
 
 def _gpus_of(name: str) -> int | None:

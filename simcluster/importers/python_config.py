@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +44,8 @@ class Unread:
 class PythonConfigs:
     """The functions of one file by name; ``read`` gives what one of them returns."""
 
-    def __init__(self, text: str, source: str) -> None:
+    def __init__(self, text: str, source: str, *, closed: str = r"(?!)") -> None:
+        """``closed`` is a pattern of functions that are not followed: a call of one stays what it is."""
         if len(text) > _MOST_CHARACTERS:
             raise InputError(f"{source}: has more than {_MOST_CHARACTERS:,} characters, which no recipes have")
         try:
@@ -53,21 +55,22 @@ class PythonConfigs:
             what = problem.msg if isinstance(problem, SyntaxError) else str(problem)[:100]
             raise InputError(f"{source}{line}: is not Python: {what}; mend that line, or take the whole file") from None
         self.source = source
-        self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        made = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        self.functions = {node.name: node for node in made if not re.search(closed, node.name)}
         self._steps = 0
         self.constants: dict[str, Any] = {}
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 self._assign(node, self.constants, 0)
 
-    def read(self, name: str) -> Any:
-        """What the function returns where it is called without arguments; InputError for one that is not there."""
+    def read(self, name: str, **given: Any) -> Any:
+        """What the function returns where it is called with these arguments; InputError for one that is not there."""
         if name not in self.functions:
             known = [each for each in self.functions if not each.startswith("_")]
             raise InputError(
                 f"{self.source}: has no function {name[:60]!r}{did_you_mean(name, known)}; it has {listed(known[:40])}"
             )
-        return self._called(self.functions[name], (), {}, 0)
+        return self._called(self.functions[name], (), given, 0)
 
     def _called(self, function: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any], depth: int) -> Any:
         if depth > _MOST_DEPTH:

@@ -1,0 +1,86 @@
+"""The settings of a torchtitan job config, each in its place: mapped, without effect, unknown or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import shown
+from simcluster.documents.reading import read_document
+from simcluster.importers.flat_settings import flattened
+from simcluster.importers.imported import Problems, guess
+
+TABLES = read_document(Path(__file__).with_name("torchtitan.yaml")).data
+_NO_EFFECT_SECTIONS, _NO_EFFECT, _MAY_MATTER, FLOAT8, MXFP8 = (
+    frozenset(TABLES[name].split()) for name in ("no_effect_sections", "no_effect", "may_matter", "float8", "mxfp8")
+)
+_DEFAULTS = flattened(TABLES["defaults"], "torchtitan.yaml")
+_RENAMED: dict[str, str] = TABLES["renamed"]
+_OF_CONVERTERS = ("float8.", "quantize.", "mx.")
+_ALLOWED: dict[str, tuple[list[Any], str]] = TABLES["allowed"]
+
+
+class JobSettings:
+    """Settings by dotted name: ``values`` of what is mapped, with torchtitan's defaults, and ``given`` as written."""
+
+    def __init__(self, settings: Mapping[str, Any], source: str) -> None:
+        self.source = source
+        self.values = dict(_DEFAULTS)
+        self.given: dict[str, str] = {}
+        self.no_effect: list[str] = []
+        self.assumed: list[str] = []
+        self.unknown: list[str] = []
+        self.problems = Problems(source)
+        asked, converters = settings.get("float8.enable_float8_linear") is True, settings.get("model.converters")
+        self._float8 = asked or (isinstance(converters, list) and any(str(name) in FLOAT8 for name in converters))
+        for name, value in settings.items():
+            self.problems.of(self._sort, name, value)
+
+    def error(self, name: str, message: str) -> InputError:
+        return InputError(f"{self.source}: {self.given.get(name, name)}: {message}")
+
+    def _sort(self, name: str, value: Any) -> None:
+        key = _RENAMED.get(name, name)
+        if key.startswith(_OF_CONVERTERS) and (not self._float8 or ".mx." in f".{key}"):
+            self.no_effect.append(name)  # of a converter that is not on, or which of MXFP8's kernels it takes
+        elif key in _DEFAULTS:
+            if key in self.given:
+                raise self.error(name, f"is another name of {self.given[key]}, which is also given; keep one")
+            self.given[key] = name
+            self.values[key] = self._checked(key, value)
+        elif key in _MAY_MATTER and value not in (None, "", [], False, True if key.endswith("early_stop") else None):
+            raise self.error(name, f"{shown(value)} is not modelled; take it out to import the rest")
+        elif key in _NO_EFFECT or key.partition(".")[0] in _NO_EFFECT_SECTIONS:
+            self.no_effect.append(name)
+        else:
+            self.unknown.append(name + guess(name, _DEFAULTS))
+
+    def _checked(self, key: str, value: Any) -> Any:
+        """The value, of the kind of its default."""
+        default = _DEFAULTS[key]
+        if key.endswith("selective_ac_option") and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if key.endswith("split_points") and isinstance(value, list):
+            value = ",".join(map(str, value))
+        if isinstance(default, bool) != isinstance(value, bool) or not isinstance(value, type(default)):
+            raise self.error(key, f"is {shown(value)}; {_kind(default)} is expected")
+        if isinstance(default, int) and not isinstance(default, bool):
+            least = default if default < 1 else 0 if "less_layers" in key else 1
+            if not least <= value <= 10**9 or value == 0 > least:
+                raise self.error(key, f"is {shown(value)}; a whole number{' from 1' * (least != 0)} is expected")
+        known, said = _ALLOWED.get(key, ([value], ""))
+        if value not in known:
+            raise self.error(key, f"{shown(value)} {said}")
+        return value
+
+    def on(self, key: str) -> bool:
+        """Whether a switch is on."""
+        return self.values[key] is True
+
+
+def _kind(default: object) -> str:
+    if isinstance(default, bool):
+        return "true or false"
+    return {int: "a whole number", str: "a text", list: "a list of texts"}[type(default)]
