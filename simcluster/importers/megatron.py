@@ -20,6 +20,7 @@ from simcluster.importers.megatron_sections import (
     add_latent_attention,
     attention_of,
     expert_kernels,
+    overlaps_batches,
     overlaps_experts,
     require_adam,
     training_of,
@@ -27,6 +28,7 @@ from simcluster.importers.megatron_sections import (
 )
 from simcluster.importers.megatron_stages import pipeline_of
 from simcluster.importers.megatron_vocabulary import vocabulary_of
+from simcluster.importers.mindspeed import as_megatron, is_mindspeed, layers_that_work
 from simcluster.importers.option_files import arguments_of_yaml, is_option_file
 from simcluster.importers.option_values import Options
 from simcluster.importers.pre_training import require_pre_training
@@ -70,6 +72,9 @@ def scenario_from_arguments(
     else:
         arguments = parse_arguments(text, source)
     require_pre_training(arguments, source)
+    if is_mindspeed(arguments.options):
+        options, assumed = as_megatron(arguments.options, source)
+        arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
     found = scenario_from_options(
         arguments.options, cluster=cluster, gpus=gpus, launched=arguments.gpus, available=available, source=source,
         dashes="--", problems=arguments.problems,
@@ -148,7 +153,7 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
     grouped = run.flag("group-query-attention") or run.get("num-key-value-heads")
     bias: bool | str = not run.flag("disable-bias-linear")
     model: dict[str, Any] = {
-        "layers": run.needed("num-layers", "encoder-num-layers"),
+        "layers": sum(layers_that_work(run)),
         "hidden_size": hidden,
         "heads": heads,
         "kv_heads": (query_groups or 1) if grouped else heads,
@@ -234,6 +239,7 @@ def _overlap(
     }
     schedule = pipeline.get("schedule")
     paired = isinstance(schedule, dict) and schedule.get("pairs", False)
+    paired = paired or (schedule == "dualpipe-v" and overlaps_batches(run))
     if paired:
         overlap["pairs"] = True
     if overlaps_experts(run, paired=paired):

@@ -7,24 +7,19 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.importers.megatron_sections import overlaps_batches
+from simcluster.importers.mindspeed import layers_of_slices, layers_that_work
 from simcluster.importers.option_values import Options
 from simcluster.schedules.stage_layout import StageLayout
 
 
 def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
     """The fields of ``Pipeline``; none where there is one stage."""
-    chunks = run.get("num-virtual-stages-per-pipeline-rank")
-    per = run.get("num-layers-per-virtual-pipeline-stage")
-    if per and pp > 1:
-        if layers % (pp * per):
-            raise run.error(
-                "num-layers-per-virtual-pipeline-stage", f"{per} x {pp} stages does not divide {layers} layers"
-            )
-        if chunks and chunks != layers // (pp * per):
-            raise run.error("num-virtual-stages-per-pipeline-rank", "says otherwise than the layers per virtual stage")
-        chunks = layers // (pp * per)
+    chunks = _chunks(run, len(layers_that_work(run)), pp)
     if pp == 1:
         return {}
+    if run.get("schedules-method"):
+        cut = layers_of_slices(run, 2 * pp)
+        return {"schedule": "dualpipe-v", **({"layers_per_stage": cut} if cut else {})}
     layout = _laid_out(run, layers, pp)
     if layout:
         chunks = layout.chunks(pp)
@@ -42,11 +37,27 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
     first, last = run.get("decoder-first-pipeline-num-layers"), run.get("decoder-last-pipeline-num-layers")
     if layout:
         pipeline["layout"] = str(layout)
-    elif cut := (_uneven(run, layers, pp, first, last) if first or last else _with_ends(run, layers, pp, chunks or 1)):
+    elif cut := (
+        layers_of_slices(run, pp * (chunks or 1))
+        or (_uneven(run, layers, pp, first, last) if first or last else _with_ends(run, layers, pp, chunks or 1))
+    ):
         pipeline["layers_per_stage"] = cut
     if run.flag("no-scatter-gather-tensors-in-pipeline"):
         pipeline["scatter_gather"] = False
     return pipeline
+
+
+def _chunks(run: Options, layers: int, pp: int) -> int | None:
+    """Chunks of a stage, as given or by the layers of one."""
+    chunks: int | None = run.get("num-virtual-stages-per-pipeline-rank")
+    per = run.get("num-layers-per-virtual-pipeline-stage")
+    if not per or pp == 1:
+        return chunks
+    if layers % (pp * per):
+        raise run.error("num-layers-per-virtual-pipeline-stage", f"{per} x {pp} stages does not divide {layers} layers")
+    if chunks and chunks != layers // (pp * per):
+        raise run.error("num-virtual-stages-per-pipeline-rank", "says otherwise than the layers per virtual stage")
+    return int(layers // (pp * per))
 
 
 def _uneven(run: Options, layers: int, pp: int, first: int | None, last: int | None) -> list[int]:

@@ -27,6 +27,7 @@ _OPTIONS = {
     "is reinforcement learning, whose step is more than one of pre-training": (
         "perform-rl-step", "grpo-", "langrl-", "rl-"
     ),
+    "trains adapters beside weights that stand still, which are not modelled": ("lora-", "qlora"),
     "runs a model that is trained: no step of pre-training": (
         "num-tokens-to-generate", "incoming-requests-per-", "max-tokens-to-oom", "prompt-file",
         "prompts", "top-p", "top-k",

@@ -1,0 +1,118 @@
+"""Options of MindSpeed-LLM (Megatron-LM on Ascend NPUs) as Megatron-LM's own, and layers of a stage that do nothing.
+
+What only has another name is in ``megatron_options.yaml``.  Names are those of MindSpeed-LLM's arguments
+(mindspeed_llm/features_manager, training/arguments.py), from knowledge of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import listed
+from simcluster.importers.option_values import Options
+
+Words = dict[str, tuple[str, ...]]
+
+_PLAIN_SPECS = ("qwen3", "deepseek", "bailing", "magistral", "plm", "phi35_moe", "seed_oss")
+"""Layer specifications that make what the other options say."""
+_CONTEXT = {"megatron_cp_algo": "p2p", "ulysses_cp_algo": "a2a", "kvallgather_cp_algo": "all_gather"}
+_OWN = (
+    "first-k-dense-replace", "n-shared-experts", "moe-tp-extend-ep", "context-parallel-algo", "noop-layers",
+    "num-layer-list", "schedules-method", "reuse-fp32-param", "moe-alltoall-overlap-comm", "swap-optimizer",
+)  # fmt: skip
+
+
+def is_mindspeed(options: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether the options are of MindSpeed-LLM, by those that nothing else has."""
+    return _spec(options).startswith("mindspeed_llm.") or any(name in options for name in _OWN)
+
+
+def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Words, tuple[str, ...]]:
+    """The options by Megatron-LM's names, and what is assumed; InputError for a layer of another kind."""
+    found, assumed = dict(options), []
+    spec = _spec(options)
+    if spec.startswith("mindspeed_llm."):
+        kind = spec.rpartition(".")[2].removesuffix("_spec")
+        if kind not in _PLAIN_SPECS:
+            what = f"--spec {spec[:60]} makes layers of another kind than the options say, and they are not modelled"
+            raise InputError(f"{source}: {what}; of these they are known: {listed(_PLAIN_SPECS)}")
+        del found["spec"]
+    if "context-parallel-size" in found:
+        algorithm = _first(found.pop("context-parallel-algo", ()), "ulysses_cp_algo")
+        if algorithm in _CONTEXT:
+            found.setdefault("cp-comm-type", (_CONTEXT[algorithm],))
+        elif _first(found["context-parallel-size"]) != "1":
+            what = f"context-parallel-algo {algorithm[:40]} is not modelled; one of {listed(_CONTEXT)} is"
+            raise InputError(f"{source}: --{what}")
+    if "num-experts" in found:
+        found |= _experts(found)
+    for name in ("first-k-dense-replace", "n-shared-experts", "moe-tp-extend-ep", "context-parallel-algo"):
+        found.pop(name, None)
+    if found.pop("reuse-fp32-param", None) is not None:
+        found["use-precision-aware-optimizer"] = ()
+        assumed.append("reuse-fp32-param keeps of a master copy what a bf16 weight lacks, as aware-16 does")
+    if "use-ascend-coc" in found:
+        found["tp-comm-overlap"] = ()
+    return found, tuple(assumed)
+
+
+def layers_that_work(run: Options) -> list[bool]:
+    """Of each layer whether it is one: those of ``noop-layers`` hand on what they get."""
+    count, text = run.needed("num-layers", "encoder-num-layers"), run.get("noop-layers")
+    idle = set((text or "").replace(" ", "").split(",")) - {""}
+    if any(not word.isdecimal() or len(word) > 6 or int(word) >= count for word in idle):
+        raise run.error("noop-layers", f"{str(text)[:40]!r} is no list of layers from 0 to {count - 1}, as in 61,62,63")
+    return [str(number) not in idle for number in range(count)]
+
+
+def layers_of_slices(run: Options, slices: int) -> list[int]:
+    """Layers of each slice, where a list of them or layers that do nothing say; else none."""
+    given, works = run.get("num-layer-list"), layers_that_work(run)
+    if given:
+        words = given.replace(" ", "").split(",")
+        counts = [int(word) if word.isdecimal() and len(word) < 7 else 0 for word in words]
+        if len(counts) != slices or sum(counts) != len(works):
+            raise run.error("num-layer-list", f"{given[:60]!r} does not cut {len(works)} layers into {slices}")
+    elif all(works) or len(works) % slices:
+        return []
+    else:
+        counts = [len(works) // slices] * slices
+    begins = [sum(counts[:number]) for number in range(slices)]
+    return [sum(works[begin : begin + count]) for begin, count in zip(begins, counts, strict=True)]
+
+
+def _experts(options: Words) -> Words:
+    """Of a mixture: dense layers before it, shared experts, and experts that are not cut over tp."""
+    found: Words = {}
+    dense, every = (
+        _number(options, name, default) for name, default in (("first-k-dense-replace", 0), ("moe-layer-freq", 1))
+    )
+    layers = _number(options, "num-layers", 0) - len(_first(options.get("noop-layers", ())).split(",")) * (
+        "noop-layers" in options
+    )
+    if "first-k-dense-replace" in options and layers > 0:
+        pattern = [int(number >= max(dense, 0) and number % max(every, 1) == 0) for number in range(layers)]
+        found["moe-layer-freq"] = (str(pattern).replace(" ", ""),)
+    width = _number(options, "moe-ffn-hidden-size", 0) or _number(options, "moe-intermediate-size", 0)
+    shared = _number(options, "n-shared-experts", 0) * width
+    if shared and "moe-shared-expert-intermediate-size" not in options:
+        found["moe-shared-expert-intermediate-size"] = (str(shared),)
+    if "moe-tp-extend-ep" in options:
+        tp = _number(options, "tensor-model-parallel-size", 1)
+        found["expert-model-parallel-size"] = (str(tp * _number(options, "expert-model-parallel-size", 1)),)
+        found["expert-tensor-parallel-size"] = ("1",)
+    return found
+
+
+def _spec(options: Mapping[str, tuple[str, ...]]) -> str:
+    return _first(options.get("spec", ()))
+
+
+def _first(words: tuple[str, ...], default: str = "") -> str:
+    return words[0] if words else default
+
+
+def _number(options: Mapping[str, tuple[str, ...]], name: str, default: int) -> int:
+    word = _first(options.get(name, ()))
+    return int(word) if word.lstrip("-").isdecimal() and len(word) < 10 else default

@@ -1,0 +1,100 @@
+"""Launch scripts of MindSpeed-LLM become scenarios: its names of experts, context, idle layers and schedules."""
+
+from typing import Any
+
+import pytest
+
+from simcluster.base.errors import InputError
+from simcluster.importers.imported import Imported
+from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.scenario.scenario import load_text
+
+SIZES = (
+    "--hidden-size 512 --ffn-hidden-size 1024 --num-attention-heads 8 --seq-length 512 --vocab-size 5000 "
+    "--micro-batch-size 1 --global-batch-size 64 --bf16 --swiglu --disable-bias-linear --normalization RMSNorm "
+    "--position-embedding-type rope --use-distributed-optimizer --attention-dropout 0.0 --hidden-dropout 0.0 "
+    "--spec mindspeed_llm.tasks.models.spec.deepseek_spec layer_spec --use-mcore-models"
+)
+EXPERTS = (
+    "--num-experts 16 --moe-router-topk 4 --moe-intermediate-size 256 --n-shared-experts 2 --first-k-dense-replace 3 "
+    "--moe-layer-freq 1 --moe-token-dispatcher-type alltoall_seq --moe-grouped-gemm --moe-permute-fusion "
+    "--moe-router-load-balancing-type noaux_tc --moe-aux-loss-coeff 0.001 --router-gating-in-fp32"
+)
+LATENT = (
+    "--multi-head-latent-attention --qk-rope-head-dim 32 --qk-nope-head-dim 64 --kv-lora-rank 128 --v-head-dim 64 "
+    "--qk-layernorm"
+)
+
+
+def imported(more: str) -> Imported:
+    cluster = {"topology": "dgx_h100", "nodes": 8}
+    return scenario_from_arguments(f"{SIZES} {more}", cluster=cluster, gpus=64, source="run.sh")
+
+
+def test_experts_latent_attention_and_layers_that_do_nothing() -> None:
+    found = imported(
+        f"{EXPERTS} {LATENT} --num-layers 16 --noop-layers 14,15 --tensor-model-parallel-size 2 "
+        "--pipeline-model-parallel-size 2 --expert-model-parallel-size 4 --moe-tp-extend-ep --sequence-parallel "
+        "--schedules-method dualpipev --moe-fb-overlap"
+    )
+    scenario = load_text(found.text("x"))
+    assert scenario.model.layers == 14
+    assert found.document["model"]["moe"] == {
+        "experts": 16, "top_k": 4, "expert_ffn_hidden_size": 256, "shared_ffn_hidden_size": 512,
+        "first_dense_layers": 3,
+    }  # fmt: skip
+    assert scenario.model.mla is not None
+    assert (scenario.model.mla.qk_nope_head_dim, scenario.model.mla.qk_rope_head_dim) == (64, 32)
+    assert (scenario.parallel.ep, scenario.parallel.etp) == (8, 1)
+    assert found.document["pipeline"] == {"schedule": "dualpipe-v", "layers_per_stage": [4, 4, 4, 2]}
+    assert scenario.overlap.pairs
+    assert found.document["software"]["experts"] == {"router_dtype": "fp32"}
+    assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("more", "section", "expected"),
+    [
+        ("--num-layers 12 --context-parallel-size 4", "parallel", {"cp": 4, "cp_comm": "all_to_all"}),
+        ("--num-layers 12 --context-parallel-size 4 --context-parallel-algo megatron_cp_algo", "parallel",
+         {"cp": 4, "cp_comm": None}),
+        ("--num-layers 12 --context-parallel-size 1 --context-parallel-algo hybrid_cp_algo", "parallel", {"cp": 1}),
+        ("--num-layers 16 --noop-layers 0,15 --pipeline-model-parallel-size 4", "pipeline",
+         {"schedule": "1f1b", "layers_per_stage": [3, 4, 4, 3]}),
+        ("--num-layers 16 --noop-layers 0,15 --pipeline-model-parallel-size 4 "
+         "--num-layers-per-virtual-pipeline-stage 2", "pipeline",
+         {"schedule": "interleaved", "chunks": 2, "layers_per_stage": [1, 2, 2, 2, 2, 2, 2, 1]}),
+        ("--num-layers 12 --num-layer-list 2,4,4,2 --pipeline-model-parallel-size 4", "pipeline",
+         {"layers_per_stage": [2, 4, 4, 2]}),
+        ("--num-layers 12 --reuse-fp32-param", "training", {"memory_recipe": "aware-16"}),
+        ("--num-layers 12 --tensor-model-parallel-size 4 --use-ascend-coc", "overlap", {"tensor_pieces": 4}),
+    ],
+)  # fmt: skip
+def test_single_options(more: str, section: str, expected: dict[str, Any]) -> None:
+    found = imported(more)
+    assert {key: found.document[section].get(key) for key in expected} == expected
+    assert not found.unknown
+    load_text(found.text("x"))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            "--num-layers 12 --context-parallel-size 4 --context-parallel-algo hybrid_cp_algo",
+            "hybrid_cp_algo is not mod",
+        ),
+        ("--num-layers 12 --noop-layers 12", "'12' is no list of layers from 0 to 11"),
+        ("--num-layers 12 --num-layer-list 2,4,4,1 --pipeline-model-parallel-size 4", "does not cut 12 layers into 4"),
+        ("--num-layers 12 --lora-r 8", "trains adapters beside weights that stand still"),
+    ],
+)
+def test_what_cannot_be_read_is_one_message(more: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        imported(more)
+
+
+def test_layers_of_another_kind_are_refused_by_the_name_of_what_makes_them() -> None:
+    text = f"{SIZES} --num-layers 12".replace("deepseek_spec", "qwen3_next_spec")
+    with pytest.raises(InputError, match=r"spec\.qwen3_next_spec makes layers of another kind"):
+        scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 8}, source="run.sh")
