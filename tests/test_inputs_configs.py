@@ -483,3 +483,52 @@ def test_a_config_json_becomes_a_whole_scenario_that_fits(tmp_path: Path) -> Non
     assert main([*given, "--model", str(path), "--sequence-length", "4096"]) == 0
     assert (load(out).parallel.zero, load(out).model.sequence_length) == (3, 4096)
     assert main(given) == 2
+
+
+PACKAGE = {
+    "src/megatron/bridge/recipes/own/__init__.py": "from megatron.bridge.recipes.own.base import shared_config, WIDE\n",
+    "src/megatron/bridge/recipes/own/base.py": """
+from .optimizers import muon_of as made
+
+WIDE = 4
+
+
+def shared_config(batch=64):
+    cfg = _pretrain_common()
+    cfg.model = GPTProvider(num_layers=32, hidden_size=1024, num_attention_heads=8, vocab_size=32000)
+    cfg.model.pipeline_model_parallel_size = WIDE
+    cfg.train.global_batch_size = batch
+    cfg.train.micro_batch_size = 1
+    cfg.optimizer, cfg.scheduler = made(lr=1e-4)
+    return cfg
+""",
+    "src/megatron/bridge/recipes/own/optimizers.py": """
+def muon_of(lr):
+    return OptimizerConfig(optimizer="dist_muon", lr=lr), SchedulerConfig(lr_warmup_iters=10)
+""",
+    "scripts/performance/configs/own/pretrain.py": """
+from megatron.bridge.recipes.own import WIDE, shared_config as base
+
+
+def own_pretrain_16gpu_h100_config():
+    cfg = base(batch=32)
+    cfg.model.tensor_model_parallel_size = WIDE // 2
+    return cfg
+""",
+}
+
+
+def test_a_recipe_is_read_on_in_the_files_that_it_imports_from(tmp_path: Path) -> None:
+    for file, text in PACKAGE.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    out = tmp_path / "own.yaml"
+    recipe = str(tmp_path / "scripts/performance/configs/own/pretrain.py")
+    command = ["import", "megatron-bridge", recipe, "--cluster", "dgx_h100", "-o", str(out)]
+    assert main(command) == 0
+    found = load(out)
+    assert (found.gpus, found.parallel.dp) == (16, 2)
+    assert (found.parallel.tp, found.parallel.pp, found.training.global_batch) == (2, 4, 32)
+    assert found.training.optimizer == "muon"
+    (tmp_path / "src/megatron/bridge/recipes/own/base.py").unlink()
+    assert main(command) == 2

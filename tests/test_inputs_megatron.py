@@ -108,7 +108,11 @@ def test_the_tables_do_not_overlap() -> None:
         ("--transformer-impl local", {"attention": "unfused"}),
         ("--transformer-impl local --use-flash-attn", {"attention": "fused"}),
         ("--accumulate-allreduce-grads-in-fp32", {"memory_recipe": "mixed-18"}),
-        ("--data-parallel-sharding-strategy optim_grads --use-distributed-optimizer", {"zero": 2}),
+        (
+            "--data-parallel-sharding-strategy optim_grads --use-distributed-optimizer --use-megatron-fsdp",
+            {"zero": 2},
+        ),
+        ("--data-parallel-sharding-strategy optim_grads_params --use-distributed-optimizer", {"zero": 1}),
         ("--use-torch-fsdp2", {"zero": 3}),
         ("--use-tp-pp-dp-mapping", {"order": ["tp", "cp", "pp", "dp"]}),
         ("--swiglu", {"gated_mlp": True, "ffn_hidden_size": 2688}),

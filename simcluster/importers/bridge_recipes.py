@@ -8,7 +8,9 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.published_models import published_names
-from simcluster.importers.python_config import Built, PythonConfigs, Unread
+from simcluster.importers.python_config import PythonConfigs
+from simcluster.importers.python_modules import Beside, nothing_beside
+from simcluster.importers.python_values import Built, Unread
 
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _FINISHED = re.compile(r"-(base|hf|instruct|v0\.1|0924)(?=-|$)")
@@ -24,13 +26,16 @@ _PROVIDERS = {
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
-def settings_of_recipe(text: str, source: str, function: str) -> tuple[str, dict[str, Any]]:
-    """The name of the model (empty where its fields say it), and settings by dotted name, of one function of the file.
+def settings_of_recipe(
+    text: str, source: str, function: str, beside: Beside = nothing_beside
+) -> tuple[str, str, dict[str, Any]]:
+    """The function of the file that is read, the name of its model (empty where its fields say it), and its settings by
+    dotted name.
 
     Raises InputError where there are several recipes of pre-training and none is named, for one of fine-tuning that is
     not asked for by name, and for what makes no configuration.
     """
-    configs = PythonConfigs(text, source)
+    configs = PythonConfigs(text, source, beside=beside)
     made = [name for name in configs.functions if _PRETRAINS.search(name) and not name.startswith("_")]
     if not function and len(made) != 1:
         raise InputError(
@@ -51,7 +56,7 @@ def settings_of_recipe(text: str, source: str, function: str) -> tuple[str, dict
         settings["mixed_precision"] = None
     if "mixed_precision.grad_reduce_in_fp32" in settings:  # it has the last word on DDP's
         settings.pop("ddp.grad_reduce_in_fp32", None)
-    return name, settings
+    return function or made[0], name, settings
 
 
 def model_called(name: str) -> str:

@@ -23,6 +23,7 @@ from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
 from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
 from simcluster.importers.published_models import published_model
+from simcluster.importers.python_modules import Beside, nothing_beside
 from simcluster.model.transformer import Model
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
@@ -34,6 +35,7 @@ _INVERTED: dict[str, str] = _TABLES["inverted"]
 _MIXTURES: dict[str, str] = _TABLES["mixtures"]
 _FIELDS: dict[str, dict[str, str]] = _TABLES["fields"]
 _RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")
+_GPUS = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
 _COMMON: dict[str, Any] = flattened(_TABLES["pretrain_common"], "megatron_bridge.yaml")
 _HYBRIDS = ("nemotronh", "nemotron_h", "nemotron_3", "nemotron_nano", "mamba")
 _OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
@@ -51,17 +53,18 @@ def scenario_from_bridge(
     gpus: int | None = None,
     available: int | None = None,
     function: str = "",
+    beside: Beside = nothing_beside,
     source: str = "<overrides>",
 ) -> Imported:
-    """The scenario of Megatron-Bridge's overrides or YAML, with or without a recipe's name.
+    """The scenario of Megatron-Bridge's overrides or YAML, with or without a recipe's name, or of a recipe in Python.
 
-    Raises InputError with the names of all fields that are not modelled or have no value that can be.  A field that is
-    not known is in ``unknown``.
+    ``beside`` is the text of a file that a recipe imports from.  Raises InputError with the names of all fields that
+    are not modelled or have no value that can be.  A field that is not known is in ``unknown``.
     """
     model_name = ""
     if source.endswith(".py") or function:
         recipe, settings = "", dict[str, Any](_COMMON)
-        model_name, own = settings_of_recipe(text, source, function)
+        function, model_name, own = settings_of_recipe(text, source, function, beside)
         settings |= own
     else:
         recipe, settings = _settings(text, source)
@@ -76,8 +79,10 @@ def scenario_from_bridge(
     options |= options_of_settings(settings, source, problems, no_effect, unknown)
     if "num-query-groups" in options:
         options["group-query-attention"] = ()
+    told = _GPUS.search(function)
     found = scenario_from_options(
-        options, cluster=cluster, gpus=gpus, available=available, source=source, problems=problems.found
+        options, cluster=cluster, gpus=gpus, launched=int(told[1]) if told else None, available=available,
+        source=source, problems=problems.found,
     )  # fmt: skip
     if model_name:  # all of it, and not only what options say
         own = {key: value for key, value in found.document["model"].items() if key in ("sequence_length", "mtp_layers")}

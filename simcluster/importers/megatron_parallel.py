@@ -70,12 +70,16 @@ def parallel_of(run: Options) -> dict[str, Any]:
 
 
 def _sharded(run: Options) -> int:
-    """The ZeRO stage that FSDP's options ask for."""
+    """The ZeRO stage that FSDP's options ask for; a strategy alone says nothing."""
+    if run.flag("use-torch-fsdp2"):
+        return 3
     shards = ("no_shard", "optim", "optim_grads", "optim_grads_params")
     zero = shards.index(run.get("data-parallel-sharding-strategy") or "no_shard")
-    if run.flag("use-torch-fsdp2") or (run.flag("use-megatron-fsdp", "use-custom-fsdp") and zero == 0):
-        return 3
-    return zero
+    if not run.flag("use-megatron-fsdp", "use-custom-fsdp"):
+        if zero > int(run.flag("use-distributed-optimizer")):
+            run.assumed.append("data-parallel-sharding-strategy says nothing without use-megatron-fsdp")
+        return 0
+    return zero or 3
 
 
 def sharded_parameters(run: Options) -> bool:

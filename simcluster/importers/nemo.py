@@ -142,7 +142,7 @@ def _shards(plain: Mapping[str, Any], source: str) -> dict[str, Any]:
     narrow = str(plain.get("model.fsdp_grad_reduce_dtype", "32")) in ("bf16", "16")
     return {
         "ddp.data_parallel_sharding_strategy": _word(_TABLES["sharding"], plain.get(name) or "full", name, source),
-        "ddp.overlap_grad_reduce": True, "ddp.overlap_param_gather": True,
+        "ddp.use_megatron_fsdp": True, "ddp.overlap_grad_reduce": True, "ddp.overlap_param_gather": True,
         **({"ddp.grad_reduce_in_fp32": False} if narrow else {}),
     }  # fmt: skip
 

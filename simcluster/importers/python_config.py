@@ -7,45 +7,28 @@ stays as it is written.
 from __future__ import annotations
 
 import ast
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
+from simcluster.importers.python_modules import Beside, files_of, imported_names, nothing_beside
+from simcluster.importers.python_values import NOTHING, Built, Unread, compared, operated, truth
 
 _MOST_CHARACTERS = 500_000
 _MOST_STEPS = 50_000
 _MOST_DEPTH = 30
 
 
-@dataclass
-class Built:
-    """What a call would make: the ``name`` that is called, what stands in its brackets, and attributes set since.
-
-    ``of`` is what the call is a method of.
-    """
-
-    name: str
-    args: tuple[Any, ...] = ()
-    fields: dict[str, Any] = field(default_factory=dict)
-    of: Any = None
-
-
-@dataclass(frozen=True)
-class Unread:
-    """An expression that is not data, as it is written."""
-
-    text: str
-
-
 class PythonConfigs:
     """The functions of one file by name; ``read`` gives what one of them returns."""
 
-    def __init__(self, text: str, source: str, *, closed: str = r"(?!)") -> None:
-        """``closed`` is a pattern of functions that are not followed: a call of one stays what it is."""
+    def __init__(
+        self, text: str, source: str, *, closed: str = r"(?!)", beside: Beside = nothing_beside, module: str = ""
+    ) -> None:
+        """``closed`` is a pattern of functions that are not followed: a call of one stays what it is.  ``beside`` gives
+        the text of files that the file, which is ``module``, imports from."""
         if len(text) > _MOST_CHARACTERS:
             raise InputError(f"{source}: has more than {_MOST_CHARACTERS:,} characters, which no recipes have")
         try:
@@ -58,6 +41,8 @@ class PythonConfigs:
         made = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         self.functions = {node.name: node for node in made if not re.search(closed, node.name)}
         self._steps = 0
+        self._closed, self._beside, self._imported = closed, beside, imported_names(tree, module)
+        self._others: dict[str, PythonConfigs | None] = {}
         self.constants: dict[str, Any] = {}
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
@@ -100,7 +85,7 @@ class PythonConfigs:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 self._assign(node, scope, depth)
             elif isinstance(node, ast.If):
-                met = self._truth(self._value(node.test, scope, depth))
+                met = truth(self._value(node.test, scope, depth))
                 done, value = self._body(node.body if met else node.orelse if met is False else [], scope, depth)
                 if done:
                     return True, value
@@ -112,29 +97,29 @@ class PythonConfigs:
                     return True, value
         return False, None
 
-    def _truth(self, value: Any) -> bool | None:
-        return None if isinstance(value, Unread) else True if isinstance(value, Built) else bool(value)
-
     def _assign(self, node: ast.Assign | ast.AnnAssign, scope: dict[str, Any], depth: int) -> None:
         if node.value is None:
             return
         value = self._value(node.value, scope, depth)
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            if isinstance(target, ast.Name):
-                scope[target.id] = value
-            elif isinstance(target, ast.Attribute):
-                owner = self._owner(target.value, scope)
-                if owner is not None:
-                    owner.fields[target.attr] = value
-            elif isinstance(target, ast.Subscript):
-                held = self._value(target.value, scope, depth)
-                if isinstance(held, dict):
-                    held[str(self._value(target.slice, scope, depth))] = value
-            elif isinstance(target, ast.Tuple):
-                parts = value if isinstance(value, list) and len(value) == len(target.elts) else None
-                for place, name in enumerate(target.elts):
-                    if isinstance(name, ast.Name):
-                        scope[name.id] = parts[place] if parts else Unread(ast.unparse(node.value))
+            self._put(target, value, scope, depth, ast.unparse(node.value))
+
+    def _put(self, target: ast.expr, value: Any, scope: dict[str, Any], depth: int, text: str) -> None:
+        """A value where it is assigned to; ``text`` is what it is written as."""
+        if isinstance(target, ast.Name):
+            scope[target.id] = value
+        elif isinstance(target, ast.Attribute):
+            owner = self._owner(target.value, scope)
+            if owner is not None:
+                owner.fields[target.attr] = value
+        elif isinstance(target, ast.Subscript):
+            held = self._value(target.value, scope, depth)
+            if isinstance(held, dict):
+                held[str(self._value(target.slice, scope, depth))] = value
+        elif isinstance(target, ast.Tuple):
+            parts = value if isinstance(value, list) and len(value) == len(target.elts) else None
+            for place, each in enumerate(target.elts):
+                self._put(each, parts[place] if parts else Unread(text), scope, depth, text)
 
     def _owner(self, node: ast.expr, scope: dict[str, Any]) -> Built | None:
         """What an attribute is set of, made where it is not there yet."""
@@ -159,14 +144,35 @@ class PythonConfigs:
         if reader is None or depth > _MOST_DEPTH:
             return Unread(ast.unparse(node)[:200])
         found = reader(self, node, scope, depth + 1)
-        return Unread(ast.unparse(node)[:200]) if found is _NOTHING else found
+        return Unread(ast.unparse(node)[:200]) if found is NOTHING else found
 
     def _name(self, node: ast.Name, scope: Mapping[str, Any], depth: int) -> Any:
-        return scope[node.id] if node.id in scope else self.constants.get(node.id, _NOTHING)
+        if node.id in scope or node.id in self.constants:
+            return scope[node.id] if node.id in scope else self.constants[node.id]
+        other, name = self._elsewhere(node.id)
+        return other.constants.get(name, NOTHING) if other else NOTHING
+
+    def _elsewhere(self, name: str) -> tuple[PythonConfigs | None, str]:
+        """The file that a name is imported from, over those that only hand it on, and its name there; None."""
+        module, original = self._imported.get(name, ("", ""))
+        if not module or re.search(self._closed, original):
+            return None, name
+        if module not in self._others:
+            self._others[module] = None  # also while it is read, for files that import each other
+            for path in files_of(module):
+                if text := self._beside(path):
+                    inside = f"{module}.__init__" if path.endswith("__init__.py") else module
+                    other = PythonConfigs(text, path, closed=self._closed, beside=self._beside, module=inside)
+                    self._others[module] = other
+                    break
+        other = self._others[module]
+        if other is None or original in other.functions or original in other.constants:
+            return other, original
+        return other._elsewhere(original)
 
     def _attribute(self, node: ast.Attribute, scope: Mapping[str, Any], depth: int) -> Any:
         owner = self._value(node.value, scope, depth)
-        return owner.fields.get(node.attr, _NOTHING) if isinstance(owner, Built) else _NOTHING
+        return owner.fields.get(node.attr, NOTHING) if isinstance(owner, Built) else NOTHING
 
     def _call(self, node: ast.Call, scope: Mapping[str, Any], depth: int) -> Any:
         args = [self._value(each, scope, depth) for each in node.args if not isinstance(each, ast.Starred)]
@@ -180,6 +186,9 @@ class PythonConfigs:
         name = ast.unparse(node.func)
         if name in self.functions:
             return self._called(self.functions[name], args, named, depth)
+        other, original = self._elsewhere(name)
+        if other and original in other.functions:
+            return other._called(other.functions[original], args, named, depth)
         if name == "dict" and not args:
             return named
         if name in ("list", "tuple", "copy.deepcopy", "deepcopy") and len(args) == 1 and isinstance(args[0], list):
@@ -212,75 +221,46 @@ class PythonConfigs:
         items = self._value(loop.iter, scope, depth)
         target = loop.target
         if len(node.generators) > 1 or loop.ifs or not isinstance(target, ast.Name) or not isinstance(items, list):
-            return _NOTHING
+            return NOTHING
         self._steps += len(items)
         if self._steps > _MOST_STEPS:
             raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read")
         return [self._value(node.elt, {**scope, target.id: item}, depth) for item in items]
 
     def _operation(self, node: ast.BinOp, scope: Mapping[str, Any], depth: int) -> Any:
-        left, right = self._value(node.left, scope, depth), self._value(node.right, scope, depth)
-        if isinstance(left, int) and isinstance(right, int):
-            operators: dict[type[ast.operator], Callable[[int, int], int]] = {
-                ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul
-            }  # fmt: skip
-            if isinstance(node.op, ast.FloorDiv) and right:
-                return left // right
-            return operators[type(node.op)](left, right) if type(node.op) in operators else _NOTHING
-        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-            return left + right
-        if isinstance(node.op, ast.Add) and isinstance(left, str) and isinstance(right, str):
-            return left + right
-        if isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int) and right < 10_000:
-            return left * right
-        return _NOTHING
+        return operated(node.op, self._value(node.left, scope, depth), self._value(node.right, scope, depth))
 
     def _unary(self, node: ast.UnaryOp, scope: Mapping[str, Any], depth: int) -> Any:
         value = self._value(node.operand, scope, depth)
         if isinstance(node.op, ast.Not):
-            met = self._truth(value)
-            return _NOTHING if met is None else not met
-        return -value if isinstance(node.op, ast.USub) and isinstance(value, int | float) else _NOTHING
+            met = truth(value)
+            return NOTHING if met is None else not met
+        return -value if isinstance(node.op, ast.USub) and isinstance(value, int | float) else NOTHING
 
     def _compare(self, node: ast.Compare, scope: Mapping[str, Any], depth: int) -> Any:
         left, right = self._value(node.left, scope, depth), self._value(node.comparators[0], scope, depth)
-        if len(node.ops) != 1 or isinstance(left, Unread) or isinstance(right, Unread):
-            return _NOTHING
-        sign = node.ops[0]
-        if isinstance(sign, ast.Is | ast.Eq):
-            return left == right
-        if isinstance(sign, ast.IsNot | ast.NotEq):
-            return left != right
-        if isinstance(sign, ast.In | ast.NotIn) and isinstance(right, list | dict | str):
-            inside = str(left) in right if isinstance(right, dict) or isinstance(left, str) else left in list(right)
-            return inside is isinstance(sign, ast.In)
-        if isinstance(left, int | float) and isinstance(right, int | float):
-            if isinstance(sign, ast.Gt):
-                return left > right
-            return left < right if isinstance(sign, ast.Lt) else _NOTHING
-        return _NOTHING
+        return compared(node.ops[0], left, right) if len(node.ops) == 1 else NOTHING
 
     def _either(self, node: ast.BoolOp, scope: Mapping[str, Any], depth: int) -> Any:
         value: Any = None
         for each in node.values:
             value = self._value(each, scope, depth)
-            met = self._truth(value)
+            met = truth(value)
             if met is None:
-                return _NOTHING
+                return NOTHING
             if met is isinstance(node.op, ast.Or):
                 return value
         return value
 
     def _chosen(self, node: ast.IfExp, scope: Mapping[str, Any], depth: int) -> Any:
-        met = self._truth(self._value(node.test, scope, depth))
-        return _NOTHING if met is None else self._value(node.body if met else node.orelse, scope, depth)
+        met = truth(self._value(node.test, scope, depth))
+        return NOTHING if met is None else self._value(node.body if met else node.orelse, scope, depth)
 
     def _item(self, node: ast.Subscript, scope: Mapping[str, Any], depth: int) -> Any:
         held, key = self._value(node.value, scope, depth), self._value(node.slice, scope, depth)
-        return held.get(str(key), _NOTHING) if isinstance(held, dict) else _NOTHING
+        return held.get(str(key), NOTHING) if isinstance(held, dict) else NOTHING
 
 
-_NOTHING = object()
 _READERS: Mapping[type[ast.expr], Any] = {
     ast.Constant: lambda self, node, scope, depth: node.value,
     ast.Name: PythonConfigs._name,

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.importers.python_config import Built, PythonConfigs, Unread
+from simcluster.importers.python_config import PythonConfigs
+from simcluster.importers.python_values import Built, Unread
 
 _FILES = ("__init__.py", "flavors.py")
 _MAKES_LAYERS = r"^_?build_\w*layers$"  # its arguments say the sizes

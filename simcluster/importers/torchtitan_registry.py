@@ -10,7 +10,8 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
-from simcluster.importers.python_config import Built, PythonConfigs, Unread
+from simcluster.importers.python_config import PythonConfigs
+from simcluster.importers.python_values import Built, Unread
 
 _SECTIONS = ("training", "parallelism", "compile")
 _CHECKPOINTING = {"FullAC": "full", "SelectiveAC": "selective", "NoAC": "none"}

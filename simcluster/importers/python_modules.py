@@ -1,0 +1,40 @@
+"""Files that a configuration in Python imports from, by the names that it gives to what it takes of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+Beside = Callable[[str], str | None]
+"""The text of a file by its path from a folder around the configuration; None where none is there."""
+
+
+def nothing_beside(name: str) -> str | None:
+    """A place where no other file lies."""
+    return None
+
+
+def imported_names(tree: ast.Module, module: str) -> dict[str, tuple[str, str]]:
+    """By each name that ``from MODULE import NAME`` gives, at the top of a file, the module and the name in it.
+
+    ``module`` is that of the file itself, with dots (``""``: not known), from which relative ones are counted.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for node in tree.body:
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        parts = module.split(".")[: -node.level] if node.level and module else []
+        if node.level and not parts:
+            name = f"{'.' * node.level}{node.module or ''}"
+        else:
+            name = ".".join([*parts, *([node.module] if node.module else [])])
+        found |= {each.asname or each.name: (name, each.name) for each in node.names if each.name != "*"}
+    return found
+
+
+def files_of(module: str) -> Iterator[str]:
+    """Paths at which a module may lie."""
+    level = len(module) - len(module.lstrip("."))
+    path = "../" * max(level - 1, 0) + module.lstrip(".").replace(".", "/")
+    for folder in ("",) if level else ("", "src/"):
+        yield from (f"{folder}{path}.py", f"{folder}{path}/__init__.py")
