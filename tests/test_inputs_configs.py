@@ -73,6 +73,10 @@ SIZES = (
 
 MIXTURE = "--num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --moe-token-dispatcher-type alltoall"
 AWARE = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+HYBRID = (
+    "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --ckpt-format fsdp_dtensor "
+    "--use-distributed-optimizer --num-distributed-optimizer-instances"
+)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +96,8 @@ AWARE = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype
         (f"{AWARE} --main-grads-dtype bf16", "training", {"memory_recipe": "aware-10"}),
         (AWARE, "training", {"memory_recipe": "aware-12"}),
         (f"{AWARE} --fp8-format e4m3", "training", {"memory_recipe": "fp8-aware-14"}),
+        ("--fp8-format e4m3 --grad-reduce-in-bf16", "training", {"memory_recipe": "fp8-18"}),
+        ("--fp8-format e4m3 --fp8-param-gather --grad-reduce-in-bf16", "training", {"memory_recipe": "fp8-params-16"}),
         (f"{AWARE} --fp8-format e4m3 --fp8-param-gather", "training", {"memory_recipe": "fp8-params-14"}),
         ("--activation-func-fp8-input-store", "memory", {"activation_input": "fp8"}),
         ("--fine-grained-activation-offloading --offload-modules core_attn moe_act", "memory",
@@ -108,6 +114,7 @@ AWARE = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype
         ("--swiglu --multiple-of 256", "model", {"ffn_hidden_size": 1536}),
         ("--fp8-hybrid --fp8-amax-history-len 32", "training", {"precision": "fp8-mixed"}),
         ("--ds-sequence-parallel-size 4 --use-flash-attn-v2", "parallel", {"cp": 4, "cp_comm": "all_to_all"}),
+        ("--optimizer fusedadamw", "training", {"optimizer": None}),
         ("--cuda-graph-impl none --cuda-graph-scope full --use-mup --mup-base-hidden-size 4", "model", {"layers": 12}),
         ("--dsa-indexer-topk 4 --attention-residual-type full --engram-seed 0", "model", {"layers": 12}),
         ("--mtp-num-layers 1 --mtp-loss-scaling-factor 0.1", "model", {"layers": 12, "mtp_layers": 1}),
@@ -195,6 +202,7 @@ def test_the_fewest_gpus_where_those_that_are_launched_do_not_hold_the_layout() 
             128000,
         ),
         ("SentencePieceTokenizer --tokenizer-model t.model", 32000),
+        ("HuggingFaceTokenizer --tokenizer-model bigcode/starcoder2-tokenizer", 49152),
         ("Llama2Tokenizer --tokenizer-model x/tokens-100k.ver3.model", 100000),
         (
             "PretrainedFromHF --tokenizer-model x/test_150k_tokens --num-layers 40 --hidden-size 5120 "
@@ -215,6 +223,28 @@ def test_vocabularies_that_are_in_a_tokenizer(tokenizer: str, size: int) -> None
     found = megatron(" ".join(f"--{name} {value}" for name, value in {**given, **own}.items()) + " --bf16", gpus=8)
     assert found.document["model"]["vocab_size"] == size
     assert any(f"{size} tokens" in sentence for sentence in found.assumed)
+
+
+def test_fp8_says_that_the_rest_is_in_bf16() -> None:
+    found = megatron(f"{SIZES} --fp8-format hybrid".replace("--bf16 ", ""), available=32)
+    assert found.document["training"]["precision"] == "fp8-mixed"
+    assert any("bf16 in all but the products" in sentence for sentence in found.assumed)
+
+
+def test_parameters_sharded_within_one_of_several_instances() -> None:
+    found = megatron(f"{SIZES} {HYBRID} 4", gpus=16)
+    assert (found.document["parallel"]["zero"], found.document["fsdp"]["shard_group"]) == (3, 4)
+    odd = megatron(f"{SIZES} {HYBRID} 3", gpus=16)
+    assert "shard_group" not in odd.document.get("fsdp", {})
+    assert any("3 instances do not divide the 16 ranks" in sentence for sentence in odd.assumed)
+
+
+def test_experts_are_whole_where_the_gpus_hold_them_in_no_other_way() -> None:
+    layout = "--tensor-model-parallel-size 8 --sequence-parallel --expert-model-parallel-size 8"
+    found = megatron(f"{SIZES} {MIXTURE} {layout}", gpus=8)
+    assert found.document["parallel"]["etp"] == 1
+    assert any("8 GPUs hold ep 8 in no other way" in sentence for sentence in found.assumed)
+    assert "etp" not in megatron(f"{SIZES} {MIXTURE} {layout}", gpus=64).document["parallel"]
 
 
 def test_options_of_what_is_switched_off_say_nothing() -> None:
@@ -513,6 +543,7 @@ from megatron.bridge.recipes.own import WIDE, shared_config as base
 def own_pretrain_16gpu_h100_config():
     cfg = base(batch=32)
     cfg.model.tensor_model_parallel_size = WIDE // 2
+    apply_flex_dispatcher_backend(cfg.model, "deepep")
     return cfg
 """,
 }

@@ -210,6 +210,22 @@ def test_options_without_a_value_and_arguments_of_the_script() -> None:
     assert any("taken as unset: more, sp" in sentence for sentence in found.assumed)
 
 
+def test_a_wrapper_that_is_not_there_hands_on_what_it_is_given() -> None:
+    text = 'A="--num-layers 8 --bf16"\nsrun --label bash ./wrap.sh pretrain_gpt.py $A --seq-length 64\n'
+    found = arguments_of_script(text, "x.sh", fixed={}, beside=lambda name: None)
+    assert found.options == {"num-layers": ("8",), "bf16": (), "seq-length": ("64",)}
+
+
+def test_a_script_without_its_arguments_says_that_it_takes_some() -> None:
+    sizes = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --vocab-size 500 --bf16 --micro-batch-size 1"
+    text = f"N=$1\ntorchrun --nproc_per_node 8 pretrain_gpt.py {sizes} --seq-length $2 --global-batch-size $((N * 8))\n"
+    with pytest.raises(InputError, match="the script takes 2 arguments, and none is given: --arg @="):
+        scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
+    text = text.replace("$2", "64")
+    found = scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
+    assert any("which nobody gives (--arg 1=... does)" in sentence for sentence in found.assumed)
+
+
 def test_nothing_is_run(tmp_path: Path) -> None:
     target = tmp_path / "made"
     read(

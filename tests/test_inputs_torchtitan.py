@@ -152,6 +152,8 @@ def test_single_keys(values: dict[str, str], expected: dict[str, Any]) -> None:
 
 def test_compiled_blocks_and_json_and_old_names() -> None:
     assert imported(changed(compile__enable="true")).document["software"] == "torch-compile"
+    loss = imported(changed(compile__enable="true", compile__components='["loss"]'))
+    assert loss.document["software"] == "torch-eager"
     text = '{"model": {"flavor": "8B"}, "training": {"batch_size": 2, "data_parallel_shard_degree": 8}}'
     found = imported(text, None).document
     assert (found["gpus"], found["training"]["global_batch"]) == (8, 16)

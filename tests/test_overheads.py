@@ -114,8 +114,8 @@ def test_temporaries_only_add_and_the_run_agrees(recompute: str, tiny: Tiny) -> 
 
 def test_fp8_recipes_gather_what_is_the_weight_and_not_its_copies() -> None:
     gathered = {name: recipe.gathered for name, recipe in RECIPES.items() if name.startswith("fp8")}
-    assert gathered == {"fp8-20": 2, "fp8-19": 2, "fp8-params-18": 1, "fp8-params-17": 1,
-                        "fp8-aware-14": 2, "fp8-params-14": 1, "fp8-13": 1}  # fmt: skip
+    assert gathered == {"fp8-20": 2, "fp8-19": 2, "fp8-18": 2, "fp8-params-18": 1, "fp8-params-17": 1,
+                        "fp8-params-16": 1, "fp8-aware-14": 2, "fp8-params-14": 1, "fp8-13": 1}  # fmt: skip
     assert recipe_named("nvfp4-19").gathered == 2
     assert all(recipe.gathered == recipe.weight for name, recipe in RECIPES.items() if name[:3] not in ("fp8", "nvf"))
     state = planned(training={"global_batch": 4, "memory_recipe": "fp8-20"})[0]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from simcluster.base.errors import InputError
 
 _MAX_CHARACTERS = 200_000
-_SHELL = re.compile(r"\$\{[^}]*\}?|\$\([^)]*\)?|\$\w+|`[^`]*`?")
+_SHELL = re.compile(r"\$\{[^}]*\}?|\$\(\([^)]*\)*|\$\([^)]*\)?|\$\w+|`[^`]*`?")
 _COMMAND = re.compile(r"\$\([^)]*\)?|`[^`]*`?")
 _OPTIONS = re.compile(r"\$\{?\w*(ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS)\}?|\$\{\w+\[[@*]\]\}|\$[@*]", re.IGNORECASE)
 _SPACE = "\x1f"  # in what a shell would run, which is one word

@@ -35,7 +35,7 @@ def settings_of_recipe(
     Raises InputError where there are several recipes of pre-training and none is named, for one of fine-tuning that is
     not asked for by name, and for what makes no configuration.
     """
-    configs = PythonConfigs(text, source, beside=beside)
+    configs = PythonConfigs(text, source, known={"apply_flex_dispatcher_backend": _flexible}, beside=beside)
     made = [name for name in configs.functions if _PRETRAINS.search(name) and not name.startswith("_")]
     if not function and len(made) != 1:
         raise InputError(
@@ -57,6 +57,15 @@ def settings_of_recipe(
     if "mixed_precision.grad_reduce_in_fp32" in settings:  # it has the last word on DDP's
         settings.pop("ddp.grad_reduce_in_fp32", None)
     return function or made[0], name, settings
+
+
+def _flexible(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> None:
+    """What ``apply_flex_dispatcher_backend`` sets, on GPUs that have the backend."""
+    if isinstance(model, Built) and backend in ("deepep", "hybridep"):
+        model.fields |= {
+            "moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": backend,
+            "moe_shared_expert_overlap": False,
+        }  # fmt: skip
 
 
 def model_called(name: str) -> str:

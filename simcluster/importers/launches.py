@@ -12,7 +12,7 @@ from simcluster.importers.arguments import Arguments, from_words
 from simcluster.importers.deepspeed import options_of_deepspeed
 from simcluster.importers.option_values import MAPPED
 from simcluster.importers.shell.script import read_script
-from simcluster.importers.shell.state import REFERENCE, State
+from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import is_script
 
 __all__ = ["arguments_of_script", "is_script"]
@@ -20,6 +20,7 @@ __all__ = ["arguments_of_script", "is_script"]
 _ALONE = re.compile(r"\$\{?(\w+|[@*])\}?")
 _CALLS = re.compile(r"^#[ \t]*(?:sh|bash)[ \t]+\S+\.sh[ \t]+(\S.*)$", re.MULTILINE)
 _NUMBERED = re.compile(r"\$\{?(\d{1,3})\b")
+_ARGUMENT = re.compile(r"\$\{?\d")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _DIGITS = re.compile(r"\d{1,7}")
 _STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed")
@@ -67,11 +68,11 @@ def arguments_of_script(
         state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None
     options = dict(found.options)
     batch = " ".join(options.get("global-batch-size", ()))
-    if REFERENCE.fullmatch(batch):
+    if "$" in batch:
         del options["global-batch-size"]
-        state.assumed[f"the global batch is {batch}, which nobody gives (--arg {batch[1:].strip('{}')}=... does)"] = (
-            None
-        )
+        asked = _asked(batch, state)
+        gives = f" (--arg {asked}=... does)" if asked else ""
+        state.assumed[f"the global batch is {batch[:60]}, which nobody gives{gives}"] = None
     if name := " ".join(options.get("deepspeed-config", ())):
         config = state.text_named(name) or ""
         if not config:
@@ -80,9 +81,32 @@ def arguments_of_script(
     return replace(
         found,
         options=options,
+        problems=(*_without_arguments(options, text), *found.problems),
         launched=_processes(found.launcher, around, gpus_per_node),
         assumed=tuple(state.assumed),
     )
+
+
+def _asked(text: str, state: State, depth: int = 0) -> str:
+    """The variable, or the number of the argument, that a value rests on and that nothing gives; empty for none."""
+    for name in re.findall(r"\d+(?![\w.])|[A-Za-z_]\w*", text):
+        value = state.get(name)
+        if value is None and not name.isdecimal():
+            return name
+        if isinstance(value, str) and value.startswith("$") and depth < 8:
+            inner = value.strip("${}")
+            return inner if inner.isdecimal() else _asked(value, state, depth + 1) or inner
+    return ""
+
+
+def _without_arguments(options: Mapping[str, tuple[str, ...]], text: str) -> list[str]:
+    """What to say of a script whose arguments nobody gives, where options rest on them."""
+    takes = max((int(number) for number in _NUMBERED.findall(_COMMENT.sub("", text))), default=0)
+    rest = [name for name in MAPPED if _ARGUMENT.search(" ".join(options.get(name, ())))]
+    if not takes or not rest:
+        return []
+    which = f"{takes} arguments" if takes > 1 else "an argument"
+    return [f"the script takes {which}, and none is given: --arg @='...' gives all, --arg 1=... the first"]
 
 
 def _example(text: str) -> dict[str, str]:

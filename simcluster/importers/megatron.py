@@ -12,8 +12,15 @@ from typing import Any
 from simcluster.importers.arguments import parse_arguments
 from simcluster.importers.imported import Imported
 from simcluster.importers.launches import arguments_of_script, is_script
+from simcluster.importers.megatron_forks import as_megatron, is_of_a_fork, layers_that_work
 from simcluster.importers.megatron_memory import memory_of
-from simcluster.importers.megatron_parallel import gpus_of, parallel_of, sharded_parameters
+from simcluster.importers.megatron_parallel import (
+    gpus_of,
+    hybrid_of,
+    parallel_of,
+    sharded_parameters,
+    uncut_experts,
+)
 from simcluster.importers.megatron_recompute import recompute_of
 from simcluster.importers.megatron_sections import (
     add_experts,
@@ -28,7 +35,6 @@ from simcluster.importers.megatron_sections import (
 )
 from simcluster.importers.megatron_stages import pipeline_of
 from simcluster.importers.megatron_vocabulary import vocabulary_of
-from simcluster.importers.mindspeed import as_megatron, is_mindspeed, layers_that_work
 from simcluster.importers.option_files import arguments_of_yaml, is_option_file
 from simcluster.importers.option_values import Options
 from simcluster.importers.pre_training import require_pre_training
@@ -72,7 +78,7 @@ def scenario_from_arguments(
     else:
         arguments = parse_arguments(text, source)
     require_pre_training(arguments, source)
-    if is_mindspeed(arguments.options):
+    if is_of_a_fork(arguments.options):
         options, assumed = as_megatron(arguments.options, source)
         arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
     found = scenario_from_options(
@@ -126,6 +132,7 @@ def _sections(run: Options, gpus: int | None, launched: int | None, available: i
     parallel = run.problems.of(parallel_of, run)
     pipeline = training = overlap = None
     if parallel:
+        uncut_experts(run, parallel, gpus or launched)
         gpus = gpus or gpus_of(run, parallel, launched, available)
         training = run.problems.of(training_of, run, gpus, parallel)
         if model:
@@ -136,6 +143,7 @@ def _sections(run: Options, gpus: int | None, launched: int | None, available: i
     return {
         **({"gpus": gpus} if gpus else {}),
         "model": model, "parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap,
+        "fsdp": hybrid_of(run, parallel or {}, gpus or available),
     }  # fmt: skip
 
 

@@ -59,14 +59,43 @@ def parallel_of(run: Options) -> dict[str, Any]:
         zero = 1
         run.assumed.append("the optimizer's state is sharded with ZeRO stage 0 too, as DeepSpeed does with bf16")
     parallel["zero"] = zero
-    copies = run.get("num-distributed-optimizer-instances") or 1
-    if copies > 1:
+    if (copies := _copies(run)) > 1 and zero < 3:
         run.assumed.append(f"one replica of the sharded states for all of dp, though there are {copies}: less memory")
     if run.flag("optimizer-cpu-offload"):
         run.assumed.append("the optimizer's state is on the GPUs (memory.offload.optimizer of a scenario moves it)")
     if run.flag("use-tp-pp-dp-mapping"):
         parallel["order"] = ["tp", "cp", "pp", "dp"]
     return parallel
+
+
+def _copies(run: Options) -> int:
+    return int(run.get("num-distributed-optimizer-instances") or 1)
+
+
+def uncut_experts(run: Options, parallel: dict[str, Any], gpus: int | None) -> None:
+    """Takes experts as not cut over tp, where that is not said and the GPUs hold the layout in no other way."""
+    tp, ep = parallel["tp"], parallel.get("ep", 1)
+    if not gpus or tp == 1 or ep == 1 or "etp" in parallel:
+        return
+    dense, rest = tp * parallel["pp"] * parallel.get("cp", 1), parallel["pp"] * ep
+    if gpus % dense == 0 and gpus % (rest * tp) and gpus % rest == 0:
+        parallel["etp"] = 1
+        run.assumed.append(f"experts are not cut over tp: {gpus} GPUs hold ep {ep} in no other way")
+
+
+def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int]:
+    """The fields of ``Fsdp`` where parameters are sharded within one of several instances (HSDP)."""
+    copies = _copies(run)
+    if copies == 1 or parallel.get("zero") != 3:
+        return {}
+    ranks = (gpus or 0) // (parallel["tp"] * parallel["pp"])
+    if not ranks or ranks % copies:
+        what = f"{copies} instances do not divide the {ranks} ranks of dp x cp" if ranks else "the GPUs are not counted"
+        run.assumed.append(f"parameters are sharded over all of dp: {what} (--gpus says how many)")
+        return {}
+    if (run.given.get("outer-dp-sharding-strategy") or ("no_shard",)) != ("no_shard",):
+        run.assumed.append("an instance keeps all of its optimizer's state, though the outer strategy shards it, too")
+    return {"shard_group": ranks // copies}
 
 
 def _sharded(run: Options) -> int:

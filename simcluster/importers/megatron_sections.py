@@ -66,7 +66,7 @@ def _balance(run: Options) -> dict[str, Any]:
     capacity = max([0.0, *_numbers(run, "moe-expert-capacity-factor")])
     if capacity:  # a negative one is none, in TransformerConfig
         found["capacity_factor"] = capacity
-    if run.flag("moe-pad-expert-input-to-capacity"):
+    if run.flag("moe-pad-expert-input-to-capacity") and (capacity or "moe-capacity-bins-num" not in run.given):
         if not capacity:
             raise run.error("moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0")
         found["pad_to_capacity"] = True
@@ -214,16 +214,13 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
         run.assumed.append(f"a global batch of one micro batch for each of the {gpus // fixed} replicas")
     half = "bf16-mixed" if run.flag("bf16") else "fp16-mixed" if run.flag("fp16") else "fp32"
     training: dict[str, Any] = {"global_batch": batch, "micro_batch": micro, "precision": half}
-    if run.get("fp8-format"):
-        if not run.flag("bf16"):
-            raise run.error("fp8-format", "needs --bf16: all but the products of layers is in bf16")
-        training["precision"] = "mxfp8-mixed" if run.get("fp8-recipe") == "mxfp8" else "fp8-mixed"
-        if run.flag("fp8-param-gather"):
-            training["memory_recipe"] = "fp8-params-18"
-    if run.get("fp4-format"):
-        if not run.flag("bf16"):
-            raise run.error("fp4-format", "needs --bf16: all but the products of layers is in bf16")
-        training["precision"] = "nvfp4-mixed"
+    for name, narrow in (("fp8-format", _fp8(run)), ("fp4-format", "nvfp4-mixed")):
+        if run.get(name):
+            if half == "fp16-mixed":
+                raise run.error(name, "needs --bf16: all but the products of layers is in bf16")
+            if half == "fp32":
+                run.assumed.append(f"bf16 in all but the products of layers, though {name} is given without --bf16")
+            training["precision"] = narrow
     training |= _muon(run)
     training |= recompute_of(run)
     training["attention"] = attention_of(run)
@@ -232,19 +229,30 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
     if bool(rates[0]) != bool(rates[1]):
         run.assumed.append("dropout is taken to be everywhere, though only one of hidden and attention dropout is on")
     training["dropout"] = any(rates)
-    if "memory_recipe" not in training and half != "fp32" and training["precision"] == half:
-        wide = run.flag("accumulate-allreduce-grads-in-fp32") or (half == "bf16-mixed")
-        narrow = (
-            run.values.get("accumulate-allreduce-grads-in-fp32") is False
-            or run.flag("grad-reduce-in-bf16")
-            or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
-        )
-        training["memory_recipe"] = "mixed-18" if wide and not narrow else "mixed-16"
-    usual = training.get("memory_recipe") or ("fp32-16" if half == "fp32" else "fp8-20")
+    return training | _recipe_of(run, half, training["precision"])
+
+
+def _fp8(run: Options) -> str:
+    return "mxfp8-mixed" if run.get("fp8-recipe") == "mxfp8" else "fp8-mixed"
+
+
+def _recipe_of(run: Options, half: str, precision: str) -> dict[str, str]:
+    """The memory recipe, where options say which: of gradients in 16 bits, fp8 weights and small optimizer states."""
+    wide = run.flag("accumulate-allreduce-grads-in-fp32") or half == "bf16-mixed"
+    narrow = (
+        run.values.get("accumulate-allreduce-grads-in-fp32") is False
+        or run.flag("grad-reduce-in-bf16")
+        or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
+    )
+    recipe = ""
+    if precision in ("fp8-mixed", "mxfp8-mixed"):
+        kept = run.flag("fp8-param-gather")
+        recipe = ("fp8-params-16" if kept else "fp8-18") if narrow else "fp8-params-18" if kept else ""
+    elif precision == half != "fp32":
+        recipe = "mixed-18" if wide and not narrow else "mixed-16"
+    usual = recipe or ("fp32-16" if precision == "fp32" else "fp8-20")
     aware = state_recipe(run, usual)
-    if aware != usual:
-        training["memory_recipe"] = aware
-    return training
+    return {"memory_recipe": aware} if aware != usual else {"memory_recipe": recipe} if recipe else {}
 
 
 def _muon(run: Options) -> dict[str, Any]:

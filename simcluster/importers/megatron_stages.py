@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.importers.megatron_forks import layers_of_slices, layers_that_work
 from simcluster.importers.megatron_sections import overlaps_batches
-from simcluster.importers.mindspeed import layers_of_slices, layers_that_work
 from simcluster.importers.option_values import Options
 from simcluster.schedules.stage_layout import StageLayout
 

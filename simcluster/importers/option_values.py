@@ -31,6 +31,7 @@ VOCABULARIES: dict[str, int] = _TABLES["vocabularies"]
 OF_EXPERTS: list[str] = _TABLES["of_experts"].split()
 RENAMED: dict[str, str] = _TABLES["renamed"]
 FLAG_VALUES: dict[str, tuple[str, str]] = _TABLES["values"]
+WORDS: dict[str, dict[str, str]] = {option: _by_name(words) for option, words in _TABLES["words"].items()}
 TOKENIZERS: dict[str, int] = _TABLES["tokenizers"]
 UNREAD_TOKENIZERS: dict[str, int] = _TABLES["unread_tokenizers"]
 ONLY_WITH: dict[str, str] = _TABLES["only_with"]
@@ -122,6 +123,7 @@ class Options:
             if not 0 <= value <= 1:
                 raise self.error(name, f"{word[:40]!r} is not a number from 0 to 1")
             return value
+        word = WORDS.get(name, {}).get(word.lower(), word)
         if word not in known:
             raise self.error(name, f"{word[:40]!r} is not modelled{did_you_mean(word, known)}; known: {listed(known)}")
         return word

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -25,10 +26,18 @@ class PythonConfigs:
     """The functions of one file by name; ``read`` gives what one of them returns."""
 
     def __init__(
-        self, text: str, source: str, *, closed: str = r"(?!)", beside: Beside = nothing_beside, module: str = ""
+        self,
+        text: str,
+        source: str,
+        *,
+        closed: str = r"(?!)",
+        known: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+        beside: Beside = nothing_beside,
+        module: str = "",
     ) -> None:
-        """``closed`` is a pattern of functions that are not followed: a call of one stays what it is.  ``beside`` gives
-        the text of files that the file, which is ``module``, imports from."""
+        """``closed`` is a pattern of functions that are not followed: a call of one stays what it is.  ``known`` are
+        functions of other files by name, as they are here.  ``beside`` gives the text of files that the file, which is
+        ``module``, imports from."""
         if len(text) > _MOST_CHARACTERS:
             raise InputError(f"{source}: has more than {_MOST_CHARACTERS:,} characters, which no recipes have")
         try:
@@ -41,6 +50,7 @@ class PythonConfigs:
         made = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         self.functions = {node.name: node for node in made if not re.search(closed, node.name)}
         self._steps = 0
+        self._known = known
         self._closed, self._beside, self._imported = closed, beside, imported_names(tree, module)
         self._others: dict[str, PythonConfigs | None] = {}
         self.constants: dict[str, Any] = {}
@@ -162,7 +172,9 @@ class PythonConfigs:
             for path in files_of(module):
                 if text := self._beside(path):
                     inside = f"{module}.__init__" if path.endswith("__init__.py") else module
-                    other = PythonConfigs(text, path, closed=self._closed, beside=self._beside, module=inside)
+                    other = PythonConfigs(
+                        text, path, closed=self._closed, known=self._known, beside=self._beside, module=inside
+                    )
                     self._others[module] = other
                     break
         other = self._others[module]
@@ -184,6 +196,8 @@ class PythonConfigs:
             elif isinstance(value, dict):
                 named |= value
         name = ast.unparse(node.func)
+        if name in self._known:
+            return self._known[name](*args, **named)
         if name in self.functions:
             return self._called(self.functions[name], args, named, depth)
         other, original = self._elsewhere(name)

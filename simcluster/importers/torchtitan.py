@@ -85,7 +85,8 @@ class _Job(JobSettings):
             document["overlap"]["tensor_pieces"] = parallel["tp"]
         if self.on("optimizer.early_step_in_backward"):
             self.assumed.append("the optimizer steps behind the backward, though early_step_in_backward is set")
-        compiled = self.on("compile.enable") or self.on("training.compile")
+        blocks = self.on("compile.enable") and "model" in self.values["compile.components"]
+        compiled = blocks or self.on("training.compile")
         document["software"] = "torch-compile" if compiled else "torch-eager"
         slices = parallel["pp"] * (document["pipeline"] or {}).get("chunks", 1)
         slices *= 1 + ((document["pipeline"] or {}).get("schedule") in _TWO_SLICES)
@@ -109,11 +110,13 @@ class _Job(JobSettings):
             return {**own, **length}
         if name not in _DEBUG_MODELS:
             where = f"torchtitan/models/{family}/__init__.py"
-            near = [known for known in _MODELS if known.startswith(f"{family} ")] or list(_MODELS)
+            near = [known for known in _MODELS if known.startswith(f"{family} ")]
+            of = "one of" if near else "a model of"
+            near = near or list(dict.fromkeys(known.split()[0] for known in _MODELS))
             what = (
                 f"{name} is not in the catalogue, and no {where} that says its sizes lies with the file; put it there"
             )
-            raise self.error("model.flavor", f"{what}, or take one of {listed(near)}")
+            raise self.error("model.flavor", f"{what}, or take {of} {listed(near)}")
         self.assumed.append("the sizes of the debug model are those that it had longest; they changed at times")
         return {"gated_mlp": True, **_DEBUG_MODELS[name], **length}
 

@@ -21,8 +21,8 @@ from simcluster.scenario.sections import Count
 Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"]
 MemoryRecipe = Literal[
     "mixed-16", "fp32-16", "mixed-18", "bf16-12", "bf16-8", "aware-16", "aware-14", "aware-12", "aware-10",
-    "moments-14", "fp8-20", "fp8-19", "fp8-params-18", "fp8-params-17", "fp8-aware-14", "fp8-params-14",
-    "fp8-13", "nvfp4-19",
+    "moments-14", "fp8-20", "fp8-19", "fp8-18", "fp8-params-18", "fp8-params-17", "fp8-params-16", "fp8-aware-14",
+    "fp8-params-14", "fp8-13", "nvfp4-19",
 ]  # fmt: skip
 
 

@@ -45,6 +45,8 @@ def read_command(words: list[str], state: State, read: Read) -> None:
             return
         if base.endswith((".sh", ".slurm", ".sbatch")):
             text = state.text_named(word)
+            if text is None and _hands_on(words[place + 1 :]):
+                break
             if text is not None:
                 kept, state.positional = state.positional, words[place + 1 :]
                 state.around += words[:place]
@@ -56,6 +58,12 @@ def read_command(words: list[str], state: State, read: Read) -> None:
         state.commands.append((words, list(state.around)))
 
 
+def _hands_on(words: list[str]) -> bool:
+    """Whether a script that is not there is given the program to run, with its options."""
+    program = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
+    return program is not None and any(word.startswith("--") for word in words[program:])
+
+
 def _shell(words: list[str], state: State, read: Read) -> None:
     command = False
     for place, word in enumerate(words):
@@ -63,6 +71,8 @@ def _shell(words: list[str], state: State, read: Read) -> None:
             command = command or "c" in word
         elif not word.startswith("--"):
             text = word if command else state.text_named(word)
+            if text is None and _hands_on(words[place + 1 :]):
+                state.commands.append((words, list(state.around)))
             if text is not None:
                 kept, state.positional = state.positional, words[place + 1 :]
                 read_text(text, state, read)

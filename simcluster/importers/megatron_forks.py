@@ -1,7 +1,7 @@
-"""Options of MindSpeed-LLM (Megatron-LM on Ascend NPUs) as Megatron-LM's own, and layers of a stage that do nothing.
+"""Options of forks of Megatron-LM as its own, and layers of a stage that do nothing.
 
-What only has another name is in ``megatron_options.yaml``.  Names are those of MindSpeed-LLM's arguments
-(mindspeed_llm/features_manager, training/arguments.py), from knowledge of them.
+The forks are MindSpeed-LLM (Ascend NPUs), Pai-Megatron-Patch (Alibaba) and Intel's for Gaudi.  What only has another
+name is in ``megatron_options.yaml``.  Names are those of their arguments.py, from knowledge of them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ _CONTEXT = {"megatron_cp_algo": "p2p", "ulysses_cp_algo": "a2a", "kvallgather_cp
 _OWN = (
     "first-k-dense-replace", "n-shared-experts", "moe-tp-extend-ep", "context-parallel-algo", "noop-layers",
     "num-layer-list", "schedules-method", "reuse-fp32-param", "moe-alltoall-overlap-comm", "swap-optimizer",
+    "num-shared-experts", "qk-nope-head-dim", "use-fused-sdpa",
 )  # fmt: skip
 
 
-def is_mindspeed(options: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether the options are of MindSpeed-LLM, by those that nothing else has."""
+def is_of_a_fork(options: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether the options are of a fork, by those that Megatron-LM has not."""
     return _spec(options).startswith("mindspeed_llm.") or any(name in options for name in _OWN)
 
 
@@ -38,7 +39,7 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
             what = f"--spec {spec[:60]} makes layers of another kind than the options say, and they are not modelled"
             raise InputError(f"{source}: {what}; of these they are known: {listed(_PLAIN_SPECS)}")
         del found["spec"]
-    if "context-parallel-size" in found:
+    if "context-parallel-size" in found and (spec or "context-parallel-algo" in found):
         algorithm = _first(found.pop("context-parallel-algo", ()), "ulysses_cp_algo")
         if algorithm in _CONTEXT:
             found.setdefault("cp-comm-type", (_CONTEXT[algorithm],))
@@ -47,8 +48,16 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
             raise InputError(f"{source}: --{what}")
     if "num-experts" in found:
         found |= _experts(found)
-    for name in ("first-k-dense-replace", "n-shared-experts", "moe-tp-extend-ep", "context-parallel-algo"):
+    for name in (
+        "first-k-dense-replace", "n-shared-experts", "num-shared-experts", "enable-shared-expert", "moe-tp-extend-ep",
+        "context-parallel-algo",
+    ):  # fmt: skip
         found.pop(name, None)
+    if {"kv-lora-rank", "qk-nope-head-dim"} <= found.keys() and not any("latent-attention" in name for name in found):
+        found["multi-latent-attention"] = ()
+        assumed.append("attention is latent, as qk-nope-head-dim says, which is of models that have no other")
+    if _first(found.pop("use-fused-sdpa", ()), "1").lower() not in ("0", "false") and "use-fused-sdpa" in options:
+        found["attention-backend"] = ("fused",)
     if found.pop("reuse-fp32-param", None) is not None:
         found["use-precision-aware-optimizer"] = ()
         assumed.append("reuse-fp32-param keeps of a master copy what a bf16 weight lacks, as aware-16 does")
@@ -95,7 +104,7 @@ def _experts(options: Words) -> Words:
         pattern = [int(number >= max(dense, 0) and number % max(every, 1) == 0) for number in range(layers)]
         found["moe-layer-freq"] = (str(pattern).replace(" ", ""),)
     width = _number(options, "moe-ffn-hidden-size", 0) or _number(options, "moe-intermediate-size", 0)
-    shared = _number(options, "n-shared-experts", 0) * width
+    shared = (_number(options, "n-shared-experts", 0) or _number(options, "num-shared-experts", 0)) * width
     if shared and "moe-shared-expert-intermediate-size" not in options:
         found["moe-shared-expert-intermediate-size"] = (str(shared),)
     if "moe-tp-extend-ep" in options:

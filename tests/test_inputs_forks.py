@@ -1,4 +1,5 @@
-"""Launch scripts of MindSpeed-LLM become scenarios: its names of experts, context, idle layers and schedules."""
+"""Launch scripts of forks of Megatron-LM become scenarios: of MindSpeed-LLM experts, context, idle layers and
+schedules, of Pai-Megatron-Patch latent attention and shared experts, of Gaudi optimizers and bins of tokens."""
 
 from typing import Any
 
@@ -75,6 +76,41 @@ def test_single_options(more: str, section: str, expected: dict[str, Any]) -> No
     assert {key: found.document[section].get(key) for key in expected} == expected
     assert not found.unknown
     load_text(found.text("x"))
+
+
+PLAIN = SIZES[: SIZES.index("--spec")]
+PAI = (
+    "--num-layers 12 --num-experts 16 --moe-router-topk 4 --moe-ffn-hidden-size 256 --enable-shared-expert "
+    "--num-shared-experts 2 --kv-lora-rank 128 --qk-nope-head-dim 64 --qk-rope-head-dim 32 "
+    "--v-head-dim 64 --expert-model-parallel-size 4 --patch-tokenizer-type DeepSeekV2Tokenizer --extra-vocab-size 2400"
+)
+GAUDI = (
+    "--num-layers 12 --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 1024 --optimizer fusedadamw "
+    "--use-fused-sdpa 1 --use-fused-sdpa-with-recompute 0 --moe-capacity-bins-num 10 "
+    "--moe-pad-expert-input-to-capacity --moe-capacity-bins-exp-base 1.5 --expert-model-parallel-size 4"
+)
+
+
+def plain(more: str) -> Imported:
+    cluster = {"topology": "dgx_h100", "nodes": 8}
+    return scenario_from_arguments(f"{PLAIN} {more}", cluster=cluster, gpus=64, source="run.sh")
+
+
+def test_latent_attention_and_shared_experts_of_pai() -> None:
+    found = plain(PAI)
+    model = load_text(found.text("x")).model
+    assert model.mla is not None
+    assert (model.mla.kv_lora_rank, model.mla.q_lora_rank, model.mla.v_head_dim) == (128, None, 64)
+    assert found.document["model"]["moe"]["shared_ffn_hidden_size"] == 512
+    assert any("attention is latent" in sentence for sentence in found.assumed)
+
+
+def test_optimizers_and_bins_of_gaudi() -> None:
+    found = plain(GAUDI)
+    assert "optimizer" not in found.document["training"]
+    assert found.document["model"]["moe"]["experts"] == 8
+    assert any("without padding to bins" in sentence for sentence in found.assumed)
+    assert not found.unknown
 
 
 @pytest.mark.parametrize(
