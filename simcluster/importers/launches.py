@@ -89,7 +89,8 @@ def arguments_of_script(
 
 def _asked(text: str, state: State, depth: int = 0) -> str:
     """The variable, or the number of the argument, that a value rests on and that nothing gives; empty for none."""
-    for name in re.findall(r"\d+(?![\w.])|[A-Za-z_]\w*", text):
+    for found in re.finditer(r"\d+(?![\w.])|[A-Za-z_]\w*", text):
+        name = found[0]
         value = state.get(name)
         if value is None and not name.isdecimal():
             return name

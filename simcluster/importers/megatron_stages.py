@@ -37,11 +37,11 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
     first, last = run.get("decoder-first-pipeline-num-layers"), run.get("decoder-last-pipeline-num-layers")
     if layout:
         pipeline["layout"] = str(layout)
-    elif cut := (
+    elif per_stage := (
         layers_of_slices(run, pp * (chunks or 1))
         or (_uneven(run, layers, pp, first, last) if first or last else _with_ends(run, layers, pp, chunks or 1))
     ):
-        pipeline["layers_per_stage"] = cut
+        pipeline["layers_per_stage"] = per_stage
     if run.flag("no-scatter-gather-tensors-in-pipeline"):
         pipeline["scatter_gather"] = False
     return pipeline

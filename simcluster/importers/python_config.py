@@ -172,10 +172,9 @@ class PythonConfigs:
             for path in files_of(module):
                 if text := self._beside(path):
                     inside = f"{module}.__init__" if path.endswith("__init__.py") else module
-                    other = PythonConfigs(
+                    self._others[module] = PythonConfigs(
                         text, path, closed=self._closed, known=self._known, beside=self._beside, module=inside
                     )
-                    self._others[module] = other
                     break
         other = self._others[module]
         if other is None or original in other.functions or original in other.constants:
