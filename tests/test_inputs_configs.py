@@ -114,6 +114,15 @@ HYBRID = (
         ("--swiglu --multiple-of 256", "model", {"ffn_hidden_size": 1536}),
         ("--fp8-hybrid --fp8-amax-history-len 32", "training", {"precision": "fp8-mixed"}),
         ("--ds-sequence-parallel-size 4 --use-flash-attn-v2", "parallel", {"cp": 4, "cp_comm": "all_to_all"}),
+        ("--hybrid-layer-pattern *-*E*E/*E --spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec "
+         "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 256 --disable-bias-linear", "model",
+         {"layers": 3, "mtp_layers": 1,
+          "moe": {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256, "first_dense_layers": 1}}),
+        ("--hybrid-override-pattern *-*-", "model", {"layers": 2, "mtp_layers": None}),
+        ("--data-impl mmap", "training", {"attention": "unfused"}),
+        ("--deepspeed --use-flash-attn-v2", "training", {"attention": "fused"}),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 62", "training",
+         {"recompute": "full", "recompute_every": None}),
         ("--optimizer fusedadamw", "training", {"optimizer": None}),
         ("--cuda-graph-impl none --cuda-graph-scope full --use-mup --mup-base-hidden-size 4", "model", {"layers": 12}),
         ("--dsa-indexer-topk 4 --attention-residual-type full --engram-seed 0", "model", {"layers": 12}),
@@ -392,6 +401,15 @@ def test_a_configuration_of_nemo() -> None:
     assert not found.unknown
     with pytest.raises(InputError, match=r"trainer.precision: '8' is not known; known: 16"):
         scenario_from_nemo(NEMO.replace("bf16-mixed", '"8"'), cluster=CLUSTER)
+
+
+def test_what_nemo_does_where_nothing_is_said() -> None:
+    text = NEMO.replace(", overlap_grad_sync: true", "")
+    found = scenario_from_nemo(text, cluster=CLUSTER, source="n.yaml").document
+    assert (found["overlap"]["grad_reduce"], found["training"]["attention"]) == (True, "fused")
+    text = text.replace("  bias: false\n", "  bias: false\n  mcore_gpt: false\n  transformer_engine: false\n")
+    old = scenario_from_nemo(text, cluster=CLUSTER, source="n.yaml").document
+    assert old["training"]["attention"] == "unfused"
 
 
 def test_shards_and_gated_activations_of_nemo() -> None:

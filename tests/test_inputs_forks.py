@@ -68,6 +68,7 @@ def test_experts_latent_attention_and_layers_that_do_nothing() -> None:
         ("--num-layers 12 --num-layer-list 2,4,4,2 --pipeline-model-parallel-size 4", "pipeline",
          {"layers_per_stage": [2, 4, 4, 2]}),
         ("--num-layers 12 --reuse-fp32-param", "training", {"memory_recipe": "aware-16"}),
+        ("--num-layers 12 --tensor-model-parallel-size 4 --use-mc2", "overlap", {"tensor_pieces": 4}),
         ("--num-layers 12 --tensor-model-parallel-size 4 --use-ascend-coc", "overlap", {"tensor_pieces": 4}),
     ],
 )  # fmt: skip

@@ -459,3 +459,10 @@ def test_a_config_beside_a_scenario_says_a_key_once(tmp_path: Path) -> None:
     }
     with pytest.raises(InputError, match=r"config\.json: the key 'model_type' appears twice"):
         from_document(document, folder=tmp_path)
+
+
+def test_a_dense_hunyuan() -> None:
+    config = llama("hunyuan_v1_dense", 32, 4096, 14336, 32, 8, 128167, head_dim=128, use_cla=False, **TIED)
+    assert model_from_config(config, sequence_length=4096)["qk_norm"] == "head"
+    with pytest.raises(InputError, match="use_cla has layers that share keys and values"):
+        model_from_config({**config, "use_cla": True}, sequence_length=4096)

@@ -226,6 +226,31 @@ def test_a_script_without_its_arguments_says_that_it_takes_some() -> None:
     assert any("which nobody gives (--arg 1=... does)" in sentence for sentence in found.assumed)
 
 
+def test_a_counted_loop_goes_round_as_often_as_it_says() -> None:
+    text = "P='*-'\nfor ((layer=1; layer<8; layer++)); do\n    P+='*E'\ndone\nP+='/*E'\n"
+    assert after(text, "P") == "*-" + "*E" * 7 + "/*E"
+    assert after(text.replace("8", "$LAYERS"), "P") == "*-*E/*E"  # not known how often: once
+
+
+def test_a_program_by_the_name_of_its_module() -> None:
+    text = "exec torchrun --nproc_per_node 8 --nnodes 2 --module examples.own.train --num-layers 8 --bf16\n"
+    found = arguments_of_script(text, "x.sh", fixed={}, beside=lambda name: None)
+    assert (found.options, found.gpus) == ({"num-layers": ("8",), "bf16": ()}, 16)
+
+
+def test_options_that_a_script_holds_for_another_and_the_vocabulary_in_a_comment() -> None:
+    text = (
+        "# Tokenizer (ours; vocab 196,608)\nALL=()\nALL+=(\n  --num-layers 8 --hidden-size 512\n)\n"
+        "ALL+=( --tokenizer-type Llama2Tokenizer --tokenizer-model $T/v4.model )\nMORE='--seq-length 64'\n"
+    )
+    found = arguments_of_script(text, "x.sh", fixed={}, beside=lambda name: None)
+    assert (found.options["num-layers"], found.options["seq-length"]) == (("8",), ("64",))
+    assert found.options["vocab-size"] == ("196608",)
+    assert any("with the options of ALL, MORE alone" in sentence for sentence in found.assumed)
+    text = text.replace("$T/v4.model", "meta-llama/Meta-Llama-3-8B")  # a name that says more than a comment
+    assert "vocab-size" not in arguments_of_script(text, "x.sh", fixed={}, beside=lambda name: None).options
+
+
 def test_nothing_is_run(tmp_path: Path) -> None:
     target = tmp_path / "made"
     read(

@@ -392,6 +392,32 @@ def test_a_flavor_of_a_fork_is_read_from_the_file_that_says_its_sizes(
         scenario_from_torchtitan(text, cluster={"topology": "dgx_h100"}, gpus=8)
 
 
+def test_flavors_that_a_file_has_are_told_and_norms_behind_blocks_read() -> None:
+    text = """
+llama3_configs = {"w512-d6_pa_pf": TransformerModelArgs(
+    dim=512, n_layers=6, n_heads=4, qk_norm=True, ffn_dim_multiplier=2.75, use_post_attn_norm=True,
+    use_post_ffn_norm=True,
+)}
+"""
+    beside = {"torchtitan/models/llama3/__init__.py": text}.get
+
+    def found(flavor: str) -> Imported:
+        config = LLAMA_8B.replace('"8B"', f'"{flavor}"')
+        return scenario_from_torchtitan(config, cluster={"topology": "dgx_h100"}, gpus=8, beside=beside)
+
+    model = found("w512-d6_pa_pf").document["model"]
+    assert (model["layer_norms"], model["ffn_hidden_size"], model["qk_norm"]) == (4, 3840, "head")
+    with pytest.raises(InputError, match="does not say its sizes; it says those of w512-d6_pa_pf"):
+        found("w512-d6")
+
+
+def test_a_job_config_that_a_launch_script_writes() -> None:
+    script = f"#!/bin/bash\nGPUS=8\ncat > ./config.toml <<EOL\n{LLAMA_8B}\nEOL\ntorchrun -m torchtitan.train\n"
+    assert imported(script).document == imported(LLAMA_8B).document
+    with pytest.raises(InputError, match="is a script that writes no job config"):
+        imported("#!/bin/bash\necho no\n")
+
+
 def test_batches_in_tokens() -> None:
     keys = {
         "training__num_tokens_per_microbatch_per_dp_rank": "16384", "training__max_context_length": "4096",

@@ -18,6 +18,7 @@ _SHELL = re.compile(r"\$\{[^}]*\}?|\$\(\([^)]*\)*|\$\([^)]*\)?|\$\w+|`[^`]*`?")
 _COMMAND = re.compile(r"\$\([^)]*\)?|`[^`]*`?")
 _OPTIONS = re.compile(r"\$\{?\w*(ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS)\}?|\$\{\w+\[[@*]\]\}|\$[@*]", re.IGNORECASE)
 _SPACE = "\x1f"  # in what a shell would run, which is one word
+_LAUNCHERS = ("torch.distributed", "torchrun", "deepspeed", "accelerate")
 _OPTION = re.compile(r"--?[A-Za-z]")
 
 
@@ -68,7 +69,10 @@ def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
     """The arguments in the words of one command; ``repeated``: of an option that is given again the last counts, as in
     a script that adds to what it has, and otherwise that is a problem."""
     programs = [place for place, word in enumerate(words) if word.endswith(".py")]
-    begin = programs[0] + 1 if programs else next((n for n, word in enumerate(words) if word.startswith("--")), 0)
+    modules = [place + 1 for place, word in enumerate(words[:-1]) if word in ("-m", "--module")][-1:]
+    modules = [place for place in modules if not words[place].startswith(_LAUNCHERS)]
+    first = next((place for place, word in enumerate(words) if word.startswith("--")), 0)
+    begin = (programs or modules or [first - 1])[0] + 1
     options, problems = _options(words[begin:], repeated=repeated)
     launcher = list(words[:begin])
     return Arguments(options, tuple(launcher), _launched(launcher), problems)

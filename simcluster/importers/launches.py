@@ -10,9 +10,10 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import Arguments, from_words
 from simcluster.importers.deepspeed import options_of_deepspeed
+from simcluster.importers.megatron_vocabulary import names_vocabulary
 from simcluster.importers.option_values import MAPPED
 from simcluster.importers.shell.script import read_script
-from simcluster.importers.shell.state import State
+from simcluster.importers.shell.state import State, joined
 from simcluster.importers.shell.syntax import is_script
 
 __all__ = ["arguments_of_script", "is_script"]
@@ -22,6 +23,9 @@ _CALLS = re.compile(r"^#[ \t]*(?:sh|bash)[ \t]+\S+\.sh[ \t]+(\S.*)$", re.MULTILI
 _NUMBERED = re.compile(r"\$\{?(\d{1,3})\b")
 _ARGUMENT = re.compile(r"\$\{?\d")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_VOCABULARY = re.compile(
+    r"^[ \t]*#.*\bvocab(?:ulary)?(?:[ _-]size)?[ :=]+(?:of |is )?(\d[\d,_]{3,8}\d)\b", re.MULTILINE | re.IGNORECASE
+)
 _DIGITS = re.compile(r"\d{1,7}")
 _STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed")
 
@@ -46,7 +50,28 @@ def arguments_of_script(
             None
         )
     read_script(text, state)
+    words, around = _training(state)
+    before = ["", *words[:-1]]
+    kept = [word for word, behind in zip(words, before, strict=True) if not _empty(word, behind, state)]
+    found = from_words(kept, repeated=True)
+    if state.unset:
+        names = ", ".join(state.unset)
+        state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None
+    options = _filled(found.options, text, state)
+    return replace(
+        found,
+        options=options,
+        problems=(*_without_arguments(options, text), *found.problems),
+        launched=_processes(found.launcher, around, gpus_per_node),
+        assumed=tuple(state.assumed),
+    )
+
+
+def _training(state: State) -> tuple[list[str], list[str]]:
+    """The words of the command with most options of a training, and those around it; InputError where none has any."""
     scored = [(_known(words), words, around) for words, around in state.commands]
+    if not state.missing and not any(score for score, _, _ in scored):
+        scored = [(_known(words), words, []) for words in _held(state)]
     most = max((score for score, _, _ in scored), default=0)
     if not most:
         why = f" ({state.stopped})" if state.stopped else ""
@@ -55,36 +80,50 @@ def arguments_of_script(
         if state.missing:
             what = f"it goes on in {listed(state.missing)}, which is neither beside it nor in a folder around it"
             remedy = f"{'put that there' if len(state.missing) == 1 else 'put them there'}, or {remedy}"
-        raise InputError(f"{source}: starts no training that can be read{why}: {what}; {remedy}")
+        raise InputError(f"{state.source}: starts no training that can be read{why}: {what}; {remedy}")
     equal = [(words, around) for score, words, around in scored if score == most]
     words, around = equal[0]
     if len({tuple(other) for other, _ in equal}) > 1:
         state.assumed[f"the first of {len(equal)} trainings that the script starts"] = None
-    before = ["", *words[:-1]]
-    kept = [word for word, behind in zip(words, before, strict=True) if not _empty(word, behind, state)]
-    found = from_words(kept, repeated=True)
-    if state.unset:
-        names = ", ".join(state.unset)
-        state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None
-    options = dict(found.options)
+    return words, around
+
+
+def _filled(found: Mapping[str, tuple[str, ...]], text: str, state: State) -> dict[str, tuple[str, ...]]:
+    """The options with what else the script says of them: a comment, a DeepSpeed configuration that it names."""
+    options = dict(found)
     batch = " ".join(options.get("global-batch-size", ()))
     if "$" in batch:
         del options["global-batch-size"]
         asked = _asked(batch, state)
         gives = f" (--arg {asked}=... does)" if asked else ""
         state.assumed[f"the global batch is {batch[:60]}, which nobody gives{gives}"] = None
+    if says := _vocabulary(options, text):
+        options |= says
+        state.assumed[f"a vocabulary of {says['vocab-size'][0]} tokens, as a comment in the script says"] = None
     if name := " ".join(options.get("deepspeed-config", ())):
         config = state.text_named(name) or ""
         if not config:
             state.assumed[f"what the DeepSpeed configuration {name[:60]} says is not known: it is not there"] = None
-        options = {**_of_deepspeed(config, source, options), **options}
-    return replace(
-        found,
-        options=options,
-        problems=(*_without_arguments(options, text), *found.problems),
-        launched=_processes(found.launcher, around, gpus_per_node),
-        assumed=tuple(state.assumed),
-    )
+        options = {**_of_deepspeed(config, state.source, options), **options}
+    return options
+
+
+def _held(state: State) -> list[list[str]]:
+    """The options that the variables of a script hold, which another script starts the training with."""
+    held = {name: joined(value).split() for name, value in state.variables.items()}
+    held = {name: words for name, words in held.items() if words and words[0].startswith("--") and _known(words)}
+    words = [word for each in held.values() for word in each]
+    if not any(word == "--num-layers" for word in words):
+        return []
+    state.assumed[f"another script starts the training, with the options of {', '.join(held)} alone"] = None
+    return [words]
+
+
+def _vocabulary(options: Mapping[str, tuple[str, ...]], text: str) -> dict[str, tuple[str, ...]]:
+    """The vocabulary that a comment says, where no option does and the tokenizer is not known by its name."""
+    said = {number.replace(",", "").replace("_", "") for number in _VOCABULARY.findall(text[:100_000])}
+    told = options.keys() & {"vocab-size", "padded-vocab-size", "pad-vocab-size-to"}
+    return {} if told or len(said) != 1 or names_vocabulary(options) else {"vocab-size": tuple(said)}
 
 
 def _asked(text: str, state: State, depth: int = 0) -> str:

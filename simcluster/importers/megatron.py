@@ -13,6 +13,7 @@ from simcluster.importers.arguments import parse_arguments
 from simcluster.importers.imported import Imported
 from simcluster.importers.launches import arguments_of_script, is_script
 from simcluster.importers.megatron_forks import as_megatron, is_of_a_fork, layers_that_work
+from simcluster.importers.megatron_hybrid import as_layers
 from simcluster.importers.megatron_memory import memory_of
 from simcluster.importers.megatron_parallel import (
     gpus_of,
@@ -77,7 +78,9 @@ def scenario_from_arguments(
         )  # fmt: skip
     else:
         arguments = parse_arguments(text, source)
-    require_pre_training(arguments, source)
+    options, assumed = as_layers(arguments.options)
+    arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
+    require_pre_training(arguments, source, layers=bool(assumed))
     if is_of_a_fork(arguments.options):
         options, assumed = as_megatron(arguments.options, source)
         arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))

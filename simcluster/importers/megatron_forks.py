@@ -20,7 +20,7 @@ _CONTEXT = {"megatron_cp_algo": "p2p", "ulysses_cp_algo": "a2a", "kvallgather_cp
 _OWN = (
     "first-k-dense-replace", "n-shared-experts", "moe-tp-extend-ep", "context-parallel-algo", "noop-layers",
     "num-layer-list", "schedules-method", "reuse-fp32-param", "moe-alltoall-overlap-comm", "swap-optimizer",
-    "num-shared-experts", "qk-nope-head-dim", "use-fused-sdpa",
+    "num-shared-experts", "qk-nope-head-dim", "use-fused-sdpa", "use-mc2", "use-ascend-coc",
 )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
     if found.pop("reuse-fp32-param", None) is not None:
         found["use-precision-aware-optimizer"] = ()
         assumed.append("reuse-fp32-param keeps of a master copy what a bf16 weight lacks, as aware-16 does")
-    if "use-ascend-coc" in found:
+    if "use-ascend-coc" in found or found.pop("use-mc2", None) is not None:
         found["tp-comm-overlap"] = ()
     return found, tuple(assumed)
 

@@ -51,7 +51,7 @@ def _layers(run: Options, method: str | None) -> dict[str, Any]:
     chunks = run.get("num-virtual-stages-per-pipeline-rank") or 1
     held = per or max(1, (layers or 1) // (stages * chunks))
     every = round(held / min(number or 1, held))
-    if every * (number or 1) != held:
+    if every * min(number or 1, held) != held:
         again = "all layers are" if every == 1 else f"one layer of {every} is"
         run.assumed.append(f"{again} run again, nearest to {number or 1} of the {held} of a stage or chunk")
     return {"recompute_every": every} if every > 1 else {}

@@ -268,6 +268,10 @@ def _muon(run: Options) -> dict[str, Any]:
     return {"optimizer": "muon", **({"muon": muon} if muon else {})}
 
 
+_BEFORE_2024 = ("deepspeed", "data-impl", "DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
+"""Options of versions whose layers are their own, not Transformer Engine's, unless another is asked for."""
+
+
 def attention_of(run: Options) -> str:
     """Whether the core of attention is one kernel."""
     backend = run.get("attention-backend") or "auto"
@@ -275,7 +279,13 @@ def attention_of(run: Options) -> str:
         return "fused"
     if backend in ("unfused", "local"):
         return "unfused"
-    return "unfused" if backend == "auto" and run.get("transformer-impl") == "local" else "fused"
+    local = run.get("transformer-impl") == "local"
+    if backend == "auto" and "transformer-impl" not in run.given and not local:
+        old = next((name for name in _BEFORE_2024 if name in run.given), None)
+        if old:
+            run.assumed.append(f"attention in steps, as of versions that have {old} it is without use-flash-attn")
+            return "unfused"
+    return "unfused" if backend == "auto" and local else "fused"
 
 
 def require_adam(run: Options) -> None:

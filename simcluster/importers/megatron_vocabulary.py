@@ -60,6 +60,16 @@ def vocabulary_of(run: Options) -> int:
     return size
 
 
+def names_vocabulary(options: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether the kind or name of a tokenizer, as it stands in a command's options, says how many tokens it has."""
+    kind, *names = (
+        " ".join(options.get(name, ())) for name in ("tokenizer-type", "tokenizer-model", "tokenizer-name-or-path")
+    )
+    name = " ".join(names).lower()
+    named = any(part in f"{name} {kind}".lower() for part in TOKENIZERS)
+    return kind in (_DEFAULT, "NullTokenizer") or named or _THOUSANDS.search(name) is not None
+
+
 def _alike(run: Options) -> str | None:
     """The model that has the same layers, width and heads, and whatever else is given of those that tell models of one
     size apart: groups of queries, widths inside MLP and experts, and the base of rotary positions."""

@@ -131,6 +131,10 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
                 no_effect.append(name)
         else:
             found[key] = value
+    if plain.get("optimizer.name", plain.get("model.optim.name")) == "distributed_fused_adam":
+        found.setdefault("ddp.overlap_grad_reduce", True)  # Apex's overlap_grad_sync
+    if plain.get("model.transformer_engine") is False and plain.get("model.mcore_gpt") is False:
+        found["model.transformer_impl"] = "local"  # with Megatron-Core its layers were Transformer Engine's at any rate
     if not plain.get("model.activations_checkpoint_granularity"):
         found = {name: value for name, value in found.items() if not name.startswith("model.recompute_")}
     return found

@@ -39,12 +39,13 @@ _OFF = ("0", "0.0", "false", "none")
 _OF_ENCODERS = re.compile(r"(^|[/_-])(bert|t5)([/_-]|wordpiece)", re.IGNORECASE)
 
 
-def require_pre_training(arguments: Arguments, source: str) -> None:
-    """InputError, in one sentence, for a launch that is something else."""
+def require_pre_training(arguments: Arguments, source: str, *, layers: bool = False) -> None:
+    """InputError, in one sentence, for a launch that is something else; ``layers``: whatever the program, they are of
+    attention and MLP."""
     program = next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "")
     name = program.rsplit("/", 1)[-1]
     for pattern, what in _PROGRAMS.items():
-        if re.search(pattern, name):
+        if re.search(pattern, name) and not (layers and "hybrid" in pattern):
             raise InputError(f"{source}: {name} {what}")
     if any(option.startswith(("trainer.", "model.config.")) for option in arguments.options):
         raise InputError(f"{source}: its options are NeMo's, not Megatron-LM's; write simcluster import nemo")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -16,8 +15,10 @@ from simcluster.documents.diagnostics import listed, shown
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.imported import Imported
 from simcluster.importers.published_models import published_model
+from simcluster.importers.shell.script import read_script
+from simcluster.importers.shell.state import State
 from simcluster.importers.split_points import layers_between
-from simcluster.importers.torchtitan_flavors import model_of_flavor
+from simcluster.importers.torchtitan_flavors import flavors_beside, model_of_flavor
 from simcluster.importers.torchtitan_registry import settings_of_registry
 from simcluster.importers.torchtitan_settings import FLOAT8, MXFP8, TABLES, JobSettings
 from simcluster.schedules import schedules_with
@@ -47,6 +48,7 @@ def scenario_from_torchtitan(
     as one that says the sizes of a model that is not in the catalogue.  Raises InputError with the names of all keys
     that are not modelled, for a model that is not known, and for text that is not TOML, JSON or Python.
     """
+    text = _written_by(text, source) if text.startswith("#!") else text
     if source.endswith(".py") or function:
         settings = settings_of_registry(text, source, function, tuple(name.split()[0] for name in _MODELS))
     else:
@@ -54,6 +56,17 @@ def scenario_from_torchtitan(
     told = _PRESET.search(text)
     job = _Job(settings, source, available, int(told[1]) if told else None, beside)
     return job.imported(dict(cluster), gpus)
+
+
+def _written_by(text: str, source: str) -> str:
+    """The job config that a launch script writes; InputError where it writes none."""
+    written = read_script(text, State(source)).files.values()
+    found = next((file for file in written if re.search(r"^\[model\]", file, re.MULTILINE)), None)
+    if found is None:
+        raise InputError(
+            f"{source}: is a script that writes no job config; give the TOML that it starts torchtitan with"
+        )
+    return found
 
 
 class _Job(JobSettings):
@@ -66,7 +79,7 @@ class _Job(JobSettings):
         beside: Callable[[str], str | None],
     ) -> None:
         super().__init__(settings, source)
-        self._available, self._told, self._own = available, told, partial(model_of_flavor, beside)
+        self._available, self._told, self._beside = available, told, beside
 
     def imported(self, cluster: dict[str, Any], gpus: int | None) -> Imported:
         """The whole scenario; InputError with all that stands against it."""
@@ -106,19 +119,24 @@ class _Job(JobSettings):
         found = next((known for known in _MODELS if known.lower() == name.lower()), None)
         if found:
             return {**published_model(_MODELS[found]), **length}
-        if own := self._own(family, flavor):
+        if own := model_of_flavor(self._beside, family, flavor):
             return {**own, **length}
         if name not in _DEBUG_MODELS:
-            where = f"torchtitan/models/{family}/__init__.py"
-            near = [known for known in _MODELS if known.startswith(f"{family} ")]
-            of = "one of" if near else "a model of"
-            near = near or list(dict.fromkeys(known.split()[0] for known in _MODELS))
-            what = (
-                f"{name} is not in the catalogue, and no {where} that says its sizes lies with the file; put it there"
-            )
-            raise self.error("model.flavor", f"{what}, or take {of} {listed(near)}")
+            raise self._unknown_model(family, name)
         self.assumed.append("the sizes of the debug model are those that it had longest; they changed at times")
         return {"gated_mlp": True, **_DEBUG_MODELS[name], **length}
+
+    def _unknown_model(self, family: str, name: str) -> InputError:
+        """The complaint about a flavor that nothing says the sizes of, with those that are said."""
+        where = f"torchtitan/models/{family}/__init__.py"
+        if has := flavors_beside(self._beside, family):
+            says = f"the {where} with the file does not say its sizes; it says those of {listed(has[:8])}"
+            return self.error("model.flavor", f"{name} is not in the catalogue, and {says}")
+        near = [known for known in _MODELS if known.startswith(f"{family} ")]
+        of = "one of" if near else "a model of"
+        near = near or list(dict.fromkeys(known.split()[0] for known in _MODELS))
+        what = f"{name} is not in the catalogue, and no {where} that says its sizes lies with the file; put it there"
+        return self.error("model.flavor", f"{what}, or take {of} {listed(near)}")
 
     def _parallel(self, gpus: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
         values = {key.partition(".")[2]: value for key, value in self.values.items() if key.startswith("parallelism.")}

@@ -28,15 +28,29 @@ def model_of_flavor(beside: Callable[[str], str | None], name: str, flavor: str)
     ``beside`` gives the text of a file by its name, relative to the configuration.  Raises InputError for Python that
     cannot be read.
     """
-    if not re.fullmatch(r"\w+", name):
-        return None
-    for folder in ("", "../", f"torchtitan/models/{name}/"):
-        for file in _FILES:
-            text = beside(folder + file)
-            found = _flavor(PythonConfigs(text, folder + file, closed=_MAKES_LAYERS), name, flavor) if text else None
-            if found is not None and (fields := _fields(found, name)):
-                return fields
+    for path in _paths(name):
+        text = beside(path)
+        found = _flavor(PythonConfigs(text, path, closed=_MAKES_LAYERS), name, flavor) if text else None
+        if found is not None and (fields := _fields(found, name)):
+            return fields
     return None
+
+
+def flavors_beside(beside: Callable[[str], str | None], name: str) -> list[str]:
+    """The names of flavors in the files that lie beside."""
+    found: dict[str, None] = {}
+    for path in _paths(name):
+        tables = PythonConfigs(text, path, closed=_MAKES_LAYERS).constants if (text := beside(path)) else {}
+        for table in tables.values():
+            made = isinstance(table, dict) and any(isinstance(value, Built) for value in table.values())
+            found |= dict.fromkeys(map(str, table if made else ()))
+    return list(found)
+
+
+def _paths(name: str) -> list[str]:
+    if not re.fullmatch(r"\w+", name):
+        return []
+    return [folder + file for folder in ("", "../", f"torchtitan/models/{name}/") for file in _FILES]
 
 
 def _flavor(configs: PythonConfigs, name: str, flavor: str) -> Built | None:
@@ -78,6 +92,8 @@ def _fields(found: Built, name: str) -> dict[str, Any] | None:
         head_dim = sizes.get("head_dim", 128 if "qwen" in name else 0)
         model |= {"head_dim": head_dim} if head_dim and head_dim * sizes["n_heads"] != sizes["dim"] else {}
         model |= {"qk_norm": "head"} if said.get("qk_norm") or ("qwen3" in name and isinstance(layers, Built)) else {}
+    if said.get("use_post_attn_norm") and said.get("use_post_ffn_norm"):
+        model["layer_norms"] = 4
     if sizes.get("enable_weight_tying"):
         model["tied_embeddings"] = True
     moe = _experts(said, sizes)

@@ -90,3 +90,10 @@ def assign(text: str, state: State) -> int | None:
     if name not in state.fixed:
         state.put(name, str(value) if value is not None else f"$(({name}))")
     return value
+
+
+def counting(text: str) -> tuple[str, str, str]:
+    """Where a ``for ((...; ...; ...))`` begins, how long it goes on and how it steps; empty where it says nothing."""
+    parts = [part.strip() for part in text.partition("((")[2].partition("))")[0].split(";")]
+    begin, condition, step = parts if len(parts) == 3 else ("", "", "")
+    return begin, condition, step

@@ -6,7 +6,7 @@ import fnmatch
 import re
 from typing import TYPE_CHECKING
 
-from simcluster.importers.shell.arithmetic import assign
+from simcluster.importers.shell.arithmetic import assign, counting, whole_number
 from simcluster.importers.shell.batch import batch_lines, batch_variables
 from simcluster.importers.shell.conditions import MOST_CALLS, asks, ends, holds
 from simcluster.importers.shell.started import read_command, read_text
@@ -168,10 +168,15 @@ def _for(node: Node, state: State) -> None:
 
 
 def _counted(node: Node, state: State) -> None:
-    """``for ((i = 0; ...))``: its body once."""
-    body = node.child_by_field_name("body")
-    if body is not None:
+    """``for ((i = 0; i < 8; i++))``: its body once where its numbers are not known."""
+    begin, condition, step = counting(text_of(node))
+    assign(begin, state)
+    for number in range(_MOST_ROUNDS):
+        more = whole_number(condition, state)
+        if (body := node.child_by_field_name("body")) is None or more == 0 or (more is None and number):
+            return
         run(body, state)
+        assign(step, state)
 
 
 def _function(node: Node, state: State) -> None:
