@@ -106,6 +106,12 @@ def test_latent_attention_and_shared_experts_of_pai() -> None:
     assert any("attention is latent" in sentence for sentence in found.assumed)
 
 
+def test_latent_attention_has_rotary_positions_at_any_rate() -> None:
+    text = f"{PLAIN} {PAI}".replace("type rope", "type none")
+    found = scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 8}, gpus=64, source="run.sh")
+    assert found.document["model"]["position"] == "rope"
+
+
 def test_optimizers_and_bins_of_gaudi() -> None:
     found = plain(GAUDI)
     assert "optimizer" not in found.document["training"]

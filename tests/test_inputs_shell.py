@@ -232,6 +232,17 @@ def test_a_counted_loop_goes_round_as_often_as_it_says() -> None:
     assert after(text.replace("8", "$LAYERS"), "P") == "*-*E/*E"  # not known how often: once
 
 
+def test_places_of_an_array() -> None:
+    text = 'N=(one two)\ndeclare -a T=(2 4)\nfor i in "${!N[@]}"; do X="$X ${N[$i]}=${T[$i]}"; done\n'
+    assert (after(text, "X") or "").replace("$X", "").split() == ["one=2", "two=4"]
+
+
+def test_a_tokenizer_that_is_an_argument_of_the_script_is_not_asked_for() -> None:
+    text = f"#!/bin/bash\nT=$1\n{TRAINS.replace('--vocab-size 1000', '--tokenizer-type HuggingFaceTokenizer')}"
+    found = scenario_from_arguments(f"{text} --tokenizer-model $T\n", cluster={"topology": "dgx_h100", "nodes": 1})
+    assert found.document["model"]["vocab_size"] == 128000
+
+
 def test_a_program_by_the_name_of_its_module() -> None:
     text = "exec torchrun --nproc_per_node 8 --nnodes 2 --module examples.own.train --num-layers 8 --bf16\n"
     found = arguments_of_script(text, "x.sh", fixed={}, beside=lambda name: None)
@@ -242,10 +253,12 @@ def test_options_that_a_script_holds_for_another_and_the_vocabulary_in_a_comment
     text = (
         "# Tokenizer (ours; vocab 196,608)\nALL=()\nALL+=(\n  --num-layers 8 --hidden-size 512\n)\n"
         "ALL+=( --tokenizer-type Llama2Tokenizer --tokenizer-model $T/v4.model )\nMORE='--seq-length 64'\n"
+        "TP_SIZE=${TP_SIZE:-4}\n"
     )
     found = arguments_of_script(text, "x.sh", fixed={}, beside=lambda name: None)
     assert (found.options["num-layers"], found.options["seq-length"]) == (("8",), ("64",))
     assert found.options["vocab-size"] == ("196608",)
+    assert found.options["tensor-model-parallel-size"] == ("4",)
     assert any("with the options of ALL, MORE alone" in sentence for sentence in found.assumed)
     text = text.replace("$T/v4.model", "meta-llama/Meta-Llama-3-8B")  # a name that says more than a comment
     assert "vocab-size" not in arguments_of_script(text, "x.sh", fixed={}, beside=lambda name: None).options

@@ -11,7 +11,7 @@ from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import Arguments, from_words
 from simcluster.importers.deepspeed import options_of_deepspeed
 from simcluster.importers.megatron_vocabulary import names_vocabulary
-from simcluster.importers.option_values import MAPPED
+from simcluster.importers.option_values import FILES, MAPPED
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 from simcluster.importers.shell.syntax import is_script
@@ -27,6 +27,15 @@ _VOCABULARY = re.compile(
     r"^[ \t]*#.*\bvocab(?:ulary)?(?:[ _-]size)?[ :=]+(?:of |is )?(\d[\d,_]{3,8}\d)\b", re.MULTILINE | re.IGNORECASE
 )
 _DIGITS = re.compile(r"\d{1,7}")
+_USUAL = {
+    "tensor-model-parallel-size": ("TP", "TP_SIZE", "TENSOR_PARALLEL_SIZE", "TENSOR_MODEL_PARALLEL_SIZE"),
+    "pipeline-model-parallel-size": ("PP", "PP_SIZE", "PIPELINE_PARALLEL_SIZE", "PIPELINE_MODEL_PARALLEL_SIZE"),
+    "context-parallel-size": ("CP", "CP_SIZE", "CONTEXT_PARALLEL_SIZE"),
+    "expert-model-parallel-size": ("EP", "EP_SIZE", "EXPERT_PARALLEL_SIZE", "EXPERT_MODEL_PARALLEL_SIZE"),
+    "micro-batch-size": ("MBS", "MICRO_BATCH_SIZE"),
+    "global-batch-size": ("GBS", "GLOBAL_BATCH_SIZE"),
+}
+"""Variables by the names that they have in most scripts, and the options that they become."""
 _STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed")
 
 
@@ -115,6 +124,12 @@ def _held(state: State) -> list[list[str]]:
     words = [word for each in held.values() for word in each]
     if not any(word == "--num-layers" for word in words):
         return []
+    for option, names in _USUAL.items():
+        name = next((name for name in names if f"--{option}" not in words and name in state.variables), "")
+        value = state.get(name)
+        if isinstance(value, str) and _DIGITS.fullmatch(value):
+            words += [f"--{option}", value]
+            state.assumed[f"{name}={value} is {option}"] = None
     state.assumed[f"another script starts the training, with the options of {', '.join(held)} alone"] = None
     return [words]
 
@@ -142,7 +157,7 @@ def _asked(text: str, state: State, depth: int = 0) -> str:
 def _without_arguments(options: Mapping[str, tuple[str, ...]], text: str) -> list[str]:
     """What to say of a script whose arguments nobody gives, where options rest on them."""
     takes = max((int(number) for number in _NUMBERED.findall(_COMMENT.sub("", text))), default=0)
-    rest = [name for name in MAPPED if _ARGUMENT.search(" ".join(options.get(name, ())))]
+    rest = [name for name in MAPPED if name not in FILES and _ARGUMENT.search(" ".join(options.get(name, ())))]
     if not takes or not rest:
         return []
     which = f"{takes} arguments" if takes > 1 else "an argument"

@@ -165,6 +165,8 @@ def add_latent_attention(run: Options, model: dict[str, Any]) -> None:
         run.assumed.append(f"{flag} has norms of its narrow vectors, though qk-layernorm is not given")
     for name in ("kv_heads", "head_dim", "qk_norm"):
         model.pop(name, None)
+    if model["position"] == "none":
+        model["position"] = "rope"  # as latent attention has it at any rate
     model["mla"] = {field: run.get(name) or default for name, (field, default) in LATENT.items()}
     if run.get("q-lora-rank"):
         model["mla"]["q_lora_rank"] = run.get("q-lora-rank")

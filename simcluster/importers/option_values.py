@@ -37,7 +37,7 @@ UNREAD_TOKENIZERS: dict[str, int] = _TABLES["unread_tokenizers"]
 ONLY_WITH: dict[str, str] = _TABLES["only_with"]
 LATENT: dict[str, tuple[str, int]] = _TABLES["latent_attention"]
 _LARGEST = 10**9
-_FILES = ("tokenizer-model", "vocab-file")
+FILES = ("tokenizer-model", "vocab-file")
 _OFF = ("0", "false", "none")
 
 
@@ -100,7 +100,7 @@ class Options:
     def _value(self, name: str, form: str, words: tuple[str, ...]) -> Any:
         kind, *known = form.split()
         shell = for_a_shell(" ".join(words))
-        if shell and name not in _FILES:
+        if shell and name not in FILES:
             raise self.error(name, shell)
         if kind == "words":
             return " ".join(words)

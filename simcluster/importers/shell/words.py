@@ -142,15 +142,16 @@ def _variable(name: str, state: State) -> str:
 
 def _elements(node: Node, state: State) -> list[str] | None:
     """All elements of an array, where the expansion stands for them."""
-    found = re.fullmatch(r"\$(?:([@*])|\{(?:([@*])|(\w+)\[[@*]\])\})", bare(node)[1])
+    found = re.fullmatch(r"\$(?:([@*])|\{(?:([@*])|(!?)(\w+)\[[@*]\])\})", bare(node)[1])
     if not found:
         return None
-    if not found[3]:
+    if not found[4]:
         return list(state.positional)
-    value = state.get(found[3])
+    value = state.get(found[4])
     if value is None:
         return []
-    return [value] if isinstance(value, str) else list(value)
+    elements = [value] if isinstance(value, str) else list(value)
+    return [str(place) for place in range(len(elements))] if found[3] else elements
 
 
 _PARAMETER = re.compile(
