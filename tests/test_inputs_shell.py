@@ -243,6 +243,12 @@ def test_a_tokenizer_that_is_an_argument_of_the_script_is_not_asked_for() -> Non
     assert found.document["model"]["vocab_size"] == 128000
 
 
+def test_sizes_in_a_file_that_is_not_there_are_said_to_be_there() -> None:
+    text = f'#!/bin/bash\nsource configs/70m.sh\n{TRAINS.replace("--num-layers 2", "")} "${{sizes[@]}}"\n'
+    with pytest.raises(InputError, match=r"goes on in what is neither beside it nor .*: configs/70m.sh"):
+        scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
+
+
 def test_a_program_by_the_name_of_its_module() -> None:
     text = "exec torchrun --nproc_per_node 8 --nnodes 2 --module examples.own.train --num-layers 8 --bf16\n"
     found = arguments_of_script(text, "x.sh", fixed={}, beside=lambda name: None)
@@ -284,6 +290,7 @@ def test_nothing_is_run(tmp_path: Path) -> None:
         ("A=1\npython run_text_generation_server.py --num-layers 2\n", "runs a model that is trained"),
         ("A=1\npython pretrain_t5.py --num-layers 2\n", "is not a decoder of text"),
         ("A=1\npython train_rl.py --num-layers 2\n", "is reinforcement learning"),
+        ("A=1\npython -m own.train --num-layers 2 --advantage-estimator ppo\n", "is reinforcement learning"),
         ("A=1\nif [ 1 = 1 ]; then exit 1; fi\npython pretrain_gpt.py --num-layers 2", "line 2 of the script ends it"),
         ("A=1\nwhile [ 1 = 1 ]; do A=$A$A; done\n", "grows beyond|takes more than|starts no training"),
         ("A=1\nf() { f; f; }\nf\n", "takes more than 20,000 steps|starts no training"),

@@ -70,7 +70,7 @@ def arguments_of_script(
     return replace(
         found,
         options=options,
-        problems=(*_without_arguments(options, text), *found.problems),
+        problems=(*_without_arguments(options, text), *_without_files(options, state), *found.problems),
         launched=_processes(found.launcher, around, gpus_per_node),
         assumed=tuple(state.assumed),
     )
@@ -162,6 +162,13 @@ def _without_arguments(options: Mapping[str, tuple[str, ...]], text: str) -> lis
         return []
     which = f"{takes} arguments" if takes > 1 else "an argument"
     return [f"the script takes {which}, and none is given: --arg @='...' gives all, --arg 1=... the first"]
+
+
+def _without_files(options: Mapping[str, tuple[str, ...]], state: State) -> list[str]:
+    """What to say of a script that goes on in files that are not there, where sizes are not in it."""
+    if not state.missing or {"num-layers", "hidden-size", "micro-batch-size"} <= options.keys():
+        return []
+    return [f"the script goes on in what is neither beside it nor in a folder around it: {', '.join(state.missing)}"]
 
 
 def _example(text: str) -> dict[str, str]:

@@ -25,7 +25,8 @@ _OPTIONS = {
         "img-h", "img-w", "patch-dim", "vision-", "language-model-type", "num-image-tokens"
     ),
     "is reinforcement learning, whose step is more than one of pre-training": (
-        "perform-rl-step", "grpo-", "langrl-", "rl-"
+        "perform-rl-step", "grpo-", "langrl-", "rl-", "rollout-", "num-rollout", "advantage-estimator", "eps-clip",
+        "kl-loss-", "use-kl-loss",
     ),
     "trains adapters beside weights that stand still, which are not modelled": ("lora-", "qlora"),
     "runs a model that is trained: no step of pre-training": (
