@@ -210,7 +210,7 @@ def _for_megatron(args: argparse.Namespace) -> dict[str, Any]:
 def _beside(file: str, name: str) -> str | None:
     """The text of a file that lies with the one that is read, or whose path begins in a folder around; None."""
     folder = Path(file).parent
-    searched = "/" in name and name.endswith((*_SCRIPTS, ".py"))
+    searched = "/" in name and name.endswith((*_SCRIPTS, ".py", ".yaml"))
     around = list(folder.resolve().parents)[:_MOST_FOLDERS] if searched else []
     paths = [*(place / name for place in (folder, *around)), folder / name.rsplit("/", 1)[-1]]
     path = next((path for path in paths if path.is_file()), None) if file != "-" else None

@@ -166,7 +166,8 @@ def _without_arguments(options: Mapping[str, tuple[str, ...]], text: str) -> lis
 
 def _without_files(options: Mapping[str, tuple[str, ...]], state: State) -> list[str]:
     """What to say of a script that goes on in files that are not there, where sizes are not in it."""
-    if not state.missing or {"num-layers", "hidden-size", "micro-batch-size"} <= options.keys():
+    deep = any(name.endswith("num-layers") or name.startswith("hybrid-") for name in options)
+    if not state.missing or (deep and {"hidden-size", "micro-batch-size"} <= options.keys()):
         return []
     return [f"the script goes on in what is neither beside it nor in a folder around it: {', '.join(state.missing)}"]
 

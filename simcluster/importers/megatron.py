@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from simcluster.importers.arguments import parse_arguments
+from simcluster.importers.framework_files import arguments_of_framework, is_framework_file
 from simcluster.importers.imported import Imported
 from simcluster.importers.launches import arguments_of_script, is_script
 from simcluster.importers.megatron_forks import as_megatron, is_of_a_fork, layers_that_work
@@ -70,7 +71,9 @@ def scenario_from_arguments(
     Raises InputError with all options that are not modelled or have no value that can be, all that are missing, and for
     what ``arguments`` and ``launches`` refuse.  An option that is not known is in ``unknown``.
     """
-    if is_option_file(text):
+    if is_framework_file(text):
+        arguments = arguments_of_framework(text, source, beside)
+    elif is_option_file(text):
         arguments = arguments_of_yaml(text, source)
     elif is_script(text):
         arguments = arguments_of_script(

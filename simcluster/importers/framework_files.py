@@ -1,0 +1,136 @@
+"""Options of Megatron-LM in the YAML of frameworks that start it: FlagScale's (BAAI) and Primus' (AMD).
+
+FlagScale writes options with underscores in sections ``system``, ``model`` and ``data``; an experiment names such a
+file in its ``defaults``.  Primus writes fields of Megatron-LM's arguments as ``overrides`` of a model and a module,
+which are files of its repository that extend others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.reading import parse_document
+from simcluster.importers.arguments import Arguments
+from simcluster.importers.flat_settings import flattened
+from simcluster.importers.option_values import MAPPED
+
+Beside = Callable[[str], str | None]
+
+_FLAGSCALE = re.compile(r"^system:[ \t]*(#.*)?\n(.*\n)*model:[ \t]*(#.*)?$", re.MULTILINE)
+_EXPERIMENT = re.compile(r"^defaults:[ \t]*\n([ \t]*-.*\n)*[ \t]*-[ \t]*train:", re.MULTILINE)
+_PRIMUS = re.compile(r"^modules:[ \t]*\n([ \t]*#.*\n|[ \t]*\n)*[ \t]+pre_trainer:", re.MULTILINE)
+_DEFAULT = re.compile(r"\$\{\w+:([^{}]*)\}")
+_MODELS, _MODULES = "primus/configs/models/megatron/", "primus/configs/modules/megatron/"
+_MOST_FILES = 20
+_INVERTED = {
+    "add_bias_linear": "disable-bias-linear", "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
+    "masked_softmax_fusion": "no-masked-softmax-fusion", "bias_dropout_fusion": "no-bias-dropout-fusion",
+    "apply_rope_fusion": "no-rope-fusion", "overlap_p2p_comm": "no-overlap-p2p-communication",
+    "async_tensor_model_parallel_allreduce": "no-async-tensor-model-parallel-allreduce",
+    "scatter_gather_tensors_in_pipeline": "no-scatter-gather-tensors-in-pipeline",
+}  # fmt: skip
+_FIELDS = {"fp8": "fp8-format", "fp4": "fp4-format", "add_position_embedding": ""}
+_OWN = ("stderr_sink_level", "log_avg_", "disable_wandb", "disable_tensorboard", "disable_last_saving",
+        "file_sink_level", "enable_primus_turbo", "use_turbo_attention", "use_turbo_grouped_mlp", "turbo_",
+        "use_turbo_deepep", "moe_use_fused_router_with_aux_score", "trainable", "auto_continue_")  # fmt: skip
+
+
+def is_framework_file(text: str) -> bool:
+    return any(pattern.search(text) for pattern in (_FLAGSCALE, _EXPERIMENT, _PRIMUS))
+
+
+def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
+    """The options in the file and in those that it names; InputError for one of these that is not there."""
+    data = parse_document(text, source=source).data
+    if isinstance(data.get("modules"), Mapping):
+        return _of_primus(data["modules"].get("pre_trainer"), source, beside)
+    launched: dict[str, str] = {}
+    if "defaults" in data:
+        names = [each["train"] for each in data["defaults"] if isinstance(each, Mapping) and "train" in each]
+        path = f"train/{names[0]}.yaml"
+        launched = _launched(data.get("experiment"))
+        data = parse_document(_there(beside, path, source), source=path).data
+    options: dict[str, tuple[str, ...]] = {}
+    for name, value in flattened({key: data.get(key) or {} for key in ("system", "model", "data")}, source).items():
+        if value is not None and value is not False:
+            options[_dashed(name)] = _words(value)
+    return Arguments(options, launched=launched)
+
+
+def _launched(experiment: Any) -> dict[str, str]:
+    """How many processes an experiment's runner starts, or for how many GPUs its environment is."""
+    plain = flattened(experiment, "experiment") if isinstance(experiment, Mapping) else {}
+    nodes, each = plain.get("runner.nnodes", 1), plain.get("runner.nproc_per_node")
+    seen = plain.get("envs.CUDA_VISIBLE_DEVICES")
+    each = len(str(seen).split(",")) if each is None and seen is not None else each
+    return {"nnodes": str(nodes), "nproc-per-node": str(each)} if each else {}
+
+
+def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
+    if not isinstance(module, Mapping) or not isinstance(module.get("model"), str):
+        raise InputError(f"{source}: modules.pre_trainer names no model; write one, as in model: llama3_8B.yaml")
+    fields: dict[str, Any] = {}
+    for path in (f"{_MODULES}{module.get('config', 'pre_trainer.yaml')}", f"{_MODELS}{module['model']}"):
+        said = _extended(path, source, beside, [])  # of which most are defaults of Megatron-LM
+        known = (name for name in said if _dashed(name) in MAPPED or name in _INVERTED or name in _FIELDS)
+        fields |= {name: said[name] for name in known}
+    own = module.get("overrides") or {}
+    fields |= own if isinstance(own, Mapping) else {}
+    options = _options(fields)
+    if fields.get("enable_primus_turbo") is True and fields.get("use_turbo_deepep") is True:
+        options |= {"moe-token-dispatcher-type": ("flex",), "moe-flex-dispatcher-backend": ("deepep",)}
+    return Arguments(options)
+
+
+def _options(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for name, value in fields.items():
+        option = _INVERTED.get(name) or _FIELDS.get(name, _dashed(name))
+        value = _DEFAULT.sub(r"\1", value) if isinstance(value, str) else value
+        given = value is False if name in _INVERTED else value is not None and value is not False
+        if given and option and not name.startswith(_OWN):
+            found[option] = () if name in _INVERTED else _words(value)
+    return found
+
+
+def _extended(path: str, source: str, beside: Beside, read: list[str]) -> dict[str, Any]:
+    """What a file of the repository says, over those that it extends; each is read once."""
+    if path in read or len(read) >= _MOST_FILES:
+        return {}
+    read.append(path)
+    data = parse_document(_there(beside, path, source), source=path).data
+    found: dict[str, Any] = {}
+    for key in ("extends", "includes", "bases"):
+        for name in data.pop(key, None) or []:
+            found |= _extended(_joined(PurePosixPath(path).parent / str(name)), source, beside, read)
+    return found | data
+
+
+def _joined(path: PurePosixPath) -> str:
+    parts: list[str] = []
+    for part in path.parts:
+        parts = parts[:-1] if part == ".." else [*parts, part]
+    return "/".join(parts)
+
+
+def _there(beside: Beside, path: str, source: str) -> str:
+    text = beside(path)
+    if text is None:
+        raise InputError(
+            f"{source}: goes on in {path}, which is neither beside it nor in a folder around it; put it there"
+        )
+    return text
+
+
+def _dashed(name: str) -> str:
+    return name.rpartition(".")[2].replace("_", "-")
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if value is True:
+        return ()
+    return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())

@@ -1,0 +1,182 @@
+"""YAML of frameworks that start Megatron-LM becomes scenarios: FlagScale's sections and Primus' overrides."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simcluster.base.errors import InputError
+from simcluster.cli import main
+from simcluster.importers.imported import Imported
+from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.scenario.scenario import load, load_text
+
+FLAGSCALE = """
+system:
+  num_workers: 16
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  sequence_parallel: true
+  use_distributed_optimizer: true
+  # overlap_grad_reduce: true
+  disable_bias_linear: True
+  finetune: false
+  precision:
+    bf16: true
+    accumulate_allreduce_grads_in_fp32: true
+  logging:
+    wandb_project: ${experiment.exp_name}
+
+model:
+  profile-step-start: 2
+  transformer_impl: transformer_engine
+  num_layers: 8
+  hidden_size: 512
+  ffn_hidden_size: 1024
+  num_attention_heads: 8
+  seq_length: 1024
+  swiglu: true
+  normalization: RMSNorm
+  position_embedding_type: rope
+  untie_embeddings_and_output_weights: true
+  attention_dropout: 0.0
+  hidden_dropout: 0.0
+  num_experts: 16
+  moe_router_topk: 4
+  moe_ffn_hidden_size: 256
+  moe_layer_freq: "[0]+[1]*7"
+  recompute_modules: [core_attn, moe_act]
+  recompute_granularity: selective
+  micro_batch_size: 1
+  global_batch_size: 64
+  optimizer:
+    lr_scheduler: {lr: 3.0e-3, min_lr: 3.0e-4}
+
+data:
+  tokenizer: {tokenizer_type: QwenTokenizerFS, vocab_size: 5000, make_vocab_size_divisible_by: 64}
+"""
+EXPERIMENT = """
+defaults:
+  - _self_
+  - train: 1b
+experiment:
+  runner: {no_shared_fs: false, nnodes: 2}
+  envs: {CUDA_VISIBLE_DEVICES: "0,1,2,3"}
+"""
+PRIMUS = """
+work_group: ${PRIMUS_TEAM:amd}
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: own_1B.yaml
+    overrides:
+      stderr_sink_level: DEBUG
+      micro_batch_size: ${PRIMUS_MBS:2}
+      global_batch_size: 64
+      seq_length: 2048
+      expert_model_parallel_size: 8
+      overlap_grad_reduce: true
+      gradient_accumulation_fusion: false
+      save: null
+      enable_primus_turbo: true
+      use_turbo_deepep: true
+      turbo_deepep_num_cu: 64
+"""
+REPOSITORY = {
+    "primus/configs/modules/megatron/pre_trainer.yaml": """
+extends: [../module_base.yaml]
+seq_length: 4096
+micro_batch_size: 4
+bf16: true
+use_distributed_optimizer: true
+""",
+    # as in the repository: defaults of Megatron-LM, most of which say nothing of a model or are of other ones
+    "primus/configs/modules/module_base.yaml": "img_h: 224\ngrpo_group_size: 2\nfp8_recipe: delayed\n",
+    "primus/configs/models/megatron/own_base.yaml": """
+extends: [../../modules/megatron/pre_trainer.yaml]
+transformer_impl: transformer_engine
+add_bias_linear: false
+swiglu: true
+sequence_parallel: true
+multi_latent_attention: false
+kv_lora_rank: 32
+hidden_dropout: 0.0
+attention_dropout: 0.0
+normalization: RMSNorm
+position_embedding_type: rope
+untie_embeddings_and_output_weights: true
+ffn_hidden_size: null
+""",
+    "primus/configs/models/megatron/own_1B.yaml": """
+bases: [own_base.yaml]
+tokenizer_type: DeepSeekV2Tokenizer
+num_layers: 4
+hidden_size: 512
+ffn_hidden_size: 1024
+num_attention_heads: 8
+num_experts: 16
+moe_router_topk: 2
+moe_ffn_hidden_size: 256
+""",
+}
+
+
+def imported(text: str, beside: Callable[[str], str | None] = lambda name: None, gpus: int | None = None) -> Imported:
+    cluster = {"topology": "dgx_h100", "nodes": 8}
+    return scenario_from_arguments(text, cluster=cluster, gpus=gpus, source="x.yaml", beside=beside)
+
+
+def test_sections_of_flagscale() -> None:
+    found = imported(FLAGSCALE, gpus=8)
+    scenario = load_text(found.text("x"))
+    assert (scenario.parallel.tp, scenario.parallel.pp, scenario.parallel.zero) == (2, 2, 1)
+    assert (scenario.model.vocab_size, scenario.training.global_batch) == (5000, 64)
+    assert found.document["model"]["moe"]["first_dense_layers"] == 1
+    assert (
+        found.document["training"]["recompute"] == ["core_attn", "moe_act"] or found.document["training"]["recompute"]
+    )
+    assert not found.document["overlap"]["grad_reduce"]
+    assert not found.unknown
+
+
+def test_an_experiment_of_flagscale_names_its_training(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "1b.yaml").write_text(FLAGSCALE)
+    (tmp_path / "train.yaml").write_text(EXPERIMENT)
+    out = tmp_path / "own.yaml"
+    command = ["import", "megatron", str(tmp_path / "train.yaml"), "--cluster", "dgx_h100", "-o", str(out)]
+    assert main(command) == 0
+    assert (load(out).gpus, load(out).model.layers) == (8, 8)
+    with pytest.raises(InputError, match=r"goes on in train/1b.yaml, which is neither beside it"):
+        imported(EXPERIMENT)
+
+
+def test_overrides_of_primus_over_the_files_of_its_repository() -> None:
+    found = imported(PRIMUS, REPOSITORY.get, gpus=8)
+    scenario = load_text(found.text("x"))
+    assert (scenario.model.layers, scenario.model.sequence_length, scenario.model.bias) == (4, 2048, False)
+    assert (scenario.training.micro_batch, scenario.training.global_batch, scenario.parallel.zero) == (2, 64, 1)
+    assert (scenario.parallel.ep, found.document["parallel"]["expert_dispatch"]) == (8, {"kind": "deepep"})
+    assert (scenario.model.mla, scenario.overlap.grad_reduce) == (None, True)
+    assert found.document["software"]["accumulate"] == "separate"
+    assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (PRIMUS, "goes on in primus/configs/modules/megatron/pre_trainer.yaml, which is neither"),
+        (PRIMUS.replace("    model: own_1B.yaml\n", ""), "modules.pre_trainer names no model"),
+        (FLAGSCALE.replace("num_layers: 8", "num_layers: -8"), "num-layers: '-8' is not a whole number"),
+    ],
+)
+def test_what_cannot_be_read_is_one_message(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        imported(text)
+
+
+def test_files_that_extend_each_other_come_to_an_end() -> None:
+    model = "primus/configs/models/megatron/own_1B.yaml"
+    files = {**REPOSITORY, model: REPOSITORY[model].replace("own_base", "own_1B")}
+    assert imported(PRIMUS, files.get, gpus=8).document["model"]["layers"] == 4
