@@ -16,7 +16,7 @@ from simcluster.bench.describe import bisection_bandwidth, describe
 from simcluster.catalogue import presets
 from simcluster.catalogue.devices import device_names
 from simcluster.catalogue.links import link_document
-from simcluster.documents.reading import parse_document, read_document, validate
+from simcluster.documents.reading import DocumentKinds, parse_document, read_document, validate
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import AnyTopology, LinkSpec, RateSpec, parse_topology
 from simcluster.topology.links import compute_part
@@ -447,7 +447,7 @@ def test_a_wrong_document_is_one_clear_error(change, message):
     text = parse_document("kind: machines", source="x.yaml")
     changed = type(text)({**document(4, TREE), **change}, "x.yaml", text.folder)
     with pytest.raises(InputError, match=message) as caught:
-        validate(TypeAdapter(AnyTopology), changed)
+        validate(DocumentKinds(AnyTopology), changed)
     assert len(str(caught.value).splitlines()) <= 3
 
 

@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -261,11 +261,22 @@ def _scalar(tag: str, node: Node, place: str) -> Any:
 # --- documents against models ---------------------------------------------------------------------------------------
 
 
-def validate(target: type[M] | TypeAdapter[M], document: Document) -> M:
-    """The document as a model (or as what a ``TypeAdapter`` describes); InputError listing up to 5 problems."""
-    adapter = target if isinstance(target, TypeAdapter) else TypeAdapter(target)
-    with checking(document, getattr(target, "_type", target)):
-        return adapter.validate_python(document.data)
+class DocumentKinds(Generic[M]):
+    """The annotation of documents of several kinds, with the adapter of pydantic's that checks by it.
+
+    The adapter alone does not say by what, and complaints name the keys that are known.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+        self.adapter: TypeAdapter[M] = TypeAdapter(annotation)
+
+
+def validate(target: type[M] | DocumentKinds[M], document: Document) -> M:
+    """The document as a model, or as one of several kinds; InputError listing up to 5 problems."""
+    kinds = target if isinstance(target, DocumentKinds) else DocumentKinds[M](target)
+    with checking(document, kinds.annotation):
+        return kinds.adapter.validate_python(document.data)
 
 
 @contextmanager

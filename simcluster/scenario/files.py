@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document, preset_near
 from simcluster.devices.device import Device, load_device
@@ -21,7 +19,7 @@ from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
 from simcluster.documents.overrides import apply_overrides, pairs_of
 from simcluster.documents.own_words import OwnWord
-from simcluster.documents.reading import STDIN, Document, Mark, read_document, read_json, validate
+from simcluster.documents.reading import STDIN, Document, DocumentKinds, Mark, read_document, read_json, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_names, shipped_path
 from simcluster.faults.pace import PACES
 from simcluster.importers.csv_numbers import histogram_in, speeds_in
@@ -33,7 +31,7 @@ from simcluster.scenario.short_forms import named_alone, schedule_alone, short_n
 from simcluster.schedules.specs import Rows
 from simcluster.topology import AnyTopology, Cluster, TopologySpec
 
-_TOPOLOGY: TypeAdapter[TopologySpec] = TypeAdapter(AnyTopology)
+_TOPOLOGY: DocumentKinds[TopologySpec] = DocumentKinds(AnyTopology)
 A_CLUSTER = "a cluster (a shipped topology's name, a path, a dict, a Cluster)"
 _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 

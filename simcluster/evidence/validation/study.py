@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
-from simcluster.documents.reading import Document, Mark, read_document, validate
+from simcluster.documents.reading import Document, DocumentKinds, Mark, read_document, validate
 from simcluster.documents.shipped import shipped_names, shipped_path
 from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.validation.measured import MeasuredBytes, MeasuredColumn, MeasuredTime
@@ -176,7 +176,7 @@ class CollectiveStudy(StudyHead):
 
 AnyStudy = Steps | MemoryTable | Schedules | CollectiveStudy
 Study = Annotated[AnyStudy, Field(discriminator="kind")]
-_ADAPTER: TypeAdapter[AnyStudy] = TypeAdapter(Study)
+_STUDY: DocumentKinds[AnyStudy] = DocumentKinds(Study)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def load_study(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> S
     if "kind" not in document.data:
         known = "steps, memory, schedules, collectives"
         raise document.error((), f"a study needs a kind, as in 'kind: steps'; known: {known}")
-    file = StudyFile(validate(_ADAPTER, document), document)
+    file = StudyFile(validate(_STUDY, document), document)
     return _changed(file, overrides) if overrides else file
 
 
@@ -222,7 +222,7 @@ def _changed(file: StudyFile, overrides: Sequence[tuple[str, Any]]) -> StudyFile
     data = {**document.data, "set": {**document.data.get("set", {}), **dict(overrides)}}
     marks: dict[KeyPath, Mark] = {("set", path): Mark("override", (path,)) for path, _ in overrides}
     changed = replace(document, data=data, marks={**document.marks, **marks})
-    return StudyFile(validate(_ADAPTER, changed), changed)
+    return StudyFile(validate(_STUDY, changed), changed)
 
 
 def _written_by(column: Column) -> tuple[str, ...]:

@@ -13,8 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pydantic import TypeAdapter
-
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
@@ -248,7 +246,7 @@ def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
     if any(path != "run" and not path.startswith("run.") for path in changes):
         return from_document(document, changes)
     section = Document({"run": document["run"]}, source="<document>", folder=Path())
-    return scenario.model_copy(update={"run": validate(TypeAdapter(_OnlyRun), apply_overrides(section, changes)).run})
+    return scenario.model_copy(update={"run": validate(_OnlyRun, apply_overrides(section, changes)).run})
 
 
 def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:

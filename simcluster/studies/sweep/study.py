@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
@@ -142,7 +142,7 @@ def load_sweep(
     document = read_document(scenario_path(path))
     rows: Sequence[Mapping[str, Any]] = ({},)
     if _is_study(document):
-        spec = validate(TypeAdapter(SweepSpec), document)
+        spec = validate(SweepSpec, document)
         base, fixed = Base(_base(spec.scenario, document), str(document.folder)), [*spec.set.items(), *overrides]
         vary = {**spec.vary, **vary}
         if spec.table:
