@@ -22,17 +22,23 @@ feed or cooling, as many as ``machines`` says; a ``neighbour`` is another job, w
 switches; ``job`` is none of them: software, the data, a person."""
 
 Positive = Annotated[float, Field(strict=False, gt=0)]
-Share = Annotated[Fraction, BeforeValidator(lambda value: _percent(value)), NUMBER_OR_TEXT]
-Whole = Annotated[int, Field(strict=True, ge=0, le=10**7)]
 
 
 def _percent(value: object) -> object:
     """ "2 %" is 0.02; yes and no are no numbers."""
+    wrong = InputError(f"must be a share, got {str(value)[:40]!r}; write a number from 0 to 1, or as in 2 %")
     if isinstance(value, bool):
-        raise InputError(f"must be a share from 0 to 1, or as in 2 %, got {value}")
+        raise wrong
     if isinstance(value, str) and value.strip().endswith("%"):
-        return float(value.strip().removesuffix("%")) / 100
+        try:
+            return float(value.strip().removesuffix("%")) / 100
+        except ValueError:
+            raise wrong from None
     return value
+
+
+Share = Annotated[Fraction, BeforeValidator(_percent), NUMBER_OR_TEXT]
+Whole = Annotated[int, Field(strict=True, ge=0, le=10**7)]
 
 
 class ExponentialLaw(Spec):

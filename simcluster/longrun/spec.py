@@ -37,6 +37,12 @@ def _interval(value: object) -> str:
     return text
 
 
+def _steps(value: object) -> object:
+    """ "1000 steps" is 1000."""
+    number, _, unit = str(value).strip().partition(" ") if isinstance(value, str) else ("", "", "")
+    return int(number) if number.isdigit() and unit.strip() in ("step", "steps", "") else value
+
+
 def _failures(value: object) -> object:
     """A name, or a list of one's own."""
     if isinstance(value, str):
@@ -63,7 +69,7 @@ class CheckpointSpec(Spec):
     weights before each.  ``keep``: how many on storage, at a ``price`` in dollars a TB and month (a twelfth of a year).
     """
 
-    every: Annotated[str, BeforeValidator(lambda value: _interval(value))] = "auto"
+    every: Annotated[str, BeforeValidator(_interval)] = "auto"
     mode: Literal["blocking", "snapshot"] = "blocking"
     to: BytesPerSecond | None = None
     read: BytesPerSecond | None = None
@@ -83,17 +89,9 @@ class ValidationSpec(Spec):
     ``seconds`` stand for those of a whole validation that were measured.
     """
 
-    every: Annotated[
-        int, Field(strict=True, ge=1, le=10**9), BeforeValidator(lambda value: _steps(value)), NUMBER_OR_TEXT
-    ]
+    every: Annotated[int, Field(strict=True, ge=1, le=10**9), BeforeValidator(_steps), NUMBER_OR_TEXT]
     batches: Annotated[int, Field(strict=True, ge=1, le=10**7)] = 1
     seconds: Seconds | None = None
-
-
-def _steps(value: object) -> object:
-    """ "1000 steps" is 1000."""
-    number, _, unit = str(value).strip().partition(" ") if isinstance(value, str) else ("", "", "")
-    return int(number) if number.isdigit() and unit.strip() in ("step", "steps", "") else value
 
 
 class RestartPart(Spec):
