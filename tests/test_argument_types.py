@@ -15,13 +15,13 @@ from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.scenario.given import scenario
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.gantt import compare_gantts, gantt
+from simcluster.show.gantt import gantt
 
 TAKE_NOTHING = {"scenario_schema", "however_long"}
 FUNCTIONS = {
     **{name: one for name in simcluster.__all__ if inspect.isfunction(one := getattr(simcluster, name))},
-    "gantt": gantt,
-    "compare_gantts": compare_gantts,
+    **{name: getattr(simcluster.plots, name) for name in simcluster.plots.__all__},
+    "gantt": simcluster.Result.gantt,
     "timeline_of": simcluster.Result.timeline_of,
     "memory_of": simcluster.Result.memory_of,
     "memory_table": simcluster.Result.memory_table,
@@ -81,13 +81,32 @@ def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> 
         (lambda: search(), "search: missing a required argument: 'gpus'; it takes gpus, vary, top, "),
         (lambda: search(8, {}, 3), "search: too many positional arguments; it takes gpus, vary, top, "),
         (lambda: search(8, gpus=8), "search: multiple values for argument 'gpus'; it takes gpus, "),
-        (lambda: search(8, one=3), "search: one must be a Scenario, got int: 3; write one=Scenario(...)"),
+        (
+            lambda: search(8, one=3),
+            "search: one must be a Scenario, got int: 3; give what simcluster.load(...)",
+        ),
         (lambda: simulate_costs(1.0, stages=2, microbatches=4), "costs must be a Costs or a list, got float: 1.0"),
         (lambda: simcluster.compare_packing("x", 4096), "documents: lengths are whole numbers of tokens"),
         (lambda: gantt(simcluster.simulate("tiny_dp"), window=3), "window=3 must be two times in seconds, (from, to)"),
         (lambda: gantt(simcluster.simulate("tiny_dp"), window=(0, "x")), "must be two times in seconds, (from, to)"),
         (lambda: simcluster.simulate("tiny_dp", engine="gpu"), "engine"),
         (lambda: simcluster.collective_times("dgx_h100", [0, 1], "all_reduce", "1MB"), "size is '1MB'; it is a number"),
+        (lambda: simcluster.Costs(1.0, 2.0), "Costs: too many positional arguments; it takes forward, backward, "),
+        (lambda: simcluster.Costs(forward=1.0), "Costs: missing a required argument: 'backward'; it takes forward, "),
+        (lambda: simcluster.plots.pareto("tiny_dp"), "a Found, got str: 'tiny_dp'; give what simcluster.plan(...) ret"),
+        (lambda: simcluster.plots.sensitivity(3), "must be a list, got int: 3; give what simcluster.sensitivity(...)"),
+        # known only once it has failed
+        (
+            lambda: gantt("tiny_dp"),
+            "timeline must be a DataFrame or a result of a simulation, or anything else that "
+            "carries a timeline, got str: 'tiny_dp'; give what simcluster.simulate(...) returns",
+        ),
+        (lambda: simcluster.plots.weeks(3), "got int: 3; give what simcluster.train(...) returns"),
+        (lambda: simcluster.plots.scaling("x"), "table must be a DataFrame, got str: 'x'"),
+        (
+            lambda: simcluster.scenario("tiny_dp").without(0),
+            "no fault 0; the scenario has none: add one first",
+        ),
         (lambda: free(3), "free: name must be a text, got int: 3"),
     ],
 )

@@ -1,8 +1,8 @@
 """Arguments of the wrong type, said as other mistakes are: for the functions that Python users call.
 
 What a function takes is read from its annotations as they are written: the types of the table below, and classes of
-this package that its module has imported; any other part of one is not looked at.  A library that checks types
-resolves them all, and ours name types that are imported for reading only.
+this package that its module has imported; any other part of one is not looked at before the function has failed
+(``misfits``).  A library that checks types resolves them all, and ours name types that are imported for reading only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, ParamSpec, TypeGuard, TypeVar, get_
 
 from simcluster.base.errors import InputError, system_refusals
 from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
+from simcluster.documents.misfits import maker, misfit
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,19 +41,40 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
             wrong = wrong or (_wrong(kinds[key], value, key) if key in kinds else None)
         if wrong:
             raise InputError(f"{name}: {wrong}")
-        with system_refusals():
-            return function(*args, **kwargs)
+        try:
+            with system_refusals():
+                return function(*args, **kwargs)
+        except (AttributeError, TypeError, KeyError, IndexError, ValueError) as problem:
+            if isinstance(problem, InputError) or not (wrong := misfit(function, args, kwargs)):
+                raise
+            raise InputError(f"{name}: {wrong}") from problem
 
     return asked
 
 
+def checked_call(made: type[T]) -> type[T]:
+    """The class, which refuses to be made of arguments that it does not have; of which type they are it says itself."""
+    own, name = made.__init__, made.__name__
+
+    @wraps(own)
+    def asked(self: T, *args: Any, **kwargs: Any) -> None:
+        if wrong := _misfit(_taken(own)[0], (self, *args), kwargs):
+            raise InputError(f"{name}: {wrong}")
+        own(self, *args, **kwargs)
+
+    setattr(made, "__init__", asked)  # noqa: B010 - a checker of types takes no other method in its place
+    return made
+
+
 class _Type(NamedTuple):
-    """A type of the table: how it is called, who is one, what is written as an example, and of what its items are."""
+    """A type of the table: how it is called, who is one, what is written as an example, of what its items are, and
+    which class of ours it is."""
 
     called: str
     holds: Callable[[object], bool]
     like: str
     items: tuple[_Type, ...] = ()
+    ours: type | None = None
 
 
 def _is_iterable(value: object) -> bool:
@@ -107,7 +129,7 @@ def _by_place(signature: inspect.Signature) -> list[str]:
 
 def _misfit(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
     """What does not fit the arguments that there are: one more, one that has no such name, one that lacks."""
-    takes = [each for each in signature.parameters if each != "self"]
+    takes = [each for each, one in signature.parameters.items() if each != "self" and one.kind != one.VAR_KEYWORD]
     any_name = any(one.kind == one.VAR_KEYWORD for one in signature.parameters.values())
     for key in kwargs:
         if key not in takes and not any_name:
@@ -154,7 +176,7 @@ def _is_ours(named: object) -> TypeGuard[type]:
 
 def _of_class(one: type) -> _Type:
     article = "an" if one.__name__[0] in "AEIOU" else "a"
-    return _Type(f"{article} {one.__name__}", lambda value: isinstance(value, one), f"{one.__name__}(...)")
+    return _Type(f"{article} {one.__name__}", lambda value: isinstance(value, one), f"{one.__name__}(...)", ours=one)
 
 
 def _wrong(types: tuple[_Type, ...], value: Any, place: str) -> str | None:
@@ -180,7 +202,10 @@ def _is_item(value: object, whole: _Type) -> bool:
 
 
 def _remedy(types: tuple[_Type, ...], value: object, place: str) -> str:
-    """The same value in a type that is taken, or how one is written."""
+    """The same value in a type that is taken, or how one is written; of a class of ours, which function gives one."""
+    classes = [each.ours for one in types for each in (one, *one.items) if each.ours]
+    if made := next(filter(None, map(maker, classes)), ""):
+        return f"give what {made} returns"
     meant = next((each for each in types if _is_item(value, each)), None)
     like = next((each.like for each in types if each.called not in ("a text", "None")), types[0].like)
     if isinstance(value, str) and any(each in types for each in (_PLAIN["int"], _PLAIN["float"])):

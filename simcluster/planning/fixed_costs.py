@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
 from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked_call
 from simcluster.documents.diagnostics import shown
 from simcluster.schedules import Kind, Schedule
 from simcluster.schedules.zb_auto import Times
@@ -15,6 +16,7 @@ from simcluster.schedules.zb_auto import Times
 _MOST_BUCKETS = 100_000
 
 
+@checked_call
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """Seconds of one microbatch on one stage (all its chunks together) or one slice, and of what surrounds it.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from simcluster.base.shown import Shown, look
+from simcluster.documents.argument_types import checked
 from simcluster.results.numbers import METRICS
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class TimedNumbers(Shown):
         max_rows: int = 24,
         rows: Literal["rank", "stage"] = "rank",
     ) -> Picture: ...
+    @checked
     def gantt(self, *, interactive: bool = False, **options: Any) -> Picture | CellPage:
         """The timeline as a picture (a matplotlib Figure; options as of ``plots.gantt``), or as a part of a notebook to
         zoom into.

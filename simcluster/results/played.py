@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,9 +83,9 @@ class Run(TimedNumbers):
 
     def _own(self, rank: int) -> int:
         """The rank; InputError for one that the job does not have."""
-        if not 0 <= rank < len(self.ranks):
+        if not (isinstance(rank, Integral) and 0 <= rank < len(self.ranks)):
             raise InputError(
-                f"rank: there is no rank {rank}; this job has ranks 0 to {len(self.ranks) - 1}: name one of those"
+                f"rank: there is no rank {rank!r}; this job has ranks 0 to {len(self.ranks) - 1}: name one of those"
             )
         return rank
 
@@ -211,7 +212,10 @@ class Run(TimedNumbers):
         return [self.peak_of(rank) for rank in sorted(self.weights)]
 
     def peak_of(self, rank: int) -> MemoryPeak:
-        """When a simulated rank holds most, without model state."""
+        """When a simulated rank holds most, without model state; InputError for a rank that is not simulated."""
+        if rank not in self.weights:
+            some = ", ".join(map(str, list(self.weights)[:8]))
+            raise InputError(f"rank: {rank!r} is not simulated; use one that is ({some}), or simulated_for(rank)")
         if self._peaks is not None:
             return self._peaks.peak(rank)
         few = None if "memory_timeline" in self.__dict__ else self._fewer

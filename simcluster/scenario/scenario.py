@@ -146,6 +146,10 @@ class Scenario(Shown, ScenarioFields):
 
         Of uneven data only the unevenness goes: the same documents, spread evenly over the microbatches.
         """
+        beyond = [number for number in numbers if number not in range(len(self.faults))]
+        if beyond:
+            have = f"faults 0 to {len(self.faults) - 1}: give some of those" if self.faults else "none: add one first"
+            raise InputError(f"without: there is no fault {beyond[0]!r}; the scenario has {have}")
         kept = (fault.without() if place in numbers else fault for place, fault in enumerate(self.faults))
         return self.model_copy(update={"faults": tuple(fault for fault in kept if fault is not None)})
 

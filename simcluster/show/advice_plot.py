@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
+from simcluster.documents.argument_types import checked
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT
 from simcluster.studies.long_run.advised import Advice, AdviceMark
 
@@ -21,6 +22,7 @@ _LEAST = 1e-4
 """Where an axis of percents that has no place for zero ends."""
 
 
+@checked
 def advice(found: Advice) -> Figure:
     """Its lines over what is decided, in the units of its labels; the sentence above is the answer."""
     from textwrap import fill

@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator
 
 from simcluster.base.arrays import Floats
 from simcluster.base.counts import format_count, format_dollars
+from simcluster.documents.argument_types import checked
 from simcluster.show.isoflop_plot import say_range
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT
 from simcluster.studies.scaling.scale import Scaling
@@ -18,6 +19,7 @@ _COLOURS = (COMPUTE_KINDS["forward"], STREAMS["tp"], COMPUTE_KINDS["weight_grad"
             STREAMS["dp"], STREAMS["ep"], COMPUTE_KINDS["other"])  # fmt: skip
 
 
+@checked
 def costs(found: Scaling, title: str = "") -> Figure:
     """Left: days (and dollars, with a price) over loss, a line a size of model; dashed the cheapest for each loss.
 

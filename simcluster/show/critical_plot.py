@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simcluster.base.units import format_seconds
+from simcluster.documents.argument_types import checked
 from simcluster.results.result import Result
 from simcluster.show.bars import bar_rows
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, Colour, colour_of, rgb
@@ -16,6 +17,7 @@ from simcluster.studies.whatif.free import COMMUNICATION, Free, what_if_free
 _ROW_HEIGHT = 0.36
 
 
+@checked
 def critical(result: Result, free: Sequence[Free] | None = None, *, title: str | None = None) -> Figure:
     """Left: seconds per step of the critical path by kind of op.  Right: the step time if a kind were free, played; a
     tick marks what the path alone says.

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked
 from simcluster.show.bars import bar_rows
 from simcluster.show.palette import QUIET_TEXT, TEXT, text_on
 from simcluster.show.run_looks import CHECKPOINTS, DAY, LOOKS, PlayedRun, percent, shares_of
@@ -19,6 +20,7 @@ _SEEN = 0.005  # of what is not productive: less is no colour to look for
 _ROW = 0.36  # inches
 
 
+@checked
 def fates(trainings: Mapping[str, PlayedRun], title: str = "") -> Figure:
     """Above, a bar a policy: the share of its time that is not productive, by fate; below, the same by cause.
 

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked
 from simcluster.results.distribution import half_width
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, rgb
 from simcluster.show.run_looks import DAY, PlayedRun, PlayedStages, percent, weekly_goodput
@@ -42,6 +43,7 @@ class WeeklyStages(PlayedStages, Protocol):
     def wall(self) -> Floats: ...
 
 
+@checked
 def goodput(training: WeeklyRuns | WeeklyStages, title: str = "") -> Figure:
     """At the left goodput by week: mean, 10 to 90 % of the runs, and the run that was played first.
 

@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 
 from simcluster.base.arrays import Floats
 from simcluster.base.units import format_seconds_round
+from simcluster.documents.argument_types import checked
 from simcluster.results.result import Result
 from simcluster.results.waits import WaitMatrix
 from simcluster.show.palette import HEAT, QUIET_TEXT, STREAMS, TEXT, WAITING, rgb, text_on
@@ -33,6 +34,7 @@ _NAMES = {
 }
 
 
+@checked
 def stragglers(result: Result, found: Stragglers) -> Figure:
     """The slowdown of a result by each worker over (dp rank, stage), as the trace's estimator has it; `found` is what
     `simcluster.stragglers(result)` gave."""
@@ -139,6 +141,7 @@ def _margins(
     side.tick_params(axis="y", labelleft=False, length=0)
 
 
+@checked
 def waits(result: Result) -> Figure:
     """Who waited for whom in a result: every rank, or where there are too many every worker, machine or stage."""
     return plot_waits(result.wait_matrix, title=f"{result.scenario.name}: who waits for whom")

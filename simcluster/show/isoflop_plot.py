@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simcluster.base.counts import format_count
+from simcluster.documents.argument_types import checked
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, rgb, tinted
 from simcluster.studies.scaling.scale import Scaling
 
@@ -19,6 +20,7 @@ _WORDS = 10.0  # what is said of models that are nearer (a factor of parameters)
 _WIDE = 12.0  # how far from the best model a curve is drawn: a factor of parameters
 
 
+@checked
 def isoflop(found: Scaling, title: str = "") -> Figure:
     """A curve a budget; dots are the best models, the star one's own; grey is beyond the runs of the law's fit."""
     figure = Figure(figsize=(9.2, 5.2), layout="constrained")

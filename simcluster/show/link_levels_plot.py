@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes_per_second
+from simcluster.documents.argument_types import checked
 from simcluster.results.loads import link_table
 from simcluster.results.result import Result
 from simcluster.show.palette import HEAT, LANE_SURROUND, QUIET_TEXT, TEXT, tinted
@@ -67,6 +68,7 @@ def levels_of(result: Result) -> list[LinkLevel]:
     return [LinkLevel(*level) for level in levels.itertuples(name=None)]
 
 
+@checked
 def link_levels(result: Result, *, title: str | None = None) -> Figure:
     """Each kind of node a box, GPUs at the bottom; each level two arrows, one each way, coloured by its fullest link.
 

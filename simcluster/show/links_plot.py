@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes_per_second
+from simcluster.documents.argument_types import checked
 from simcluster.results.loads import hottest_over_time
 from simcluster.results.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
@@ -26,6 +27,7 @@ _TOPS = (0.01, 0.05, 0.2, 0.5, 1.0)  # where the scale may end
 _ALIKE = 1e-3  # of the capacity: both directions of a link with less between them are one row
 
 
+@checked
 def links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = None) -> Figure:
     """The ``n`` hottest links of a result, a row each: utilisation over time on the left, mean and peak on the right.
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
+from simcluster.documents.argument_types import checked
 from simcluster.results.memory_timeline import POOLS, MemoryPeak
 from simcluster.results.result import Result
 from simcluster.show.gantt_rows import evenly
@@ -22,6 +23,7 @@ _DRAWN = 4  # ranks, where none are named
 _VECTOR_UP_TO = 20_000  # steps of a curve: above, an SVG or PDF holds a picture of them
 
 
+@checked
 def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[float, float] | None = None) -> Figure:
     """Memory of some ranks over a run, a panel each on one scale; at most 12.
 

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
+from simcluster.documents.argument_types import checked
 from simcluster.results.critical_path import kind_of
 from simcluster.results.overlap import Key, OverlapSeconds
 from simcluster.results.played import Run
@@ -30,6 +31,7 @@ class _Row:
     gap: float = 0.0  # of rows, above it
 
 
+@checked
 def overlap(named: Sequence[tuple[str, Run]]) -> Figure:
     """Of one run a bar for every collective; of several a bar for each axis and run, side by side.
 

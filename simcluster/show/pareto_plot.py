@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simcluster.base.units import format_seconds, format_seconds_round
+from simcluster.documents.argument_types import checked
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING
 from simcluster.studies.search.plan import Found, Ranked
 from simcluster.studies.search.words import name_of
@@ -19,6 +20,7 @@ _NEAR = 0.035  # of the axis: numbers of points so near would meet
 _FAR = 1.6  # times the most that any layout holds: where less may be used, the picture goes up to it
 
 
+@checked
 def pareto(found: Found, title: str = "") -> Figure:
     """Step time against the bytes of the fullest GPU: what was played as dots, the front as steps, its points numbered
     and named at the side."""

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from simcluster.documents.argument_types import checked
 from simcluster.show.bars import bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING_HATCH
 from simcluster.studies.long_run.comparing import MEASURES, PolicyComparison
@@ -27,6 +28,7 @@ _WORSE = STREAMS["tp"], "s", "worse"
 _OPEN = WAITING_HATCH, "D", "zero is in the interval"
 
 
+@checked
 def policies(found: PolicyComparison) -> Figure:
     """A row a policy: its difference from the first, which stands above, as a point with the 95 % interval, on common
     random numbers, and the mean of its measure in words.  Of many the best are drawn."""

@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
+from simcluster.documents.argument_types import checked
 from simcluster.longrun.power import PowerCurve
 from simcluster.show.bars import bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, Colour, rgb, tinted
@@ -62,6 +63,7 @@ class DrawingStages(PlayedStages, Protocol):
     def stages(self) -> Sequence[DrawingRun]: ...
 
 
+@checked
 def power(training: DrawingRun | DrawingStages, title: str = "") -> Figure:
     """Three panels of what the building draws for a job: its healthy step, instant by instant, by what draws it; the
     first run from five minutes before its first outage until five after; and the energy of all runs by fate.  Of stages

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from simcluster.documents.argument_types import checked
 from simcluster.results.distribution import Distribution
 from simcluster.show.palette import QUIET_TEXT, STREAMS, TEXT, rgb
 
 
+@checked
 def replicas(distribution: Distribution, *, title: str = "step time") -> Figure:
     """How many replicas took how long; the mean with its 95 % interval, p5 and p95, and the step without chance."""
     times = distribution.step_times

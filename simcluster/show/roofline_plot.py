@@ -13,6 +13,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import NullFormatter
 
 from simcluster.base.units import format_bytes_per_second, format_seconds
+from simcluster.documents.argument_types import checked
 from simcluster.results.result import Result
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, Colour, colour_of, rgb, tinted
 from simcluster.studies.kernels import PHASES
@@ -26,6 +27,7 @@ _NAMES = {"input_grad": "input gradient", "weight_grad": "weight gradient"}
 _MARKERS = {"forward": "o", "recompute": "D", "input_grad": "s", "weight_grad": "^"}
 
 
+@checked
 def roofline(result: Result, *, title: str | None = None) -> Figure:
     """Left: FLOP/s of every kernel against its FLOP for each byte of device memory; an area is its time in the step.
 

@@ -16,6 +16,7 @@ from matplotlib.transforms import Bbox
 from simcluster.base.errors import InputError
 from simcluster.base.printable import printable
 from simcluster.base.written import written
+from simcluster.documents.argument_types import checked
 
 FORMATS = ("png", "svg", "pdf")
 _SHRUNK = 0.85  # of the inches that a picture is made for: in fewer its texts would meet, so they are made smaller
@@ -59,6 +60,7 @@ def size_of(text: str) -> PictureSize:
     return PictureSize(width, height)
 
 
+@checked
 def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = None, dpi: float | None = None) -> None:
     """Write a figure as PNG, SVG or PDF, by the ending of `path`; the same figure gives the same bytes.
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT
 
 _NEEDED = ("gpus", "step_time_s", "tokens_per_s_per_gpu")
@@ -25,6 +26,7 @@ _UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
 _SAME = 1e-3  # of the tokens of a step: rounding of a table
 
 
+@checked
 def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling") -> Figure:
     """Left: step time; right: tokens/s of a GPU, both over GPUs; a line for each value of the column ``by``.
 

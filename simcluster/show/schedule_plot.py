@@ -19,6 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked
 from simcluster.schedules.comparison import PlayedSchedule
 from simcluster.show.palette import IDLE, QUIET_TEXT, TEXT, Colour, colour_of, text_on
 from simcluster.show.ruler import text_width
@@ -49,6 +50,7 @@ class _Box(NamedTuple):
         return colour_of("compute", _KINDS[self.kind], self.chunk)
 
 
+@checked
 def schedules(
     played: Sequence[PlayedSchedule], *, columns: int = 1, title: str | None = None, width: float = 14.0
 ) -> Figure:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
+from simcluster.documents.argument_types import checked
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING
 from simcluster.studies.whatif.sensitivities import RESOURCES, TIMES, Sensitivity
 
@@ -21,6 +22,7 @@ _LOOKS = {
 }
 
 
+@checked
 def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
     """Percent of the step for each percent of a resource, longest bar first; InputError for nothing.
 

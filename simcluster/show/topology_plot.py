@@ -9,6 +9,7 @@ from matplotlib.patches import Patch
 from simcluster.base.units import format_bytes_per_second, format_seconds
 from simcluster.bench.describe import describe
 from simcluster.bench.report import TopologyReport
+from simcluster.documents.argument_types import checked
 from simcluster.show.palette import QUIET_TEXT, TEXT, Colour
 from simcluster.show.topology_fabric import draw_fabric, fabric_of
 from simcluster.show.topology_machine import draw_machine, machine_kinds
@@ -23,6 +24,7 @@ _LEGEND_ENTRY = 1.45
 """Inches that an entry of the legend takes."""
 
 
+@checked
 def topology(cluster: Cluster) -> Figure:
     """A cluster by its hierarchy, readable at thousands of GPUs: the fabric with its columns left, one machine of
     each kind (two at most) on the right.  A machine by itself has no fabric, so none is drawn.

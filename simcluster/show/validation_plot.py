@@ -13,6 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes, format_seconds_round
+from simcluster.documents.argument_types import checked
 from simcluster.evidence.validation.reports import Report, ScoredPoint
 from simcluster.show.palette import COMPUTE_KINDS, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT
 
@@ -39,6 +40,7 @@ class _Series(NamedTuple):
     hollow: bool
 
 
+@checked
 def errors(reports: Sequence[Report]) -> Figure:
     """Every point of the reports: a column of panels for every kind of study.
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
+from simcluster.documents.argument_types import checked
 from simcluster.results.account import CAUSES
 from simcluster.show.bars import bar_rows
 from simcluster.show.cells import PARTS, told
@@ -25,6 +26,7 @@ _REASONS = {  # why an axis' exposed communication changes (results.account)
 }
 
 
+@checked
 def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
     """A panel for every variant but the first: its step time reached from the first one's, a bar for every cause.
 

@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
+from simcluster.documents.argument_types import checked
 from simcluster.show.bars import bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT
 from simcluster.show.run_looks import DAY, LOOKS, PlayedRun, PlayedStages, percent
@@ -31,6 +32,7 @@ _MARKS = (  # shape and colour of a cause, the most frequent first
 )  # fmt: skip
 
 
+@checked
 def weeks(training: PlayedRun | PlayedStages, title: str = "") -> Figure:
     """The first played run, week by week, as a picture; InputError for one of no length or of more than 120 weeks.
 

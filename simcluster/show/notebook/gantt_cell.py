@@ -15,6 +15,7 @@ import numpy as np
 
 from simcluster.base.units import format_seconds
 from simcluster.base.written import write_text
+from simcluster.documents.argument_types import checked
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
@@ -66,6 +67,7 @@ class GanttCell:
         write_text(path, self.page)
 
 
+@checked
 def gantt_html(run: Run, *, ranks: Sequence[int] | None = None) -> GanttCell:
     """The timeline of some ranks (left out: of all that were simulated) as a page to zoom into and to search.
 
