@@ -17,6 +17,7 @@ from simcluster.documents.shipped import shipped_path
 ROOT = Path(__file__).parents[1]
 TINY = shipped_path("scenarios", "tiny_3d").read_text()
 WEEK = shipped_path("scenarios", "week_64xa100").read_text()
+LONG = shipped_path("scenarios", "llama3_405b_15t").read_text()
 PARQUET = (ROOT / "examples/trace.parquet").read_bytes()
 
 GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
@@ -64,6 +65,23 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("train w.yaml", {"w.yaml": WEEK.replace("days:", "day:", 1)}, "got none; 'day' is no key; did you mean 'days'?"),
     ("train w.yaml", {"w.yaml": WEEK.replace("days: 7 d", "tokens: many")}, "'many' is no number of tokens; write"),
     ("train week_64xa100 --against run.spares.warm:2", {}, "or changes of it as in 'run.spares.hot=8'"),
+    # options of other programs
+    ("run tiny_3d --output r.json", {}, "unknown option '--output'; use --json FILE or --timeline FILE or "),
+    ("run tiny_3d --save-plot x.png", {}, "or --gantt FILE or "),
+    ("sweep tiny_3d --jobs 3", {}, "unknown option '--jobs'; use --executor N|dask://HOST; see"),
+    ("run --config a.yaml", {"a.yaml": TINY}, "simcluster run takes SCENARIO, without an option's name before it"),
+    ("run tiny_3d --bogus", {}, "use one that it has: --help, --set, --json, "),
+    # several values where one is
+    ("compare tiny_3d --vary parallel.tp=1..4", {}, "or each of them where several are tried: 1,2,3"),
+    ("compare tiny_3d --vary 'parallel.tp=1|2|4'", {}, "or each of them where several are tried: 1,2,4"),
+    ("plan tiny_3d --objective cost", {}, "as in --price 2.50"),
+    # a colon without a space
+    ("run s.yaml", {"s.yaml": TINY.replace(": ", ":")}, "write cluster: ..., with a colon and a space behind it"),
+    ("run s.yaml", {"s.yaml": "name:tiny\ncluster:dgx_h100\n"}, "write name: tiny, with a colon and a space"),
+    ("run s.yaml", {"s.yaml": TINY.replace("{schedule: 1f1b}", "schedule = 1f1b")}, "write schedule: 1f1b, with"),
+    ("run s.yaml", {"s.yaml": TINY.replace("schedule: 1f1b", "schedule:1f1b")}, "write schedule: 1f1b, with a colon"),
+    ("train w.yaml", {"w.yaml": LONG.replace("14.8T tokens", "1T tokens")},
+     "stage 3 ends at 1e+12 tokens and begins at 2.87e+12, where the one before ends; they come in their order: write"),
     ("advise interval", {}, "write simcluster advise QUESTION SCENARIO; see"),
 ]  # fmt: skip
 

@@ -116,7 +116,9 @@ def _check(tokens: object, mfu: object, achievable: object, price: object, days:
             "what is lost against an achievable MFU depends on the MFU that is reached; give it, as in 35%"
         )
     if budget is not None and price is None:
-        raise InputError("a budget buys GPU-hours at a price; give it, in dollars a GPU and hour, as in price 2")
+        raise InputError(
+            "a budget buys GPU-hours at a price; give it, in dollars a GPU and hour, as in --price 2 (Python: price=2)"
+        )
 
 
 def _check_state(recipe: str | None, total: float | None, zero: int) -> None:

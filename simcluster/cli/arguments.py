@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 _DOTTED_OPTION = re.compile(r"--[A-Za-z_]\w*(?:\.\w+)+\+?(?:=.*)?", re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\+?=.*", re.DOTALL)
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
+_OUTPUT = {"o", "out", "output", "save", "write", "file", "export", "csv"}
+_PICTURE = {"plot", "figure", "fig", "image", "png", "svg", "draw", "picture", "chart"}
+_PROCESSES = {"j", "jobs", "workers", "processes", "procs", "threads", "cores", "parallel", "executor"}
+_INPUT = {"i", "c", "config", "input", "scenario", "yaml"}
+"""Words of the names that other programs give to options."""
+_PLAYERS = ("executor", "workers")
+"""Where the options are kept by which it is said who plays."""
 PLAIN_KEYS = ("name", "cluster", "model", "gpus", "software", "steps", "seed", "replicas", "engine")
 """Keys of a scenario itself that one word or number says, so that --gpus 64 changes it like --parallel.tp 8."""
 
@@ -164,6 +171,8 @@ class Parser(argparse.ArgumentParser):
 
             if self.reads_scenarios and is_section(name[2:]):
                 return f"; the section {name[2:]} of a scenario is changed by {name}.KEY or {name[2:]}=VALUE"
+            if meant := self._meant(name):
+                return meant
             places = homes(name) if len(name) > 3 else []
             if not self.reads_scenarios:  # the document is a topology
                 places = [each.removeprefix("cluster.") for each in places if each.startswith("cluster.")]
@@ -174,8 +183,29 @@ class Parser(argparse.ArgumentParser):
                     for place in exact or places
                 ]
                 return f"; did you mean {' or '.join(ways)}?"
-        how = f"; what documents say is changed by {name}.KEY or {name[2:]}=VALUE" if self.takes_overrides else ""
-        return did_you_mean(name, self.options) or how
+        near = did_you_mean(name, self.options, cutoff=0.8) or self._meant(name)
+        return near or did_you_mean(name, self.options, cutoff=0.7) or self._options_there()
+
+    @property
+    def _long(self) -> dict[str, str]:
+        """Every option's long name, by where its value is kept."""
+        return {action.dest: max(action.option_strings, key=len) for action in self._actions if action.option_strings}
+
+    def _meant(self, name: str) -> str:
+        """What an option of another program's name is here; "" where there is none such."""
+        words = set(name.strip("-").split("-"))
+        drawn = [dest for dest, kind in self.files.items() if kind in ("figure", "page")] if words & _PICTURE else []
+        dests = {*(drawn or (self.files if words & _OUTPUT else ())), *(_PLAYERS if words & _PROCESSES else ())}
+        found = [self._written(option) for dest, option in self._long.items() if dest in dests]
+        if not found and words & _INPUT and self._names():
+            return f"; {self.placed}, without an option's name before it: write it so"
+        return f"; use {' or '.join(found)}" if found else ""
+
+    def _options_there(self) -> str:
+        """All options, instead of one that is like none."""
+        long = self._long
+        keys = "; a key of the document is changed by --set KEY=VALUE" if self.takes_overrides else ""
+        return f"; use one that it has: {', '.join(long.values())}{keys}"
 
     @property
     def reads_scenarios(self) -> bool:

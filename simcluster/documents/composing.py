@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.parser_words import of_yaml
+from simcluster.documents.suggestions import with_a_colon
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node
@@ -60,9 +61,12 @@ def _not_valid(text: str, source: str, problem: Any) -> InputError:
     mark = getattr(problem, "problem_mark", None) or getattr(problem, "context_mark", None)
     if mark:
         told = " ".join(part for part in (problem.problem, problem.context) if part)
-        line = "".join(text.splitlines()[mark.line : mark.line + 1]).strip()
+        lines = text.splitlines()[: mark.line + 1]
+        joined = next(filter(None, map(with_a_colon, lines[-1:-3:-1])), "")  # what was meant for a key ends in the next
+        line = lines[-1].strip() if mark.line < len(lines) else ""
         quoted = f"; the line is {shown(line)}" if line else ""
-        return InputError(f"{place_of(source, mark)}: not valid YAML: {of_yaml(told)}{quoted}")
+        why = f"a key and its value are not told apart{joined}" if joined else of_yaml(told)
+        return InputError(f"{place_of(source, mark)}: not valid YAML: {why}{quoted}")
     if hasattr(problem, "character"):
         place = f"{source}:{text.count(chr(10), 0, problem.position) + 1}"
         code = problem.character if isinstance(problem.character, int) else ord(problem.character)

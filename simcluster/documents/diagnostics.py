@@ -14,8 +14,11 @@ from pydantic import BaseModel, ValidationError
 
 from simcluster.base.errors import InputError
 from simcluster.documents.kinds import models_in
+from simcluster.documents.suggestions import with_a_colon
 
 _NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?")
+_RANGE = re.compile(r"(\d{1,9}) *(?:\.\.+|-|:|to) *(\d{1,9})")
+_SEVERAL = re.compile(r"\d{1,9}(?: *[,;|/ ] *\d{1,9})+")
 
 KeyPath = tuple[str | int, ...]
 Complaint = tuple[KeyPath, str]
@@ -92,7 +95,9 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
             example = ""
             if kind in (*_NO_MODEL, *_NO_LIST) and (like := _like(target, loc)):
                 must = f"a list, as in [{like}]" if kind in _NO_LIST else f"a mapping, as in {like}"
-                found.append((path, f"must be {must}, got {shown(problem['input'])}"))
+                given = problem["input"]
+                joined = with_a_colon(given) if isinstance(given, str) and kind not in _NO_LIST else ""
+                found.append((path, f"must be {must}, got {shown(given)}{joined}"))
                 continue
             if kind == "union_tag_invalid":  # the key that says which kind it is
                 example, path = _example(target, loc, context), (*path, context["discriminator"].strip("'"))
@@ -149,6 +154,8 @@ def _unknown_key(key: object, known: list[str], target: Any) -> str:
     """With the nearest key there, or where else the document has such a one (``Spec.elsewhere``)."""
     if str(key) in known:  # of another member of a union
         return f"{key!r} does not go with the other keys here; leave it out, or give all keys of one kind"
+    if joined := with_a_colon(str(key)):
+        return f"unknown key {key!r}{joined}"
     near = did_you_mean(key, known, cutoff=0.8)
     told = getattr(target, "elsewhere", None)
     other = told(str(key)) if told and not near else ""
@@ -183,8 +190,11 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
 
 def _would_work(kind: str, context: Mapping[str, Any], value: object) -> str:
     """What to write instead of a value that is of another type, or beyond a limit."""
-    if kind.startswith(("int", "float")) and isinstance(value, str) and (meant := _number_in(value, kind)):
-        return f"; write {meant}"
+    if kind.startswith(("int", "float")) and isinstance(value, str):
+        if meant := _number_in(value, kind):
+            return f"; write {meant}"
+        if meant := _range_in(value):
+            return f"; write one number, or each of them where several are tried: {meant}"
     limits = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "or less")}
     if kind in limits:
         key, words = limits[kind]
@@ -207,6 +217,14 @@ def _number_in(text: str, kind: str) -> str:
     if rest or not _NUMBER.fullmatch(plain.strip()):
         return ""
     return f"{float(plain) / 100:.6g}" if percent else f"{plain}, without quotes"
+
+
+def _range_in(text: str) -> str:
+    """The first numbers of a range, written out: 1,2,3 of '1..4' and '1-8', 1,2,4 of '1|2|4'; or ""."""
+    if several := _SEVERAL.fullmatch(text.strip()):
+        return ",".join(re.split(r"\D+", several[0]))
+    ends = _RANGE.fullmatch(text.strip())
+    return ",".join(map(str, range(int(ends[1]), int(ends[2]) + 1)[:3])) if ends and int(ends[1]) < int(ends[2]) else ""
 
 
 _NO_MODEL, _NO_LIST = ("model_type", "model_attributes_type"), ("list_type", "tuple_type")

@@ -32,6 +32,7 @@ from simcluster.documents.diagnostics import (
 from simcluster.documents.given_files import files_in, kind_by_bytes, used_for, why_missing
 from simcluster.documents.parser_words import of_json
 from simcluster.documents.shipped import shipped_folder
+from simcluster.documents.suggestions import with_a_colon
 
 if TYPE_CHECKING:
     from ruamel.yaml.nodes import Node
@@ -118,7 +119,8 @@ def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".
         raise InputError(f"{source}: the file holds only comments; a mapping such as 'name: my run' is expected")
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else f"the single value {shown(data)}"
-        use = "" if source.endswith((".yaml", ".yml")) else used_for(source)
+        use = with_a_colon(data) if isinstance(data, str) else ""
+        use = use or ("" if source.endswith((".yaml", ".yml")) else used_for(source))
         raise InputError(
             f"{source}: the file holds {kind}; a mapping such as 'name: my run' is expected at the top{use}"
         )

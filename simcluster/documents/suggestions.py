@@ -1,6 +1,20 @@
-"""Numbers near a wanted one that would fit: what messages offer."""
+"""What messages offer: numbers near a wanted one that would fit, and a key and its value as YAML has them."""
 
 from __future__ import annotations
+
+import re
+
+_KEY_AND_VALUE = re.compile(r"\s*(?:- +)?['\"]?([A-Za-z_][\w.-]*)['\"]?(?::|\s*=\s*)(?![/\\:=\s])(\S[^#\n]*)")
+"""A key and a value that a colon without a space joins, or an equals sign: no URL, and no path of a disk."""
+
+
+def with_a_colon(text: str) -> str:
+    """ "; write tp: 2, with a space behind the colon" for a text that begins as "tp:2" or "tp = 2"; or nothing."""
+    found = _KEY_AND_VALUE.match(text)
+    if not found:
+        return ""
+    value = "..." if found[2][0] in "{[" else re.split(r"[,}\s]", found[2].strip())[0]
+    return f"; write {found[1]}: {value[:30]}, with a colon and a space behind it"
 
 
 def near_divisors(number: int, wanted: int) -> list[int]:

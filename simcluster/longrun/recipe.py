@@ -59,8 +59,11 @@ def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[fl
     counts = [end - begin for begin, end in zip([0.0, *ends[:-1]], ends, strict=True)]
     wrong = [number for number, count in enumerate(counts) if count <= 0]
     if wrong:
-        number, end = wrong[0] + 1, ends[wrong[0]]
-        raise InputError(f"run.stages: stage {number} ends at {end:g} tokens, where it begins or before")
+        number, end, begin = wrong[0] + 1, ends[wrong[0]], [0.0, *ends][wrong[0]]
+        raise InputError(
+            f"run.stages: stage {number} ends at {end:g} tokens and begins at {begin:g}, where the one before ends; "
+            f"they come in their order: write an until above {begin:g}, and at most the run's {goal:g}"
+        )
     for stage in stages:
         bad = [path for path in stage.set if path in _OWN]
         if bad:

@@ -27,7 +27,9 @@ def check_asked(base: Scenario, counts: Sequence[int], objective: str, price: fl
             f"unknown objective {objective!r}{did_you_mean(objective, OBJECTIVES)}; use {listed(OBJECTIVES)}"
         )
     if objective == "cost" and price is None:
-        raise InputError("the objective cost needs a price: dollars per GPU and hour, as in price 2.50")
+        raise InputError(
+            "the objective cost needs a price: dollars per GPU and hour, as in --price 2.50 (Python: price=2.5)"
+        )
     if price is not None and not 0 < price < float("inf"):
         raise InputError(f"price {price!r} must be positive: dollars per GPU and hour, as in 2.50")
     if top < 1:
