@@ -75,6 +75,20 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("compare tiny_3d --vary parallel.tp=1..4", {}, "or each of them where several are tried: 1,2,3"),
     ("compare tiny_3d --vary 'parallel.tp=1|2|4'", {}, "or each of them where several are tried: 1,2,4"),
     ("plan tiny_3d --objective cost", {}, "as in --price 2.50"),
+    # a value that is not there
+    ("run tiny_3d --gantt=", {}, "--gantt needs a value, and '--gantt=' has an empty one; write --gantt FILE"),
+    ("run tiny_3d --gantt ''", {}, "--gantt needs a value, and '' has an empty one; write --gantt FILE"),
+    ("run tiny_3d --set parallel.tp 4", {}, "--set parallel.tp has no value; write --set parallel.tp=4 as one word"),
+    # a key or a word nearly right
+    ("run s.yaml", {"s.yaml": TINY.replace("cluster:", "clusters:")}, "'clusters' is no key: write cluster for it"),
+    ("run s.yaml", {"s.yaml": f"{TINY}parallel_tp: 4\n"}, "it belongs to parallel, as parallel.tp"),
+    ("run s.yaml", {"s.yaml": f"{TINY}faults: [{{slow_gpu: {{rank: 3}}}}]\n"}, "as in {kind: slow_gpu, ...}"),
+    ("sweep s.yaml -o r.csv", {"s.yaml": "{scenario: tiny_3d, table: t.csv, columns: {TP: seed}}", "t.csv": "tp\n1"},
+     "has no column 'TP'; did you mean 'tp'?; map one that it has: tp"),
+    ("plan tiny_3d --vary parallel.tp=3", {}, "try others of parallel.tp than 3, or use another number of GPUs"),
+    ("failures f.csv --gpus 8 --days 3", {"f.csv": "time;cause\n1 h;gpu\n"}, "its columns are separated by ';'"),
+    ("train w.yaml", {"w.yaml": WEEK.replace("per_year: 100%", "per_year: often")}, "must be a number, got 'often'; "),
+    ("studio nowhere.yaml", {}, "there is no such file in the studio's folder"),
     # a colon without a space
     ("run s.yaml", {"s.yaml": TINY.replace(": ", ":")}, "write cluster: ..., with a colon and a space behind it"),
     ("run s.yaml", {"s.yaml": "name:tiny\ncluster:dgx_h100\n"}, "write name: tiny, with a colon and a space"),
@@ -120,6 +134,9 @@ CALLED: list[tuple[Any, str]] = [
     (lambda: simcluster.play_schedules(["1f1b"], stages=2, microbatches=2**31), "the product may be up to 500,000"),
     (lambda: simcluster.play_schedules([3], stages=2, microbatches=2), "schedules[0]"),
     (lambda: simcluster.Costs(forward="1 ms", backward=2), "forward '1 ms' must be a finite number of seconds"),
+    (lambda: simcluster.compare({"a": "tiny_dp", "b": {"parallel.tp": 4}}), "variant b: 'parallel.tp' is a change of"),
+    (lambda: simcluster.collective_times("dgx_h100", 8, "all_reduce", 1e6), "write gpus=range(8) for the first 8"),
+    (lambda: simcluster.scenario("tiny_dp", parallel_tp=4), "it belongs to parallel, as parallel.tp"),
     (lambda: simcluster.plots.gantt(simcluster.simulate("tiny_dp"), "x.png"), "by name: write ranks=..."),
 ]  # fmt: skip
 

@@ -168,6 +168,9 @@ def _dispatch(argv: list[str]) -> None:
     args, unknown = parser.parse_known_args(argv)
     if unknown:
         asked = commands[command] if command else parser
+        for path in getattr(args, "set", None) or ():
+            if "=" not in path and not unknown[0].startswith("-"):
+                raise InputError(f"--set {path} has no value; write --set {path}={unknown[0]} as one word")
         prior = argv[max(argv.index(unknown[0]) - 1, 0)] if unknown[0] in argv else ""
         whole = f", write '{prior} {unknown[0]}' in quotes if that is one value"
         whole = "" if prior[:1] in ("", "-") or prior == command else whole

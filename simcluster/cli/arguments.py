@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from simcluster.base.errors import InputError
+from simcluster.base.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -158,6 +159,11 @@ class Parser(argparse.ArgumentParser):
             name = argument.partition("=")[0]
             if argument == "--":
                 return
+            option, equals, value = (before, "=", argument) if self._takes_value(before) else argument.partition("=")
+            if equals and not value and self._takes_value(option):
+                raise InputError(
+                    f"{option} needs a value, and {argument!r} has an empty one; write {self._written(option)}"
+                )
             if self._takes_value(before) or not _OPTION.fullmatch(argument) or name in known:
                 continue
             if name[1] != "-" and name[:2] in known:  # -ofile
@@ -272,11 +278,3 @@ TYPES: dict[str, Callable[[str], object]] = {
     "time": _time,
 }
 """What the text of an argument is made into, by the name in ``commands.toml``."""
-
-
-def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """'; did you mean 'run'?' with the nearest known word, or nothing."""
-    import difflib  # only for a mistake
-
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -213,4 +213,6 @@ def _remedy(types: tuple[_Type, ...], value: object, place: str) -> str:
         like = number if number.removeprefix("-").replace(".", "", 1).isdecimal() else like
     elif meant is not None:
         like = f"[{value!r}]" if len(repr(value)) < 60 else meant.like
+        if place in ("gpus", "ranks") and isinstance(value, int) and value > 1:
+            like = f"range({value}) for the first {value}"
     return f"write {place}{' = ' if '[' in place else '='}{like}"

@@ -5,7 +5,6 @@ Turns pydantic's errors into sentences for a person.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any, Literal, NoReturn, get_args, get_origin
@@ -13,6 +12,8 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from simcluster.base.errors import InputError
+from simcluster.base.nearest import did_you_mean as did_you_mean
+from simcluster.base.nearest import nearest
 from simcluster.documents.kinds import models_in
 from simcluster.documents.suggestions import with_a_colon
 
@@ -35,12 +36,6 @@ class RuleError(InputError):
 def dotted(path: KeyPath) -> str:
     """faults.0.factor, as overrides write it."""
     return ".".join(str(part) for part in path)
-
-
-def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """'; did you mean 'pp'?' with the nearest known word, or nothing."""
-    near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def listed(words: Iterable[object]) -> str:
@@ -135,7 +130,7 @@ def written_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:
 def _example(target: Any, loc: tuple[str | int, ...], context: Mapping[str, Any]) -> str:
     """The nearest kind as somebody would write it (``EXAMPLE``), or nothing."""
     tags = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
-    for near in difflib.get_close_matches(context["tag"], tags, n=1, cutoff=0.5):
+    for near in nearest(context["tag"], tags, 0.5):
         for model in _models_at(target, loc):
             if _has_tag(model, near) and hasattr(model, "EXAMPLE"):
                 written = ", ".join(f"{key}: {_flow(value)}" for key, value in model.EXAMPLE.items())
@@ -158,7 +153,10 @@ def _unknown_key(key: object, known: list[str], target: Any) -> str:
         return f"unknown key {key!r}{joined}"
     near = did_you_mean(key, known, cutoff=0.8)
     told = getattr(target, "elsewhere", None)
-    other = told(str(key)) if told and not near else ""
+    sections = tuple(f"; it belongs to {word}," for word in known if str(key).startswith((f"{word}_", f"{word}.")))
+    other = told(str(key)) if told and (not near or sections) else ""
+    if sections and other.startswith(sections):  # parallel_tp
+        near = ""
     keys = f"; known keys: {', '.join(known)}" if known else ""
     return f"unknown key {key!r}{near or other or did_you_mean(key, known, cutoff=0.6)}{keys}"
 
@@ -170,7 +168,10 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
         return f"unknown {name} {tag!r}{did_you_mean(tag, expected)}; known: {', '.join(expected)}"
     if kind == "union_tag_not_found":
         name = context["discriminator"].strip("'")
-        return f"needs a {name}, as in {{{name}: ...}}, got {shown(value)}"
+        like = "..."
+        if isinstance(value, Mapping) and len(value) == 1 and isinstance(next(iter(value.values())), Mapping):
+            like = f"{next(iter(value))}, ..."  # - slow_gpu: {rank: 3}
+        return f"needs a {name}, as in {{{name}: {like}}}, got {shown(value)}"
     if kind == "literal_error":
         words = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
         return f"must be {listed(words)}, got {shown(value)}{did_you_mean(value, words)}"
@@ -183,7 +184,8 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
         of = context["min_length" if least else "max_length"]
         rule = f"at {'least' if least else 'most'} {of} item{'s' * (of != 1)}"
         return f"must have {rule}, got {shown(value)}; {'add' if least else 'leave out'} {abs(many - of)}"
-    what = message.replace("Input should be", "must be").replace("a valid ", "a ").replace("a integer", "an integer")
+    rule = message.partition(", ")[0]  # what comes behind are pydantic's words of its own
+    what = rule.replace("Input should be", "must be").replace("a valid ", "a ").replace("a integer", "an integer")
     what = what.replace("a boolean", "true or false").replace("a string", "a text")
     return f"{what}, got {shown(value)}{_would_work(kind, context, value)}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -11,6 +10,7 @@ from pydantic import BaseModel, Field, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
 
 from simcluster.base.errors import InputError
+from simcluster.base.nearest import did_you_mean
 
 
 class OneOf:
@@ -52,9 +52,8 @@ class WordOf:
 
     def _read(self, value: object) -> object:
         if value not in self.words:
-            near = difflib.get_close_matches(str(value), self.words, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             *some, last = self.words
+            hint = did_you_mean(value, self.words)
             raise InputError(f"must be one of {', '.join(some)} or {last}{hint}; got {value!r}")
         return value
 

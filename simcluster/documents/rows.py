@@ -10,6 +10,7 @@ from itertools import dropwhile
 from pathlib import Path
 
 from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import shown
 from simcluster.documents.expressions import Cell, name_of, whole
 from simcluster.documents.given_files import why_missing
 
@@ -63,6 +64,11 @@ def read_csv(path: Path) -> tuple[Row, ...]:
     if repeated:
         raise InputError(f"{path}: the header names {repeated[0]!r} twice; every column has its own name")
     for number, cells in enumerate(rows, start=1):
+        other = next((sign for sign in ";\t|" if len(header) == 1 and sign in header[0]), "")
+        if other:
+            raise InputError(
+                f"{path}: its columns are separated by {shown(other)}; cells are separated by commas: save it so"
+            )
         if len(cells) != len(header):
             raise InputError(
                 f"{path}: row {number} has {len(cells)} cells, and the header has {len(header)} columns; "

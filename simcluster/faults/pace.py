@@ -62,7 +62,7 @@ class Paced(FaultSpec):
             rule = "must be greater than or equal to 1: how many times as long it takes, 2 for twice as long"
         elif cls.FACTOR == "speed" and not 0 < value <= 1:
             other = f"; what takes {value:g} times as long is slowdown: {value:g}" if value > 1 else ""
-            rule = "must be greater than 0 and at most 1: the part of the bandwidth that is left"
+            rule = "must be greater than 0 and at most 1: the part of the bandwidth that is left, 0.5 for half"
         else:
             return value
         raise RuleError([(("factor",), f"{rule}; got {value:g}{other}")])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.nearest import nearest
 from simcluster.catalogue.models import model_document, preset_near
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.files import described, names_device_file
@@ -62,7 +63,10 @@ def _resolve_cluster(document: Document) -> Document:
     """``cluster: {topology: X, parameter: value}`` as ``cluster: {topology: {fields of X with the parameters}}``."""
     section = document.data.get("cluster")
     if section is None:
-        raise document.error(("cluster",), f"is required, as in {{topology: dgx_a100, nodes: 8}}; {_topologies()}")
+        near = "".join(f"; {key!r} is no key: write cluster for it" for key in nearest("cluster", document.data, 0.7))
+        raise document.error(
+            ("cluster",), f"is required, as in {{topology: dgx_a100, nodes: 8}}{near}; {_topologies()}"
+        )
     if not isinstance(section, Mapping):
         raise document.error(
             ("cluster",), f"must be a mapping, as in {{topology: dgx_a100, nodes: 8}}, got {shown(section)}"

@@ -210,6 +210,11 @@ def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".", a
 def _read(what: str | Path | Mapping[str, Any], changes: Changes, *, python: bool, folder: str = ".") -> Scenario:
     """What a file or a document says, changed by what others may have said; ``python`` if all of it may run code."""
     if isinstance(what, Mapping):
+        if what and all("." in str(path) for path in what):
+            raise InputError(
+                f"{next(iter(what))!r} is a change of a scenario, and a scenario is needed: write "
+                f"simcluster.scenario('NAME', {{{next(iter(what))!r}: ...}})"
+            )
         document = Document(data=_plain(what), source="<document>", folder=Path(folder))
     else:
         document = read_document(scenario_path(what))

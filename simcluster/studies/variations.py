@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from simcluster.base.errors import InputError
+from simcluster.base.errors import InputError, located
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import shown
 from simcluster.faults.words import all_in_words
@@ -90,7 +90,10 @@ def named_results(
         raise InputError(
             f"{caller}: names: {len(names)} for {len(variants)} variants; give {len(variants)}, one name each"
         )
-    results = [result_of(variant, caller) for variant in variants]
+    results = []
+    for place, variant in enumerate(variants):
+        with located(f"{caller}: variant {names[place] if names else place}"):
+            results.append(result_of(variant, caller))
     return results, distinct(names) if names is not None else labels([result.scenario for result in results])
 
 

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, quote
 from simcluster.base.errors import InputError
 from simcluster.controls.settings import Settings, checked, in_order, overrides
 from simcluster.documents.diagnostics import shown
+from simcluster.documents.given_files import files_in
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import shipped_names, shipped_path
 from simcluster.importers.schedule_files import is_function
@@ -126,7 +127,8 @@ class Folder:
         if base in shipped_names("scenarios"):
             return shipped_path("scenarios", base)
         if base.endswith((".yaml", ".yml")):
-            raise InputError(f"{shown(base)} is no scenario in {self.path.name or 'the folder'}")
+            there = files_in(self.path) or "; give another folder with --folder"
+            raise InputError(f"{shown(base)}: there is no such file in the studio's folder {self.path.name}{there}")
         return shipped_path("scenarios", base)
 
 

@@ -116,9 +116,16 @@ def require_some(base: Scenario, spaces: Sequence[Space], layouts: Sequence[Layo
     most = sorted(counts.items(), key=lambda item: -item[1])[:3]
     reasons = "; ".join(f"{reason} ({number:,})" for reason, number in most)
     raise InputError(
-        f"no layout on {listed([space.gpus for space in spaces])} GPUs is legal: {reasons}; another number of GPUs, or "
-        f"another training.global_batch than {base.training.global_batch}, would have some"
+        f"no layout on {listed([space.gpus for space in spaces])} GPUs is legal: {reasons}; {_also_tried(spaces)}use "
+        f"another number of GPUs, or another training.global_batch than {base.training.global_batch}"
     )
+
+
+def _also_tried(spaces: Sequence[Space]) -> str:
+    """Axes of which one value alone was tried, and it is not 1: what --vary fixes, where others may go."""
+    fixed = [(path, values[0]) for path, values in spaces[0].tried.items() if len(values) == 1]
+    named = [f"{path} than {value}" for path, value in fixed if isinstance(value, int) and value > 1]
+    return f"try others of {listed(named)}, or " if named else ""
 
 
 def nothing_found(base: Scenario, known: BoundCache, frontier: Frontier, limit: MemoryLimit) -> str:

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.rows import read_csv
 from simcluster.documents.spec import Spec
@@ -34,6 +34,19 @@ MAX_VARIANTS = 200_000
 Values = Annotated[tuple[Any, ...], Field(min_length=1)]
 
 
+def _dotted(varied: Any) -> Any:
+    """``{parallel: {tp: [1, 2]}}`` as ``{parallel.tp: [1, 2]}``: what is tried is a list, so a mapping is a section."""
+    if not isinstance(varied, Mapping):
+        return varied
+    found: dict[Any, Any] = {}
+    for path, values in varied.items():
+        if isinstance(values, Mapping):
+            found |= {f"{path}.{key}": each for key, each in _dotted(values).items()}
+        else:
+            found[path] = values
+    return found
+
+
 class SweepSpec(Spec):
     """The document of a sweep."""
 
@@ -41,7 +54,7 @@ class SweepSpec(Spec):
     name: str = ""
     scenario: dict[str, Any] | str
     set: dict[ScenarioPath, Any] = Field(default_factory=dict)
-    vary: dict[ScenarioPath, Values] = Field(default_factory=dict)
+    vary: Annotated[dict[ScenarioPath, Values], BeforeValidator(_dotted)] = Field(default_factory=dict)
     table: str | None = None
     columns: dict[str, ScenarioPath] = Field(default_factory=dict)
 
@@ -177,7 +190,8 @@ def _rows_of(path: Path, columns: Mapping[str, str]) -> list[dict[str, Any]]:
     found = read_csv(path)
     for column in columns:
         if column not in found[0].cells:
-            raise InputError(f"{path}: has no column {column!r}{did_you_mean(column, found[0].cells)}")
+            near = did_you_mean(column, found[0].cells)
+            raise InputError(f"{path}: has no column {column!r}{near}; map one that it has: {listed(found[0].cells)}")
     return [
         {where: row.cells[column] for column, where in columns.items() if row.cells[column] is not None}
         for row in found

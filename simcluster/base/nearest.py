@@ -1,0 +1,21 @@
+"""Which known words are the nearest to one that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def nearest(word: object, known: Iterable[str], cutoff: float, most: int = 1) -> list[str]:
+    """The known words that are most like one, the nearest first, whatever letters are capitals; by difflib's ratio."""
+    import difflib  # only for a mistake: --help waits for what is imported
+
+    spelt: dict[str, str] = {}
+    for each in known:
+        spelt.setdefault(str(each).lower(), str(each))
+    return [spelt[near] for near in difflib.get_close_matches(str(word).lower(), spelt, n=most, cutoff=cutoff)]
+
+
+def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """'; did you mean 'pp'?' with the nearest known word, or nothing."""
+    near = nearest(word, known, cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""
