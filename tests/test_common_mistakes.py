@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 TINY = shipped_path("scenarios", "tiny_3d").read_text()
 WEEK = shipped_path("scenarios", "week_64xa100").read_text()
 LONG = shipped_path("scenarios", "llama3_405b_15t").read_text()
+JOBS = (ROOT / "examples/jobs.yaml").read_text()
 PARQUET = (ROOT / "examples/trace.parquet").read_bytes()
 
 GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
@@ -71,6 +72,12 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("sweep tiny_3d --jobs 3", {}, "unknown option '--jobs'; use --executor N|dask://HOST; see"),
     ("run --config a.yaml", {"a.yaml": TINY}, "simcluster run takes SCENARIO, without an option's name before it"),
     ("run tiny_3d --bogus", {}, "use one that it has: --help, --set, --json, "),
+    ("run tiny_3d --vary parallel.tp=1,2", {}, "it is an option of simcluster compare and of "),
+    # units
+    ("train w.yaml", {"w.yaml": WEEK.replace("days: 7 d", "days: 1 week")}, "; write 7 d"),
+    ("train w.yaml", {"w.yaml": WEEK.replace("2 min", "2 minutes", 1)}, "'2 minutes' is not a quantity; "),
+    ("run tiny_3d --cluster.nvlink.line_rate '450 GBps'", {}, "; write 450 GB/s"),
+    ("run tiny_3d --cluster.nvlink.line_rate '3600 Gbps'", {}, "; write 3600 Gb/s"),
     # several values where one is
     ("compare tiny_3d --vary parallel.tp=1..4", {}, "or each of them where several are tried: 1,2,3"),
     ("compare tiny_3d --vary 'parallel.tp=1|2|4'", {}, "or each of them where several are tried: 1,2,4"),
@@ -89,6 +96,12 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("failures f.csv --gpus 8 --days 3", {"f.csv": "time;cause\n1 h;gpu\n"}, "its columns are separated by ';'"),
     ("train w.yaml", {"w.yaml": WEEK.replace("per_year: 100%", "per_year: often")}, "must be a number, got 'often'; "),
     ("studio nowhere.yaml", {}, "there is no such file in the studio's folder"),
+    ("topology t.yaml", {"t.yaml": "nodes: 3\n"}, "got a mapping of 1 key; the kinds are "),
+    ("share j.yaml", {"j.yaml": "cluster: dgx_h100\njobs:\n- {scenario: tiny_dp, machines: [0, 2],\n"},
+     "ends before its bracket is closed; write ] or } behind its last item, or take the whole file"),
+    ("share j.yaml", {"j.yaml": JOBS.replace("dp, set", "dp, machines: [0, 1], set")},
+     "a GPU has one job: give each GPUs or machines of its own"),
+    ("run s.yaml", {"s.yaml": TINY.replace("1f1b}", "zb-v, layers_per_stage: [1, 3]}")}, "give it a layer of another"),
     # a colon without a space
     ("run s.yaml", {"s.yaml": TINY.replace(": ", ":")}, "write cluster: ..., with a colon and a space behind it"),
     ("run s.yaml", {"s.yaml": "name:tiny\ncluster:dgx_h100\n"}, "write name: tiny, with a colon and a space"),

@@ -34,9 +34,15 @@ _NCCL_SIZE = re.compile(r"\s*(\d+)\s*([kKmMgGtT])\s*")
 _EXAMPLES = {
     "bytes": '"80 GB", "80 GiB" or "512 MiB"',
     "bytes per second": '"400 Gbit/s", "450 GB/s" or "25 GB/s"',
-    "seconds": '"2 us", "13.75 s" or "1.5 ms"',
+    "seconds": '"2 us", "13.75 s", "20 min" or "7 d"',
     "FLOP per second": '"989 TFLOP/s" or "312 TFLOP/s"',
 }
+
+_SPELT = {
+    "s": ("sec", "second"), "min": ("m", "minute"), "h": ("hr", "hour"), "d": ("day",),
+    "ms": ("msec", "millisecond"), "us": ("usec", "microsecond"), "ns": ("nsec", "nanosecond"),
+}  # fmt: skip
+"""What else people write for a unit of time; an s behind it is the plural's."""
 
 
 def parse_bytes(value: object) -> float:
@@ -79,7 +85,7 @@ def _parse(value: object, dimension: str, factor: Callable[[str], float]) -> flo
     try:
         return number * factor(unit)
     except KeyError:
-        raise _error(value, dimension) from None
+        raise _error(value, dimension, factor) from None
 
 
 def _split(value: object, dimension: str) -> tuple[float, str]:
@@ -114,12 +120,36 @@ def _prefix(unit: str, name: str) -> float:
     return _PREFIXES[unit.removesuffix(name)]
 
 
-def _error(value: object, dimension: str) -> InputError:
+def _error(value: object, dimension: str, factor: Callable[[str], float] | None = None) -> InputError:
     shown = f"{value!r}"
     if len(shown) > 60:
         shown = shown[:57] + "..."
     missing = " has no unit" if isinstance(value, int | float) and not isinstance(value, bool) else ""
-    return InputError(f"{shown}{missing or ' is not a quantity'}; {dimension} are written as {_EXAMPLES[dimension]}")
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    meant = (_respelt(*match.groups(), factor) if factor else _time_meant(*match.groups())) if match else ""
+    works = f"; write {meant}" if meant else ""
+    return InputError(
+        f"{shown}{missing or ' is not a quantity'}; {dimension} are written as {_EXAMPLES[dimension]}{works}"
+    )
+
+
+def _time_meant(number: str, unit: str) -> str:
+    """2 h for 2 hours, 14 d for 2 weeks; "" for what is like none."""
+    word = unit.lower()
+    one = word.removesuffix("s") if len(word) > 2 else word
+    if one in ("week", "wk", "w"):
+        return f"{7 * float(number):g} d"
+    return next((f"{number} {known}" for known, words in _SPELT.items() if one in (*words, known)), "")
+
+
+def _respelt(number: str, unit: str, factor: Callable[[str], float]) -> str:
+    """450 GB/s for 450 GBps, 400 Gb/s for 400 Gbps, 1 TFLOP/s for 1 TFLOPS; "" for what is like none."""
+    per = re.sub(r"(?<=\w)(?:ps|PS|/sec|/second)$", "/s", re.sub(r"(?i:flop)(?:[sS]|ps|PS)?(?:/s)?$", "FLOP/s", unit))
+    try:
+        factor(per)
+    except KeyError:
+        return ""
+    return f"{number} {per}"
 
 
 def _positive(parse: Callable[[object], float]) -> Callable[[object], float]:

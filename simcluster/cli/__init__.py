@@ -126,6 +126,7 @@ def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
     for name in COMMANDS if command is None else (command,):
         said = _SAID["commands"][name]
         one = subparsers.add_parser(name, help=said["help"], description=said["description"], epilog=said["examples"])
+        one.commands_with = _commands_with
         one.take(said["arguments"], _SAID["options"])
         for title, arguments in said.get("groups", {}).items():
             one.take(arguments, _SAID["options"], one.add_argument_group(title))
@@ -137,6 +138,19 @@ def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
             one.take(_SAID["reading"], {})
         one.take(_SAID["always"], {})
     return parser, subparsers.choices
+
+
+def _commands_with(option: str) -> list[str]:
+    """The commands that have an option of this name."""
+    return [
+        f"simcluster {name}"
+        for name, said in _SAID["commands"].items()
+        if any(
+            option in names.split()
+            for group in (said["arguments"], *said.get("groups", {}).values())
+            for names in group
+        )
+    ]
 
 
 def module_of(command: str) -> str:

@@ -42,6 +42,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, "formatter_class": layout, **settings})
         self.files: dict[str, str] = {}  # what kind of file is written where an argument says
         self.values: dict[str, list[str]] = {}  # what an argument may be, for completion
+        self.commands_with: Callable[[str], list[str]] = lambda option: []  # which others have an option
 
     def take(
         self, arguments: Mapping[str, Any], shared: Mapping[str, Any], group: argparse._ArgumentGroup | None = None
@@ -190,6 +191,8 @@ class Parser(argparse.ArgumentParser):
                 ]
                 return f"; did you mean {' or '.join(ways)}?"
         near = did_you_mean(name, self.options, cutoff=0.8) or self._meant(name)
+        if not near and (others := self.commands_with(name)):
+            return f"; it is an option of {' and of '.join(others)}: use that, or leave it out"
         return near or did_you_mean(name, self.options, cutoff=0.7) or self._options_there()
 
     @property

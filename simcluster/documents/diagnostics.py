@@ -94,6 +94,8 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
                 joined = with_a_colon(given) if isinstance(given, str) and kind not in _NO_LIST else ""
                 found.append((path, f"must be {must}, got {shown(given)}{joined}"))
                 continue
+            if kind == "union_tag_not_found":
+                example = _tags(target, loc, context["discriminator"].strip("'"))
             if kind == "union_tag_invalid":  # the key that says which kind it is
                 example, path = _example(target, loc, context), (*path, context["discriminator"].strip("'"))
             found.append((path, _sentence(kind, problem["msg"], problem["input"], context) + example))
@@ -136,6 +138,12 @@ def _example(target: Any, loc: tuple[str | int, ...], context: Mapping[str, Any]
                 written = ", ".join(f"{key}: {_flow(value)}" for key, value in model.EXAMPLE.items())
                 return f"; {near} is written as {{{written}}}"
     return ""
+
+
+def _tags(target: Any, loc: tuple[str | int, ...], name: str) -> str:
+    """The kinds that may stand at a place, by the key that says which it is; or nothing."""
+    words = [word for model in _models_at(target, loc) for word in get_args(model.model_fields[name].annotation)]
+    return f"; the {name}s are {', '.join(words)}" if words else ""
 
 
 def _flow(value: Any) -> str:

@@ -66,11 +66,12 @@ def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
         return None
     if len(wanted) not in (pp, number):
         also = f" or {number}, one for each slice" if number != pp else ""
-        raise InputError(f"lists {len(wanted)} numbers; there must be {pp}, one for each stage{also}")
+        raise InputError(f"lists {len(wanted)} numbers; there must be {pp}, one for each stage{also}: write so many")
     if len(wanted) != number and len(schedule.routes) > 1:
         raise InputError(f"{schedule.name} holds the model more than once; list its {number} slices")
     if sum(wanted) != layers:
-        raise InputError(f"[{', '.join(map(str, wanted))}] is {sum(wanted)} layers, and model.layers is {layers}")
+        counts = ", ".join(map(str, wanted))
+        raise InputError(f"[{counts}] is {sum(wanted)} layers, and model.layers is {layers}; write numbers of that sum")
     slices = Slices(wanted) if len(wanted) == number else Slices.of_stages(wanted, schedule)
     empty = [place for place, count in enumerate(slices.counts) if not count]
     if scenario.pipeline.layout is not None:
@@ -79,7 +80,7 @@ def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
         where = f"slice {empty[0]} of {number} has no layer"
         rule = "only the first (embedding) and the last (LM head) can be without" if hollow else (
             f"{schedule.name} splits the backward, and a slice without layers has no I")  # fmt: skip
-        raise InputError(f"{where}; {rule}")
+        raise InputError(f"{where}; {rule}: give it a layer of another")
     return slices
 
 

@@ -171,7 +171,8 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
                 )
             if gpu in owner:
                 raise InputError(
-                    f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU has one job"
+                    f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU has one job: give each "
+                    f"GPUs or machines of its own"
                 )
             owner[gpu] = name
     if len({_key(choices_of(job.scenario)) for job in jobs}) > 1:
