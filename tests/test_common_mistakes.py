@@ -82,6 +82,13 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("compare tiny_3d --vary parallel.tp=1..4", {}, "or each of them where several are tried: 1,2,3"),
     ("compare tiny_3d --vary 'parallel.tp=1|2|4'", {}, "or each of them where several are tried: 1,2,4"),
     ("plan tiny_3d --objective cost", {}, "as in --price 2.50"),
+    # a word of other programs
+    ("simulate tiny_3d", {}, "unknown command 'simulate'; did you mean 'run'?; see simcluster --help"),
+    ("check tiny_3d --budget 100", {}, "it is an option of simcluster walls: use that, or leave it out"),
+    ("run g.yaml", {"g.yaml": f"{TINY}faults: [{{kind: background_load, load: 50%}}]\n"}, "unknown key 'load'; known"),
+    ("run tiny_3d --cluster.site.nodes 2", {}, "unknown key 'site'; known keys: "),
+    ("studio tiny_3d --folder nope", {}, "there is no such folder; name one that is there, or make it"),
+    ("train week_64xa100 --workers 0", {}, "use at least 1 (--executor 1, --workers 1)"),
     # a value that is not there
     ("run tiny_3d --gantt=", {}, "--gantt needs a value, and '--gantt=' has an empty one; write --gantt FILE"),
     ("run tiny_3d --gantt ''", {}, "--gantt needs a value, and '' has an empty one; write --gantt FILE"),
@@ -149,6 +156,9 @@ CALLED: list[tuple[Any, str]] = [
     (lambda: simcluster.Costs(forward="1 ms", backward=2), "forward '1 ms' must be a finite number of seconds"),
     (lambda: simcluster.compare({"a": "tiny_dp", "b": {"parallel.tp": 4}}), "variant b: 'parallel.tp' is a change of"),
     (lambda: simcluster.collective_times("dgx_h100", 8, "all_reduce", 1e6), "write gpus=range(8) for the first 8"),
+    (lambda: simcluster.load_cluster("dgx_h100", {"nodes": "four"}), "nodes: must be an integer, got 'four'; write"),
+    (lambda: simcluster.simulate("tiny_dp").memory_table("0, 1"), "got str: '0, 1'; write ranks=[0, 1]"),
+    (lambda: simcluster.train("week_64xa100", workers="4"), "write 4, without quotes, or dask://HOST:PORT"),
     (lambda: simcluster.scenario("tiny_dp", parallel_tp=4), "it belongs to parallel, as parallel.tp"),
     (lambda: simcluster.plots.gantt(simcluster.simulate("tiny_dp"), "x.png"), "by name: write ranks=..."),
 ]  # fmt: skip

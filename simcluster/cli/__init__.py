@@ -39,6 +39,18 @@ from simcluster.documents.own_words import allowing_python
 
 _SAID: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 COMMANDS = tuple(_SAID["commands"])
+_MEANT = {
+    **dict.fromkeys(("simulate", "sim", "play", "plot", "gantt"), "run"),
+    **dict.fromkeys(("optimize", "optimise", "search", "tune", "best"), "plan"),
+    **dict.fromkeys(("init", "create"), "new"),
+    **dict.fromkeys(("serve", "ui", "gui", "web"), "studio"),
+    "trace": "replay",
+    "convert": "import",
+    "info": "show",
+    "describe": "show",
+    "cost": "walls",
+}
+"""Commands by what other programs call them."""
 """Every command, in the order of the help."""
 
 _PICTURES = {"figure", "links", "memory"}
@@ -170,7 +182,8 @@ class _Version(argparse.Action):
 def _dispatch(argv: list[str]) -> None:
     command = argv[0] if argv and not argv[0].startswith("-") else None
     if command is not None and command not in COMMANDS:
-        raise InputError(f"unknown command {command!r}{did_you_mean(command, COMMANDS)}; see simcluster --help")
+        meant = f"; did you mean {_MEANT[command]!r}?" if command in _MEANT else did_you_mean(command, COMMANDS, 0.6)
+        raise InputError(f"unknown command {command!r}{meant}; see simcluster --help")
     parser, commands = parser_of(command)
     overrides: list[str] = []
     if command is None:

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
 def _named(scenario: str | None, folder: str | None) -> tuple[Folder, StudioState | None]:
     """The folder, and the state to begin with: of a file that is named, the folder is where it lies."""
     if folder is not None and not Path(folder).is_dir():
-        raise InputError(f"--folder {folder}: there is no such folder")
+        raise InputError(f"--folder {folder}: there is no such folder; name one that is there, or make it")
     if scenario is None:
         return Folder(Path(folder or ".").resolve()), None
     if scenario in shipped_names("scenarios") and not Path(scenario).is_file():

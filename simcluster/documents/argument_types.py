@@ -208,7 +208,11 @@ def _remedy(types: tuple[_Type, ...], value: object, place: str) -> str:
         return f"give what {made} returns"
     meant = next((each for each in types if _is_item(value, each)), None)
     like = next((each.like for each in types if each.called not in ("a text", "None")), types[0].like)
-    if isinstance(value, str) and any(each in types for each in (_PLAIN["int"], _PLAIN["float"])):
+    words = value.replace(",", " ").split() if isinstance(value, str) else []
+    of_wholes = _PLAIN["int"] not in types and any(_PLAIN["int"] in each.items for each in types)
+    if words and of_wholes and all(map(str.isdecimal, words)):
+        like = f"[{', '.join(words)}]"
+    elif isinstance(value, str) and any(each in types for each in (_PLAIN["int"], _PLAIN["float"])):
         number = value.strip()
         like = number if number.removeprefix("-").replace(".", "", 1).isdecimal() else like
     elif meant is not None:

@@ -83,7 +83,7 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
         elif isinstance(context.get("error"), Exception):
             found.append((path, str(context["error"])))
         elif kind == "extra_forbidden":
-            found.append((path, _unknown_key(path[-1], _fields_at(target, loc[:-1]), target)))
+            found.append((path, _unknown_key(path, _fields_at(target, loc[:-1]), target)))
         elif kind == "missing":
             found.append(((*path, loc[-1]), f"is required and missing; {_to_write(target, loc)}"))
         else:
@@ -153,8 +153,9 @@ def _flow(value: Any) -> str:
     return str(value)
 
 
-def _unknown_key(key: object, known: list[str], target: Any) -> str:
+def _unknown_key(path: KeyPath, known: list[str], target: Any) -> str:
     """With the nearest key there, or where else the document has such a one (``Spec.elsewhere``)."""
+    key = path[-1]
     if str(key) in known:  # of another member of a union
         return f"{key!r} does not go with the other keys here; leave it out, or give all keys of one kind"
     if joined := with_a_colon(str(key)):
@@ -163,6 +164,8 @@ def _unknown_key(key: object, known: list[str], target: Any) -> str:
     told = getattr(target, "elsewhere", None)
     sections = tuple(f"; it belongs to {word}," for word in known if str(key).startswith((f"{word}_", f"{word}.")))
     other = told(str(key)) if told and (not near or sections) else ""
+    if f"as {path[0]}.{key}" in other:  # where it is
+        other = ""
     if sections and other.startswith(sections):  # parallel_tp
         near = ""
     keys = f"; known keys: {', '.join(known)}" if known else ""

@@ -18,7 +18,7 @@ from simcluster.devices.device import Device, load_device
 from simcluster.devices.files import described, names_device_file
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
-from simcluster.documents.overrides import apply_overrides, pairs_of
+from simcluster.documents.overrides import Changes, apply_overrides, pairs_of
 from simcluster.documents.own_words import OwnWord
 from simcluster.documents.reading import STDIN, Document, DocumentKinds, Mark, read_document, read_json, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_names, shipped_path
@@ -187,7 +187,7 @@ Named = str | Path | Mapping[str, Any]
 
 
 @checked
-def load_cluster(name: Named, overrides: Iterable[tuple[str, Any]] = ()) -> Cluster:
+def load_cluster(name: Named, overrides: Changes = ()) -> Cluster:
     """The cluster of such a topology, built; InputError as above, and for a graph in which GPUs cannot be reached."""
     topology = load_topology(name, pairs_of(overrides))
     try:

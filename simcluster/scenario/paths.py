@@ -66,7 +66,7 @@ def homes(key: str) -> list[str]:
         below = word.removeprefix(section).lstrip("_.")
         if word.startswith((f"{section}_", f"{section}.")) and f"{section}.{below}" in known.get(below, ()):
             return [f"{section}.{below}"]
-    near = [word] if word in known else difflib.get_close_matches(word, known, n=1, cutoff=0.8)
+    near = [word] if word in known else difflib.get_close_matches(word, known, n=1, cutoff=0.85)
     found = [path for path in known[near[0]] if not is_section(path)] if near else []
     return [path for path in found if "." not in path] or list(found)
 

@@ -147,7 +147,7 @@ def workers_of(executor: Executor | int | None) -> Iterator[Workers]:
         yield InThisProcess()
         return
     if isinstance(executor, int) and executor < 1:
-        raise InputError(f"{executor} processes cannot play anything; use at least 1")
+        raise InputError(f"{executor} processes cannot play anything; use at least 1 (--executor 1, --workers 1)")
     workers = InProcesses(executor) if isinstance(executor, int) else OnExecutor(executor)
     try:
         yield workers

@@ -76,7 +76,8 @@ def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
     InputError if no scheduler answers there, it has no workers, or one of them has another simulator.
     """
     if not address.startswith(DASK) or address == DASK:
-        raise InputError(f"executor {address!r}: use a number of processes, or dask://HOST:PORT of a Dask scheduler")
+        quotes = f"{address}, without quotes" if address.isdecimal() else "a number of processes"
+        raise InputError(f"executor {address!r}: write {quotes}, or dask://HOST:PORT of a Dask scheduler")
     try:
         from distributed import Client
     except ImportError:

@@ -89,7 +89,7 @@ def play_dealt(
     process then, too, is a row that says so.  InputError if a variant cannot be sent.
     """
     if workers < 1:
-        raise InputError(f"{workers} processes cannot play anything; use at least 1")
+        raise InputError(f"{workers} processes cannot play anything; use at least 1 (--executor 1, --workers 1)")
     check_sendable(measure, variants[:1])
     workers = min(workers, len(variants))
     deal, crew = Deal(keys, workers), Crew(partial(play_chunk, measure), workers)

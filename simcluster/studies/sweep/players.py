@@ -44,7 +44,7 @@ def players_of(executor: Executor | int | str | None) -> Iterator[Players]:
         yield Players()
     elif isinstance(executor, Integral) and not isinstance(executor, bool):
         if executor < 1:
-            raise InputError(f"{executor} processes cannot play anything; use at least 1")
+            raise InputError(f"{executor} processes cannot play anything; use at least 1 (--executor 1, --workers 1)")
         yield Players(int(executor), at_once=int(executor))
     elif isinstance(executor, str):
         with on_dask(executor) as (cluster, workers, lookout):
