@@ -30,15 +30,15 @@ WHAT_IF = (
 
 def profile(dice: Random) -> Case:
     """Profiles of PyTorch, one of them damaged."""
-    base = dice.choice(("tests/inputs/kineto/rank{}.json.gz", "examples/profiles/rank00{}.json.gz"))
-    bad = corpus.profile(base.format(0))
+    base, ranks = dice.choice((("tests/inputs/kineto/rank{}.json.gz", 2), ("examples/profiles/rank00{}.json.gz", 8)))
+    bad = corpus.profile(base.format(0), dice.choice((None, 1000)))
     text = (
         corpus.dumped(mutation.tree(dice, bad)) if dice.random() < 0.7 else mutation.raw(dice, json.dumps(bad).encode())
     )
     packed = gzip.compress(text, 1)
     files = {
         "p/rank0.json.gz": mutation.raw(dice, packed) if dice.random() < 0.1 else packed,
-        "p/rank1.json.gz": corpus.content(base.format(1)),
+        **{f"p/rank{rank}.json.gz": corpus.content(base.format(rank)) for rank in range(1, ranks)},
     }
     command = dice.choice(
         (

@@ -90,7 +90,8 @@ def python_call(case: Case) -> int:
     from simcluster.base.effort import at_most
 
     asked = json.loads(case.files["call.json"])
-    given = {**FUNCTIONS[asked["function"]], asked["argument"]: VALUES[asked["value"]]()}
+    value = asked["given"] if "given" in asked else VALUES[asked["value"]]()
+    given = {**FUNCTIONS[asked["function"]], asked["argument"]: value}
     try:
         with at_most(BEGUN):
             repr(getattr(simcluster, asked["function"])(**given))

@@ -46,6 +46,33 @@ SHORTER: dict[str, Any] = {
     "overlap": {},
 }
 """What makes the steps of the shipped week play in a hundredth of the time: its run is what the fuzzer is about."""
+MEASURED: dict[str, Any] = {
+    "kind": "steps",
+    "name": "three rows",
+    "source": "made up",
+    "scenario": "tiny_dp",
+    "table": {"header": ["batch", "seconds"], "rows": [[32, 0.017], [64, 0.03], [128, 0.06]]},
+    "columns": {"batch": "training.global_batch"},
+    "measured": {"column": "seconds", "quantity": "step_time", "unit": "s"},
+    "label": ["batch"],
+}
+FITS: dict[str, Any] = {
+    "fits": {
+        "clock": {
+            "constants": {
+                "clock": {
+                    "path": "cluster.device.matmul.clock",
+                    "bounds": [0.3, 1.0],
+                    "unfitted": 0.9,
+                    "source": "made up",
+                }
+            },
+            "rows": [{"study": "r.yaml"}],
+            "step": 0.05,
+        }
+    }
+}
+"""A constant that three rows decide, in a second."""
 LENGTHS = "512\n1024,3\n200,7\n2048\n"
 KERNELS: dict[str, Any] = {
     "kernels": [{"kind": "attention", "pattern": "my_attention"}, {"kind": "product", "pattern": "gemm"}]
@@ -140,7 +167,7 @@ def nsight() -> bytes:
 
 
 @cache
-def profile(path: str) -> Any:
-    """A trace of PyTorch's profiler, cut to its first thousand events so that changes meet something."""
+def profile(path: str, most: int | None = None) -> Any:
+    """A trace of PyTorch's profiler; cut to its first events, changes meet what is read first, and no step is whole."""
     document = json.loads(gzip.decompress(content(path)))
-    return {**document, "traceEvents": document["traceEvents"][:1000]}
+    return {**document, "traceEvents": document["traceEvents"][:most]}

@@ -10,6 +10,7 @@ from typing import Any
 from fuzz import corpus, mutation
 from fuzz.binaries import BINARIES
 from fuzz.case import Case
+from fuzz.code import schedule_python
 from fuzz.later import LATER
 from fuzz.options import command_line, valid_command
 from fuzz.tables import TABLES
@@ -69,15 +70,30 @@ def overrides(dice: Random) -> Case:
     paths = sorted({path for places in _homes().values() for path in places})
 
     argv = ["run", dice.choice(corpus.SMALL[:4])]
+    own = [] if dice.random() < 0.6 else _own_values(corpus.scenario(argv[1]))
     for _ in range(dice.choice((1, 1, 2, 3))):
         path, said = dice.choice(paths), mutation.value(dice)
-        if dice.random() < 0.2:
+        if own:
+            path, said = dice.choice(own)
+            said = mutation.larger_or_smaller(dice, said)
+        elif dice.random() < 0.2:
             path = str(mutation.near(dice, path))
         word = said if isinstance(said, str) else json.dumps(said)
         argv += dice.choice(
             (["--set", f"{path}={word}"], [f"--{path}", word], [f"{path}={word}"], ["--set", f"{path}+={word}"])
         )
     return Case([_argument(each) for each in (*argv, *OUT)])
+
+
+def _own_values(document: Any) -> list[tuple[str, Any]]:
+    """The numbers and words of a scenario's own sections, by path."""
+    sections = {key: each for key, each in document.items() if isinstance(each, dict)}
+    return [
+        (f"{section}.{key}", each)
+        for section, keys in sections.items()
+        for key, each in keys.items()
+        if not isinstance(each, dict | list)
+    ]
 
 
 def _argument(text: str) -> str:
@@ -207,32 +223,6 @@ def imported(dice: Random) -> Case:
     argv += ["--model", "model.json"] if kind == "deepspeed" else []
     argv += ["--gpus", "64"] if kind not in ("astra-network", "nemo") and dice.random() < 0.6 else []
     return Case([*argv, *OUT], files)
-
-
-def schedule_python(dice: Random) -> Case:
-    """A schedule in Python, named on the command line, that gives something else than a schedule."""
-    given = repr(mutation.value(dice))
-    given = {"inf": "float('inf')", "-inf": "-float('inf')", "nan": "float('nan')"}.get(given, given)
-    bodies = (
-        f"return {given}",
-        f"return Schedule.along(loop_route(p, v), 'x', {given}, m)",
-        f"raise ValueError({given})",
-        f"return Schedule.along(loop_route(p, v), 'x', [[Action({given}, 0)]] * p, m)",
-        "import sys; sys.exit(0)",
-        "return f(p)",
-        f"return Schedule.along(loop_route(p, v), 'x', [[Action('F', {given}), Action('B', 0)]] * p, m)",
-        "return 1 / 0",
-    )
-    head = "from simcluster.schedules.actions import Action, Schedule, loop_route"
-    text = f"{head}\n\n\ndef f(p, m, v=1):\n    {dice.choice(bodies)}\n"
-    code = mutation.raw(dice, text.encode()) if dice.random() < 0.1 else text.encode("utf-8", "backslashreplace")
-    command = dice.choice(
-        (
-            ["run", "tiny_3d", "--pipeline.schedule", "s.py:f"],
-            ["schedule", "s.py:f", "--stages", "2", "--microbatches", "4"],
-        )
-    )
-    return Case([*command, *OUT], {"s.py": code})
 
 
 def studio(dice: Random) -> Case:

@@ -4,7 +4,6 @@ takes, requests of the studio, arguments of Python functions."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -13,7 +12,6 @@ from fuzz import corpus, mutation
 from fuzz.case import Case
 
 OUT = ["--json", "-"]
-_QUANTITY = re.compile(r"([\d.]+)( ?[A-Za-z/% ]+)")
 SITES: dict[str, Any] = {
     "name": "two sites",
     "cluster": {"topology": "two_sites_h100", "site": {"nodes": 1}, "wan": {"line_rate": "100 Gbit/s"}},
@@ -41,25 +39,13 @@ def _near(dice: Random, whole: Any) -> Any:
     """A copy with one or two of its values changed, mostly to such as may be; or what ``mutation.tree`` makes of it."""
     if dice.random() < 0.15:
         return mutation.tree(dice, whole)
+    if dice.random() < 0.6:
+        return mutation.gentle(dice, whole)
     changed = json.loads(json.dumps(whole))
     leaves = [(inside, key) for inside, key in mutation.places(changed) if not isinstance(inside[key], dict | list)]
-    for inside, key in dice.sample(leaves, min(len(leaves), dice.choice((1, 1, 2)))):
-        inside[key] = mutation.near(dice, inside[key]) if dice.random() < 0.2 else _larger_or_smaller(dice, inside[key])
+    for inside, key in dice.sample(leaves, min(len(leaves), 1)):
+        inside[key] = mutation.near(dice, inside[key])
     return changed
-
-
-def _larger_or_smaller(dice: Random, old: Any) -> Any:
-    """A value of the same type and unit."""
-    quantity = _QUANTITY.fullmatch(old) if isinstance(old, str) else None
-    if quantity:
-        return f"{float(quantity[1]) * dice.choice((0, 1e-6, 0.1, 2, 1000, 1e9)):g}{quantity[2]}"
-    if isinstance(old, bool) or not isinstance(old, int | float):
-        return not old if isinstance(old, bool) else old
-    return (
-        dice.choice((0, 1, 2, 3, 7, 8, old + 1, old * 2, old * 100))
-        if isinstance(old, int)
-        else old * dice.choice((0, 0.01, 2, 100))
-    )
 
 
 def faults(dice: Random) -> Case:
@@ -93,6 +79,18 @@ def recipe(dice: Random) -> Case:
     return Case([command[0], "s.yaml", *command[1:], *OUT], {"s.yaml": corpus.dumped(document)})
 
 
+_TRIED = {
+    "training.micro_batch": ("1", "2", "4"),
+    "parallel.tp": ("1", "2", "4"),
+    "pipeline.schedule": ("1f1b", "gpipe", "zb-h1"),
+    "faults": ("[]", "[{kind: slow_gpu, rank: 0, factor: 2}]"),
+    "model.preset": ("llama3-8b", "llama-7b"),
+    "cluster.nodes": ("1", "2", "4"),
+    "seed": ("0", "1", "2"),
+}
+"""Values of keys that go."""
+
+
 def vary(dice: Random) -> Case:
     """Values that --vary is given, of keys that there are or nearly."""
     path = dice.choice(
@@ -100,11 +98,19 @@ def vary(dice: Random) -> Case:
     )
     values = [mutation.near(dice, each) for each in dice.sample((1, 2, "1f1b", "gpipe", True, None, "llama3-8b"), 2)]
     written = ",".join(each if isinstance(each, str) else json.dumps(each) for each in values)
+    if dice.random() < 0.4:  # such as there are
+        written = ",".join(dice.sample(_TRIED[path], 2))
+        if dice.random() < 0.7:
+            return _varying(dice, f"{path}={written}")
     path = str(mutation.near(dice, path)) if dice.random() < 0.3 else path
     option = dice.choice(
         (f"{path}={written}", f"{path}={written}", path, f"{path}=", f"={written}", f"{path}=[{written}]")
     )
-    option = option.replace("\x00", "").encode("utf-8", "replace").decode()
+    return _varying(dice, option.replace("\x00", "").encode("utf-8", "replace").decode())
+
+
+def _varying(dice: Random, option: str) -> Case:
+    """A command that takes --vary, with it."""
     command = dice.choice(
         (
             ["compare", "tiny_dp"],
@@ -139,7 +145,11 @@ def python_call(dice: Random) -> Case:
     from fuzz.arguments import FUNCTIONS, VALUES
 
     name = dice.choice(list(FUNCTIONS))
-    asked = {"function": name, "argument": dice.choice(list(FUNCTIONS[name])), "value": dice.choice(list(VALUES))}
+    argument = dice.choice(list(FUNCTIONS[name]))
+    asked = {"function": name, "argument": argument, "value": dice.choice(list(VALUES))}
+    own = FUNCTIONS[name][argument]
+    if dice.random() < 0.3 and isinstance(own, str | int | float | list | dict):
+        asked["given"] = mutation.gentle(dice, [own])[0]
     return Case([], {"call.json": corpus.dumped(asked), "week.yaml": corpus.week()}, call="Python call")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from random import Random
@@ -12,6 +13,9 @@ Tree = Any
 """What YAML or JSON holds: mappings, lists, texts, numbers, true, false, null."""
 
 _HUGE = "9" * 5000
+_QUANTITY = re.compile(r"([\d.]+)( ?[A-Za-z/% ]+)")
+_GENTLE = 0.2
+"""The part of all changes that leave a value what it is: without them hardly an input of many keys is played."""
 
 TEXTS = (
     "",
@@ -218,8 +222,33 @@ def places(tree: Tree) -> list[tuple[Any, Any]]:
     return found
 
 
+def gentle(dice: Random, whole: Tree) -> Tree:
+    """A copy of a tree with one or two of its values larger or smaller, of the same type and unit."""
+    changed = json.loads(json.dumps(whole))
+    leaves = [(inside, key) for inside, key in places(changed) if not isinstance(inside[key], dict | list)]
+    for inside, key in dice.sample(leaves, min(len(leaves), dice.choice((1, 1, 2)))):
+        inside[key] = larger_or_smaller(dice, inside[key])
+    return changed
+
+
+def larger_or_smaller(dice: Random, old: Tree) -> Tree:
+    """A value of the same type and unit."""
+    quantity = _QUANTITY.fullmatch(old) if isinstance(old, str) else None
+    if quantity:
+        return f"{float(quantity[1]) * dice.choice((0, 1e-6, 0.1, 0.9, 2, 1000, 1e9)):g}{quantity[2]}"
+    if isinstance(old, bool) or not isinstance(old, int | float):
+        return not old if isinstance(old, bool) else old
+    return (
+        dice.choice((0, 1, 2, 3, 7, 8, old + 1, old * 2, old * 100))
+        if isinstance(old, int)
+        else old * dice.choice((0, 0.01, 0.9, 2, 100))
+    )
+
+
 def tree(dice: Random, whole: Tree, times: int | None = None) -> Tree:
     """A copy of a tree with one to four changes: values, keys, what is missing, twice, nested, or from elsewhere."""
+    if dice.random() < _GENTLE:
+        return gentle(dice, whole)
     changed = json.loads(json.dumps(whole))
     for _ in range(times or dice.choice((1, 1, 1, 2, 4))):
         there = places(changed)
@@ -253,6 +282,8 @@ def where_is(node: Any, key: Any) -> bool:
 
 def raw(dice: Random, content: bytes) -> bytes:
     """Bytes flipped, cut out, put in, doubled, or the end left off: one to six times."""
+    if dice.random() < _GENTLE:
+        return digit(dice, content)
     changed = bytearray(content)
     for _ in range(dice.choice((1, 1, 2, 3, 6))):
         at = dice.randrange(len(changed) + 1)
@@ -273,9 +304,20 @@ def raw(dice: Random, content: bytes) -> bytes:
     return bytes(changed)
 
 
+def digit(dice: Random, content: bytes) -> bytes:
+    """One digit for another, among the first."""
+    changed = bytearray(content)
+    digits = [at for at, each in enumerate(content[:20_000]) if 48 <= each <= 57]
+    if digits:
+        changed[dice.choice(digits)] = dice.randrange(48, 58)
+    return bytes(changed)
+
+
 def lines(dice: Random, text: str, separator: str = ",") -> bytes:
     """Lines dropped, doubled, exchanged, and cells or words of them changed."""
     rows = text.splitlines()
+    if dice.random() < _GENTLE:
+        return digit(dice, text.encode())
     for _ in range(dice.choice((1, 1, 2, 4))):
         if not rows:
             break

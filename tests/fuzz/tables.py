@@ -107,18 +107,25 @@ def losses(dice: Random) -> Case:
 
 def fits(dice: Random) -> Case:
     """A fit file: constants, and the rows that decide them."""
-    document = corpus.tree("scenarios/fits/constants.yaml")
+    shipped = dice.random() < 0.1
+    document = corpus.tree("scenarios/fits/constants.yaml") if shipped else corpus.FITS
+    rows = mutation.tree(dice, corpus.MEASURED) if not shipped and dice.random() < 0.5 else corpus.MEASURED
+    change = mutation.gentle if dice.random() < 0.2 else mutation.tree
+    document = document if rows != corpus.MEASURED else change(dice, document)
     return Case(
         ["fit", "--file", "f.yaml", "--no-cross-validation", *OUT],
-        {"f.yaml": corpus.dumped(mutation.tree(dice, document))},
+        {"f.yaml": corpus.dumped(document), "r.yaml": corpus.dumped(rows)},
     )
 
 
 def kernels(dice: Random) -> Case:
     """What kernels do by their names, for a trace."""
-    files = {f"p/rank{rank}.json.gz": corpus.content(f"tests/inputs/kineto/rank{rank}.json.gz") for rank in (0, 1)}
-    files["k.yaml"] = corpus.dumped(mutation.tree(dice, corpus.KERNELS))
-    return Case(["diff", "tiny_dp", "p", "--kernels", "k.yaml", *OUT], files)
+    files = {f"p/rank{rank}.json.gz": corpus.content(f"examples/profiles/rank00{rank}.json.gz") for rank in range(8)}
+    words = [each["kind"] for each in corpus.KERNELS["kernels"]]
+    patterns = (".*", "gemm|cutlass", "nccl.*", "(?i)flash", "^$", "a{1,3}", "[")
+    own = [{"kind": dice.choice(words), "pattern": dice.choice(patterns)} for _ in range(dice.randrange(1, 4))]
+    files["k.yaml"] = corpus.dumped({"kernels": own} if dice.random() < 0.3 else mutation.tree(dice, corpus.KERNELS))
+    return Case(["diff", "tiny_3d", "p", "--kernels", "k.yaml", *OUT], files)
 
 
 def measured(dice: Random) -> Case:
