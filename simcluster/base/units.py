@@ -126,7 +126,7 @@ def _error(value: object, dimension: str, factor: Callable[[str], float] | None 
         shown = shown[:57] + "..."
     missing = " has no unit" if isinstance(value, int | float) and not isinstance(value, bool) else ""
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-    meant = (_respelt(*match.groups(), factor) if factor else _time_meant(*match.groups())) if match else ""
+    meant = (_respelt(match[1], match[2], factor) if factor else _time_meant(match[1], match[2])) if match else ""
     works = f"; write {meant}" if meant else ""
     return InputError(
         f"{shown}{missing or ' is not a quantity'}; {dimension} are written as {_EXAMPLES[dimension]}{works}"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.nearest import did_you_mean
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
-from simcluster.cli.arguments import did_you_mean
 from simcluster.importers.astra_network import Dimension, is_astra_network, parse_network
 from simcluster.importers.files import decode, read_bytes
 from simcluster.scenario.files import load_cluster

@@ -113,7 +113,7 @@ def play_on(
                 if first:
                     check_sendable(measure, chunk)
                     first = False
-                under_way[executor.submit(play, measure, chunk)] = chunk
+                under_way[_submitted(executor, lookout, play, measure, chunk)] = chunk
             if not under_way:
                 return
             finished, _ = wait(under_way, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED)
@@ -134,6 +134,17 @@ def play_on(
     finally:
         for future in under_way:
             future.cancel()
+
+
+def _submitted(
+    executor: Executor, lookout: Lookout, play: Callable[..., Any], measure: Measure, chunk: Sequence[Numbered]
+) -> Future[tuple[list[Finished], float]]:
+    """A task, on its way; InputError where the executor is lost, which may be noticed here first."""
+    try:
+        return executor.submit(play, measure, chunk)
+    except Exception as problem:  # whatever executors raise
+        lookout.killed(problem)
+        raise
 
 
 def _however_long(
