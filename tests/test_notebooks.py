@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from documents import notebooks
 from documents.notebooks import SOURCES
+from documents.tested import made_here
 
 if TYPE_CHECKING:  # Jupyter's libraries are imported by the tests that use them: see ``documents.notebooks``
     from nbformat import NotebookNode
@@ -69,6 +70,7 @@ def test_there_are_notebooks() -> None:
     ]
 
 
+@made_here
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
 def test_stored_outputs_are_those_of_a_fresh_run(source: Path, tmp_path: Path) -> None:
     """Texts and tables to the letter; of each picture its words and the numbers that it draws."""

@@ -253,7 +253,7 @@ def test_the_command(quick: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
     command = ["sweep", "tiny_3d", "--vary", "training.micro_batch=1,2", "--vary", "overlap.grad_reduce=false,true",
                "-o", str(output), "--executor", "1", "--quick", quick, "--json", str(summary)]  # fmt: skip
     assert main(command) == 0
-    table = pd.read_csv(output)
+    table = pd.read_csv(output, converters={"step_time_s": float})
     assert set(table["how"]) <= {"path", "events", "full", "bound"}
     assert (table["how"] == "full").any(), "reduced beside the backward: played in full"
     for number, row in table[table["how"] != "bound"].iterrows():

@@ -17,6 +17,7 @@ from documents import above_aim, figures, notebooks, pictures, played, readme, s
 from documents.accepted import LONG, YOURS, wants
 from documents.commands import ROOT
 from documents.shown import differences, read_shown, shown_by, write_shown
+from documents.tested import made_here
 
 pytestmark = pytest.mark.documents
 REGENERATE = "python tests/documents --regenerate"
@@ -219,12 +220,14 @@ def test_every_picture_has_its_command() -> None:
     }
 
 
+@made_here
 @pytest.mark.parametrize("picture", pictures.DRAWN)
 def test_a_picture_shows_what_its_command_draws(picture: str) -> None:
     """Words to the letter, and the numbers that are drawn; not pixels, which are matplotlib's and the fonts'."""
     assert not pictures.stale(picture), f"{REGENERATE} pictures"
 
 
+@made_here
 @pytest.mark.parametrize("picture", pictures.PLAYED)
 def test_a_picture_of_many_steps_shows_them_as_they_play(picture: str) -> None:
     assert not pictures.PLAYED[picture].stale(), f"{REGENERATE} pictures"

@@ -19,6 +19,7 @@ from simcluster.base.written import written
 from simcluster.documents.argument_types import checked
 
 FORMATS = ("png", "svg", "pdf")
+_HAIR = 1 + 1e-9
 _SHRUNK = 0.85  # of the inches that a picture is made for: in fewer its texts would meet, so they are made smaller
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(?:\s*[x×]\s*(\d+(?:\.\d+)?))?\s*(in|cm)?")
 _INCH = {"in": 1.0, "cm": 2.54}
@@ -109,7 +110,9 @@ def _fitted(figure: Figure, size: PictureSize | None, dpi: float | None) -> dict
     scale = min(wanted[0] / width, wanted[1] / height)
     if abs(scale - 1) < 1e-9 and abs(wanted[1] - height) < 1e-9:
         return options
-    page = wanted[0] / scale, wanted[1] / scale  # what is laid out in inches of its own stands in the middle of it
+    # What is laid out in inches of its own stands in the middle of it; a hair more, since matplotlib before 3.11 counts
+    # whole pixels only, and 1,919.9999 would be 1,919.
+    page = wanted[0] / scale * _HAIR, wanted[1] / scale * _HAIR
     corner = (width - page[0]) / 2, (height - page[1]) / 2
     box = Bbox.from_bounds(*corner, *page)
     return {"dpi": (dpi or figure.dpi) * scale, "bbox_inches": box, "pad_inches": 0.0}
