@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import simcluster
@@ -44,6 +46,18 @@ def search(
 ) -> str:
     """One of every type that is looked at, and one that is not."""
     return "taken"
+
+
+@checked
+def some(ranks: Sequence[int] | None = None) -> list[int]:
+    """One that asks whether there are any."""
+    return sorted(ranks) if ranks else []
+
+
+def test_arrays_are_the_lists_that_they_stand_for() -> None:
+    """A truth of several numbers is a ValueError: simcluster.write_trace(result, path, ranks=pd.Series([1, 2]))."""
+    assert some(pd.Series([2, 1])) == some(np.array([1, 2])) == some(ranks=(2, 1)) == [1, 2]
+    assert some(np.array([], dtype=int)) == some(pd.Series([], dtype=int)) == []
 
 
 @checked
@@ -127,6 +141,7 @@ def test_one_message_says_what_is_wrong_and_what_to_write(wrong: Any, told: str)
         lambda: search(8, other="of a type that is not in the table"),
         lambda: search(8, whole="of which one type is not in the table"),
         lambda: search(8, one=scenario("tiny_dp")),
+        lambda: search(pd.Series([8, 16]), {"tp": np.array([1, 2])}, names=np.array(["a"])),
     ],
 )
 def test_what_fits_is_taken(right: Any) -> None:

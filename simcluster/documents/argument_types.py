@@ -41,9 +41,12 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
             wrong = wrong or (_wrong(kinds[key], value, key) if key in kinds else None)
         if wrong:
             raise InputError(f"{name}: {wrong}")
+        places = _by_place(signature)
+        plain: Any = [_plain(kinds.get(key, ()), value) for key, value in zip(places, args, strict=False)]
+        named: Any = {key: _plain(kinds.get(key, ()), value) for key, value in kwargs.items()}
         try:
             with system_refusals():
-                return function(*args, **kwargs)
+                return function(*plain, *args[len(plain) :], **named)
         except (AttributeError, TypeError, KeyError, IndexError, ValueError) as problem:
             if isinstance(problem, InputError) or not (wrong := misfit(function, args, kwargs)):
                 raise
@@ -177,6 +180,12 @@ def _is_ours(named: object) -> TypeGuard[type]:
 def _of_class(one: type) -> _Type:
     article = "an" if one.__name__[0] in "AEIOU" else "a"
     return _Type(f"{article} {one.__name__}", lambda value: isinstance(value, one), f"{one.__name__}(...)", ours=one)
+
+
+def _plain(types: Sequence[_Type], value: Any) -> Any:
+    """An array or a Series as the list that it stands for: its truth is not that of a list."""
+    is_array = hasattr(value, "tolist") and any(each.called == "a list" for each in types)
+    return value.tolist() if is_array and _is_sequence(value) else value
 
 
 def _wrong(types: tuple[_Type, ...], value: Any, place: str) -> str | None:

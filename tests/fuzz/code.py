@@ -12,9 +12,9 @@ OUT = ["--json", "-"]
 
 def _schedule_of_ours(dice: Random) -> Case:
     """A schedule in Python that is one, or nearly: passes in an order of their own, a microbatch more or less."""
-    more, kind = dice.choice(("", "", "", " + 1", " - 1")), dice.choice(("B", "B", "B", "I"))
+    more, kind = dice.choice(("", "", "", "", "", " + 1", " - 1")), dice.choice(("B", "B", "B", "B", "I"))
     backwards = dice.choice(("range(m)", "range(m)", "reversed(range(m))", "range(0, m, 2)"))
-    row = dice.choice(("forwards + backwards", "alternate(forwards, backwards, warmup=p - 1 - s)", "forwards"))
+    row = dice.choice(("forwards + backwards", "alternate(forwards, backwards, warmup=p - 1 - s)"))
     text = f"""from simcluster.schedules.actions import Action, Schedule, loop_route
 from simcluster.schedules.one_f_one_b import alternate
 
@@ -41,7 +41,7 @@ def schedule_python(dice: Random) -> Case:
     """A schedule in Python, named on the command line, that gives something else than a schedule."""
     given = repr(mutation.value(dice))
     given = {"inf": "float('inf')", "-inf": "-float('inf')", "nan": "float('nan')"}.get(given, given)
-    if dice.random() < 0.45:
+    if dice.random() < 0.6:
         return _schedule_of_ours(dice)
     bodies = (
         f"return {given}",
