@@ -89,6 +89,9 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("run tiny_3d --cluster.site.nodes 2", {}, "unknown key 'site'; known keys: "),
     ("studio tiny_3d --folder nope", {}, "there is no such folder; name one that is there, or make it"),
     ("train week_64xa100 --workers 0", {}, "use at least 1 (--executor 1, --workers 1)"),
+    ("run tiny_3d faults+={kind: slow_gpu}", {}, "write 'faults+={kind: slow_gpu}' in quotes if that is one value"),
+    ("run tiny_3d --training.precision fp8", {}, "got 'fp8'; did you mean 'fp8-mixed'?"),
+    ("run tiny_3d --cluster.topology t.yaml", {"t.yaml": TINY}, "t.yaml: is a scenario, and a topology is needed"),
     # a value that is not there
     ("run tiny_3d --gantt=", {}, "--gantt needs a value, and '--gantt=' has an empty one; write --gantt FILE"),
     ("run tiny_3d --gantt ''", {}, "--gantt needs a value, and '' has an empty one; write --gantt FILE"),

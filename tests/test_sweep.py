@@ -129,6 +129,16 @@ class Unlucky(AtOnce):
         return super().submit(task, *arguments, **more)
 
 
+class Closed(AtOnce):
+    """An executor that is gone by the time that it is given a task, as a client of Dask whose scheduler is."""
+
+    def __init__(self, problem: Exception) -> None:
+        self.problem = problem
+
+    def submit(self, task: Any, /, *arguments: Any, **more: Any) -> Future[Any]:
+        raise self.problem
+
+
 class Watched:
     """Who looks after it, and says what is said of a Dask cluster."""
 
@@ -160,6 +170,10 @@ def test_an_executor_that_is_lost_is_one_message(problem: Exception, tmp_path: P
     tasks = [(number, variant) for number, variant in made.variants()]
     with pytest.raises(InputError, match="lost"):
         list(play_on(Unlucky(problem), 1, tasks, cheap, Watched(killed=False)))
+    with pytest.raises(InputError, match="lost"):
+        list(play_on(Closed(problem), 1, tasks, cheap, Watched(killed=False)))
+    with pytest.raises(InputError, match=r"the executor is broken .*with a new one"):
+        run_sweep(made, executor=Closed(BrokenExecutor("x")), measure=cheap)
     with pytest.raises(InputError, match=r"the executor is broken .*with a new one"):
         run_sweep(made, executor=Unlucky(BrokenExecutor("x")), store=tmp_path / "rows", measure=cheap)
     assert run_sweep(made, store=tmp_path / "rows", measure=cheap).played < 6

@@ -187,6 +187,7 @@ def _dispatch(argv: list[str]) -> None:
         raise InputError(f"unknown command {command!r}{meant}; see simcluster --help")
     parser, commands = parser_of(command)
     overrides: list[str] = []
+    given = argv
     if command is None:
         parser.refuse_unknown_options(argv)
     else:
@@ -199,7 +200,7 @@ def _dispatch(argv: list[str]) -> None:
         for path in getattr(args, "set", None) or ():
             if "=" not in path and not unknown[0].startswith("-"):
                 raise InputError(f"--set {path} has no value; write --set {path}={unknown[0]} as one word")
-        prior = argv[max(argv.index(unknown[0]) - 1, 0)] if unknown[0] in argv else ""
+        prior = given[max(given.index(unknown[0]) - 1, 0)] if unknown[0] in given else ""
         whole = f", write '{prior} {unknown[0]}' in quotes if that is one value"
         whole = "" if prior[:1] in ("", "-") or prior == command else whole
         raise InputError(

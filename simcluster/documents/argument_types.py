@@ -43,10 +43,11 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
             raise InputError(f"{name}: {wrong}")
         places = _by_place(signature)
         plain: Any = [_plain(kinds.get(key, ()), value) for key, value in zip(places, args, strict=False)]
+        rest: Any = args[len(plain) :]
         named: Any = {key: _plain(kinds.get(key, ()), value) for key, value in kwargs.items()}
         try:
             with system_refusals():
-                return function(*plain, *args[len(plain) :], **named)
+                return function(*plain, *rest, **named)
         except (AttributeError, TypeError, KeyError, IndexError, ValueError) as problem:
             if isinstance(problem, InputError) or not (wrong := misfit(function, args, kwargs)):
                 raise

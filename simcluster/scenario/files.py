@@ -137,6 +137,11 @@ def _read_topology(path: Path) -> Document:
     if is_importable(path):
         return import_document(path)
     document = read_document(path)
+    if "kind" not in document.data and {"cluster", "model"} & document.data.keys():
+        raise InputError(
+            f"{path}: is a scenario, and a topology is needed, which has a kind; name another file, or one that ships "
+            "(simcluster list topologies)"
+        )
     return replace(document, data=rooted(document.data, path.parent))
 
 
