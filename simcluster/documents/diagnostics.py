@@ -67,7 +67,7 @@ def refuse(given: object, caller: str, takes: str) -> NoReturn:
     """InputError: "stragglers takes a result, got int: 3"."""
     plain = isinstance(given, str | int | float | list | tuple | Mapping)
     told = f"{type_name(given)}: {shown(given)}" if plain else getattr(given, "__name__", type_name(given))
-    raise InputError(f"{caller} takes {takes}, got {told}")
+    raise InputError(f"{caller} takes {takes}, got {told}; give one of those")
 
 
 def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint]:

@@ -115,7 +115,10 @@ def _set(data: dict[str, Any], name: str, value: Any) -> KeyPath:
                 raise InputError(f"override {name}: {dotted(tuple(path))} is a list with {have}, got {part!r}")
             key = int(part)
         elif not isinstance(current, dict):
-            raise InputError(f"override {name}: {dotted(tuple(path))} is {shown(current)}, it has no key {part!r}")
+            there = dotted(tuple(path))
+            raise InputError(
+                f"override {name}: {there} is {shown(current)}, it has no key {part!r}; set {there} itself"
+            )
         path.append(key)
         if last and value is None and isinstance(current, dict):
             current.pop(key, None)

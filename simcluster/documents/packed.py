@@ -117,7 +117,9 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
             names = [name for name in schema.names if wanted is None or name in wanted]
             nested = [name for name in names if arrow.types.is_nested(schema.field(name).type)]
             if nested:
-                raise InputError(f"cannot read {path}: column {nested[0]} holds lists; a cell is one value")
+                raise InputError(
+                    f"cannot read {path}: column {nested[0]} holds lists; a cell is one value: write it so"
+                )
             _refuse_rows(Path(path), file.metadata, names, cell)
         with parquet.ParquetFile(path, read_dictionary=names) as file:
             table = file.read(columns=names)

@@ -70,7 +70,7 @@ def overrides(dice: Random) -> Case:
     paths = sorted({path for places in _homes().values() for path in places})
 
     argv = ["run", dice.choice(corpus.SMALL[:4])]
-    own = [] if dice.random() < 0.6 else _own_values(corpus.scenario(argv[1]))
+    own = [] if dice.random() < 0.45 else _own_values(corpus.scenario(argv[1]))
     for _ in range(dice.choice((1, 1, 2, 3))):
         path, said = dice.choice(paths), mutation.value(dice)
         if own:

@@ -66,9 +66,11 @@ def case_from(data: object) -> KernelCase:
     for name, value in asdict(case).items():
         wanted: type = bool if name in ("causal", "backward") else str if name in ("kind", "op", "dtype") else int
         if type(value) is not wanted or (isinstance(value, int) and value < 0):
-            raise InputError(f"{name} of a case cannot be {value!r}")
-    if case.kind not in ("matmul", "attention", "memory", "launch", "host_copy", "beside"):
-        raise InputError(f"there is no kind of case {case.kind!r}")
+            kind = {bool: "true or false", str: "a text", int: "a whole number from 0"}[wanted]
+            raise InputError(f"{name} of a case cannot be {value!r}; write {kind}, or measure the table anew")
+    kinds = ("matmul", "attention", "memory", "launch", "host_copy", "beside")
+    if case.kind not in kinds:
+        raise InputError(f"there is no kind of case {case.kind!r}; use {', '.join(kinds)}")
     if case.dtype not in ELEMENT_BYTES:
         raise InputError(f"there is no dtype {case.dtype!r}; known: {', '.join(ELEMENT_BYTES)}")
     return case

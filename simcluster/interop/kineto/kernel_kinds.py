@@ -35,7 +35,10 @@ class KernelPattern(Spec):
         try:
             re.compile(self.pattern)
         except re.error as problem:
-            raise InputError(f"pattern {self.pattern!r} is no regular expression of Python: {problem}") from None
+            raise InputError(
+                f"pattern {self.pattern!r} is no regular expression of Python: {problem}; write one, as in .*gemm.*, "
+                "with a backslash before ( [ { * + ? that stand for themselves"
+            ) from None
         return self
 
 
