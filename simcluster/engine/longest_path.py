@@ -234,7 +234,8 @@ def _waits(program: Program) -> tuple[Ints, Ints]:
     """Pairs of an op and one that it waits for, the one before it on its lane or one that it names; by the first."""
     named = [(op, other) for op, others in enumerate(program.after) if others for other in others]
     parts = [np.array(named, dtype=np.int64).reshape(-1, 2)]
-    parts += [np.stack([ops[1:], ops[:-1]], axis=1) for ops in map(np.array, program.lanes) if len(ops)]
+    lanes = [np.array(ops) for ops in program.lanes if len(ops) > 1]
+    parts += [np.stack([ops[1:], ops[:-1]], axis=1) for ops in lanes]
     pairs = np.concatenate(parts)
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     return pairs[:, 0], pairs[:, 1]
@@ -243,6 +244,11 @@ def _waits(program: Program) -> tuple[Ints, Ints]:
 Level = tuple[int, int, Ints]
 """Nodes ``low`` to ``high``, and the nodes that they wait for, one column each; short ones filled up with the beginning
 of time, which is the node behind all others."""
+
+
+_WIDE = 8
+"""What waits for more than so many nodes, as a collective of many ranks does, is on a level apart from those that wait
+for few: all of a level are as wide as its widest."""
 
 
 def _levels(node: Ints, awaited: Ints, depth: Ints) -> tuple[list[Level], Ints]:
@@ -254,6 +260,7 @@ def _levels(node: Ints, awaited: Ints, depth: Ints) -> tuple[list[Level], Ints]:
     pairs = np.sort(node * count + awaited)  # np.unique hashes whole numbers, which takes thirty times as long
     node, awaited = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], max(count, 1))
     counts = np.bincount(node, minlength=count)
+    depth = 2 * depth + (counts > _WIDE)
     place = np.empty(count, dtype=np.int64)
     place[np.argsort(depth, kind="stable")] = np.arange(count)
     wide = np.bincount(depth)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -65,32 +67,39 @@ class RecordedPart:
         for group in graph.groups:
             meeting[list(group)] = len(program.meetings)
             program.meetings.append(Meeting(len(group), (Traffic((), 0.0, 1, 0.0),)))
-        for (worker, name), ops in sorted(graph.lanes.items(), key=lambda lane: (lane[0][0], lane[0][1] != MAIN)):
-            self._add_lane(program, program.add_lane(worker, worker % graph.stages, name), np.array(ops), meeting)
+        lanes = sorted(graph.lanes.items(), key=lambda lane: (lane[0][0], lane[0][1] != MAIN))
+        for (worker, name), _ in lanes:
+            program.add_lane(worker, worker % graph.stages, name)
+        self._add_ops(program, [ops for _, ops in lanes], meeting)
         first, last = self.first.tolist(), self.last.tolist()
         for op, others in enumerate(graph.after):
             if others:
                 program.after[first[op]] = tuple([last[other] for other in others])
         return program
 
-    def _add_lane(self, program: Program, lane: int, ops: Ints, meeting: Ints) -> None:
-        """The ops of a lane, as columns: two for one that meets others, one for any other."""
-        meets = meeting[ops] >= 0
-        begin = len(program.seconds)
-        self.last[ops] = begin + np.cumsum(1 + meets) - 1
-        self.first[ops] = self.last[ops] - meets
-        count = len(ops) + int(meets.sum())
+    def _add_ops(self, program: Program, lanes: Sequence[Sequence[int]], meeting: Ints) -> None:
+        """The ops of all lanes, as columns: two for one that meets others, one for any other."""
+        ops = np.fromiter(chain.from_iterable(lanes), dtype=np.int64)
+        times = 1 + (meeting[ops] >= 0)
+        over = np.cumsum(times)
+        self.last[ops] = over - 1
+        self.first[ops] = over - times
+        count = int(times.sum())
         seconds, met = np.zeros(count), np.full(count, -1, dtype=np.int64)
-        arrivals = self.first[ops[meets]] - begin
-        seconds[arrivals], met[arrivals] = -1.0, meeting[ops[meets]]
+        meets = ops[times > 1]
+        seconds[self.first[meets]], met[self.first[meets]] = -1.0, meeting[meets]
         columns: dict[str, list[Any]] = {
             "seconds": seconds.tolist(),
             "meeting": met.tolist(),
             "after": [()] * count,
-            "microbatch": np.repeat(self.graph.microbatch[ops], 1 + meets).tolist(),
+            "microbatch": np.repeat(self.graph.microbatch[ops], times).tolist(),
+            "lane": np.repeat(np.repeat(np.arange(len(lanes)), [len(own) for own in lanes]), times).tolist(),
         }
-        same = {"position": -1, "lane": lane, "rows": 0, "step": 0, "chunk": -1}
-        columns |= {name: [value] * count for name, value in same.items()}
+        columns |= {
+            name: [value] * count for name, value in {"position": -1, "rows": 0, "step": 0, "chunk": -1}.items()
+        }
         for name, column in columns.items():
             getattr(program, name).extend(column)
-        program.lanes[lane].extend(range(begin, begin + count))
+        ends = np.append(0, over)[np.cumsum([0, *map(len, lanes)])].tolist()
+        for lane, (begin, end) in zip(program.lanes, pairwise(ends), strict=True):
+            lane.extend(range(begin, end))

@@ -102,14 +102,11 @@ def measure(job: Recorded) -> Straggling:
     replayed = job.times(lambda graph: graph.seconds)
     ideal = job.times(job.typical_of)
     types = [optype for optype in job.typical if not optype.startswith(LAUNCH)]
-    groups = [
-        *(having("types", optype) for optype in types),
-        *(having("dp_rank", replica) for replica in range(job.replicas)),
-        *(having("stage", stage) for stage in range(job.stages)),
-    ]
-    ratios = [_ratio(times, ideal) for times in job.keeping(*groups)]
-    by_type, rest = dict(zip(types, ratios, strict=False)), ratios[len(types) :]
-    by_replica, by_stage = rest[: job.replicas], rest[job.replicas :]
+    of_types = [having("types", optype) for optype in types]
+    of_stages = [having("stage", stage) for stage in range(job.stages)]
+    ratios = [_ratio(times, ideal) for times in job.keeping(*of_types, *of_stages)]
+    by_type, by_stage = dict(zip(types, ratios, strict=False)), ratios[len(types) :]
+    by_replica = [_ratio(times, ideal) for times in job.keeping_each_replica()]
     worst = worst_workers(np.minimum.outer(by_replica, by_stage))
     of_worst = having("worker", *(dp * job.stages + stage for dp, stage in worst))
     without_worst, worst_alone = job.keeping(lambda graph: ~of_worst(graph), of_worst)

@@ -101,6 +101,7 @@ class _Rebuilding:
         self._lanes: dict[Lane, list[int]] = {}
         self._waiting: dict[int, list[int]] = defaultdict(list)  # the passes that wait for a receive
         self._groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        self._launched: list[tuple[Floats, Floats]] = []  # begins and ends of the ops that no trace has
 
     def graph(self) -> StepGraph:
         self._fill_lanes()
@@ -121,9 +122,9 @@ class _Rebuilding:
             lanes={lane: tuple(ops) for lane, ops in self._lanes.items()},
             after=tuple(tuple(found) for found in self._after),
             groups=tuple(tuple(ops) for ops in self._groups.values() if len(ops) > 1),
-            seconds=np.zeros(self._began.shape),
-            began=self._began,
-            ended=self._ended,
+            seconds=np.zeros((len(self._optype), self._began.shape[1])),
+            began=np.vstack([self._began, *(began for began, _ in self._launched)]),
+            ended=np.vstack([self._ended, *(ended for _, ended in self._launched)]),
         )
 
     def _fill_lanes(self) -> None:
@@ -230,8 +231,13 @@ class _Rebuilding:
             return
         kind = FORWARD if self._optype[receive] == "forward-recv" else BACKWARD
         served = next(op for op in self._waiting[lane[place - 1]] if self._optype[op] == kind)
-        if np.mean(self._began[receive] >= self._ended[served] - self._slack) > 0.5:
+        if self._follows(receive, served):
             self._after[receive][served] = None
+
+    def _follows(self, op: int, other: int) -> bool:
+        """Did an op begin when the other was over, in most steps?"""
+        behind = int(np.count_nonzero(self._began[op] >= self._ended[other] - self._slack))
+        return behind > len(self._began[op]) / 2
 
     def _in_flight(self) -> None:
         """Messages of one lane follow each other as recorded; those that were on their way together get lanes of their
@@ -242,7 +248,7 @@ class _Rebuilding:
             lanes: list[list[int]] = []
             for op in sorted(ops, key=lambda op: (self._began[op, 0], self._seq[op])):
                 for lane in lanes:
-                    if np.mean(self._began[op] >= self._ended[lane[-1]] - self._slack) > 0.5:
+                    if self._follows(op, lane[-1]):
                         lane.append(op)
                         break
                 else:
@@ -258,16 +264,18 @@ class _Rebuilding:
             scope = SCOPES.get(optype)
             if scope in keys:
                 self._groups[optype, self._seq[op], self._chunk[op], *keys[scope]].append(op)
+        everybody = sorted(set(self._worker))
+        of_stage = [[worker for worker in everybody if worker % self._stages == each] for each in range(self._stages)]
         for (optype, *_), ops in self._groups.items():
             scope, stage = SCOPES.get(str(optype)), self._worker[ops[0]] % self._stages
             if scope not in ("replicas", "job"):
                 continue  # which stages hold an embedding is for the trace to say
-            members = [w for w in sorted(set(self._worker)) if scope == "job" or w % self._stages == stage]
-            there = [self._worker[op] for op in ops]
+            members = everybody if scope == "job" else of_stage[stage]
+            there = {self._worker[op] for op in ops}
             if lost := [worker for worker in members if worker not in there]:
                 raise InputError(
                     f"trace {self._trace.name!r}, steps {self._some_steps()}: {self._describe(ops[0])} has "
-                    f"{len(there)} of {len(members)} members; that of dp_rank {lost[0] // self._stages}, stage "
+                    f"{len(ops)} of {len(members)} members; that of dp_rank {lost[0] // self._stages}, stage "
                     f"{lost[0] % self._stages} is missing, so the collective is unmatched; leave the step out "
                     f"(--steps), or record it again"
                 )
@@ -275,18 +283,19 @@ class _Rebuilding:
     def _launches(self, worker: int) -> None:
         """Collectives beside compute: launched by what was over, waited for by what uses their result."""
         main = self._lanes[worker, MAIN]
+        begins, ends = self._began[main, 0], self._ended[main, 0]
         last_backward = max((k for k, op in enumerate(main) if self._optype[op] == BACKWARD), default=-1)
         for optype in self._beside:
             for number, op in enumerate(self._lanes.get((worker, optype), ())):
                 began, ended = float(self._began[op, 0]), float(self._ended[op, 0])
                 early, late = began - self._slack, began + self._slack
-                running = [other for other in main if self._began[other, 0] < early and self._ended[other, 0] > late]
+                running = np.flatnonzero((begins < early) & (ends > late))
                 if self._queued(op, number, began):
                     pass  # its lane is what it waited for
-                elif running:
-                    self._after[op][self._launch(running[0], op, f"{LAUNCH}{optype} {number}")] = None
-                elif before := [other for other in main if self._ended[other, 0] <= late]:
-                    self._after[op][before[-1]] = None
+                elif len(running):
+                    self._after[op][self._launch(main[running[0]], op, f"{LAUNCH}{optype} {number}")] = None
+                elif len(before := np.flatnonzero(ends <= late)):
+                    self._after[op][main[before[-1]]] = None
                 for other in self._users(op, main, last_backward, ended)[:1]:
                     self._after[other][op] = None
 
@@ -305,8 +314,8 @@ class _Rebuilding:
         self._worker.append(worker)
         self._after.append({**dict.fromkeys(main[place - 1 : place] if place else []), **self._after[inside]})
         self._lanes[worker, optype] = [number]
-        self._began = np.vstack([self._began, self._began[inside]])
-        self._ended = np.vstack([self._ended, np.maximum(self._began[op], self._began[inside])])
+        began = self._began[inside]
+        self._launched.append((began, np.maximum(self._began[op], began)))
         return number
 
     def _users(self, op: int, main: list[int], last_backward: int, ended: float) -> list[int]:

@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats
+from simcluster.base.arrays import Floats
 from simcluster.base.gc_paused import collector_off
-from simcluster.interop.recorded.graph import StepGraph, is_communication
+from simcluster.interop.recorded.alike_replicas import alike_replicas
+from simcluster.interop.recorded.graph import Chosen, StepGraph, having, is_communication
 from simcluster.interop.recorded.lowering import RecordedPart
 
 _TOGETHER = 4_000_000
@@ -83,22 +84,34 @@ class Recorded:
             [part.total(np.broadcast_to(seconds(part.graph), part.graph.seconds.shape)) for part in self.parts]
         )
 
-    def keeping(self, *groups: Callable[[StepGraph], Bools]) -> list[Floats]:
+    def keeping(self, *groups: Chosen) -> list[Floats]:
         """For each group of ops, seconds of every step if only they take what they took, all others what is typical.
 
         Many groups together take little longer than one.
         """
-        found: list[list[Floats]] = [[] for _ in groups]
+        found = [self._keeping(part, groups) for part in self.parts]
+        return [self._in_order(own) for own in zip(*found, strict=True)]
+
+    def _keeping(self, part: RecordedPart, groups: Sequence[Chosen]) -> Floats:
+        """The same of the steps of a part, [group, step]."""
+        graph, found = part.graph, []
+        typical = self.typical_of(graph)
+        at_once = max(1, _TOGETHER // max(1, graph.seconds.size))
+        for first in range(0, len(groups), at_once):
+            some = groups[first : first + at_once]
+            found.append(part.keeping(np.stack([group(graph) for group in some], axis=1), typical))
+        return np.concatenate(found)
+
+    def keeping_each_replica(self) -> list[Floats]:
+        """For each dp rank, seconds of every step if only that one takes what it took."""
+        found = []
         for part in self.parts:
-            graph = part.graph
-            typical = self.typical_of(graph)
-            at_once = max(1, _TOGETHER // max(1, graph.seconds.size))
-            for first in range(0, len(groups), at_once):
-                some = groups[first : first + at_once]
-                totals = part.keeping(np.stack([group(graph) for group in some], axis=1), typical)
-                for own, total in zip(found[first : first + at_once], totals, strict=True):
-                    own.append(total)
-        return [self._in_order(own) for own in found]
+            alike = alike_replicas(part.graph)
+            if alike is None:
+                found.append(self._keeping(part, [having("dp_rank", replica) for replica in range(self.replicas)]))
+            else:
+                found.append(alike.each_alone(self.typical_of(part.graph)))
+        return [self._in_order(own) for own in zip(*found, strict=True)]
 
     def events(self) -> tuple[Floats, int]:
         """Seconds of every step as recorded, on the event engine, and how many events that took."""

@@ -62,13 +62,15 @@ def _worst(seconds: Floats) -> float:
 def _seconds(graph: StepGraph) -> Floats:
     """Seconds of every op; both halves of a message take what the receiver saw."""
     seconds = graph.ended - graph.began
+    receives = graph.of_kinds(lambda optype: optype.endswith("-recv"))
+    of_size: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for group in graph.groups:
-        members = list(group)
-        arrival = graph.began[members].max(axis=0)
-        seconds[members] = graph.ended[members] - arrival
-        receive = [op for op in members if graph.optype[op].endswith("-recv")]
-        if receive:
-            seconds[members] = seconds[receive[0]]
+        of_size[len(group)].append(group)
+    for groups in of_size.values():
+        members = np.array(groups)  # [group, member]
+        seconds[members] = graph.ended[members] - graph.began[members].max(axis=1, keepdims=True)
+        received, first = receives[members].any(axis=1), receives[members].argmax(axis=1)
+        seconds[members[received]] = seconds[members[received, first[received]]][:, None]
     return seconds
 
 
