@@ -41,7 +41,7 @@ class LinkRows:
         for table in tables:
             place[table] = np.arange(first, first + table.size, dtype=np.int32).reshape(table.shape)
             first += table.size
-            found.append(table.astype(np.int32))
+            found.append(table.astype(np.int32, copy=False))
         rest = np.flatnonzero(place < 0)
         place[rest] = np.arange(first, size, dtype=np.int32)
         return cls(tuple(found), rest.astype(np.int32), place)

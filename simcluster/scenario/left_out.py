@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simcluster.base.errors import InputError
+from simcluster.base.gc_paused import collector_off
 from simcluster.documents.diagnostics import RuleError
 from simcluster.importers.schedule_files import function_in, is_function
 from simcluster.scenario.fields import ScenarioFields
@@ -18,6 +19,7 @@ def fill(scenario: ScenarioFields, field: str, value: object) -> None:
     object.__setattr__(scenario, field, value)  # frozen for everybody else
 
 
+@collector_off()
 def built(scenario: ScenarioFields) -> Cluster:
     """The cluster, unless it is too large or cannot be."""
     if too_large := oversize(scenario.cluster.topology):

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Ints
+from simcluster.base.arrays import Few, Ints
 from simcluster.base.multiset_hash import mixed, numbered, places
 from simcluster.topology.numbering import LinkNumbers
 
@@ -25,7 +25,7 @@ class Hops:
 
     size: int
     code: Ints
-    link: Ints
+    link: Few
     first: Ints
     onto: Ints
     neighbours: list[Ints]
@@ -43,9 +43,10 @@ class Hops:
             among, start, code = among[both], start[both], code[both]
         start *= size
         code += start
-        among += numbers.first
-        order = np.argsort(code, kind="stable")  # they come in runs
-        code, link = code[order], among[order]
+        link = (among + numbers.first).astype(np.int32)
+        if (code[1:] < code[:-1]).any():
+            order = np.argsort(code, kind="stable")  # they come in runs
+            code, link = code[order], link[order]
         first = np.searchsorted(code, np.arange(size + 1) * size)
         return cls(size, code, link, first, *_sets(code % max(size, 1), first))
 
@@ -96,16 +97,16 @@ class Hops:
             return np.where(turn >= 0, self.nth(a, turn), -1)
         code = a * self.size + b
         place = np.minimum(np.searchsorted(self.code, code), len(self.code) - 1)
-        return np.where(self.code[place] == code, self.link[place], -1)
+        return np.where(self.code[place] == code, self.link[place], -1).astype(np.int64)
 
     def nth(self, a: Ints, turn: Ints) -> Ints:
         """The link from each switch to neighbour number ``turn`` of those behind it."""
-        found: Ints = self.link[np.minimum(self.first[a] + turn, len(self.link) - 1)]
+        found: Ints = self.link[np.minimum(self.first[a] + turn, len(self.link) - 1)].astype(np.int64)
         return found
 
-    def all_from(self, switches: Ints, count: int) -> Ints:
+    def all_from(self, switches: Ints, count: int) -> Few:
         """The links from switches, rows of as many as each has neighbours behind it."""
-        found: Ints = self.link[self.first[switches][:, None] + np.arange(count)]
+        found: Few = self.link[self.first[switches][:, None] + np.arange(count)]
         return found
 
     @cached_property
