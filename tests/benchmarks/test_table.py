@@ -40,7 +40,7 @@ ROWS = {  # case: aim
     "16,384 ranks unfolded": "40 s, 8 GB",
     "131,072 GPUs, the command": "",
     "1,048,576 GPUs, the command": "1.5 x of 131,072, 1 GB",
-    "16,384 different speeds, the JSON": "4 s, 1 GB",
+    "16,384 different speeds, the command": "4 s, 1 GB",
     "131,072 different speeds, the step": "16 s, 4 GB",
     "2 replicas of 1,024 GPUs": "2 s",
     "200 replicas of 1,024 GPUs": "25 s",
