@@ -72,7 +72,7 @@ def spans(segment: Segment, played: tuple[ChainPiece, ...]) -> dict[str, tuple[f
             program.add_op(lane, number, seconds=piece.seconds)
         program.after[number] = piece.after
     record = play(program, [])
-    table = expand(told_ops(program), record.columns, lambda axis, rank: axis, record.slowed)
+    table = expand(told_ops(program), record.columns, lambda axis, rank: axis, record.slowed).spans()
     return {
         table.words[name]: (start, end)
         for name, start, end in zip(table.name.tolist(), table.start.tolist(), table.end.tolist(), strict=True)

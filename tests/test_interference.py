@@ -65,7 +65,7 @@ def program(
 def spans(made: Program) -> list[tuple[int, float, float]]:
     """(lane, start, end) of every row of the timeline."""
     record = play(made, [1.0])
-    found = expand(told_ops(made), record.columns, lambda axis, rank: "", record.slowed)
+    found = expand(told_ops(made), record.columns, lambda axis, rank: "", record.slowed).spans()
     lanes = np.array(made.lane)[found.op].tolist()
     return sorted(zip(lanes, found.start.tolist(), found.end.tolist(), strict=True))
 
@@ -208,7 +208,7 @@ def played(segment: Segment, side: list[tuple[float, float]], inner: float, x: f
         )
         made.after[op] = tuple(first + index for index in piece.after)
     record = play(made, [1.0])
-    spans = expand(told_ops(made), record.columns, lambda axis, rank: "", record.slowed)
+    spans = expand(told_ops(made), record.columns, lambda axis, rank: "", record.slowed).spans()
     columns = (spans.name, spans.start, spans.end)
     return sorted(
         (spans.words[name], start, end) for name, start, end in zip(*map(np.ndarray.tolist, columns), strict=True)

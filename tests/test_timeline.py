@@ -54,7 +54,7 @@ def two_ranks() -> Program:
 def spans() -> Spans:
     program = two_ranks()
     record = play(program, [])
-    return expand(told_ops(program), record.columns, lambda axis, rank: f"{axis}{rank}", record.slowed)
+    return expand(told_ops(program), record.columns, lambda axis, rank: f"{axis}{rank}", record.slowed).spans()
 
 
 def test_a_whole_table() -> None:

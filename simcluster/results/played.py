@@ -26,7 +26,7 @@ from simcluster.results.over_ranks import NotInArraysError, StatesOverRanks, sta
 from simcluster.results.overlap import Overlaps, overlaps
 from simcluster.results.rank_spans import spans_of_rank
 from simcluster.results.step_time import StepTime, mean_breakdown, step_time
-from simcluster.results.timeline import Spans, expand
+from simcluster.results.timeline import PlacedSpans, Spans, expand
 from simcluster.results.traffic import AxisTraffic, axis_traffic
 from simcluster.results.waits import Wait, waits
 
@@ -51,11 +51,17 @@ class Run(TimedNumbers):
     ranks: range
 
     @cached_property
+    def placed_spans(self) -> PlacedSpans:
+        """The spans of all simulated ranks of the program by reference; let go of once they are told in columns."""
+        group_name = self.lowered.communicators.group_name
+        return expand(self.lowered.told, self.record.columns, group_name, self.record.slowed)
+
+    @cached_property
     def spans(self) -> Spans:
         """The spans of the simulated ranks, as columns."""
-        group_name = self.lowered.communicators.group_name
-        spans = expand(self.lowered.told, self.record.columns, group_name, self.record.slowed)
-        return spans.only(self.ranks)
+        placed = self.placed_spans
+        self.__dict__.pop("placed_spans")  # as large as half of the columns
+        return placed.spans().only(self.ranks)
 
     @cached_property
     def timeline(self) -> pd.DataFrame:

@@ -97,14 +97,51 @@ _ROW = {**dict.fromkeys((*_OF_ROW, "layer", "axis"), "i8"), **dict.fromkeys(("by
 """What spans have of a ``SpanRow``: codes of its texts, and the place of its axis."""
 
 
+@dataclass(frozen=True, eq=False)
+class PlacedSpans:
+    """The spans of the simulated ranks by reference, in no order: each is a ``row`` of an ``op``.
+
+    ``rows`` has of every different row, in columns, stream, kind and name (codes into ``words``), layer, bytes, and the
+    axis of its group, of which ``group`` [axis, rank] has the code.  ``ready``, ``start``, ``end`` are those of
+    ``Spans``.
+    """
+
+    told: ToldOps
+    words: tuple[str, ...]
+    rows: Mapping[str, npt.NDArray[Any]]
+    group: Ints
+    op: Ints
+    row: Ints
+    ready: Floats
+    start: Floats
+    end: Floats
+
+    def in_order(self, lane: Ints) -> Ints:
+        """The order of spans by lane, start, end and op."""
+        order = np.argsort(self.start, kind="stable")
+        alike = np.diff(self.start[order]) == 0
+        tied = np.flatnonzero(np.append(alike, False) | np.append(False, alike))  # a fifth: the rest is in order
+        some = order[tied]
+        order[tied] = some[np.lexsort((self.op[some], self.end[some], self.start[some]))]
+        return order[np.argsort(narrow(lane)[order], kind="stable")]
+
+    def spans(self) -> Spans:
+        """All of each, by rank, start, end and op."""
+        order = self.in_order(self.told.lane_rank[self.told.lane][self.op])
+        op, row = self.op[order], self.row[order]
+        own = {**of_ops(self.told, op), **{name: self.rows[name][row] for name in (*_OF_ROW, "layer", "bytes")}}
+        own["group"] = self.group[self.rows["axis"][row], own["rank"]]
+        own |= {"ready": self.ready[order], "start": self.start[order], "end": self.end[order]}
+        return Spans(self.words, op, *(own[name] for name in COLUMNS))
+
+
 def expand(
     told: ToldOps, times: OpTimes, group_name: Callable[[str, int], str], slowed: Mapping[int, RowTimes]
-) -> Spans:
+) -> PlacedSpans:
     """All spans of a played program: chains row by row, meetings once, and what receivers see of a send.
 
     ``slowed`` has start and end of an op's rows, in seconds from its start, where they are not what the rows say.
     """
-    ready, start, end = times.ready, times.start, times.end
     rows = list(chain.from_iterable(told.different_rows[0]))
     words = dict.fromkeys(chain.from_iterable([row[:3] for row in rows]))
     codes = {word: code for code, word in enumerate(words)}
@@ -113,28 +150,28 @@ def expand(
     def of_rows(own: tuple[SpanRow, ...]) -> list[tuple[object, ...]]:
         return [(codes[row[0]], codes[row[1]], codes[row[2]], row[3], axes[row[4]], *row[5:8]) for row in own]
 
-    op, first, row = spread(told, of_rows, _ROW)
-    begin, finish = row_times(times, slowed, op, first, row)
-    met = told.met[op]
-    part = {"op": op, **of_ops(told, op)}
-    part |= {name: row[name] for name in ("stream", "kind", "name", "layer", "bytes")}
-    part["group"] = _group_codes(axes, told.lane_rank.tolist(), group_name, codes)[row["axis"], part["rank"]]
-    part["ready"] = np.where(met, ready[op], begin)
-    part["start"] = np.where(met, start[op], begin)
-    part["end"] = np.where(met, end[op], finish)
-    parts = [part]
-    if len(told.receives[0]):
-        parts.append(_receives(told, start, end, codes))
-    names = ("op", *COLUMNS)
-    joined = {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
-    order = np.lexsort((joined["op"], joined["end"], joined["start"]))
-    order = order[np.argsort(_narrow(joined["rank"])[order], kind="stable")]
-    return Spans(tuple(codes), *(joined.pop(name)[order] for name in names))
+    op, first, row, columns = spread_rows(told, of_rows, _ROW)
+    start, end = row_times(times, slowed, op, first, {name: columns[name][row] for name in ("start", "end")})
+    group = _group_codes(axes, told.lane_rank.tolist(), group_name, codes)
+    meets = np.flatnonzero(told.met[op])
+    start[meets], end[meets] = times.start[op[meets]], times.end[op[meets]]
+    ready = start.copy()
+    ready[meets] = times.ready[op[meets]]
+    if len(told.receives[0]):  # the receiver's side of every send: from the same instant to the same instant
+        sends, receivers = told.receives
+        received, columns = _received(told, columns, codes, axes)
+        begin, over = times.start[sends], times.end[sends]
+        more = (receivers, received, begin, begin, over)
+        op, row, ready, start, end = (
+            np.concatenate(pair) for pair in zip((op, row, ready, start, end), more, strict=True)
+        )
+    return PlacedSpans(told, tuple(codes), columns, group, op, row, ready, start, end)
 
 
-def _narrow(ranks: Ints) -> npt.NDArray[np.signedinteger[Any]]:
-    """The same in 16 bits if they are few, which are sorted in a tenth of the time."""
-    return ranks.astype(np.int16) if len(ranks) and ranks.max() < 2**15 else ranks
+def narrow(numbers: Ints) -> npt.NDArray[np.signedinteger[Any]]:
+    """The same in 16 bits if they fit, which are sorted in a tenth of the time."""
+    fit = len(numbers) > 0 and numbers.min() >= 0 and numbers.max() < 2**15
+    return numbers.astype(np.int16) if fit else numbers
 
 
 def row_times(
@@ -165,8 +202,19 @@ def spread(
 ) -> tuple[Ints, Ints, dict[str, npt.NDArray[Any]]]:
     """What ``of_set`` says of each row set (tuples of ``fields``, with their dtypes) for every op that has its rows.
 
-    In columns: the op of each; op by op where its first one is, and the end of all; and the fields.  Sets that are one
-    object are asked for once: of 104,100 of four slow GPUs among 16,384 (Llama 3 405B) 13,182 are left.
+    In columns: the op of each; op by op where its first one is, and the end of all; and the fields.
+    """
+    op, first, which, columns = spread_rows(told, of_set, fields)
+    return op, first, {name: values[which] for name, values in columns.items()}
+
+
+def spread_rows(
+    told: ToldOps, of_set: Callable[[tuple[SpanRow, ...]], Iterable[tuple[object, ...]]], fields: Mapping[str, str]
+) -> tuple[Ints, Ints, Ints, dict[str, npt.NDArray[Any]]]:
+    """The same with every row set's fields once, and the place there of each.
+
+    Sets that are one object are asked for once: of 104,100 of four slow GPUs among 16,384 (Llama 3 405B) 13,182 are
+    left.
     """
     different, numbers = told.different_rows
     found = [list(of_set(own)) for own in different]
@@ -174,8 +222,8 @@ def spread(
     many = count[numbers]
     which = np.repeat((np.cumsum(count) - count)[numbers], many) + within(many)
     whole = np.array(list(chain.from_iterable(found)), dtype=list(fields.items()))
-    columns = {name: whole[name].copy()[which] for name in fields}
-    return np.repeat(np.arange(len(numbers)), many), np.concatenate([[0], np.cumsum(many)]), columns
+    columns = {name: whole[name].copy() for name in fields}
+    return np.repeat(np.arange(len(numbers)), many), np.concatenate([[0], np.cumsum(many)]), which, columns
 
 
 def _group_codes(
@@ -189,25 +237,18 @@ def _group_codes(
     return found
 
 
-def _receives(told: ToldOps, start: Floats, end: Floats, codes: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
-    """The receiver's side of every send: a span of its own, from the same instant to the same instant."""
-    sends, receivers = told.receives
+def _received(
+    told: ToldOps, row: Mapping[str, npt.NDArray[Any]], codes: dict[str, int], axes: Mapping[str, int]
+) -> tuple[Ints, dict[str, npt.NDArray[Any]]]:
+    """What the receiver sees of every send: the place of its row among the ``row`` columns, and these with such rows
+    behind them."""
     different, numbers = told.different_rows
-    sets, which = np.unique(numbers[sends], return_inverse=True)
+    sets, which = np.unique(numbers[told.receives[0]], return_inverse=True)
     sent = [different[number][0] for number in sets.tolist()]
-    alike = {"layer": -1} | {
-        name: codes.setdefault(word, len(codes)) for name, word in (("stream", "pp"), ("kind", "recv"), ("group", ""))
-    }
-    return {
-        "op": receivers,
-        **of_ops(told, receivers),
-        **{name: np.full(len(sends), value) for name, value in alike.items()},
-        "name": np.array([codes[row.name] for row in sent], dtype=np.int64)[which],
-        "bytes": np.array([row.bytes for row in sent])[which],
-        "ready": start[sends],
-        "start": start[sends],
-        "end": end[sends],
-    }
+    stream, kind, _ = (codes.setdefault(word, len(codes)) for word in ("pp", "recv", ""))
+    seen = [(stream, kind, codes[own.name], -1, axes[""], own.bytes, 0.0, 0.0) for own in sent]
+    more = np.array(seen, dtype=list(_ROW.items()))
+    return which + len(row["bytes"]), {name: np.concatenate([row[name], more[name]]) for name in row}
 
 
 def step_ends(spans: Spans, steps: int) -> Floats:
