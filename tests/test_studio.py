@@ -34,7 +34,7 @@ from simcluster.studio_page import hints
 from simcluster.studio_page.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
 from simcluster.studio_page.hints import hint_parts
 from simcluster.studio_page.kept import KeptPlays
-from simcluster.studio_page.pool import StudioPool, Viewer
+from simcluster.studio_page.pool import PartAnswer, StudioPool, Viewer
 from simcluster.studio_page.server import application
 from simcluster.studio_page.states import Folder, StudioState, scenario_of, state_of_json, state_of_link
 
@@ -194,7 +194,7 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
         for part, each in found.items():
             assert each["part"] == part
             assert each["sections"] or part == "hints"
-            json.dumps(each, allow_nan=False)
+            assert PartAnswer.of(each).there
         assert len(found["timeline"]["data"]["runs"]) == 1 + (asked.pinned is not None)
     sections = found["answer"]["sections"]
     assert found["figures"]["sections"]["figures"].count("to come") == 3  # by "answer", which takes longer

@@ -23,7 +23,8 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.show.report import Entry, details, entry_of_result, page, summary
 from simcluster.show.report.blob import Blob
 from simcluster.show.report.html import Markup, element, joined
-from simcluster.show.report.page import data_of, spans_of, timeline_frame
+from simcluster.show.report.page import data_of, timeline_frame
+from simcluster.show.report.painted import spans_of
 from simcluster.show.report.verdict import verdict
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.studies.long_run.train import train
@@ -204,10 +205,10 @@ def _columns(entries: list[Entry], part: str) -> tuple[dict[str, Any], str, list
 
 
 def _timeline(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """The spans; who waits for whom, calls and the critical path come with ``_detail``."""
+    """The spans, as they are; who waits for whom, calls and the critical path come with ``_detail``."""
     blob = Blob()
     data = spans_of([*zip(_described(results), results, strict=True)], blob)
-    return {"sections": {"timeline": _frame(len(results), [])}, "data": data, "columns": blob.text(_LEVEL)}
+    return {"sections": {"timeline": _frame(len(results), [])}, "data": data, "columns": blob.raw()}
 
 
 def _detail(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
@@ -293,6 +294,8 @@ PARTS: Mapping[str, Callable[[StateAsked, list[Result]], dict[str, Any]]] = {
 """The parts of the page: a function of what is asked and the results of it."""
 QUICK = ("figures", "timeline", "answer", "memory", "detail")
 """Those that follow every change, in their order."""
+AHEAD_OF = {"timeline": "detail"}
+"""Those that another part takes the place of when it comes: nobody asks for them once that is known."""
 SLOW = ("advice", "links", "run", "hints")
 """Those that come when nobody has changed anything for a while: the step is played again, or every link looked at.
 Behind them come those of ``hint_parts``."""

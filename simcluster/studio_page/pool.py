@@ -12,17 +12,17 @@ import json
 import os
 import signal
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
-from simcluster.studio_page.answers import QUICK, SLOW, StateAsked, answer
+from simcluster.studio_page.answers import AHEAD_OF, QUICK, SLOW, StateAsked, answer
 from simcluster.studio_page.hints import hint_parts
 
 _MOST_PROCESSES = 4
@@ -32,7 +32,6 @@ _TELLS_EVERY = 0.5  # s
 _PAUSE = 0.4  # s without a change until what is slow begins: it would hold up answers to changes in quick succession
 _BEHIND = 5  # the nice value of what is slow: a quarter of a processor that one other process asks for
 _MOST_GATHERED = 200_000  # objects; a result of 64 GPUs has 40,000, and three of them are kept
-_STOPPED = '{"stopped":true}'
 MOST_SECONDS = 300.0
 """Of one part; what takes longer is stopped, and said."""
 
@@ -160,6 +159,31 @@ class ViewRequest:
     version: object
 
 
+class PartAnswer(NamedTuple):
+    """A part of an answer as JSON, and columns of numbers that go with it as they are."""
+
+    text: str
+    columns: bytes = b""
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> PartAnswer:
+        """What ``answers.answer`` says; ValueError for numbers that JSON has not."""
+        columns = told.get("columns")
+        if not isinstance(columns, bytes):
+            return cls(_json(told))
+        return cls(_json({name: each for name, each in told.items() if name != "columns"}), columns)
+
+    @property
+    def there(self) -> bool:
+        """Is it one, and no problem?"""
+        return self.text.startswith('{"part"')
+
+    def message(self, number: int) -> str | bytes:
+        """As it is sent: the JSON, and behind the end of its line the columns."""
+        text = _message(number, self.text)
+        return b"".join((text.encode(), b"\n", self.columns)) if self.columns else text
+
+
 class Viewer:
     """What one window asks: its newest request, and the answers to it.
 
@@ -170,7 +194,7 @@ class Viewer:
         self._pool, self._worker, self._slow = pool, worker, slow
         self._newest: ViewRequest | None = None
         self._came, self._rest = asyncio.Event(), asyncio.Event()
-        self._said: asyncio.Queue[str] = asyncio.Queue()
+        self._said: asyncio.Queue[str | bytes] = asyncio.Queue()
         self._at: dict[Worker, asyncio.Task[Any]] = {}
 
     def ask(self, number: int, asked: StateAsked, version: object) -> None:
@@ -193,8 +217,8 @@ class Viewer:
         """A call beside the requests: a file, a report."""
         return await self._slow.call(function, *arguments)
 
-    async def answers(self) -> AsyncIterator[str]:
-        """Messages to the window, for ever: parts of answers, as JSON, and what takes long."""
+    async def answers(self) -> AsyncIterator[str | bytes]:
+        """Messages to the window, for ever: parts of answers (``PartAnswer.message``), and what takes long."""
         tasks = [asyncio.create_task(self._quick_parts()), asyncio.create_task(self._slow_parts())]
         try:
             while True:
@@ -222,20 +246,26 @@ class Viewer:
     async def _parts(self, request: ViewRequest, parts: Sequence[str], worker: Worker) -> bool:
         """Say these parts of an answer, one by one; False where a newer request came or there is no answer."""
         for part in parts:
-            key = (request.asked, request.version, part)
-            text = self._pool.known(key)
-            if text is None:
-                text = await self._played(request, part, worker)
-                if text.startswith('{"part"'):
-                    self._pool.keep(key, text)
+            told = self._known(request, part)
+            if told is None and part in AHEAD_OF and self._known(request, AHEAD_OF[part]):
+                continue
+            if told is None:
+                told = await self._played(request, part, worker)
+                if told.there and part not in AHEAD_OF:
+                    self._pool.keep((request.asked, request.version, part), told.text)
             if self._newest is request or part == QUICK[0]:  # on the way of a drag its numbers are shown
-                self._said.put_nowait(_message(request.number, text))
-            if self._newest is not request or not text.startswith('{"part"'):
+                self._said.put_nowait(told.message(request.number))
+            if self._newest is not request or not told.there:
                 return False
         return True
 
-    async def _played(self, request: ViewRequest, part: str, worker: Worker) -> str:
-        """A part's answer as JSON; where there is none, why."""
+    def _known(self, request: ViewRequest, part: str) -> PartAnswer | None:
+        """A part that was answered before."""
+        text = self._pool.known((request.asked, request.version, part))
+        return None if text is None else PartAnswer(text)
+
+    async def _played(self, request: ViewRequest, part: str, worker: Worker) -> PartAnswer:
+        """A part's answer; where there is none, why."""
         try:
             while True:
                 self._at[worker] = task = asyncio.create_task(worker.call(answer, request.asked, part))
@@ -243,14 +273,14 @@ class Viewer:
                 if task.cancelled():
                     return _STOPPED
                 try:
-                    return json.dumps(await task, separators=(",", ":"), allow_nan=False)
+                    return PartAnswer.of(await task)
                 except PlayStopped:  # by another window's wish, if not by this one's: then once more
                     if given_up or self._newest is not request:
                         return _STOPPED
         except InputError as problem:  # found when it was played
-            return json.dumps({"problem": str(problem).splitlines(), "remedies": []})
+            return PartAnswer.of({"problem": str(problem).splitlines(), "remedies": []})
         except Exception as problem:  # ours; the page says so, and lives on
-            return json.dumps({"bug": f"{type(problem).__name__}: {problem}"[:500]})
+            return PartAnswer.of({"bug": f"{type(problem).__name__}: {problem}"[:500]})
         finally:
             self._at.pop(worker, None)
 
@@ -271,6 +301,13 @@ class Viewer:
                 message = json.dumps({"doing": part, "seconds": now - begun})
                 self._said.put_nowait(_message(request.number, message))
         return False
+
+
+_STOPPED = PartAnswer('{"stopped":true}')
+
+
+def _json(told: Mapping[str, Any]) -> str:
+    return json.dumps(told, separators=(",", ":"), allow_nan=False)
 
 
 def _message(number: int, text: str) -> str:

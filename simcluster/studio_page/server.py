@@ -171,7 +171,7 @@ class Studio:
 
     async def _send(self, wire: WebSocket, window: Viewer) -> None:
         async for message in window.answers():
-            await wire.send_text(message)
+            await (wire.send_bytes(message) if isinstance(message, bytes) else wire.send_text(message))
 
     async def _message(self, wire: WebSocket, window: Viewer, event: Mapping[str, Any]) -> None:
         if event["type"] == "websocket.disconnect":

@@ -171,10 +171,15 @@ def memory(count: int) -> None:
             for done, (key, value) in zip(range(count + 1), changes(), strict=False):
                 settings[key] = value
                 wire.send(json.dumps({"ask": done, "live": {"base": "tiny_3d", "settings": settings}}))
-                while not _answered(json.loads(wire.recv()), done):
+                while not _answered(_json(wire.recv()), done):
                     pass
                 if done % max(1, count // 10) == 0:
                     print(f"{done:8} {resident(server):12.0f} {resident(worker_of(server)):12.0f}", flush=True)
+
+
+def _json(message: str | bytes) -> dict[str, Any]:
+    """A message; of one with columns behind it the line before them."""
+    return dict(json.loads(message if isinstance(message, str) else message.partition(b"\n")[0]))
 
 
 def _answered(message: dict[str, Any], number: int) -> bool:

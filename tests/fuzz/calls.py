@@ -68,6 +68,7 @@ def studio_request(case: Case) -> int:
     """A part of the studio's page that is asked for, or a state that is saved."""
     from simcluster.base.errors import InputError
     from simcluster.studio_page.answers import StateAsked, answer
+    from simcluster.studio_page.pool import PartAnswer
     from simcluster.studio_page.states import Folder, state_of_json
 
     asked = json.loads(case.files["request.json"].decode("utf-8", "surrogateescape"))
@@ -77,7 +78,7 @@ def studio_request(case: Case) -> int:
         pinned = None if told.get("pinned") is None else state_of_json(told["pinned"])
         if isinstance(told.get("save"), str):
             Folder(Path.cwd()).to_write(told["save"])
-        json.dumps(answer(StateAsked(live, pinned, Path.cwd(), "parallel.tp"), asked["part"]), allow_nan=False)
+        PartAnswer.of(answer(StateAsked(live, pinned, Path.cwd(), "parallel.tp"), asked["part"]))
     except InputError as problem:
         return _refused(problem)
     return 0

@@ -26,7 +26,8 @@ from simcluster.show.report.details import quiet
 from simcluster.show.report.entry import spans_of_ranks
 from simcluster.show.report.html import Markup, asset, element, filled, json_block
 from simcluster.show.report.packing import packed, some_ranks
-from simcluster.show.report.page import SCRIPTS, hashed, style_sheet, timeline_frame, with_paints
+from simcluster.show.report.page import SCRIPTS, hashed, style_sheet, timeline_frame
+from simcluster.show.report.painted import with_paints
 
 _MOST_BYTES = 1_800_000  # of a page: notebooks of more are slow to open and to send
 _MOST_SPANS = 300_000

@@ -41,9 +41,13 @@ class Blob:
         """The columns one after the other."""
         return tuple(self._parts)
 
+    def raw(self) -> bytes:
+        """All columns as they are: nothing is sooner, where they stay on the machine."""
+        return b"".join(self._parts)
+
     def text(self, level: int = 6) -> str:
         """Base64 of the columns, deflated at a level from 1 (quick) to 9 (small)."""
-        return deflated(b"".join(self._parts), level)
+        return deflated(self.raw(), level)
 
     def _add(self, values: npt.NDArray[np.generic], name: str) -> Place:
         """Byte planes, first the lowest bytes of all numbers: the high ones hardly change, and deflate well."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.results.result import Result
-from simcluster.results.timeline import Spans
 from simcluster.show.gantt_rows import evenly
 from simcluster.show.report import colours, details, summary, trust
 from simcluster.show.report.blob import Blob
@@ -25,6 +23,7 @@ from simcluster.show.report.html import Markup, asset, element, filled, joined, 
 from simcluster.show.report.ideal import MOST_ACTIONS, ideal_spans
 from simcluster.show.report.own_trace import own_trace
 from simcluster.show.report.packing import TICKS, packed, some_ranks, spans_where
+from simcluster.show.report.painted import MOST_SPANS, bare_run, painted, with_paints
 from simcluster.show.report.rows import MOST_ROWS
 from simcluster.studies.own_trace.difference import TraceDifference
 from simcluster.studies.own_trace.timelines import recorded_step
@@ -34,7 +33,6 @@ SCRIPTS = (
     "controls_view.js", "charts.js", "page.js",
 )  # fmt: skip
 EVERY_PART = frozenset(("timeline", "schedule", "memory", "links"))
-_MOST_SPANS = 1_000_000
 _MOST_ENTRIES = 12
 _LONG_HEADING = 100
 _POOLS = ("activations", "parameters", "gradients", "other")
@@ -185,7 +183,7 @@ def data_of(
     blob: Blob,
     against: TraceDifference | None = None,
     *,
-    most_spans: int = _MOST_SPANS,
+    most_spans: int = MOST_SPANS,
     parts: frozenset[str] = EVERY_PART,
 ) -> tuple[dict[str, Any], list[str]]:
     """What the script reads as JSON, all of it or some ``parts``, its columns of numbers in the ``blob``; and remarks.
@@ -219,34 +217,10 @@ def data_of(
             }
         )  # fmt: skip
     if against is not None:
-        run, missing = _bare_run(f"recorded: {against.names[1]}", recorded_step(against), {}, _MOST_SPANS, paints, blob)
+        run, missing = bare_run(f"recorded: {against.names[1]}", recorded_step(against), {}, MOST_SPANS, paints, blob)
         runs.append(run)
         notes += [f"{missing} more recorded ranks are left out to keep the page small."] if missing else []
-    return {"runs": runs, "paints": _painted(paints)}, notes
-
-
-def spans_of(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
-    """What the script reads of timelines alone, by the names of their runs, without what else is known of spans."""
-    paints: dict[tuple[str, str, int], int] = {}
-    most, found = _MOST_SPANS // len(runs), []
-    for name, result in runs:
-        run, _ = _bare_run(name, result.spans, result.weights, most, paints, blob)
-        found.append({**run, "steps": result.steps})
-    return {"runs": found, "paints": _painted(paints)}
-
-
-def _bare_run(
-    name: str, spans: Spans, weights: Mapping[int, int], most: int, paints: dict[tuple[str, str, int], int], blob: Blob
-) -> tuple[dict[str, Any], int]:
-    """A timeline and nothing else; and how many ranks are left out."""
-    kept, missing = some_ranks(spans, most)
-    timeline = with_paints(packed(kept, blob, weights=weights), paints, blob)
-    run = {"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None}
-    return run, len(missing)
-
-
-def _painted(paints: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
-    return {**colours.paints(list(paints)), "memory": colours.memory_paints()}
+    return {"runs": runs, "paints": painted(paints)}, notes
 
 
 def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], int]:
@@ -294,27 +268,6 @@ def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
         "time": blob.integers(ticks),
         "pools": [blob.floats(curve.pools[name]) for name in _POOLS],
     }
-
-
-def with_paints(
-    timeline: dict[str, Any], places: dict[tuple[str, str, int], int], blob: Blob | None = None
-) -> dict[str, Any]:
-    """The timeline, each of its kinds of span with the place of its colour among those of the page.
-
-    With a ``blob`` what kinds of span there are goes into it.
-    """
-    what, texts = timeline["what"], timeline["words"]
-    what["paint"] = [
-        places.setdefault((texts[stream], texts[kind], max(chunk, 0) if texts[stream] == "compute" else 0), len(places))
-        for stream, kind, chunk in zip(what["stream"], what["kind"], what["chunk"], strict=True)
-    ]
-    if blob is not None:
-        whole = {name: np.array(values) for name, values in what.items()}
-        timeline["what"] = {
-            name: blob.floats(values) if values.dtype.kind == "f" else blob.integers(values)
-            for name, values in whole.items()
-        }
-    return timeline
 
 
 # --- assets -----------------------------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ class Client {
 
   open() {
     const socket = new WebSocket(`ws://${location.host}/live`);
+    socket.binaryType = "arraybuffer";
     this.socket = socket;
     socket.onopen = () => { this.waits = 250; this.state("open"); if (this.last) socket.send(JSON.stringify(this.last)); };
-    socket.onmessage = (event) => { const {ask, of} = JSON.parse(event.data); this.heard(ask, of); };
+    socket.onmessage = (event) => { const {ask, of} = answerOf(event.data); this.heard(ask, of); };
     socket.onclose = () => {
       this.state("lost");
       setTimeout(() => this.open(), this.waits);
@@ -24,6 +25,16 @@ class Client {
     if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(whole));
     return this.number;
   }
+}
+
+// An answer: JSON; where it comes with columns of numbers, these stand behind the end of its line.
+function answerOf(data) {
+  if (typeof data === "string") return JSON.parse(data);
+  const bytes = new Uint8Array(data);
+  const end = bytes.indexOf(10);
+  const answer = JSON.parse(new TextDecoder().decode(bytes.subarray(0, end)));
+  answer.of.columns = bytes.subarray(end + 1);
+  return answer;
 }
 
 // A state as the part of an address behind #, and back; null for an address that is none.

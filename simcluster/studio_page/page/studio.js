@@ -229,7 +229,7 @@ class Studio {
   // --- pictures -----------------------------------------------------------------------------------------------------
 
   async timeline(ask, {part: which, sections, data, columns}) {
-    const bytes = await inflated(columns);
+    const bytes = typeof columns === "string" ? await inflated(columns) : columns;
     if (ask < this.shown) return;
     const runs = data.runs.filter((run) => run.timeline).map((run) => ({...run, timeline: new Timeline(run.timeline, bytes)}))
       .map((run) => ({...run, paint: run.timeline.what.paint}));

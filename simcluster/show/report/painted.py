@@ -1,0 +1,72 @@
+"""Timelines as the page's script reads them, each kind of their spans with its colour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from simcluster.results.result import Result
+from simcluster.results.timeline import Spans
+from simcluster.show.report import colours
+from simcluster.show.report.blob import Blob
+from simcluster.show.report.packing import packed, packed_by_reference, some_ranks
+
+MOST_SPANS = 1_000_000
+"""Of all timelines of a page together."""
+
+
+def spans_of(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
+    """What the script reads of timelines alone, by the names of their runs, without what else is known of spans.
+
+    Each run has a program of its own.
+    """
+    paints: dict[tuple[str, str, int], int] = {}
+    most, found = MOST_SPANS // len(runs), []
+    for name, result in runs:
+        if "spans" in result.__dict__ or len(result.placed_spans.op) > most:
+            run, _ = bare_run(name, result.spans, result.weights, most, paints, blob)
+        else:
+            placed = packed_by_reference(result.placed_spans, blob, weights=result.weights)
+            run = _with_timeline(name, with_paints(placed, paints, blob))
+        found.append({**run, "steps": result.steps})
+    return {"runs": found, "paints": painted(paints)}
+
+
+def bare_run(
+    name: str, spans: Spans, weights: Mapping[int, int], most: int, paints: dict[tuple[str, str, int], int], blob: Blob
+) -> tuple[dict[str, Any], int]:
+    """A timeline and nothing else; and how many ranks are left out."""
+    kept, missing = some_ranks(spans, most)
+    timeline = with_paints(packed(kept, blob, weights=weights), paints, blob)
+    return _with_timeline(name, timeline), len(missing)
+
+
+def _with_timeline(name: str, timeline: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None}
+
+
+def painted(paints: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
+    return {**colours.paints(list(paints)), "memory": colours.memory_paints()}
+
+
+def with_paints(
+    timeline: dict[str, Any], places: dict[tuple[str, str, int], int], blob: Blob | None = None
+) -> dict[str, Any]:
+    """The timeline, each of its kinds of span with the place of its colour among those of the page.
+
+    With a ``blob`` what kinds of span there are goes into it.
+    """
+    what, texts = timeline["what"], timeline["words"]
+    what["paint"] = [
+        places.setdefault((texts[stream], texts[kind], max(chunk, 0) if texts[stream] == "compute" else 0), len(places))
+        for stream, kind, chunk in zip(what["stream"], what["kind"], what["chunk"], strict=True)
+    ]
+    if blob is not None:
+        whole = {name: np.array(values) for name, values in what.items()}
+        timeline["what"] = {
+            name: blob.floats(values) if values.dtype.kind == "f" else blob.integers(values)
+            for name, values in whole.items()
+        }
+    return timeline
