@@ -58,8 +58,10 @@ class Boundaries:
         self._job = job
         self._lanes = lanes
         self._stage = lanes.stage
+        self._transfers: dict[int, Transfer] = {}  # by the stage that it goes to
         self._made: list[Action] = []  # what waits for the next rendezvous
         self._ways: dict[tuple[str, int, int], _Way] = {}
+        self._asked: tuple[Action | None, _Way] = None, _Way("", 0, None, None)  # of one action much is asked in a row
 
     def key(self, action: Action, step: int) -> Key:
         """What the action makes: I makes for the stage before what B makes."""
@@ -148,7 +150,11 @@ class Boundaries:
 
     def _transfer(self, target: int, key: Key) -> Transfer:
         """What is sent to a stage."""
-        return Transfer(target, self._job.send_bytes, rendezvous=self._job.rendezvous)
+        known = self._transfers.get(target)
+        if known is None:
+            known = Transfer(target, self._job.send_bytes, rendezvous=self._job.rendezvous)
+            self._transfers[target] = known
+        return known
 
     def _receive(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
         """The other side of a send, if the action's input comes from another stage."""
@@ -174,15 +180,22 @@ class Boundaries:
 
     def _way(self, action: Action) -> _Way:
         """The way of the action's input and output."""
+        asked, found = self._asked
+        if asked is not action:
+            found = self._looked_up(action)
+            self._asked = action, found
+        return found
+
+    def _looked_up(self, action: Action) -> _Way:
         schedule, kind, chunk = self._job.schedule, action.kind, action.chunk
         name = kind, chunk, schedule.route_of[action.microbatch]
-        found = self._ways.get(name)
-        if found is None:
+        known = self._ways.get(name)
+        if known is None:
             where = action.microbatch, self._stage, chunk
             before, after = schedule.previous_hop(*where), schedule.next_hop(*where)
             ends = (None, None) if kind == "W" else (before, after) if kind == "F" else (after, before)
-            found = self._ways[name] = _Way("B" if kind == "I" else kind, schedule.virtual_stage(*where), *ends)
-        return found
+            known = self._ways[name] = _Way("B" if kind == "I" else kind, schedule.virtual_stage(*where), *ends)
+        return known
 
 
 def _tensor(kind: object) -> str:
