@@ -206,7 +206,7 @@ def _columns(entries: list[Entry], part: str) -> tuple[dict[str, Any], str, list
 
 def _timeline(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     """The spans, as they are; who waits for whom, calls and the critical path come with ``_detail``."""
-    blob = Blob()
+    blob = Blob(planes=False)
     data = spans_of([*zip(_described(results), results, strict=True)], blob)
     return {"sections": {"timeline": _frame(len(results), [])}, "data": data, "columns": blob.raw()}
 

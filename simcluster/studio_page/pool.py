@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import cores
+from simcluster.show.report.blob import ALIGNED
 from simcluster.studio_page.answers import AHEAD_OF, QUICK, SLOW, StateAsked, answer
 from simcluster.studio_page.hints import hint_parts
 
@@ -179,9 +180,12 @@ class PartAnswer(NamedTuple):
         return self.text.startswith('{"part"')
 
     def message(self, number: int) -> str | bytes:
-        """As it is sent: the JSON, and behind the end of its line the columns."""
+        """As it is sent: the JSON, and behind the end of its line the columns, where numbers are read as they lie."""
         text = _message(number, self.text)
-        return b"".join((text.encode(), b"\n", self.columns)) if self.columns else text
+        if not self.columns:
+            return text
+        line = text.encode()
+        return b"".join((line, b" " * (-(len(line) + 1) % ALIGNED), b"\n", self.columns))
 
 
 class Viewer:

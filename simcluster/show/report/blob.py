@@ -16,10 +16,18 @@ Place = tuple[int, int, str]
 _INTEGERS = ("u1", "u2", "i2", "u4", "i4")
 
 
-class Blob:
-    """Collects columns; ``text`` is all of them."""
+ALIGNED = 4
+"""Columns in no planes begin at multiples of so many bytes, the largest number's."""
 
-    def __init__(self) -> None:
+
+class Blob:
+    """Collects columns; ``text`` is all of them, ``raw`` as they are.
+
+    Without ``planes`` the numbers of a column stand one after the other, for who reads them where they lie.
+    """
+
+    def __init__(self, *, planes: bool = True) -> None:
+        self._planes = planes
         self._parts: list[bytes] = []
         self._size = 0
 
@@ -51,9 +59,12 @@ class Blob:
 
     def _add(self, values: npt.NDArray[np.generic], name: str) -> Place:
         """Byte planes, first the lowest bytes of all numbers: the high ones hardly change, and deflate well."""
-        planes = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1).T if len(values) else values
         place = self._size, len(values), name
-        raw = np.ascontiguousarray(planes).tobytes()
+        if self._planes and len(values):
+            values = np.ascontiguousarray(np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1).T)
+        raw = values.tobytes()
+        if not self._planes:
+            raw += bytes(-len(raw) % ALIGNED)
         self._parts.append(raw)
         self._size += len(raw)
         return place

@@ -33,7 +33,7 @@ function answerOf(data) {
   const bytes = new Uint8Array(data);
   const end = bytes.indexOf(10);
   const answer = JSON.parse(new TextDecoder().decode(bytes.subarray(0, end)));
-  answer.of.columns = bytes.subarray(end + 1);
+  answer.of.columns = Object.assign(bytes.subarray(end + 1), {inPlace: true});
   return answer;
 }
 

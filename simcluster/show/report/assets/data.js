@@ -24,6 +24,7 @@ async function inflated(text) {
 }
 
 function column(bytes, [offset, count, type]) {
+  if (bytes.inPlace) return new ARRAYS[type](bytes.buffer, bytes.byteOffset + offset, count); // in no planes
   const values = new ARRAYS[type](count);
   const width = values.BYTES_PER_ELEMENT;
   const whole = new {1: Uint8Array, 2: Uint16Array, 4: Uint32Array}[width](values.buffer);
