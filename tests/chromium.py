@@ -79,8 +79,8 @@ class Page:
         self.call("Page.navigate", url=path.as_uri())
         self.wait(until)
 
-    def wait(self, expression: str) -> Any:
-        limit = time.monotonic() + _PATIENCE
+    def wait(self, expression: str, patience: float = _PATIENCE) -> Any:
+        limit = time.monotonic() + patience
         while time.monotonic() < limit:
             value = self.run(expression)
             if value:

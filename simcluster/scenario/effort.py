@@ -27,7 +27,8 @@ _MFU = 0.3  # of a step whose length is not known yet
 _MOST_LAYERS = 10**5  # whose FLOP are added up layer by layer: more are too many for any fault to matter
 _REPLICA = 0.02  # of a step: replicas are played together
 _IN_ARRAYS = 4e-3  # of a rank that differs, where an op of all ranks of a stage is one array
-_UNLIKE_LAYER = 8e-4  # a layer's passes of documents that no other pass has: 40,960 on 16 ranks take 44 s
+_UNLIKE_LAYER = 8e-4  # a layer's passes that no other pass is like, of documents: 40,960 on 16 ranks take 44 s
+_EACH_PASS = {"sequence_lengths", "jitter"}  # faults that make each pass one of its own: of jitter on 8 GPUs 0.9 s
 ARRAYS_FROM = 32
 """Ranks of different speeds from which on they are played in arrays over ranks, if they are a quarter of all."""
 
@@ -54,7 +55,7 @@ def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True, unlik
         arrays = in_arrays and scenario.engine == "auto" and set(drawing) <= set(SAME_OPS)
         arrays = arrays and gpus >= ARRAYS_FROM
         played *= 1.0 + _IN_ARRAYS * gpus / pp if arrays else gpus / pp
-        if "sequence_lengths" in drawing and not arrays:
+        if set(drawing) & _EACH_PASS and not arrays:
             replicas = (gpus if set(drawing) & {"speeds", "jitter"} else gpus // parallel.tp) / pp
             played += _UNLIKE_LAYER * passes * layers * replicas
     return planned + (played + _COMING * _coming(scenario)) * (1.0 + _REPLICA * (scenario.replicas - 1))

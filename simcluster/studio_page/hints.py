@@ -10,6 +10,7 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
+from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
 from simcluster.controls.nearest import with_setting
 from simcluster.controls.offers import offered, value_of
@@ -119,8 +120,11 @@ def _told(result: Result, scenario: Scenario, control: Control, value: Value) ->
         yield "", f"{_where(control, value)} {_TOO_LONG}"
         return
     try:
-        other = simulate(scenario)
+        with at_most(_MOST_SECONDS):
+            other = simulate(scenario)
     except InputError:  # found when it is played
+        if estimated_seconds(scenario, in_arrays=False) > _MOST_SECONDS:  # and arrays could not
+            yield "", f"{_where(control, value)} {_TOO_LONG}"
         return
     before, after = result.scenario, other.scenario
     if (before.tokens_per_step, before.gpus) == (after.tokens_per_step, after.gpus):

@@ -29,6 +29,7 @@ _MOVES: tuple[tuple[tuple[str, Any], ...], ...] = (  # what the controls are set
     (("pipeline.schedule", _SCHEDULE), ("cluster.scale.network", 0.25)),
     (("pipeline.schedule", _SCHEDULE), ("training.recompute", "full")),
 )
+_HINTED = 600.0  # s that all hints may take: they come last, behind whatever else the machine does
 _LOW, _SMALL, _SECONDS, _COLOURS = 960, 0.62, 1.6, 160  # height, pixels for one of the page, how long each, colours
 
 
@@ -66,15 +67,17 @@ def _page(height: int, ratio: float) -> Iterator[Page]:
             subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
             browser(Path(folder) / "profile") as opened,
         ):
-            assert server.stdout is not None
-            address = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())
-            assert address is not None
-            tab = Page(opened)
-            tab.size(_WIDTH, height, ratio=ratio)
-            tab.call("Page.navigate", url=address[0])
-            tab.wait(_ANSWERED)
-            yield tab
-            server.terminate()
+            try:
+                assert server.stdout is not None
+                address = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())
+                assert address is not None
+                tab = Page(opened)
+                tab.size(_WIDTH, height, ratio=ratio)
+                tab.call("Page.navigate", url=address[0])
+                tab.wait(_ANSWERED)
+                yield tab
+            finally:
+                server.terminate()
 
 
 def draw(picture: Path) -> None:
@@ -83,7 +86,7 @@ def draw(picture: Path) -> None:
         tab.run("document.querySelector('[data-act=pin]').click()")
         tab.wait(_ANSWERED)
         tab.run(f"studio.set('pipeline.schedule', {_SCHEDULE!r}, true)")
-        tab.wait("document.documentElement.dataset.complete === String(studio.asked)")
+        tab.wait("document.documentElement.dataset.complete === String(studio.asked)", _HINTED)
         tab.frame()
         tab.picture(picture)
 
