@@ -6,6 +6,9 @@ import argparse
 import asyncio
 import json
 import random
+import re
+import subprocess
+import sys
 import weakref
 from dataclasses import replace
 from functools import cache
@@ -13,8 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from websockets.exceptions import ConnectionClosedError
+from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
@@ -25,6 +32,7 @@ from simcluster.controls.settings import controls
 from simcluster.documents.reading import parse_document
 from simcluster.documents.shipped import shipped_names
 from simcluster.results.metrics import BREAKDOWN
+from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import load_text
 from simcluster.show.report import entry_of_result
 from simcluster.show.report.words import signed_percent
@@ -205,6 +213,25 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
     assert "slower than A" in sections["compared"]
     assert "B against A" in sections["differences"]
     assert any(f"k-{part}" in sections["where"] for part in BREAKDOWN)
+
+
+def test_a_hint_that_arrays_cannot_play_is_not_played_one_by_one(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that differ whose sends slow computation down: counted in arrays, which refuse."""
+    scenario = tiny(
+        parallel={"pp": 2, "dp": 16}, gpus=32, cluster={"topology": "dgx_h100", "nodes": 4},
+        training={"global_batch": 32}, overlap={"interference": {"kind": "factor", "compute": 0.2}},
+    )  # fmt: skip
+    (tmp_path / "mine.yaml").write_text(yaml_text(scenario.document()))
+    jittery = scenario.with_({"faults": [{"kind": "jitter", "factor": {"kind": "normal", "sigma": 0.01}}]})
+    told = {}
+    for many in (2.0, 0.5):
+        monkeypatch.setattr(hints, "_MOST_SECONDS", many * estimated_seconds(jittery, in_arrays=False))
+        assert estimated_seconds(jittery) < hints._MOST_SECONDS
+        told[many] = answer(StateAsked(StudioState("mine.yaml"), None, tmp_path), "hint jitter 1")["hints"]
+    assert [each["of"] for each in told[2.0]] == ["step"]
+    assert told[0.5] == [{"key": "jitter", "of": "", "words": f"with 0.01 {hints._TOO_LONG}"}]
 
 
 def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,6 +493,30 @@ def test_a_thousand_malformed_messages_leave_it_running(tmp_path: Path) -> None:
     assert all(each["problem"] and "Traceback" not in str(each) for each in answers)
     assert [request[0] for request in told.asked] == [7]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_text_that_is_no_utf_8_is_refused_and_no_trace_is_printed(tmp_path: Path) -> None:
+    """To a real server, of which a second window is answered as before."""
+    command = [sys.executable, "-m", "simcluster", "studio", BASE, "--folder", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            told = re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())
+            assert told is not None
+            live, own = f"ws{told[0].removeprefix('http')}/live", Origin(told[0])
+            with connect(live, origin=own) as wire:
+                wire.protocol.send_text(b"\xff\xfe")
+                wire.socket.sendall(b"".join(wire.protocol.data_to_send()))
+                with pytest.raises(ConnectionClosedError) as refused:
+                    wire.recv(30)
+            with connect(live, origin=own) as wire:
+                wire.send("[]")
+                assert "must be JSON" in str(wire.recv(30))
+        finally:
+            server.terminate()
+        assert server.communicate(timeout=30)[1] == ""
+    assert refused.value.rcvd is not None
+    assert refused.value.rcvd.code == 1007
 
 
 def test_save_as_writes_a_new_file_and_no_other(tmp_path: Path) -> None:

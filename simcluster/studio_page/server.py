@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -280,8 +281,14 @@ def serve(
         ws_max_size=_MOST_MESSAGE, ws_per_message_deflate=False, limit_concurrency=_MOST_CONNECTIONS,
         timeout_keep_alive=5, timeout_graceful_shutdown=1, server_header=False, h11_max_incomplete_event_size=16_384,
     )  # fmt: skip
+    logging.getLogger("uvicorn.error").addFilter(_is_ours)
     ready(f"http://{HOST}:{port}/")
     asyncio.run(_served(uvicorn.Server(config), listening, seconds))
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Is it no mistake of who asks?  Text that is no UTF-8 is refused to them (1007), and nobody here need know."""
+    return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))
 
 
 async def _served(server: uvicorn.Server, listening: socket.socket, seconds: float | None) -> None:
