@@ -152,6 +152,19 @@ def test_every_table_has_a_caption_and_headings_and_every_drawing_a_name(entry: 
     assert '<html lang="en">' in text
 
 
+def test_a_part_of_a_drawing_lies_in_no_other() -> None:
+    """What stands behind a hatched bar of waiting is seen: a browser puts what follows an open element inside it."""
+    slow = [{"kind": "slow_gpu", "rank": 0, "factor": 2.0}]
+    layout = {"gpus": 2, "cluster": {"topology": "flat", "gpus": 2}, "parallel": {"dp": 2}}
+    runs = [simulate(tiny_scenario(**layout, training={"global_batch": 2}, faults=faults)) for faults in ([], slow)]
+    text = page([entry_of_result(run) for run in runs])
+    hatched = re.findall(r"<rect[^>]*url\(#hatch\)[^>]*>(</rect>)?", text)
+    assert len(hatched) > 1
+    assert all(hatched)
+    for drawing in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        assert drawing.count("<rect") == drawing.count("</rect>")
+
+
 def test_runs_side_by_side_are_attributed_as_compare_does(entry: Entry, other: Entry) -> None:
     text = page([entry, other])
     words = Reader(text).words()

@@ -40,7 +40,7 @@ def element(tag: str, *content: Content, **attributes: str | float | None) -> Ma
 
 
 def void(tag: str, **attributes: str | float | None) -> Markup:
-    """An element that has no content: <tag attributes>."""
+    """An element of HTML that has no content: <tag attributes>.  None of a drawing is: what follows would lie in it."""
     return Markup(f"<{tag}{_attributes(attributes)}>")
 
 

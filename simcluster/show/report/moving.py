@@ -15,7 +15,7 @@ from simcluster.show.report import summary, words
 from simcluster.show.report.blob import deflated
 from simcluster.show.report.details import quiet
 from simcluster.show.report.entry import Entry
-from simcluster.show.report.html import Markup, element, filled, joined, json_block, table, void
+from simcluster.show.report.html import Markup, element, filled, joined, json_block, table
 from simcluster.show.report.page import CONTENTS, hashed, script_of, style_sheet
 from simcluster.show.report.states import PageState
 from simcluster.show.report.varied import VariedKey, address, control, digits, names_of, short_names
@@ -162,7 +162,7 @@ def _refused(varied: Varied, names: Sequence[str]) -> Markup:
 
 def _length(part: float) -> Markup:
     """A bar of a row, from 0."""
-    bar = void("rect", x=0, y=2, width=1000 * part, height=12, class_="whole")
+    bar = element("rect", x=0, y=2, width=1000 * part, height=12, class_="whole")
     return element("svg", bar, viewBox="0 0 1000 16", preserveAspectRatio="none", aria_hidden="true")
 
 

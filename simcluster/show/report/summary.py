@@ -17,7 +17,7 @@ from simcluster.show.cells import PARTS, told
 from simcluster.show.layout import layout
 from simcluster.show.report import words
 from simcluster.show.report.entry import Entry
-from simcluster.show.report.html import Markup, element, joined, table, void
+from simcluster.show.report.html import Markup, element, joined, table
 from simcluster.show.report.verdict import verdict
 from simcluster.show.report.yaml_text import setting_text
 from simcluster.studies.whatif.difference import Difference, phrase, settings_between
@@ -258,7 +258,7 @@ def _bar(entry: Entry, longest: float) -> Markup:
 
 def _hatched(class_: str, **place: float) -> list[Markup]:
     """Over a bar of waiting, its hatch."""
-    return [void("rect", **place, fill="url(#hatch)")] if class_ == "k-straggler_wait" else []
+    return [element("rect", **place, fill="url(#hatch)")] if class_ == "k-straggler_wait" else []
 
 
 def _swatch(class_: str) -> Markup:
@@ -323,7 +323,7 @@ def _class_of(cause: str) -> str:
 
 def _step(name: str, class_: str, begin: float, end: float, value: str, share: str) -> list[str]:
     left, width = min(begin, end), max(abs(end - begin), 1.5)
-    drawn = [void("rect", x=left, y=2, width=width, height=12, class_=class_)]
+    drawn = [element("rect", x=left, y=2, width=width, height=12, class_=class_)]
     drawn += _hatched(class_, x=left, y=2, width=width, height=12)
     bar = element("svg", drawn, viewBox="0 0 1000 16", preserveAspectRatio="none", aria_hidden="true")
     return [name, bar, value, share]
