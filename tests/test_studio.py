@@ -215,6 +215,12 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
     assert any(f"k-{part}" in sections["where"] for part in BREAKDOWN)
 
 
+def test_dollars_of_the_control_are_those_of_the_run_of_weeks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simcluster.studio_page.answers._RUNS", 2)
+    priced = StateAsked(StudioState("week_64xa100", (("price", 2.5),)), None, HERE)
+    assert "at $2.50 a GPU-hour" in answer(priced, "run")["sections"]["run"]
+
+
 def test_a_hint_that_arrays_cannot_play_is_not_played_one_by_one(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

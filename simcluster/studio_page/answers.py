@@ -250,8 +250,10 @@ def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     scenario = results[-1].scenario
     if scenario.run is None:
         return {"sections": {"run": Markup()}}
+    price = dict(asked.live.settings).get(PRICE)
     try:
-        told = train(scenario, played=_RUNS).summary()
+        priced = scenario if price is None else scenario.with_({"run.price": price})
+        told = train(priced, played=_RUNS).summary()
     except InputError as problem:
         return {"sections": {"run": details.quiet(f"Not to be had: {problem}")}}
     text = element("pre", told, tabindex="0", role="region", aria_label="The run of weeks", class_="scenario")
