@@ -42,7 +42,7 @@ RUN: dict[str, Any] = {
         ("checkpoint.every", "0 steps", "'0 steps' is no interval"),
         ("checkpoint.every", {"kind": "fixed"}, "is no interval"),
         ("checkpoint.every", True, "is no interval"),
-        ("wrong_diagnosis", True, "must be a share from 0 to 1"),
+        ("wrong_diagnosis", True, "must be a share, got 'True'; write a number from 0 to 1"),
         ("wrong_diagnosis", "100 %", "less than 1"),
         ("failures.also.0.machines", 10_000, "less than or equal to 128"),
         ("days", "1e9 d", "years; at most 100 are played"),
