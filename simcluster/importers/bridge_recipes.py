@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -45,6 +46,10 @@ def settings_of_recipe(
     found = configs.read(function or made[0])
     if not isinstance(found, Built) or not found.fields:
         raise InputError(f"{source}: {function or made[0]} makes no configuration that can be read as data")
+    if found.fields.get("peft") is not None:
+        raise InputError(
+            f"{source}: {function or made[0]} trains adapters beside weights that stand still, which are not modelled"
+        )
     settings: dict[str, Any] = {}
     for section, value in found.fields.items():
         settings |= _section(section, value)
@@ -52,11 +57,25 @@ def settings_of_recipe(
     if not name and "model.num_layers" not in settings:
         kind = getattr(found.fields.get("model"), "name", "none")
         raise InputError(f"{source}: the model of {function or made[0]} ({kind}) is not known here, or not all decoder")
-    if "mixed_precision.bf16" in settings:  # a configuration written out, in place of a name
-        settings["mixed_precision"] = None
-    if "mixed_precision.grad_reduce_in_fp32" in settings:  # it has the last word on DDP's
-        settings.pop("ddp.grad_reduce_in_fp32", None)
-    return function or made[0], name, settings
+    return function or made[0], name, _settled(settings)
+
+
+def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are left where several sections say one: a recipe's mixed precision has the last word on those
+    of the model, the optimizer and DDP (its setup writes over them), and a distributed optimizer is on where the
+    optimizer or DDP has it."""
+    found = dict(settings)
+    if "mixed_precision.bf16" in found:  # a configuration written out, in place of a name
+        found["mixed_precision"] = None
+    written = "mixed_precision.grad_reduce_in_fp32" in found
+    for name in ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16"):
+        if found.get("mixed_precision") or "mixed_precision.bf16" in found:
+            found.pop(name, None)
+    if written or found.get("mixed_precision"):
+        found.pop("ddp.grad_reduce_in_fp32", None)
+    if found.pop("optimizer.use_distributed_optimizer", None) is True:
+        found["ddp.use_distributed_optimizer"] = True
+    return found
 
 
 def _flexible(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> None:
