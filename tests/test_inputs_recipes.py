@@ -9,6 +9,8 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron_bridge import scenario_from_bridge
+from simcluster.importers.python_config import PythonConfigs
+from simcluster.importers.torchtitan import scenario_from_torchtitan
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 1}
 RECIPE = """
@@ -50,3 +52,61 @@ def test_a_distributed_optimizer_is_on_where_the_optimizer_or_ddp_has_it() -> No
 def test_a_recipe_that_trains_adapters_is_refused() -> None:
     with pytest.raises(InputError, match="small_config trains adapters beside weights that stand still"):
         recipe("'bf16_mixed'", adapters="default_peft_config('lora')")
+
+
+# --- torchtitan -------------------------------------------------------------------------------------------------------
+
+BASE = """
+def llama3_8b():
+    return Trainer.Config(
+        model_spec=model_registry("8B"),
+        training=TrainingConfig(local_batch_size=1, seq_len=8192),
+        activation_checkpoint=FullAC.Config(),
+        compile=CompileConfig(enable=True, components=["loss"]),
+    )
+"""
+GRAPHS = """
+from torchtitan.models.llama3.config_registry import llama3_8b
+
+
+def graph_llama3_8b():
+    config = to_graph_trainer_config(llama3_8b(), model_registry)
+    config.compile = GraphTrainerCompileConfig(enable=True)
+    return config
+
+
+def graph_llama3_8b_long():
+    config = graph_llama3_8b()
+    config.training = replace(config.training, seq_len=32768)
+    config.model_spec = model_registry("8B", converters=[MXFP8LinearConverter.Config()])
+    return config
+
+
+def learns_by_rewards():
+    return Controller.Config(trainer=PolicyTrainer.Config())
+"""
+
+
+def graphs(function: str) -> Imported:
+    files = {"torchtitan/models/llama3/config_registry.py": BASE}
+    return scenario_from_torchtitan(
+        GRAPHS, cluster=CLUSTER, gpus=8, function=function, beside=files.get, source="graphs/llama3/config_registry.py"
+    )
+
+
+def test_a_registry_takes_configurations_of_another() -> None:
+    found, long = (graphs(name).document for name in ("graph_llama3_8b", "graph_llama3_8b_long"))
+    assert found["model"] == {"preset": "llama3-8b", "sequence_length": 8192}
+    assert (found["training"]["recompute"], found["software"]) == ("operators", "torch-compile")
+    assert (long["model"]["sequence_length"], long["training"]["global_batch"]) == (32768, 8)
+    assert (found["training"]["precision"], long["training"]["precision"]) == ("bf16-mixed", "mxfp8-mixed")
+
+
+def test_a_registry_of_reinforcement_learning_is_refused() -> None:
+    with pytest.raises(InputError, match="learns_by_rewards is reinforcement learning"):
+        graphs("learns_by_rewards")
+
+
+def test_files_that_take_a_name_of_each_other_come_to_an_end() -> None:
+    texts = {f"{name}.py": f"from {other} import x\n" for name, other in (("a", "b"), ("b", "a"))}
+    assert PythonConfigs(f"{texts['a.py']}def f():\n    return g(x)\n", "f.py", beside=texts.get).read("f").name == "g"

@@ -162,10 +162,10 @@ class PythonConfigs:
         other, name = self._elsewhere(node.id)
         return other.constants.get(name, NOTHING) if other else NOTHING
 
-    def _elsewhere(self, name: str) -> tuple[PythonConfigs | None, str]:
+    def _elsewhere(self, name: str, over: int = 0) -> tuple[PythonConfigs | None, str]:
         """The file that a name is imported from, over those that only hand it on, and its name there; None."""
         module, original = self._imported.get(name, ("", ""))
-        if not module or re.search(self._closed, original):
+        if not module or re.search(self._closed, original) or over > _MOST_DEPTH:  # files that hand it on in a circle
             return None, name
         if module not in self._others:
             self._others[module] = None  # also while it is read, for files that import each other
@@ -179,7 +179,7 @@ class PythonConfigs:
         other = self._others[module]
         if other is None or original in other.functions or original in other.constants:
             return other, original
-        return other._elsewhere(original)
+        return other._elsewhere(original, over + 1)
 
     def _attribute(self, node: ast.Attribute, scope: Mapping[str, Any], depth: int) -> Any:
         owner = self._value(node.value, scope, depth)
@@ -202,6 +202,8 @@ class PythonConfigs:
         other, original = self._elsewhere(name)
         if other and original in other.functions:
             return other._called(other.functions[original], args, named, depth)
+        if name in ("replace", "dataclasses.replace") and args and isinstance(args[0], Built):
+            return Built(args[0].name, args[0].args, {**args[0].fields, **named}, args[0].of)
         if name == "dict" and not args:
             return named
         if name in ("list", "tuple", "copy.deepcopy", "deepcopy") and len(args) == 1 and isinstance(args[0], list):

@@ -50,7 +50,8 @@ def scenario_from_torchtitan(
     """
     text = _written_by(text, source) if text.startswith("#!") else text
     if source.endswith(".py") or function:
-        settings = settings_of_registry(text, source, function, tuple(name.split()[0] for name in _MODELS))
+        families = tuple(name.split()[0] for name in _MODELS)
+        settings = settings_of_registry(text, source, function, families, beside)
     else:
         settings = flattened(parse_toml_or_json(text, source), source)
     told = _PRESET.search(text)

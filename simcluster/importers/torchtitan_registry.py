@@ -11,20 +11,26 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.python_config import PythonConfigs
+from simcluster.importers.python_modules import Beside, nothing_beside
 from simcluster.importers.python_values import Built, Unread
 
 _SECTIONS = ("training", "parallelism", "compile")
 _CHECKPOINTING = {"FullAC": "full", "SelectiveAC": "selective", "NoAC": "none"}
 _TRAINER = re.compile(r"(\w*Trainer)\.Config$")
+_FILE = "config_registry.py"
 
 
-def settings_of_registry(text: str, source: str, function: str, models: tuple[str, ...]) -> dict[str, Any]:
+def settings_of_registry(
+    text: str, source: str, function: str, models: tuple[str, ...], beside: Beside = nothing_beside
+) -> dict[str, Any]:
     """Dotted settings, as of a job config in TOML, of one function of the file; the only one where none is named.
 
-    ``models`` are the names of models that are known.  Raises InputError where there are several and none is named, and
+    ``models`` are the names of models that are known, ``beside`` the text of another registry that this one takes
+    configurations of.  Raises InputError where there are several and none is named, and
     for a function that makes no configuration of a trainer.
     """
-    configs = PythonConfigs(text, source)
+    registries: Beside = lambda path: beside(path) if path.endswith(_FILE) else None  # noqa: E731
+    configs = PythonConfigs(text, source, known={"to_graph_trainer_config": _of_graphs}, beside=registries)
     made = [name for name in configs.functions if not name.startswith("_") and not name.endswith("debugmodel")]
     if not function and len(made) != 1:
         raise InputError(
@@ -33,6 +39,8 @@ def settings_of_registry(text: str, source: str, function: str, models: tuple[st
         )
     function = function or made[0]
     found = configs.read(function)
+    if isinstance(found, Built) and found.name == "Controller.Config":
+        raise InputError(f"{source}: {function} is reinforcement learning, whose step is more than one of pre-training")
     if not isinstance(found, Built) or not _TRAINER.search(found.name):
         raise InputError(f"{source}: {function} makes no Trainer.Config that can be read as data")
     if found.name not in ("Trainer.Config", "FaultTolerantTrainer.Config", "GraphTrainer.Config"):
@@ -43,11 +51,22 @@ def settings_of_registry(text: str, source: str, function: str, models: tuple[st
     return settings
 
 
+def _of_graphs(base: Any = None, *_: Any, **__: Any) -> Any:
+    """What ``to_graph_trainer_config`` of torchtitan's graph_trainer makes of a configuration: one that compiles by a
+    section of its own and checkpoints by operators where the other checkpoints."""
+    if not isinstance(base, Built):
+        return Unread("to_graph_trainer_config(...)")
+    fields = {name: value for name, value in base.fields.items() if name != "compile"}
+    if fields.get("activation_checkpoint") is not None:
+        fields["activation_checkpoint"] = Built("SelectiveAC.Config")
+    return Built("GraphTrainer.Config", (), fields)
+
+
 def _model_of(source: str, function: str, models: tuple[str, ...]) -> str:
     """By the folder that the file lies in, or else by the beginning of the function's name."""
-    folder = re.search(r"models/(\w+)/[^/]*$", source)
+    folder = re.search(r"(models/)?\b(\w+)/[^/]*$", source)
     beginning = [model for model in models if function.startswith(f"{model}_")]
-    return folder[1] if folder else max(beginning, key=len, default=function)
+    return folder[2] if folder and (folder[1] or folder[2] in models) else max(beginning, key=len, default=function)
 
 
 def _section(name: str, value: Any, model: str) -> dict[str, Any]:
