@@ -110,3 +110,20 @@ def test_a_registry_of_reinforcement_learning_is_refused() -> None:
 def test_files_that_take_a_name_of_each_other_come_to_an_end() -> None:
     texts = {f"{name}.py": f"from {other} import x\n" for name, other in (("a", "b"), ("b", "a"))}
     assert PythonConfigs(f"{texts['a.py']}def f():\n    return g(x)\n", "f.py", beside=texts.get).read("f").name == "g"
+
+
+JOB = """
+[model]
+name = "%s"
+flavor = "8B"
+converters = "%s"
+[training]
+batch_size = 1
+seq_len = 8192
+"""
+
+
+def test_models_with_linear_attention_are_refused_though_a_file_beside_says_sizes() -> None:
+    sizes = "qwen35_configs = {'8B': Qwen35Model.Config(dim=1024, n_layers=24, n_heads=16, hidden_dim=4096)}"
+    with pytest.raises(InputError, match="qwen3_5 has layers of linear attention"):
+        scenario_from_torchtitan(JOB % ("qwen3_5", ""), cluster=CLUSTER, gpus=8, beside={"__init__.py": sizes}.get)

@@ -25,6 +25,7 @@ from simcluster.schedules import schedules_with
 
 _MODELS: dict[str, str] = TABLES["models"]
 _DEBUG_MODELS: dict[str, dict[str, Any]] = TABLES["debug_models"]
+_NO_DECODERS: dict[str, str] = TABLES["no_decoders"]
 _TWO_SLICES = ("zb-v", "dualpipe-v")  # a stage
 _PRESET = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
 _ROTATIONS: dict[str, str] = TABLES["rotations"]
@@ -117,6 +118,8 @@ class _Job(JobSettings):
     def _model(self) -> dict[str, Any]:
         family, flavor = self.values["model.name"], self.values["model.flavor"]
         name, length = f"{family} {flavor}", {"sequence_length": self.values["training.seq_len"]}
+        if family in _NO_DECODERS:
+            raise self.error("model.name", f"{family} {_NO_DECODERS[family]}, which is not modelled")
         found = next((known for known in _MODELS if known.lower() == name.lower()), None)
         if found:
             return {**published_model(_MODELS[found]), **length}
