@@ -123,6 +123,12 @@ seq_len = 8192
 """
 
 
+@pytest.mark.parametrize(("converters", "precision"), [("", "bf16-mixed"), ("float8", "fp8-mixed")])
+def test_a_list_of_converters_as_one_text(converters: str, precision: str) -> None:
+    found = scenario_from_torchtitan(JOB % ("llama3", converters), cluster=CLUSTER, gpus=8)
+    assert found.document["training"]["precision"] == precision
+
+
 def test_models_with_linear_attention_are_refused_though_a_file_beside_says_sizes() -> None:
     sizes = "qwen35_configs = {'8B': Qwen35Model.Config(dim=1024, n_layers=24, n_heads=16, hidden_dim=4096)}"
     with pytest.raises(InputError, match="qwen3_5 has layers of linear attention"):

@@ -33,6 +33,7 @@ class JobSettings:
         self.assumed: list[str] = []
         self.unknown: list[str] = []
         self.problems = Problems(source)
+        settings = {name: _listed(name, value) for name, value in settings.items()}
         asked, converters = settings.get("float8.enable_float8_linear") is True, settings.get("model.converters")
         self._float8 = asked or (isinstance(converters, list) and any(str(name) in FLOAT8 for name in converters))
         for name, value in settings.items():
@@ -78,6 +79,13 @@ class JobSettings:
     def on(self, key: str) -> bool:
         """Whether a switch is on."""
         return self.values[key] is True
+
+
+def _listed(name: str, value: Any) -> Any:
+    """The value, and a list of the words of a text where one is expected: ``"float8,mx"``, as in 2024 and 2025."""
+    key = _RENAMED.get(name, name)
+    words = isinstance(value, str) and isinstance(_DEFAULTS.get(key), list)
+    return [word.strip() for word in value.split(",") if word.strip()] if words else value
 
 
 def _kind(default: object) -> str:
