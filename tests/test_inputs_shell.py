@@ -270,6 +270,17 @@ def test_options_that_a_script_holds_for_another_and_the_vocabulary_in_a_comment
     assert "vocab-size" not in arguments_of_script(text, "x.sh", fixed={}, beside=lambda name: None).options
 
 
+def test_options_that_a_script_holds_behind_a_variable_that_nobody_sets() -> None:
+    """As CONFIG.sh of Megatron-LM's scripts of a paper, which others source."""
+    held = TRAINS.partition("pretrain_gpt.py ")[2].replace("--num-layers 2", "--num-layers ${NLS}")
+    text = f'export PARAMS=" ${{EXTRA_PARAMS}} {held} "\n'
+    with pytest.raises(InputError, match=r"--num-layers: \$NLS is for a shell to fill in"):
+        scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 1}, gpus=8)
+    found = scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 1}, gpus=8, given={"NLS": "6"})
+    assert found.document["model"]["layers"] == 6
+    assert any("taken as unset: EXTRA_PARAMS" in sentence for sentence in found.assumed)
+
+
 def test_nothing_is_run(tmp_path: Path) -> None:
     target = tmp_path / "made"
     read(

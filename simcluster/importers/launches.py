@@ -120,6 +120,7 @@ def _filled(found: Mapping[str, tuple[str, ...]], text: str, state: State) -> di
 def _held(state: State) -> list[list[str]]:
     """The options that the variables of a script hold, which another script starts the training with."""
     held = {name: joined(value).split() for name, value in state.variables.items()}
+    held = {name: _without_unset(words, state) for name, words in held.items()}
     held = {name: words for name, words in held.items() if words and words[0].startswith("--") and _known(words)}
     words = [word for each in held.values() for word in each]
     if not any(word == "--num-layers" for word in words):
@@ -132,6 +133,12 @@ def _held(state: State) -> list[list[str]]:
             state.assumed[f"{name}={value} is {option}"] = None
     state.assumed[f"another script starts the training, with the options of {', '.join(held)} alone"] = None
     return [words]
+
+
+def _without_unset(words: Sequence[str], state: State) -> list[str]:
+    """The words but those before the first option that are variables that nobody has set."""
+    first = next((place for place, word in enumerate(words) if word.startswith("--")), 0)
+    return [*(word for word in words[:first] if not _empty(word, "", state)), *words[first:]]
 
 
 def _vocabulary(options: Mapping[str, tuple[str, ...]], text: str) -> dict[str, tuple[str, ...]]:
