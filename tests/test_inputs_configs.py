@@ -342,7 +342,7 @@ def test_python_is_read_and_not_run(tmp_path: Path) -> None:
         ("qwen2-32b", 32_763_876_352), ("llama3-1b", 1_235_814_400), ("llama3-3b", 3_212_749_824),
         ("kimi-k2", 1_026_408_232_448), ("moonlight-16b", 15_960_110_208),
         ("olmoe-7b", 6_919_161_856), ("gemma-2-2b", 2_614_341_888), ("gemma-2-9b", 9_241_705_984),
-        ("gemma-2-27b", 27_227_128_320),
+        ("gemma-2-27b", 27_227_128_320), ("gemma-2b", 2_506_172_416), ("gemma-7b", 8_537_680_896),
     ],
 )  # fmt: skip
 def test_parameters_of_models_by_name(name: str, count: int) -> None:
@@ -410,6 +410,22 @@ def test_what_nemo_does_where_nothing_is_said() -> None:
     text = text.replace("  bias: false\n", "  bias: false\n  mcore_gpt: false\n  transformer_engine: false\n")
     old = scenario_from_nemo(text, cluster=CLUSTER, source="n.yaml").document
     assert old["training"]["attention"] == "unfused"
+
+
+def test_a_model_of_nemo_by_its_sizes_has_the_vocabulary_that_it_is_published_with() -> None:
+    text = NEMO.replace("fast-swiglu", "geglu")
+    for field, size in {
+        "num_layers": "8",
+        "hidden_size": "1024",
+        "num_query_groups": "4",
+        "kv_channels": "null",
+    }.items():
+        gemma = {"num_layers": 28, "hidden_size": 3072, "num_query_groups": 16, "kv_channels": 256}[field]
+        text = text.replace(f"  {field}: {size}\n", f"  {field}: {gemma}\n")
+    text = text.replace("multiply:4", "multiply:8")
+    assert scenario_from_nemo(text, cluster=CLUSTER).document["model"]["vocab_size"] == 256_000
+    text = text.replace("multiply:8", "multiply:4")  # no model that is published
+    assert scenario_from_nemo(text, cluster=CLUSTER).document["model"]["vocab_size"] == 32_000
 
 
 def test_shards_and_gated_activations_of_nemo() -> None:
