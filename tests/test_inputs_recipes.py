@@ -54,6 +54,13 @@ def test_a_recipe_that_trains_adapters_is_refused() -> None:
         recipe("'bf16_mixed'", adapters="default_peft_config('lora')")
 
 
+def test_the_router_of_a_provider() -> None:
+    text = "def own_config():\n    cfg = _pretrain_common()\n    cfg.model = OlMoEModelProvider()\n    return cfg\n"
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8).document
+    assert (found["model"]["name"], found["model"]["moe"]["aux_loss"]) == ("olmoe-7b", True)
+    assert found["software"]["experts"]["router_dtype"] == "fp32"
+
+
 # --- torchtitan -------------------------------------------------------------------------------------------------------
 
 BASE = """

@@ -24,6 +24,12 @@ _PROVIDERS = {
     "GPTProvider175B": "gpt3-175b", "KimiK2Provider": "kimi-k2", "MoonlightModelProvider16B": "moonlight-16b",
     "OlMoEModelProvider": "olmoe-7b",
 }  # fmt: skip
+_ROUTERS = {
+    "KimiK2Provider": {"moe_router_dtype": "fp32", "moe_aux_loss_coeff": 1e-3},
+    "OlMoEModelProvider": {"moe_router_dtype": "fp32", "moe_aux_loss_coeff": 1e-2},
+}
+"""What classes of models say of their routers (models/kimi/kimi_provider.py, models/olmoe/olmoe_provider.py); a recipe
+has the last word."""
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
@@ -50,7 +56,9 @@ def settings_of_recipe(
         raise InputError(
             f"{source}: {function or made[0]} trains adapters beside weights that stand still, which are not modelled"
         )
-    settings: dict[str, Any] = {}
+    model = found.fields.get("model")
+    router = _ROUTERS.get(model.name, {}) if isinstance(model, Built) else {}
+    settings: dict[str, Any] = {f"model.{field}": value for field, value in router.items()}
     for section, value in found.fields.items():
         settings |= _section(section, value)
     name = _model_name(found.fields.get("model"), source)

@@ -84,9 +84,8 @@ def scenario_from_bridge(
         options, cluster=cluster, gpus=gpus, launched=int(told[1]) if told else None, available=available,
         source=source, problems=problems.found,
     )  # fmt: skip
-    if model_name:  # all of it, and not only what options say
-        own = {key: value for key, value in found.document["model"].items() if key in ("sequence_length", "mtp_layers")}
-        found.document["model"] = {**published_model(model_name), **own}
+    if model_name:
+        found.document["model"] = _whole(published_model(model_name), found.document["model"])
     model: tuple[str, ...] = (
         (f"{recipe}: the model of it; parallelism and batch are what is written here",) if recipe else ()
     )
@@ -96,6 +95,14 @@ def scenario_from_bridge(
         found.document, tuple(settings), (*no_effect, *found.no_effect), (*model, *found.assumed),
         unknown=(*unknown, *found.unknown),
     )  # fmt: skip
+
+
+def _whole(published: dict[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a published model, and not only what options say, with what a recipe sets of its training."""
+    own = {key: value for key, value in said.items() if key in ("sequence_length", "mtp_layers")}
+    if "moe" in published and said.get("moe", {}).get("aux_loss"):
+        own["moe"] = {**published["moe"], "aux_loss": True}
+    return {**published, **own}
 
 
 def options_of_settings(
