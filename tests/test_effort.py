@@ -14,6 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.packings import compare_packing
+from simcluster.studies.whatif.free import about_how_many, what_if_free
 
 
 def test_no_scenario_that_ships_is_near_the_limit() -> None:
@@ -166,3 +167,17 @@ def test_packing_counts_the_sequences_that_it_makes() -> None:
     """A document of 10^9 tokens in sequences of 2,048 takes more than 10 s."""
     with at_most(1.0), pytest.raises(InputError, match=r"documents: 1 of them take about"):
         compare_packing([10**9], 2048)
+
+
+@pytest.mark.parametrize("name", ["tiny_3d", "tiny_dp", "gpt3_175b_64xa100"])
+def test_what_is_played_with_parts_free_is_counted_before_it_is_played(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = simcluster.scenario(name)
+    played = len(what_if_free(scenario))
+    assert abs(about_how_many(scenario) - played) <= 1
+    with at_most(4 * estimated_seconds(scenario)):
+        assert cli.main(["run", name]) == 0
+        capsys.readouterr()
+        assert cli.main(["run", name, "--explain"]) == 2
+    assert f"--explain plays about {about_how_many(scenario)} steps beside" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from simcluster.faults.words import all_in_words
 from simcluster.results.distribution import Distribution
 from simcluster.results.loads import link_table
 from simcluster.results.result import Result
+from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 from simcluster.show.explanation import explanation
@@ -25,7 +26,7 @@ from simcluster.show.summary import beside_events, replicas, summary
 from simcluster.simulate import simulate
 from simcluster.studies.long_run.amortised import AmortisedRow, amortised, amortised_document, amortised_lines
 from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
-from simcluster.studies.whatif.free import Free, what_if_free
+from simcluster.studies.whatif.free import Free, about_how_many, what_if_free
 from simcluster.studies.whatif.frozen_links import frozen_links, soon_told
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
@@ -52,6 +53,8 @@ def run(args: argparse.Namespace) -> None:
     trace = tracing.trace_of(args, scenario)
     if args.histogram and scenario.replicas < 2:
         raise InputError(f"--histogram {args.histogram}: there is one replica; ask for more, as in --replicas 200")
+    if args.explain or args.critical:
+        require_time_for(scenario, about_how_many(scenario), "--explain" if args.explain else "--critical")
     distribution, base = None, None
     if scenario.replicas > 1:
         base = simulate(without_chance(scenario))

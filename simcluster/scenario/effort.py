@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.base.effort import in_words, most_seconds, unless_asked
+from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import Complaint, KeyPath
 from simcluster.faults import SAME_OPS
 from simcluster.model.flops import model_flops_per_sequence
@@ -81,6 +82,16 @@ def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         path,
         f"{what} would take about {in_words(seconds)} to plan and play; {unless_asked('use fewer')}",
     )
+
+
+def require_time_for(scenario: ScenarioFields, more: int, what: str) -> None:
+    """InputError where so many more steps, played for ``what``, take longer than is begun without being asked for."""
+    seconds = (1 + more) * estimated_seconds(scenario)
+    if seconds > most_seconds():
+        raise InputError(
+            f"{what} plays about {more} steps beside the scenario's own, which would take about {in_words(seconds)}; "
+            f"{unless_asked('leave it out')}"
+        )
 
 
 def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:

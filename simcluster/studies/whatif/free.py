@@ -21,6 +21,7 @@ from simcluster.results.longer import longer_on_path
 from simcluster.results.metrics import EXPOSED
 from simcluster.results.played import Run
 from simcluster.results.result import Result
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import ResultLike, replay, result_of
 from simcluster.studies.whatif.only_faster import told
 
@@ -64,6 +65,12 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
     return Records(
         _without(result, kind, on_path[kind]) for kind in kinds or [kind for kind in there if " " not in kind]
     )
+
+
+def about_how_many(scenario: Scenario) -> int:
+    """Steps that are played where no kinds are named: forward, backward, optimizer, each axis and all communication."""
+    sizes = scenario.parallel.tp, scenario.parallel.pp, scenario.dp, scenario.parallel.cp, scenario.parallel.ep
+    return 4 + sum(size > 1 for size in sizes)
 
 
 def _without(result: Result, kind: str, on_path: float) -> Free:
