@@ -40,6 +40,7 @@ from simcluster.documents.own_words import allowing_python
 
 _SAID: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 COMMANDS = tuple(_SAID["commands"])
+"""Every command, in the order of the help."""
 _MEANT = {
     **dict.fromkeys(("simulate", "sim", "play", "plot", "gantt"), "run"),
     **dict.fromkeys(("optimize", "optimise", "search", "tune", "best"), "plan"),
@@ -52,7 +53,6 @@ _MEANT = {
     "cost": "walls",
 }
 """Commands by what other programs call them."""
-"""Every command, in the order of the help."""
 
 _PICTURES = {"figure", "links", "memory"}
 """Kinds of file that are, or may be, pictures."""
