@@ -8,9 +8,9 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
+from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.published_models import published_names
 from simcluster.importers.python_config import PythonConfigs
-from simcluster.importers.python_modules import Beside, nothing_beside
 from simcluster.importers.python_values import Built, Unread
 
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")

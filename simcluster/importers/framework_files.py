@@ -8,17 +8,16 @@ which are files of its repository that extend others.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.importers.arguments import Arguments
+from simcluster.importers.beside import Beside
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.option_values import MAPPED
-
-Beside = Callable[[str], str | None]
 
 _FLAGSCALE = re.compile(r"^system:[ \t]*(#.*)?\n(.*\n)*model:[ \t]*(#.*)?$", re.MULTILINE)
 _EXPERIMENT = re.compile(r"^defaults:[ \t]*\n([ \t]*-.*\n)*[ \t]*-[ \t]*train:", re.MULTILINE)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import Arguments, from_words
+from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import options_of_deepspeed
 from simcluster.importers.megatron_vocabulary import names_vocabulary
 from simcluster.importers.option_values import FILES, MAPPED
@@ -44,7 +45,7 @@ def arguments_of_script(
     source: str,
     *,
     fixed: Mapping[str, str],
-    beside: Callable[[str], str | None],
+    beside: Beside,
     gpus_per_node: int | None = None,
 ) -> Arguments:
     """The arguments of the training that a shell script starts; nothing of it is run.

@@ -5,11 +5,12 @@ Defaults are Megatron-LM's (megatron/training/arguments.py), not those of a scen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from simcluster.importers.arguments import parse_arguments
+from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.framework_files import arguments_of_framework, is_framework_file
 from simcluster.importers.imported import Imported
 from simcluster.importers.launches import arguments_of_script, is_script
@@ -59,7 +60,7 @@ def scenario_from_arguments(
     available: int | None = None,
     gpus_per_node: int | None = None,
     given: Mapping[str, str] | None = None,
-    beside: Callable[[str], str | None] = lambda name: None,
+    beside: Beside = nothing_beside,
     source: str = "<arguments>",
 ) -> Imported:
     """The scenario of a Megatron-LM command line, launch script or file of options in YAML, on a cluster (as

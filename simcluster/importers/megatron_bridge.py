@@ -17,13 +17,13 @@ from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
+from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.bridge_recipes import settings_of_recipe
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
 from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
 from simcluster.importers.published_models import published_model
-from simcluster.importers.python_modules import Beside, nothing_beside
 from simcluster.model.transformer import Model
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data

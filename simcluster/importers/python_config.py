@@ -14,7 +14,8 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.importers.python_modules import Beside, files_of, imported_names, nothing_beside
+from simcluster.importers.beside import Beside, nothing_beside
+from simcluster.importers.python_modules import files_of, imported_names
 from simcluster.importers.python_values import NOTHING, Built, Unread, compared, operated, truth
 
 _MOST_CHARACTERS = 500_000

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
-
-Beside = Callable[[str], str | None]
-"""The text of a file by its path from a folder around the configuration; None where none is there."""
-
-
-def nothing_beside(name: str) -> str | None:
-    """A place where no other file lies."""
-    return None
+from collections.abc import Iterator
 
 
 def imported_names(tree: ast.Module, module: str) -> dict[str, tuple[str, str]]:

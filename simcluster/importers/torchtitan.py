@@ -6,12 +6,13 @@ Every key is mapped, listed as without effect or as unknown, or refused by name:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import listed, shown
+from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.imported import Imported
 from simcluster.importers.published_models import published_model
@@ -39,7 +40,7 @@ def scenario_from_torchtitan(
     gpus: int | None = None,
     available: int | None = None,
     function: str = "",
-    beside: Callable[[str], str | None] = lambda name: None,
+    beside: Beside = nothing_beside,
     source: str = "<job config>",
 ) -> Imported:
     """The scenario of a job config on a cluster (as ``cluster`` stands in a scenario).
@@ -78,7 +79,7 @@ class _Job(JobSettings):
         source: str,
         available: int | None,
         told: int | None,
-        beside: Callable[[str], str | None],
+        beside: Beside,
     ) -> None:
         super().__init__(settings, source)
         self._available, self._told, self._beside = available, told, beside

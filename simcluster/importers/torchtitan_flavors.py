@@ -9,10 +9,11 @@ are those of pytorch/torchtitan's models/*/model/args.py (2024 and 2025) and mod
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.importers.beside import Beside
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
 
@@ -22,7 +23,7 @@ _FAMILIES = re.compile(r"llama(?!4)|qwen3|deepseek", re.IGNORECASE)
 _LATENT = {"q_lora_rank": 0, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 
 
-def model_of_flavor(beside: Callable[[str], str | None], name: str, flavor: str) -> dict[str, Any] | None:
+def model_of_flavor(beside: Beside, name: str, flavor: str) -> dict[str, Any] | None:
     """The fields of ``Model`` but its sequence length; None where no file that lies beside says them.
 
     ``beside`` gives the text of a file by its name, relative to the configuration.  Raises InputError for Python that
@@ -36,7 +37,7 @@ def model_of_flavor(beside: Callable[[str], str | None], name: str, flavor: str)
     return None
 
 
-def flavors_beside(beside: Callable[[str], str | None], name: str) -> list[str]:
+def flavors_beside(beside: Beside, name: str) -> list[str]:
     """The names of flavors in the files that lie beside."""
     found: dict[str, None] = {}
     for path in _paths(name):

@@ -10,8 +10,8 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
+from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.python_config import PythonConfigs
-from simcluster.importers.python_modules import Beside, nothing_beside
 from simcluster.importers.python_values import Built, Unread
 
 _SECTIONS = ("training", "parallelism", "compile")

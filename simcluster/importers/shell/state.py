@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
+from simcluster.importers.beside import Beside, nothing_beside
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -31,7 +32,7 @@ class State:
 
     source: str
     fixed: Mapping[str, str] = field(default_factory=dict)
-    beside: Callable[[str], str | None] = lambda name: None
+    beside: Beside = nothing_beside
     gpus_per_node: int | None = None
     variables: dict[str, Value] = field(default_factory=dict)
     positional: list[str] = field(default_factory=list)
