@@ -721,7 +721,7 @@ def test_a_matrix_of_sizes_is_played_and_reaches_the_bound(parts: list[list[floa
         assert flow.size == max(map(sum, parts))
         name = data.draw(st.sampled_from(["direct", "pairwise"]))
         steps = collective_times(flat(ranks), range(ranks), "all_to_all", parts, algorithm=name, detail="steps")
-        assert steps.duration >= flow.duration - ranks * TICK  # each message ends on the clock's grid
+        assert steps.duration >= flow.duration - ranks * TICK / 2  # all end on the nearest tick
 
 
 @pytest.mark.parametrize(
