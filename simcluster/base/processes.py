@@ -33,6 +33,12 @@ sys.stdout.buffer.write(pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL))
 """
 
 
+def require_processes(count: int) -> None:
+    """InputError for fewer processes than one."""
+    if count < 1:
+        raise InputError(f"{count} processes cannot play anything; use at least 1 (--executor 1, --workers 1)")
+
+
 def cores() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

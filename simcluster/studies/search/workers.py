@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from simcluster.base.errors import InputError
-from simcluster.base.processes import Crew
+from simcluster.base.processes import Crew, require_processes
 from simcluster.studies.search.playing import Row, accounted, measured
 from simcluster.studies.search.space import Layout
 
@@ -146,8 +146,8 @@ def workers_of(executor: Executor | int | None) -> Iterator[Workers]:
     if executor is None or executor == 1:
         yield InThisProcess()
         return
-    if isinstance(executor, int) and executor < 1:
-        raise InputError(f"{executor} processes cannot play anything; use at least 1 (--executor 1, --workers 1)")
+    if isinstance(executor, int):
+        require_processes(executor)
     workers = InProcesses(executor) if isinstance(executor, int) else OnExecutor(executor)
     try:
         yield workers

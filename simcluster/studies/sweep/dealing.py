@@ -14,8 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from simcluster.base.errors import InputError
-from simcluster.base.processes import Crew
+from simcluster.base.processes import Crew, require_processes
 from simcluster.studies.sweep.playing import KILLED, Finished, Measure, Numbered, check_sendable, play_chunk
 from simcluster.studies.sweep.study import Sweep
 
@@ -88,8 +87,7 @@ def play_dealt(
     Where one dies, what it had is played again, each variant by itself with nothing beside it; one that kills its
     process then, too, is a row that says so.  InputError if a variant cannot be sent.
     """
-    if workers < 1:
-        raise InputError(f"{workers} processes cannot play anything; use at least 1 (--executor 1, --workers 1)")
+    require_processes(workers)
     check_sendable(measure, variants[:1])
     workers = min(workers, len(variants))
     deal, crew = Deal(keys, workers), Crew(partial(play_chunk, measure), workers)

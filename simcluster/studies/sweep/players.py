@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 
-from simcluster.base.errors import InputError
+from simcluster.base.processes import require_processes
 from simcluster.documents.diagnostics import refuse
 from simcluster.studies.sweep.dask_cluster import on_dask
 from simcluster.studies.sweep.dealing import Key, play_dealt
@@ -43,8 +43,7 @@ def players_of(executor: Executor | int | str | None) -> Iterator[Players]:
     if executor is None:
         yield Players()
     elif isinstance(executor, Integral) and not isinstance(executor, bool):
-        if executor < 1:
-            raise InputError(f"{executor} processes cannot play anything; use at least 1 (--executor 1, --workers 1)")
+        require_processes(int(executor))
         yield Players(int(executor), at_once=int(executor))
     elif isinstance(executor, str):
         with on_dask(executor) as (cluster, workers, lookout):
