@@ -14,10 +14,8 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.interop.recorded.graph import StepGraph
-from simcluster.interop.recorded.lowering import RecordedPart
+from simcluster.interop.recorded.lowering import TOGETHER, RecordedPart
 
-_TOGETHER = 4_000_000
-"""Durations that are swept at once, as in ``recorded``."""
 _MAKING = 100
 """How often an op can be swept in the time in which a program is made of it."""
 
@@ -42,7 +40,7 @@ class AlikeReplicas:
         chosen = np.sort(np.concatenate([self._ops[each] for each in (first, *others) if each is not None]))
         part, own = RecordedPart(_only(self._graph, chosen)), np.searchsorted(chosen, self._ops[first])
         steps = self._graph.seconds.shape[1]
-        at_once = max(1, _TOGETHER // (len(chosen) * steps))
+        at_once = max(1, TOGETHER // (len(chosen) * steps))
         found = []
         for begin in range(0, len(alike), at_once):
             some = np.stack([self._ops[replica] for replica in alike[begin : begin + at_once]], axis=1)

@@ -16,6 +16,9 @@ from simcluster.interop.recorded.graph import MAIN, StepGraph
 from simcluster.programs.program import Meeting, Program
 from simcluster.traffic.traffic import Traffic
 
+TOGETHER = 4_000_000
+"""Durations that are swept at once: most ops of a pipeline wait for one other, so a sweep of one case is all overhead;
+more than this no longer fits a cache."""
 _TICKS = 2.0**44  # of the clock's grid, a second
 
 

@@ -12,11 +12,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.gc_paused import collector_off
 from simcluster.interop.recorded.alike_replicas import alike_replicas
 from simcluster.interop.recorded.graph import Chosen, StepGraph, having, is_communication
-from simcluster.interop.recorded.lowering import RecordedPart
-
-_TOGETHER = 4_000_000
-"""Durations that are swept at once: most ops of a pipeline wait for one other, so a sweep of one case is all overhead;
-more than this no longer fits a cache."""
+from simcluster.interop.recorded.lowering import TOGETHER, RecordedPart
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ class Recorded:
         """The same of the steps of a part, [group, step]."""
         graph, found = part.graph, []
         typical = self.typical_of(graph)
-        at_once = max(1, _TOGETHER // max(1, graph.seconds.size))
+        at_once = max(1, TOGETHER // max(1, graph.seconds.size))
         for first in range(0, len(groups), at_once):
             some = groups[first : first + at_once]
             found.append(part.keeping(np.stack([group(graph) for group in some], axis=1), typical))
