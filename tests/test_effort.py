@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 from conftest import Tiny
 
 import simcluster
@@ -181,3 +183,23 @@ def test_what_is_played_with_parts_free_is_counted_before_it_is_played(
         capsys.readouterr()
         assert cli.main(["run", name, "--explain"]) == 2
     assert f"--explain plays about {about_how_many(scenario)} steps beside" in capsys.readouterr().err
+    with at_most(4 * estimated_seconds(scenario)), pytest.raises(InputError, match="what_if_free plays about"):
+        what_if_free(scenario)
+
+
+def test_what_each_cause_costs_is_counted_before_it_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With four faults `stragglers` plays about nine steps more; the report does without them and says why."""
+    faults = [{"kind": "slow_gpu", "ranks": [rank], "factor": 2} for rank in range(4)]
+    scenario = simcluster.scenario("tiny_dp", faults=faults)
+    file = tmp_path / "s.yaml"
+    file.write_text(yaml.safe_dump(scenario.document()), encoding="utf-8")
+    with at_most(5 * estimated_seconds(scenario)):
+        assert cli.main(["stragglers", str(file)]) == 2
+        assert f"stragglers plays about {2 * len(faults) + 1} steps beside" in capsys.readouterr().err
+        with pytest.raises(InputError, match="stragglers plays about"):
+            simcluster.stragglers(scenario)
+        page = tmp_path / "r.html"
+        assert cli.main(["report", str(file), "-o", str(page)]) == 0
+    assert "stragglers plays about" in page.read_text(encoding="utf-8")

@@ -10,12 +10,13 @@ from simcluster.cli import common
 from simcluster.cli.common import format_table
 from simcluster.cli.waits import explained
 from simcluster.results.result import Result
+from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
 from simcluster.show.layout import layout
 from simcluster.simulate import simulate
 from simcluster.studies.whatif.mitigations import Mitigation, what_pays
-from simcluster.studies.whatif.straggling import Cause, Stragglers, stragglers
+from simcluster.studies.whatif.straggling import Cause, Stragglers, about_how_many, stragglers
 
 _WAITS = 5
 _WORST = 5
@@ -24,6 +25,7 @@ _WORST = 5
 def run(args: argparse.Namespace) -> None:
     """Load, check where results go, play, print, draw, write."""
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
+    require_time_for(scenario, about_how_many(scenario), "stragglers")
     result = simulate(scenario)
     found = stragglers(result)
     tried = what_pays(result) if args.mitigate else []

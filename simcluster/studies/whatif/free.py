@@ -21,6 +21,7 @@ from simcluster.results.longer import longer_on_path
 from simcluster.results.metrics import EXPOSED
 from simcluster.results.played import Run
 from simcluster.results.result import Result
+from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import ResultLike, replay, result_of
 from simcluster.studies.whatif.only_faster import told
@@ -54,17 +55,17 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
     A kind is one of compute ("forward", "backward", "recompute", "optimizer"), an axis ("tp", "pp", "dp"), a kind on
     an axis ("tp all_gather", "pp send"; a send is free for its receiver, too), "d2h" or "h2d" (copies), "host" (its own
     work), or "communication"; left out, every kind of compute and every axis that the step has, then all communication.
-    Raises InputError for a kind that it lacks.
+    Raises InputError for a kind that it lacks, and where playing all these steps would take longer than is begun.
     """
     result = result_of(result, "what_if_free")
     there = kinds_of(result)
     wrong = [kind for kind in kinds if kind not in there]
     if wrong:
         raise InputError(f"this step has nothing of kind {wrong[0]!r}; it has {', '.join(there)}")
+    chosen = kinds or [kind for kind in there if " " not in kind]
+    require_time_for(result.scenario, len(chosen), "what_if_free")
     on_path = path_seconds(result)
-    return Records(
-        _without(result, kind, on_path[kind]) for kind in kinds or [kind for kind in there if " " not in kind]
-    )
+    return Records(_without(result, kind, on_path[kind]) for kind in chosen)
 
 
 def about_how_many(scenario: Scenario) -> int:

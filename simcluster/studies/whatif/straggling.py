@@ -24,6 +24,8 @@ from simcluster.interop.recorded import Recorded, Straggling, measure, recorded
 from simcluster.interop.recorded.written import trace_of_result
 from simcluster.planning.ops import StageProgram
 from simcluster.results.result import Result
+from simcluster.scenario.effort import require_time_for
+from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import ResultLike, replay, result_of
 from simcluster.step.planned import Planned, plan
 from simcluster.studies.whatif.free import freed_where
@@ -112,8 +114,18 @@ class Stragglers(Shown):
 @checked
 def stragglers(result: ResultLike) -> Stragglers:
     """Every fault of a result's scenario, or of a scenario, uneven stages and the LM head, by playing the step without
-    each; dearest first."""
-    return _Counterfactuals(result_of(result, "stragglers")).found()
+    each; dearest first.
+
+    Raises InputError where playing all these steps would take longer than is begun.
+    """
+    result = result_of(result, "stragglers")
+    require_time_for(result.scenario, about_how_many(result.scenario), "stragglers")
+    return _Counterfactuals(result).found()
+
+
+def about_how_many(scenario: Scenario) -> int:
+    """Steps that are played: without each fault, with it alone, with none, and of a pipeline two without its causes."""
+    return 2 * len(scenario.faults) + 1 + 2 * (scenario.parallel.pp > 1)
 
 
 class _Counterfactuals:
