@@ -147,6 +147,8 @@ def test_a_schedule_may_be_a_name_a_function_or_itself() -> None:
         make_schedule(mine, 4, 16)
     with pytest.raises(InputError, match="function 'nothing' returned None; it must return a Schedule"):
         make_schedule(nothing, 4, 8)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"'len' takes \(obj, /\): too many .* stages, microbatches and chunks"):
+        make_schedule(len, 4, 8)  # type: ignore[arg-type]
     broken = dataclasses.replace(mine, rows=(mine.rows[0][:-1], *mine.rows[1:]))
     with pytest.raises(InputError, match="B7 is missing"):
         make_schedule(broken, 4, 8)

@@ -8,6 +8,7 @@ its errors (``specs``, which a scenario file needs, also the base of documents).
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Protocol
 
 from simcluster.base.errors import InputError
@@ -148,6 +149,7 @@ def make_schedule(
     if isinstance(what, Schedule):
         made: object = what
     elif callable(what):
+        _require_three_counts(what)
         made = what(num_stages, num_microbatches, num_chunks)
     elif not callable(getattr(what, "function", None)):
         refuse(what, "a step", "a schedule: a shipped name, a Schedule, a function of stages, microbatches and chunks")
@@ -162,3 +164,18 @@ def make_schedule(
             f"has {num_stages} and {num_microbatches}, and must have the same: change either"
         )
     return check(made)
+
+
+def _require_three_counts(function: ScheduleFunction) -> None:
+    """InputError where a function cannot be called with stages, microbatches and chunks, as far as it says so."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of some that are written in C
+        return
+    try:
+        signature.bind(1, 1, 1)
+    except TypeError as problem:
+        raise InputError(
+            f"schedule function {getattr(function, '__name__', repr(function))!r} takes {signature}: {problem}; it is "
+            "called with three counts: stages, microbatches and chunks, as in def mine(stages, microbatches, chunks=1)"
+        ) from None
