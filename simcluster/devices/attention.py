@@ -16,13 +16,12 @@ from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import Count, Spec
 from simcluster.model.kernels import Kernel
 
-__all__ = ["AttentionKernel", "AttentionModel", "AttentionRoom", "Count", "Fraction"]
+__all__ = ["AttentionKernel", "AttentionModel", "AttentionRoom", "Fraction"]
 
 Fraction = Annotated[float, Field(strict=True, gt=0, le=1)]
-Count = Annotated[int, Field(strict=True, gt=0)]
 
 _BACKWARD_PRODUCTS = 5.0  # of fused attention, against two of its forward
 _WIDE_HEAD, _NARROW_HEAD = 128, 64  # the head sizes that rates are given for

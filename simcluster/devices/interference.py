@@ -16,7 +16,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import Count, Spec
 
 Slowdown = Annotated[float, Field(ge=0, le=100)]
 """How much longer something takes: 0.189 is 18.9 % longer."""
@@ -62,7 +62,7 @@ class Multiprocessors(Spec):
     """
 
     kind: Literal["sms"]
-    channels: Annotated[int, Field(strict=True, ge=1)] = 24
+    channels: Count = 24
     communication: Slowdown = 0.0
     source: str = ""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 
 class Spec(BaseModel):
@@ -19,6 +20,9 @@ class Spec(BaseModel):
 
 _OF_EVERY_MODEL = frozenset(dir(BaseModel))
 
+
+Count: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+"""Far beyond any cluster; products of four such counts still fit a float."""
 
 NUMBER_OR_TEXT = WithJsonSchema({"type": ["number", "string"]})
 """In the annotation of a number that may be written as text, as in "15.6T tokens" or "2 %": what editors are told."""

@@ -6,12 +6,11 @@ Pure.  A seed decides all that is drawn.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
-
-from pydantic import Field
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from simcluster.base.units import Seconds
 from simcluster.documents.diagnostics import Complaint
+from simcluster.documents.spec import Count
 from simcluster.faults.draws import Factors, Streams
 from simcluster.faults.spec import Setting
 from simcluster.faults.where import Number, OnRanks
@@ -52,7 +51,7 @@ class HostStall(OnRanks):
     kind: Literal["host_stall"]
     cause: Cause
     seconds: Seconds
-    every: Annotated[int, Field(strict=True, ge=1)] = 1
+    every: Count = 1
     first: Number | Literal["random"] = 0
     factor: Factors | None = None
     seed: Number | None = None

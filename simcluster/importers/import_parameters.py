@@ -14,9 +14,9 @@ from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds
-from simcluster.documents.spec import ONE_OR_MORE, Spec
+from simcluster.documents.spec import ONE_OR_MORE, Count, Spec
 from simcluster.importers.graph_document import Wire
-from simcluster.topology.links import Count, Fraction, Name
+from simcluster.topology.links import Fraction, Name
 
 Words = Annotated[tuple[Name, ...], ONE_OR_MORE]
 """One text or a list of them."""

@@ -17,7 +17,7 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import Count, Spec
 from simcluster.longrun.spec import PowerSpec
 
 Watts = Annotated[float, Field(strict=False, ge=0)]
@@ -38,7 +38,7 @@ class DrawSpec(Spec):
     idle: Watts
     full: Watts
     node: Watts | None = None
-    gpus: Annotated[int, Field(strict=True, ge=1)] = 8
+    gpus: Count = 8
     communication: Utilisation = 0.2
     waiting: Utilisation = 0.09
     source: str = ""

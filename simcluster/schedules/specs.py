@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag, Val
 
 from simcluster.base.errors import InputError
 from simcluster.documents.own_words import OwnWord
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import Count, Spec
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
 from simcluster.schedules.check import require_own_chunks
@@ -24,7 +24,6 @@ from simcluster.schedules.text import row_texts
 from simcluster.schedules.timing import EqualCosts
 from simcluster.schedules.zb_auto import Goal, Times, zb_auto
 
-Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Time = Annotated[float, Field(ge=0, le=1e12)]
 
 

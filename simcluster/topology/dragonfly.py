@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 
 from simcluster.documents.diagnostics import Complaint, listed
-from simcluster.documents.spec import Spec
-from simcluster.topology.links import Count, EdgeData
+from simcluster.documents.spec import Count, Spec
+from simcluster.topology.links import EdgeData
 from simcluster.topology.machine_parts import NicPort
 from simcluster.topology.sizes import check_links
 from simcluster.topology.trees import Ratio, Site, UplinkSpec

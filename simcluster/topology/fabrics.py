@@ -10,10 +10,11 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from simcluster.documents.diagnostics import Complaint, RuleError, did_you_mean
+from simcluster.documents.spec import Count
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft
 from simcluster.topology.dragonfly import DragonflyPlusSpec
-from simcluster.topology.links import COMPUTE, Count, Name, Title
+from simcluster.topology.links import COMPUTE, Name, Title
 from simcluster.topology.machine_parts import MachineSpec, NicPort
 from simcluster.topology.sizes import check_gpus
 from simcluster.topology.spec import Fields, TopologySpec

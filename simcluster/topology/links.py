@@ -18,7 +18,6 @@ from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.catalogue.links import link_document
 from simcluster.documents.spec import Spec
 
-Count: TypeAlias = Annotated[int, Field(strict=True, ge=1)]
 Fraction: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1)]
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
 Title: TypeAlias = Annotated[Name, AfterValidator(one_line)]

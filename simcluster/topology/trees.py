@@ -19,9 +19,9 @@ from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.documents.diagnostics import RuleError
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import Count, Spec
 from simcluster.topology.draft import Draft
-from simcluster.topology.links import COMPUTE, Count, EdgeData, Fraction, Name, PresetSpec, edge_data
+from simcluster.topology.links import COMPUTE, EdgeData, Fraction, Name, PresetSpec, edge_data
 from simcluster.topology.machine_parts import NicPort
 from simcluster.topology.sizes import check_links
 
