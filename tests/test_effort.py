@@ -13,7 +13,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.effort import MOST, NOTED, at_most, in_words
 from simcluster.base.errors import InputError
-from simcluster.scenario.effort import estimated_seconds
+from simcluster.scenario.effort import estimated_seconds, plays_within
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.packings import compare_packing
 from simcluster.studies.whatif.free import about_how_many, what_if_free
@@ -203,3 +203,17 @@ def test_what_each_cause_costs_is_counted_before_it_is_played(
         page = tmp_path / "r.html"
         assert cli.main(["report", str(file), "-o", str(page)]) == 0
     assert "stragglers plays about" in page.read_text(encoding="utf-8")
+
+
+def test_no_more_changes_are_tried_than_may_take_long() -> None:
+    """`check` tries fewer changes where each takes long, and `sensitivity` refuses to begin."""
+    scenario = simcluster.scenario("tiny_3d")
+    each = estimated_seconds(scenario)
+    assert plays_within(scenario, 24) == 24
+    for limit, tried in ((1.5, 0), (4.5, 3)):
+        with at_most(limit * each):
+            assert plays_within(scenario, 24) == tried
+            found = simcluster.check(scenario)
+            assert len(found.fastest) <= tried
+            with pytest.raises(InputError, match="sensitivity plays about 4 steps beside"):
+                simcluster.sensitivity(scenario, ["nvlink", "network"])

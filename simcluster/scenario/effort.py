@@ -94,6 +94,12 @@ def require_time_for(scenario: ScenarioFields, more: int, what: str) -> None:
         )
 
 
+def plays_within(scenario: ScenarioFields, most: int) -> int:
+    """How many steps like the scenario's, at most so many, are begun beside its own without being asked for."""
+    limit = most_seconds() / estimated_seconds(scenario)
+    return most if limit >= 1 + most else max(0, int(limit) - 1)
+
+
 def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
     """The count that is largest beside what is usual for it."""
     coming = _coming(scenario)

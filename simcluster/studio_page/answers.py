@@ -31,7 +31,7 @@ from simcluster.studies.long_run.train import train
 from simcluster.studies.variations import labels
 from simcluster.studies.whatif.sensitivities import TIMES, Sensitivity, sensitivity
 from simcluster.studio_page.advice import in_controls
-from simcluster.studio_page.hints import hint, why_not
+from simcluster.studio_page.hints import hint, takes_long, too_long, why_not
 from simcluster.studio_page.kept import KeptPlays
 from simcluster.studio_page.states import Folder, StudioState, scenario_of
 
@@ -263,7 +263,10 @@ def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 def _hints(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     """What a percent more of each resource of the cluster would give, as played, by control; and where that is no
     question, why."""
-    resources = [key.removeprefix(_SCALE) for key in controls() if key.startswith(_SCALE)]
+    scales = [key for key in controls() if key.startswith(_SCALE)]
+    if takes_long(results[-1].scenario):
+        return {"sections": {}, "hints": [*too_long(scales), *why_not()]}
+    resources = [key.removeprefix(_SCALE) for key in scales]
     found = {each.resource: each for each in sensitivity(results[-1], resources)}
     said = [{"key": f"{_SCALE}{name}", "of": "step", "words": _hint(name, each)} for name, each in found.items()]
     return {"sections": {}, "hints": [*said, *why_not()]}

@@ -61,8 +61,8 @@ def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict
     control, scenario = controls()[key], result.scenario
     if not control.there(scenario.document()):
         return []
-    if estimated_seconds(scenario) > _MOST_SECONDS:
-        return [] if number else [{"key": key, "of": "", "words": _TOO_LONG}]
+    if takes_long(scenario):
+        return [] if number else too_long([key])
     found = [
         words
         for value, other in _other(scenario, settings, control, number, made)
@@ -71,6 +71,16 @@ def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict
     if not found and not number and not _has_other(scenario, settings, control, made):
         found = [("", _NOTHING)]
     return [{"key": key, "of": of, "words": words} for of, words in found]
+
+
+def takes_long(scenario: Scenario) -> bool:
+    """Does a step take longer to play than is waited for a hint?"""
+    return estimated_seconds(scenario) > _MOST_SECONDS
+
+
+def too_long(keys: Sequence[str]) -> list[dict[str, Any]]:
+    """That nothing is told of these controls, because a step takes long to play."""
+    return [{"key": key, "of": "", "words": _TOO_LONG} for key in keys]
 
 
 def _count(control: Control) -> int:
@@ -116,7 +126,7 @@ def _legal(values: Sequence[Value], settings: Settings, key: str, made: Made) ->
 
 def _told(result: Result, scenario: Scenario, control: Control, value: Value) -> Iterator[tuple[str, str]]:
     """What is changed and by how much: the step, or the rate of a GPU where it is another batch or cluster."""
-    if estimated_seconds(scenario) > _MOST_SECONDS:
+    if takes_long(scenario):
         yield "", f"{_where(control, value)} {_TOO_LONG}"
         return
     try:

@@ -12,6 +12,7 @@ from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.results.result import Result
+from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import ResultLike, result_of
 from simcluster.studies.whatif.fewer import FewerReplicas, dropped, step_of
@@ -51,7 +52,9 @@ def what_pays(result: ResultLike) -> Records[Mitigation]:
     """Those that apply to a scenario or to that of a result, best first; what cannot be planned is left out."""
     result = result_of(result, "what_pays")
     found = []
-    for what, changed, note in _changes(result.scenario):
+    changes = list(_changes(result.scenario))
+    require_time_for(result.scenario, len(changes), "what_pays")
+    for what, changed, note in changes:
         try:
             step_time = step_of(changed)
         except InputError:  # a schedule that cannot be cut otherwise, for one

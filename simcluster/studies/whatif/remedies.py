@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from simcluster.base.errors import InputError
 from simcluster.results.result import Result
+from simcluster.scenario.effort import plays_within
 from simcluster.scenario.fits import applied
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
@@ -60,8 +61,11 @@ class Trials:
     """What was played of one scenario: each change once, and no more than so many."""
 
     def __init__(self, result: Result, again: Again | None, most: int) -> None:
-        """Of the scenario of a result; ``again`` makes its changed scenarios, left out from the scenario itself."""
-        self._base, self._again, self._left = result, again, most
+        """Of the scenario of a result; ``again`` makes its changed scenarios, left out from the scenario itself.
+
+        Where a step takes minutes fewer than ``most`` are played, or none.
+        """
+        self._base, self._again, self._left = result, again, plays_within(result.scenario, most)
         self._played: dict[tuple[tuple[str, str], ...], tuple[Values, Result] | None] = {}
 
     def play(self, values: Values) -> tuple[Values, Result] | None:

@@ -19,6 +19,7 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.results.critical_path import path_seconds_under
 from simcluster.results.raised import LINKS, HeldBack, held_between
 from simcluster.results.result import Result
+from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import ResultLike, replay, result_of
@@ -135,7 +136,8 @@ def sensitivity(
 
     ``scenario`` may be its result, where it was played already.  ``prices`` are dollars per GPU for one percent of a
     resource: with them, the most rewarding per dollar comes first.
-    Raises InputError for an unknown resource, a price that is not positive, and for ``by`` outside (0, 1].
+    Raises InputError for an unknown resource, a price that is not positive, for ``by`` outside (0, 1], and where
+    playing all these steps would take longer than is begun.
     """
     for name in (*resources, *prices):
         if name not in RESOURCES:
@@ -145,8 +147,9 @@ def sensitivity(
     for name, price in prices.items():
         if not price > 0:
             raise InputError(f"price of {name}: {price!r} must be positive: dollars per GPU for one percent of it")
-    base = result_of(scenario, "sensitivity")
-    found = [_of(base, name, by, prices.get(name)) for name in resources or RESOURCES]
+    base, chosen = result_of(scenario, "sensitivity"), resources or RESOURCES
+    require_time_for(base.scenario, 2 * len(chosen), "sensitivity")
+    found = [_of(base, name, by, prices.get(name)) for name in chosen]
     found.sort(key=lambda each: -each.gain)
     return Records(sorted(found, key=lambda each: -(each.gain_per_dollar or 0.0)) if prices else found)
 
