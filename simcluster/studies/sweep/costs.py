@@ -7,13 +7,12 @@ lasts longer than a layer, every further layer takes what the last one took, whi
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, TypeVar
 
 from simcluster.base.errors import InputError
+from simcluster.base.kept import Kept
 from simcluster.planning.job import Job
 from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes
@@ -28,28 +27,7 @@ from simcluster.studies.sweep.alike import NotQuickError, RepresentativeCalls, R
 from simcluster.studies.sweep.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
 from simcluster.studies.sweep.order import ActionWork, Costed, Sent
 
-Known = TypeVar("Known")
-
 _SHARED = "collectives over tp share links with other traffic"
-
-
-class Kept(OrderedDict[Hashable, Any]):
-    """What was made, the least recently used given up."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-
-    def once(self, name: Hashable, make: Callable[[], Known]) -> Known:
-        """What is kept under this name, made when it is first asked for."""
-        found: Known | None = self.get(name)
-        if found is None:
-            found = self[name] = make()
-            if len(self) > self._most:
-                self.popitem(last=False)
-        else:
-            self.move_to_end(name)
-        return found
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.kept import Kept
 from simcluster.engine.choose import play_by
 from simcluster.planning.footprint import Facts
 from simcluster.results.numbers import timed_numbers
@@ -23,7 +24,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.contended import MOST_SECONDS, contended
-from simcluster.studies.sweep.costs import Kept, SharedCosts, StepCosts
+from simcluster.studies.sweep.costs import SharedCosts, StepCosts
 from simcluster.studies.sweep.quick_scope import QUICK
 from simcluster.studies.sweep.stepping import Walk
 
