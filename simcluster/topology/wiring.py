@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.base.kept import Kept
 from simcluster.base.link_columns import PerLink
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.host_ways import host_way
@@ -21,9 +22,13 @@ from simcluster.topology.routing import Router
 from simcluster.topology.switch_trees import meeting_paths, there_and_back
 from simcluster.topology.turns import LinkImages
 
+_MOST_DRAWN = 64  # pictures of groups, of which a job has some ten
+
 
 class Wiring:
     """A graph that is there.  ``Regular`` answers the same questions without one; each says what ``Cluster`` does."""
+
+    _drawn: tuple[Floats, Kept] | None = None
 
     def __init__(self, graph: Graph, gpus: tuple[str, ...], hosts: Sequence[int], routing: RoutingSpec) -> None:
         self._routing = routing
@@ -39,6 +44,13 @@ class Wiring:
     def link_index(self) -> dict[tuple[str, str], int]:
         """The number of a link by its nodes."""
         return {link: number for number, link in enumerate(self.links)}
+
+    def drawn(self, latency: Floats) -> Kept:
+        """What groups do on its links at these latencies, as far as it was drawn: clusters that differ in the capacity
+        of links alone have it in common."""
+        if self._drawn is None or not (self._drawn[0] is latency or np.array_equal(self._drawn[0], latency)):
+            self._drawn = latency, Kept(_MOST_DRAWN)
+        return self._drawn[1]
 
     @cached_property
     def switches(self) -> tuple[str, ...]:
