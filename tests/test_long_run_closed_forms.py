@@ -219,3 +219,9 @@ def test_renewals_of_exponential_lives_are_poisson() -> None:
 def test_a_share_out_of_reach() -> None:
     with pytest.raises(InputError, match="out of reach"):
         known.restart_for(0.99, 60.0, 3600.0)
+
+
+def test_a_restart_that_is_hardly_ever_over_leaves_nothing() -> None:
+    """Tried again for longer than a float can say."""
+    assert known.segment(1800.0, C, 1e9, 0.0, 1e-5) == math.inf
+    assert known.efficiency(1800.0, C, 1e9, 60.0, 1e-5) == 0.0

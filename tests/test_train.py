@@ -171,6 +171,13 @@ def test_a_gap_that_nothing_explains_is_flagged(plain: Training) -> None:
     assert "NOT EXPLAINED" in flagged.loc["goodput, exact", "why"]
 
 
+@pytest.mark.parametrize("mode", [{"stall": "30 s"}, {"stall": "3 s", "write": "5 min", "mode": "snapshot"}])
+def test_a_run_whose_restarts_never_end_has_no_goodput(mode: dict[str, Any]) -> None:
+    run = {**PLAIN, "steps": None, "days": "30 d", "checkpoint": {**mode, "every": "30 min"}}
+    found = trained({**run, "restart": [{"part": "warm up", "takes": "3e9 min"}]}, played=3)
+    assert found.expected.set_index("closed_form").loc["goodput, exact", "value"] == 0.0
+
+
 def test_writes_behind_training_have_their_own_form() -> None:
     run = {
         **PLAIN,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
 
+_LARGEST = 709.0  # of exponents whose power of e is a float
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -54,7 +56,17 @@ def best_interval(checkpoint: float, mu: float) -> float:
 
 def segment(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
     """Mean time of work and its checkpoint: (mu + D) e^(rate R) (e^(rate (w + C)) - 1).  Exact, exponential."""
-    return (1 / rate + down) * math.exp(rate * recovery) * math.expm1(rate * (work + checkpoint))
+    return (1 / rate + down) * grown(rate * recovery) * gained(rate * (work + checkpoint))
+
+
+def grown(exponent: float) -> float:
+    """e to the exponent; infinite where no float holds it: what is tried again for so long never ends."""
+    return math.exp(exponent) if exponent < _LARGEST else math.inf
+
+
+def gained(exponent: float) -> float:
+    """The same less 1, exact for small exponents."""
+    return math.expm1(exponent) if exponent < _LARGEST else math.inf
 
 
 def efficiency(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:

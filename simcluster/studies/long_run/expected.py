@@ -165,7 +165,8 @@ class _Beside:
     def _outage(self) -> float:
         """Mean seconds of an outage, those that fail again in it included: exact for exponential failures."""
         down, exposed = self.restart
-        return down * math.exp(self.rate * exposed) + math.expm1(self.rate * exposed) / self.rate
+        again = self.rate * exposed
+        return (down and down * closed_forms.grown(again)) + closed_forms.gained(again) / self.rate
 
     def _goodputs(self) -> Iterator[ClosedForm]:
         pattern, rate = self.run.pattern, self.rate
