@@ -253,7 +253,7 @@ def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     price = dict(asked.live.settings).get(PRICE)
     try:
         priced = scenario if price is None else scenario.with_({"run.price": price})
-        told = train(priced, played=_RUNS).summary()
+        told = train(priced, played=_RUNS).summary().replace("run.price", f"the control “{controls()[PRICE].label}”")
     except InputError as problem:
         return {"sections": {"run": details.quiet(f"Not to be had: {problem}")}}
     text = element("pre", told, tabindex="0", role="region", aria_label="The run of weeks", class_="scenario")
