@@ -505,7 +505,7 @@ def test_a_thousand_malformed_messages_leave_it_running(tmp_path: Path) -> None:
 
 def test_text_that_is_no_utf_8_is_refused_and_no_trace_is_printed(tmp_path: Path) -> None:
     """To a real server, of which a second window is answered as before."""
-    command = [sys.executable, "-m", "simcluster", "studio", BASE, "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "simcluster", "studio", BASE, "--folder", str(tmp_path), "-q"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

@@ -29,15 +29,13 @@ from simcluster.show.report.verdict import verdict
 from simcluster.show.report.yaml_text import yaml_text
 from simcluster.studies.long_run.train import train
 from simcluster.studies.variations import labels
-from simcluster.studies.whatif.sensitivities import TIMES, Sensitivity, sensitivity
 from simcluster.studio_page.advice import in_controls
-from simcluster.studio_page.hints import hint, takes_long, too_long, why_not
+from simcluster.studio_page.hints import hint, why_not
 from simcluster.studio_page.kept import KeptPlays
 from simcluster.studio_page.states import Folder, StudioState, scenario_of
 
 _LEVEL = 1  # of deflating: what stays on this machine is made small in little time
 _RUNS = 50  # of weeks: enough for the mean to be of use, few enough to wait for
-_SCALE = "cluster.scale."
 _SLOW = "straggler_slowdown"  # the step is played again for it
 
 
@@ -261,21 +259,8 @@ def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 
 
 def _hints(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """What a percent more of each resource of the cluster would give, as played, by control; and where that is no
-    question, why."""
-    scales = [key for key in controls() if key.startswith(_SCALE)]
-    if takes_long(results[-1].scenario):
-        return {"sections": {}, "hints": [*too_long(scales), *why_not()]}
-    resources = [key.removeprefix(_SCALE) for key in scales]
-    found = {each.resource: each for each in sensitivity(results[-1], resources)}
-    said = [{"key": f"{_SCALE}{name}", "of": "step", "words": _hint(name, each)} for name, each in found.items()]
-    return {"sections": {}, "hints": [*said, *why_not()]}
-
-
-def _hint(name: str, found: Sensitivity) -> str:
-    which = "less" if name in TIMES else "more"
-    change = -100 * (found.step_time - found.before) / found.before
-    return f"{'−' if change >= 0 else '+'}{abs(change):.2f} % with 1 % {which}"
+    """Of which controls nothing is told, and why: those of others are parts of their own (``hint_parts``)."""
+    return {"sections": {}, "hints": why_not()}
 
 
 def _other_value(part: str, asked: StateAsked, results: list[Result]) -> dict[str, Any]:

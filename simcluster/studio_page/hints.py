@@ -20,13 +20,15 @@ from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report.words import signed_percent
 from simcluster.simulate import simulate
+from simcluster.studies.whatif.sensitivities import TIMES, sensitivity
 
 Made = Callable[[Settings], Scenario]
 """The scenario of settings; InputError for those that do not go."""
 
 _GROUPS = ("Split", "Work", "Overlap", "Faults")
 _BESIDE = ("cluster.device", "cluster.nodes")
-"""Controls of other groups that are told of, too; of speeds a percent more is."""
+"""Controls of other groups that are told of, too."""
+_SCALE = "cluster.scale."
 _COMPARED = {
     "schedules": ("1f1b", "interleaved", "zb-h1", "gpipe"),
     "devices": ("a100-80gb", "h100", "h200", "b200"),
@@ -43,7 +45,10 @@ _NOTHING = "no other value goes with the rest"
 @cache
 def hint_parts() -> Mapping[str, tuple[str, int]]:
     """Parts of an answer: the key and the number of each other value that is told of."""
-    hinted = [each for each in controls().values() if each.group in _GROUPS or each.key in _BESIDE]
+    hinted = [
+        each for each in controls().values()
+        if each.group in _GROUPS or each.key in _BESIDE or each.key.startswith(_SCALE)
+    ]  # fmt: skip
     return {f"hint {each.key} {number}": (each.key, number) for each in hinted for number in range(_count(each))}
 
 
@@ -61,8 +66,10 @@ def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict
     control, scenario = controls()[key], result.scenario
     if not control.there(scenario.document()):
         return []
-    if takes_long(scenario):
-        return [] if number else too_long([key])
+    if _takes_long(scenario):
+        return [] if number else [{"key": key, "of": "", "words": _TOO_LONG}]
+    if key.startswith(_SCALE):
+        return [{"key": key, "of": "step", "words": _of_a_percent(result, key.removeprefix(_SCALE))}]
     found = [
         words
         for value, other in _other(scenario, settings, control, number, made)
@@ -73,19 +80,21 @@ def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict
     return [{"key": key, "of": of, "words": words} for of, words in found]
 
 
-def takes_long(scenario: Scenario) -> bool:
+def _takes_long(scenario: Scenario) -> bool:
     """Does a step take longer to play than is waited for a hint?"""
     return estimated_seconds(scenario) > _MOST_SECONDS
 
 
-def too_long(keys: Sequence[str]) -> list[dict[str, Any]]:
-    """That nothing is told of these controls, because a step takes long to play."""
-    return [{"key": key, "of": "", "words": _TOO_LONG} for key in keys]
+def _of_a_percent(result: Result, resource: str) -> str:
+    """What a percent more of a resource of the cluster gives, as played."""
+    (found,) = sensitivity(result, [resource])
+    change = -100 * (found.step_time - found.before) / found.before
+    return f"{'−' if change >= 0 else '+'}{abs(change):.2f} % with 1 % {'less' if resource in TIMES else 'more'}"
 
 
 def _count(control: Control) -> int:
-    """How many other values of a control are told of."""
-    return 1 if control.offer == "switch" else 2 if control.most else _MOST_WORDS
+    """How many other values of a control are told of: of speeds one, a percent more."""
+    return 1 if control.offer == "switch" or control.key.startswith(_SCALE) else 2 if control.most else _MOST_WORDS
 
 
 def _has_other(scenario: Scenario, settings: Settings, control: Control, made: Made) -> bool:
@@ -126,7 +135,7 @@ def _legal(values: Sequence[Value], settings: Settings, key: str, made: Made) ->
 
 def _told(result: Result, scenario: Scenario, control: Control, value: Value) -> Iterator[tuple[str, str]]:
     """What is changed and by how much: the step, or the rate of a GPU where it is another batch or cluster."""
-    if takes_long(scenario):
+    if _takes_long(scenario):
         yield "", f"{_where(control, value)} {_TOO_LONG}"
         return
     try:

@@ -132,7 +132,7 @@ class Studio {
     if (of.saved) { this.wrote(of); return; }
     if (ask === this.saving) { part("saved").textContent = `Not saved: ${of.problem.join(" ")}`; return; } // the state is as it was
     if (of.seconds !== undefined) {
-      const what = {figures: "Playing the step", answer: "Looking where the time went", advice: "Playing what would help", run: "Playing the run of weeks", hints: "Playing a percent more of each resource", links: "Looking at every link"}[of.doing] || (of.doing.startsWith("hint ") ? "Playing what other values would give" : "Drawing");
+      const what = {figures: "Playing the step", answer: "Looking where the time went", advice: "Playing what would help", run: "Playing the run of weeks", links: "Looking at every link"}[of.doing] || (of.doing.startsWith("hint ") ? "Playing what other values would give" : "Drawing");
       if (ask === this.asked) this.progress(`${what}: ${of.seconds.toFixed(1)} s.`, true);
       return;
     }
