@@ -59,6 +59,12 @@ class Result(Run, FlatNumbers):
         """How many times as long the step takes as without those faults."""
         return self.step_time / self.without_faults if self.without_faults else 1.0
 
+    @property
+    def ops_played(self) -> int:
+        """How many ops the engine played; 0 where it played arrays over ranks, of which ops are made when asked for."""
+        played = vars(self.lowered).get("played")
+        return 0 if played is None else len(played.seconds)
+
     @cached_property
     def memory_peak(self) -> MemoryPeak:
         """When and on which rank most memory is held, and the op that brought it there."""

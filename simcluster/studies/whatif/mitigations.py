@@ -53,7 +53,7 @@ def what_pays(result: ResultLike) -> Records[Mitigation]:
     result = result_of(result, "what_pays")
     found = []
     changes = list(_changes(result.scenario))
-    require_time_for(result.scenario, len(changes), "what_pays")
+    require_time_for(result.scenario, len(changes), "what_pays", ops=result.ops_played)
     for what, changed, note in changes:
         try:
             step_time = step_of(changed)

@@ -65,7 +65,7 @@ class Trials:
 
         Where a step takes minutes fewer than ``most`` are played, or none.
         """
-        self._base, self._again, self._left = result, again, plays_within(result.scenario, most)
+        self._base, self._again, self._left = result, again, plays_within(result.scenario, most, ops=result.ops_played)
         self._played: dict[tuple[tuple[str, str], ...], tuple[Values, Result] | None] = {}
 
     def play(self, values: Values) -> tuple[Values, Result] | None:

@@ -148,7 +148,7 @@ def sensitivity(
         if not price > 0:
             raise InputError(f"price of {name}: {price!r} must be positive: dollars per GPU for one percent of it")
     base, chosen = result_of(scenario, "sensitivity"), resources or RESOURCES
-    require_time_for(base.scenario, 2 * len(chosen), "sensitivity")
+    require_time_for(base.scenario, 2 * len(chosen), "sensitivity", ops=base.ops_played)
     found = [_of(base, name, by, prices.get(name)) for name in chosen]
     found.sort(key=lambda each: -each.gain)
     return Records(sorted(found, key=lambda each: -(each.gain_per_dollar or 0.0)) if prices else found)

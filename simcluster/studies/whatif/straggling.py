@@ -119,7 +119,7 @@ def stragglers(result: ResultLike) -> Stragglers:
     Raises InputError where playing all these steps would take longer than is begun.
     """
     result = result_of(result, "stragglers")
-    require_time_for(result.scenario, about_how_many(result.scenario), "stragglers")
+    require_time_for(result.scenario, about_how_many(result.scenario), "stragglers", ops=result.ops_played)
     return _Counterfactuals(result).found()
 
 
