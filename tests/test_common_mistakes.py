@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from four_points import missing_points
 
@@ -147,6 +148,7 @@ CALLED: list[tuple[Any, str]] = [
     (lambda: simcluster.load("a" * 300), "the name is too long for a file; give a shorter one"),
     (lambda: simcluster.load_cluster("dgx_h100", range(3)), 'changes are {"parallel.tp": 4} or ["parallel.tp=4"]'),
     (lambda: simcluster.check("tiny_dp", [("a",)]), "changes are "),
+    (lambda: simcluster.load("tiny_dp", np.array(2.0)), "or [\"parallel.tp=4\"], got ndarray"),
     (lambda: simcluster.largest("tiny_dp", "training.micro_batch", [3]), "changes are "),
     (lambda: simcluster.collective_times("dgx_h100", {0, 1}, "all_reduce", 1e6), "gpus must be a list, got set"),
     (lambda: simcluster.collective_times("dgx_h100", [0, 1], "all_reduce", 10**400), "it is a number of bytes"),

@@ -29,7 +29,9 @@ COMMANDS = {".parquet": ["replay"], ".log": ["collective", "--platform", "dgx-h1
             ".failures.jsonl": ["failures", "--gpus", "64", "--days", "30"],
             ".failures.csv": ["failures", "--gpus", "64", "--days", "30"],
             ".schedule.py": ["run", "tiny_3d", "--pipeline.schedule"],
-            ".device.yaml": ["run", "tiny_3d", "--cluster.device"], ".sqlite": ["diff", "tiny_dp"]}  # fmt: skip
+            ".device.yaml": ["run", "tiny_3d", "--cluster.device"],
+            ".calibration.jsonl": ["calibrate", "-o", "never.yaml", "--from"],
+            ".sqlite": ["diff", "tiny_dp"]}  # fmt: skip
 OF_A_FILE = {".schedule.py": ":f"}
 """What is named in a file, behind its name."""
 MORE = {"last_stage_takes_nothing.parquet": ["--what-if", "last-stage=mean"]}

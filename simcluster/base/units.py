@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, TypeGuard
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
@@ -242,3 +242,13 @@ Seconds = Annotated[
     _written("s"),
     _text_of("seconds", "(s|min|h|d|ms|us|µs|ns|ps)"),
 ]
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Is it a finite number, no yes or no, that a float holds?"""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # of 400 digits
+        return False

@@ -75,7 +75,7 @@ def pairs_of(changes: Changes) -> list[tuple[str, Any]]:
 
 
 def _each(items: object) -> Iterable[Any]:
-    if isinstance(items, Iterable):
+    if isinstance(items, Iterable) and getattr(items, "ndim", True):  # an array without an axis says that it is one
         return items
     raise InputError(f'changes are {{"parallel.tp": 4}} or ["parallel.tp=4"], got {type_name(items)}')
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from simcluster.base.units import is_number
 from simcluster.documents.diagnostics import RuleError, shown
 from simcluster.documents.spec import NUMBER_OR_TEXT
 from simcluster.faults.spec import FaultSpec
@@ -55,7 +56,7 @@ class Paced(FaultSpec):
             senses = "slowdown: 20 % (takes 1.2 times as long) or speed: 20 % (a fifth)"
             what = f"must be a number, got {value!r}; a share can be read in two senses: write {senses}"
             raise RuleError([(("factor",), what)])
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_number(value):
             return value
         if cls.FACTOR == "slowdown" and value < 1:
             other = f"; what has {value:g} of its speed left is speed: {value:g}" if value > 0 else ""
@@ -70,7 +71,7 @@ class Paced(FaultSpec):
 
 def _slowdown(value: Any) -> float:
     number = 1 + _percent(value) if isinstance(value, str) else value
-    if not _is_number(number) or not 1 <= number <= 1e6:
+    if not is_number(number) or not 1 <= number <= 1e6:
         near = f"; what has {number:g} of its speed left is speed: {number:g}" if _below_one(number) else ""
         raise RuleError([(("slowdown",), "must be how many times as long it takes, from 1, as in 1.2, or how much "
                                          f'longer, as in "20 %"; got {shown(value)}{near}')])  # fmt: skip
@@ -79,8 +80,8 @@ def _slowdown(value: Any) -> float:
 
 def _speed(value: Any) -> float:
     number = _percent(value) if isinstance(value, str) else value
-    if not _is_number(number) or not 0 < number <= 1:
-        more = _is_number(number) and number > 1
+    if not is_number(number) or not 0 < number <= 1:
+        more = is_number(number) and number > 1
         near = f"; what takes {number:g} times as long is slowdown: {number:g}" if more else ""
         raise RuleError([(("speed",), "must be the part of its speed that is left, above 0 and at most 1, as in 0.8 or "
                                       f'"80 %"; got {shown(value)}{near}')])  # fmt: skip
@@ -99,9 +100,5 @@ def _percent(text: str) -> float:
         return math.nan
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _below_one(value: Any) -> bool:
-    return _is_number(value) and 0 < value < 1
+    return is_number(value) and 0 < value < 1

@@ -5,12 +5,12 @@ Pure.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import is_number
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Exchange, Protocol
 from simcluster.nccl.platforms import ChannelGraph, Platform
@@ -123,7 +123,7 @@ def check_group(nodes: int, gpus_per_node: int, platform: Platform) -> None:
 
 def check_size(size: float) -> None:
     """Raises InputError unless ``size`` is a finite number of bytes above zero."""
-    if isinstance(size, bool) or not isinstance(size, int | float) or not math.isfinite(size) or size <= 0:
+    if not is_number(size) or size <= 0:
         raise InputError(f"the size of a collective must be a number of bytes above zero, not {size!r}")
 
 

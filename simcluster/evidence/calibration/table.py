@@ -15,7 +15,9 @@ from statistics import quantiles
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import is_number
 from simcluster.base.written import append_line, drop_last_line, write_text
+from simcluster.documents.diagnostics import shown
 from simcluster.evidence.calibration.cases import KernelCase, case_from
 
 FORMAT = "simcluster calibration 1"
@@ -119,6 +121,10 @@ def read_table(path: Path) -> MeasuredTable:
             "simcluster calibrate -o"
         )
     machine = Machine(**_typed(Machine, head, f"{path}:1", needed=("device", "kind", "multiprocessors")))
+    if machine.multiprocessors != int(machine.multiprocessors) or not 1 <= machine.multiprocessors <= 10**9:
+        raise InputError(
+            f"{path}:1: multiprocessors is {machine.multiprocessors!r}; it must be a whole number from 1, as in 132"
+        )
     found: dict[KernelCase, Measurement] = {}
     for number, line in enumerate(lines[1:], start=2):
         measurement = _measurement(_object(path, number, line), f"{path}:{number}")
@@ -167,9 +173,10 @@ def _typed(kind: type, given: Mapping[str, Any], where: str, needed: Sequence[st
     for name, value in given.items():
         if name not in types:
             raise InputError(f"{where}: unknown key {name!r}; known: {', '.join(types)}")
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not (isinstance(value, str) if types[name] == "str" else number):
-            raise InputError(f"{where}: {name} cannot be {value!r}")
+        text = types[name] == "str"
+        if not (isinstance(value, str) if text else is_number(value)):
+            must = "a text" if text else "a finite number"
+            raise InputError(f"{where}: {name} cannot be {shown(value)}; it must be {must}: write one")
     return dict(given)
 
 

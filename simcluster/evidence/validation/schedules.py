@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import is_number
 from simcluster.bench.given_times import Costs, OptimizerSync, seconds_between_steps, simulate_costs
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row
@@ -199,7 +200,7 @@ class _Reader:
 
     def _number(self, what: str, formula: str, **more: int) -> float:
         value = parse_formula(formula).value({**self._cells, **more})
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_number(value):
             raise InputError(f"{what} {formula!r} gives {value!r}; it must be a number")
         return float(value)
 

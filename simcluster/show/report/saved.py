@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import format_seconds
+from simcluster.base.units import format_seconds, is_number
 from simcluster.results.file import Saved
 from simcluster.results.numbers import METRICS
 from simcluster.results.timeline import COLUMNS, Spans
@@ -112,7 +111,7 @@ def _require_numbers(values: Mapping[str, Any], where: str) -> None:
     found = {name: values.get(name) for name, metric in METRICS.items() if metric.unit != "yes or no"}
     found |= {f"memory_bytes.{name}": memory.get(name) if isinstance(memory, Mapping) else None for name in MEMORY}
     for name, value in found.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_number(value):
             raise InputError(f"{where}: {name} is {value!r}, not a number; save the result again with run --json")
     if not values["step_time_s"] > 0:
         raise InputError(f"{where}: step_time_s is {values['step_time_s']!r}; a step takes longer than 0 s")
