@@ -117,7 +117,7 @@ class _Cluster:
         """Their addresses; InputError where the scheduler does not answer."""
         try:
             if self.client.status != "running":
-                raise ConnectionError(f"its connection is {self.client.status}")  # as if it was noticed
+                raise ConnectionError(_SAID["CancelledError"])  # Dask tries to connect again, to which nothing was said
             about: dict[str, Any] = within(
                 _ANSWER_SECONDS + _MORE_SECONDS,
                 lambda: self.client.sync(self.client.scheduler.identity, callback_timeout=_ANSWER_SECONDS),
