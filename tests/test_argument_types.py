@@ -92,7 +92,7 @@ def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> 
         (lambda: search(8, to=3), "to must be a text or a path, got int: 3; write to='...'"),
         (lambda: search(8, names="a"), "names must be a list, got str: 'a'; write names=['a']"),
         (lambda: search(8, tops=1), "search: there is no argument 'tops'; did you mean 'top'?; it takes gpus, vary, "),
-        (lambda: search(), "search: missing a required argument: 'gpus'; it takes gpus, vary, top, "),
+        (lambda: search(), "search: gpus is required and missing; write gpus=...; it takes gpus, vary, top, "),
         (lambda: search(8, {}, 3), "search: too many positional arguments; it takes gpus, vary, top, "),
         (lambda: search(8, gpus=8), "search: multiple values for argument 'gpus'; it takes gpus, "),
         (
@@ -106,7 +106,10 @@ def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> 
         (lambda: simcluster.simulate("tiny_dp", engine="gpu"), "engine"),
         (lambda: simcluster.collective_times("dgx_h100", [0, 1], "all_reduce", "1MB"), "size is '1MB'; it is a number"),
         (lambda: simcluster.Costs(1.0, 2.0), "Costs: too many positional arguments; it takes forward, backward, "),
-        (lambda: simcluster.Costs(forward=1.0), "Costs: missing a required argument: 'backward'; it takes forward, "),
+        (
+            lambda: simcluster.Costs(forward=1.0),
+            "Costs: backward is required and missing; write backward=...; it takes forward, ",
+        ),
         (lambda: simcluster.plots.pareto("tiny_dp"), "a Found, got str: 'tiny_dp'; give what simcluster.plan(...) ret"),
         (lambda: simcluster.plots.sensitivity(3), "must be a list, got int: 3; give what simcluster.sensitivity(...)"),
         # known only once it has failed

@@ -376,7 +376,7 @@ def test_a_table_is_fitted_from_the_command_line(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(("arguments", "message"), [
     (["-o", "x.txt"], "a device file ends in .yaml"),
     (["-o", "nowhere/x.yaml"], "the folder nowhere does not exist"),
-    (["-o", "x.yaml", "--from", "missing.jsonl"], "cannot be read as a raw table"),
+    (["-o", "x.yaml", "--from", "missing.jsonl"], "no such file"),
     (["-o", "x.yaml", "--from", "a.jsonl", "--measure-only"], "leave out --measure-only"),
     (["-o", "x.yaml", "--dtype", "int4"], "products are measured in bf16, fp16, fp32"),
     (["-o", "x.yaml", "--base", "h1000"], "there is no device 'h1000'"),

@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[1]
 TINY = shipped_path("scenarios", "tiny_3d").read_text()
 WEEK = shipped_path("scenarios", "week_64xa100").read_text()
 LONG = shipped_path("scenarios", "llama3_405b_15t").read_text()
+SITES = shipped_path("topologies", "two_sites_h100").read_text()
+FITS = shipped_path("scenarios/fits", "constants").read_text()
 JOBS = (ROOT / "examples/jobs.yaml").read_text()
 PARQUET = (ROOT / "examples/trace.parquet").read_bytes()
 
@@ -119,7 +121,41 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("run s.yaml", {"s.yaml": TINY.replace("{schedule: 1f1b}", "schedule = 1f1b")}, "write schedule: 1f1b, with"),
     ("run s.yaml", {"s.yaml": TINY.replace("schedule: 1f1b", "schedule:1f1b")}, "write schedule: 1f1b, with a colon"),
     ("train w.yaml", {"w.yaml": LONG.replace("14.8T tokens", "1T tokens")},
-     "stage 3 ends at 1e+12 tokens and begins at 2.87e+12, where the one before ends; they come in their order: write"),
+     "stage 3 ends at 1e+12 tokens and begins at 2.87e+12, where stage 2 ends; they come in their order: write more"),
+    ("train w.yaml", {"w.yaml": LONG.replace("14.8T tokens", "20T tokens")},
+     "w.yaml:24:7: run.stages.2.until: stage 3 ends at 2e+13 tokens, the run at 1.56e+13; another stage comes"),
+    ("train w.yaml", {"w.yaml": LONG.replace("lasts: 10 min", "lasts: 30 h")}, "nothing could be trained; write less"),
+    # a name in another list, a key that is an option, a kind's name that is a key
+    ("show llama3-70b --kind topologies", {}, "'llama3-70b' is in another list: write --kind models"),
+    ("sweep s.yaml -o r.csv", {"s.yaml": "{scenario: tiny_dp, vary: {seed: [1]}, sample: 3}"}, "and give --sample"),
+    ("topology s.yaml", {"s.yaml": SITES.replace(", latency: 5 ms", "")}, "wan.latency: is required and missing"),
+    # what another number would do
+    ("run slow_gpu --cluster.device d.yaml", {"d.yaml": "{base: h100, memory: 94 Gb}"}, "; write 94 GB"),
+    ("packing --median 1000 --sigma -1 --length 4096", {}, "--sigma: must be greater than or equal to 0, got -1"),
+    ("failures f.csv --gpus 8 --days 10", {"f.csv": "cause,time\ngpu,466 h\n"}, "raise --days to 20 or more"),
+    ("fit --file f.yaml", {"f.yaml": FITS.replace("[0.3, 1.0]", "[1.0, 0.3]", 1)}, "[1, 0.3] must be the least and"),
+    ("fit --file f.yaml", {"f.yaml": FITS.replace("matmul.power\n", "matmul.powr\n", 1)}, "did you mean 'power'?"),
+    ("scaling --compute 1e22 --law '{form: NDC, E: -1}'", {}, "E: must be greater than or equal to 0, got -1; write"),
+    ("scaling --gpus 64", {}, "gpus alone is none: give a budget (--compute 3.15e23, or --gpus 1024 --days 30)"),
+    ("run s.yaml", {"s.yaml": f"{TINY}faults: [{{kind: slow_gpu, ranks: 0-3, factor: 2}}]\n"}, "as in [0, 1, 2, 3]"),
+    ("run tiny_dp --training.recompute '[mlp, atention]'", {}, "got 'atention'"),
+    ("train w.yaml", {"w.yaml": LONG.replace("gpus: 8192, parallel.dp: 64", "gpus: 8192, parallel.dp: 60", 1)},
+     "w.yaml:21:7: run.stages.0.set: stage 1: 2 problems\n  parallel: tp 8 x pp 16 x cp 1 x dp 60 = 7680"),
+    # a file of another kind where a scenario is wanted
+    ("run j.yaml", {"j.yaml": JOBS}, "is a file of jobs, and a scenario is needed; give it to simcluster share"),
+    ("run s.yaml", {"s.yaml": SITES}, "s.yaml: is a topology, and a scenario is needed; give it to simcluster"),
+    ("run s.yaml", {"s.yaml": "{scenario: tiny_dp, vary: {seed: [1]}}"}, "is a study, and a scenario is needed; give"),
+    ("run f.yaml", {"f.yaml": FITS}, "is a file of fits, and a scenario is needed; give it to simcluster fit --file"),
+    ("diff tiny_3d traces", {"traces/a.txt": ""}, "name the folder that has them"),
+    ("calibrate -o g.yaml --from gone.jsonl", {}, "no such file"),
+    ("new --model c.json --cluster dgx_h100", {"c.json": '{"model_type": "llama"}'}, "c.json: the config of"),
+    ("memory --parameters 13B --dp 0", {}, "is not a number above zero; write it in full, as in 8"),
+    ("train w.yaml", {"w.yaml": WEEK.replace("median: 1 h", "mean: 1 h")},
+     "w.yaml:28:34: run.failures.also.0.lasts.mean: unknown key 'mean'; did you mean 'median'?; known keys: kind"),
+    ("run s.yaml", {"s.yaml": f"{TINY}faults: [{{kind: slow_link, between: [node0, x], speed: 0.5}}]\n"},
+     "did you mean node0.gpu0, node0.gpu1"),
+    ("run tiny_dp --engine fast", {}, "must be auto, events, path or reference, got 'fast'"),
+    ("failures f.csv --gpus 8 --days 3", {"f.csv": "reason,time\ngpu,1 h\n"}, "say which they are, as in --columns"),
     ("advise interval", {}, "write simcluster advise QUESTION SCENARIO; see"),
 ]  # fmt: skip
 
@@ -165,6 +201,10 @@ CALLED: list[tuple[Any, str]] = [
     (lambda: simcluster.simulate("tiny_dp").memory_table("0, 1"), "got str: '0, 1'; write ranks=[0, 1]"),
     (lambda: simcluster.train("week_64xa100", workers="4"), "write 4, without quotes, or dask://HOST:PORT"),
     (lambda: simcluster.scenario("tiny_dp", parallel_tp=4), "it belongs to parallel, as parallel.tp"),
+    (lambda: simcluster.diff("tiny_dp"), "diff: other is required and missing; write other=..."),
+    (lambda: simcluster.check("tiny_dp", {"parallel.dp": "two"}), "must be an integer, got 'two'"),
+    (lambda: simcluster.sweep("tiny_dp", {"seed": [1]}, workers=4), "'workers'; did you mean 'executor'?"),
+    (lambda: simcluster.sweep("tiny_dp", {"parallel.tp": "1, 2"}), "write vary['parallel.tp'] = [1, 2]"),
     (lambda: simcluster.plots.gantt(simcluster.simulate("tiny_dp"), "x.png"), "by name: write ranks=..."),
 ]  # fmt: skip
 

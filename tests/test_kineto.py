@@ -545,7 +545,7 @@ def test_a_step_that_a_rank_lacks_is_left_out(tmp_path: Path) -> None:
 
 def test_steps_can_be_chosen(tmp_path: Path) -> None:
     assert load(documents(SLOW), tmp_path, [6]).steps == (6,)
-    with pytest.raises(InputError, match="has no step 7; it has 5, 6"):
+    with pytest.raises(InputError, match="has no step 7; name some that it has: 5, 6"):
         load(documents(SLOW), tmp_path, [7])
 
 

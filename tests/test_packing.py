@@ -119,8 +119,8 @@ def test_lengths_are_whole_tokens(documents: list[float]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--median 0", "--median: input should be greater than or equal to 1, got 0"),
-        ("--median 10 --sigma nan", "--sigma: input should be a finite number"),
+        ("--median 0", "--median: must be greater than or equal to 1, got 0"),
+        ("--median 10 --sigma nan", "--sigma: must be a finite number, got nan"),
         ("--median 10 --documents 5,6", "both say which documents"),
         ("--documents 5,6 --sigma 2", "give --median"),
         ("--documents 5,6 --tokens 2T", "--tokens gives steps with --batch"),

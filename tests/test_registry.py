@@ -86,7 +86,7 @@ def test_changes_are_printed_too() -> None:
     [
         ("llama3", None, "say which: --kind failures or --kind laws"),
         ("lama3-8b", None, "did you mean 'llama3-8b'"),
-        ("llama3-8b", "devices", "nothing that ships is called 'llama3-8b'"),
+        ("llama3-8b", "devices", "'llama3-8b' is in another list: write --kind models"),
         ("llama3-8b", "modls", "did you mean 'models'"),
     ],
 )

@@ -518,7 +518,7 @@ def test_files_that_are_none_are_refused(own: Path, tmp_path: Path) -> None:
     holes.to_parquet(cut)
     with pytest.raises(InputError, match=r"row 7: duration is empty|duration is no number"):
         load_trace(cut)
-    with pytest.raises(InputError, match="has no step 7; it has 0, 1"):
+    with pytest.raises(InputError, match="has no step 7; name some that it has: 0, 1"):
         load_trace(own, steps=[7])
 
 

@@ -242,7 +242,8 @@ def test_runs_that_cannot_end_so(run: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("question", "said"),
     [
-        ({}, "what is asked"),
+        ({}, "a question is needed, and nothing given is none"),
+        ({"gpus": 64}, "and gpus alone is none: give a budget"),
         ({"compute": "much"}, "compute 'much' is not a number above zero"),
         ({"compute": 1e99}, r"compute 1e\+99: must lie between 1 and 1e\+40"),
         ({"parameters": "7", "loss": 2.0}, "parameters 7: must lie between"),

@@ -48,7 +48,7 @@ RUN: dict[str, Any] = {
         ("days", "1e9 d", "years; at most 100 are played"),
         ("days", "300 d", None),
         ("failures.also.1.mtbf", "1 us", "are more than can be played; give fewer runs"),
-        ("maintenance.every", "1 ns", "planned at least 10 min apart"),
+        ("maintenance.every", "1 ns", "must be at least 10 min; write as in 24 h"),
         ("failures.also.2.bad", {"share": "10 %", "times": 1e-300}, "greater than or equal to 0.001"),
         ("failures.also.0.repair", {"kind": "weibull", "mean": "1 d", "shape": 0.001}, "greater than or equal to 0.05"),
         ("failures.times", 1e-300, None),

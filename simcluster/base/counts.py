@@ -18,7 +18,7 @@ _MOST_NUMBERS = 1_000_000
 _COUNT = re.compile(r"\s*\$?\s*((?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMBT]?)\s*")
 
 
-def parse_count(value: object, what: str) -> float:
+def parse_count(value: object, what: str, works: str = "it in full or with k, M, B or T, as in 70B") -> float:
     """A number above zero from 7e10, "70B", "1,024" or "$10M"; ``what`` names it in the InputError."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         number = float(value)
@@ -29,15 +29,13 @@ def parse_count(value: object, what: str) -> float:
     if number > _MOST:
         raise InputError(f"{what} {_short(value)} is more than anything counted here; at most {_MOST:g}")
     if not 0 < number < math.inf:
-        raise InputError(
-            f"{what} {_short(value)} is not a number above zero; write it in full or with k, M, B or T, as in 70B"
-        )
+        raise InputError(f"{what} {_short(value)} is not a number above zero; write {works}")
     return number
 
 
 def parse_whole(value: object, what: str) -> int:
     """The same where only a whole number makes sense."""
-    number = parse_count(value, what)
+    number = parse_count(value, what, "it in full, as in 8")
     if number != int(number):
         raise InputError(f"{what} {_short(value)} must be a whole number; write one, as in 8")
     return int(number)

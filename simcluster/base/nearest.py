@@ -19,7 +19,7 @@ def nearest(word: object, known: Iterable[str], cutoff: float, most: int = 1) ->
     return [spelt[each] for each in dict.fromkeys((*longer, *near))][:most]
 
 
-def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.5) -> str:
+def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """'; did you mean 'pp'?' with the nearest known word, or nothing."""
     near = nearest(word, known, cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""

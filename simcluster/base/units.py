@@ -46,8 +46,8 @@ _SPELT = {
 
 
 def parse_bytes(value: object) -> float:
-    """A size in bytes from "80 GB", "1GiB" or "16 Mbit"."""
-    return _parse(value, "bytes", _byte_factor)
+    """A size in bytes from "80 GB", "1GiB" or "16 Mbit"; InputError for "80 Gb", which is written where GB is meant."""
+    return _parse(value, "bytes", _size_factor)
 
 
 def parse_size(value: str) -> float:
@@ -114,6 +114,12 @@ def _byte_factor(unit: str) -> float:
     raise KeyError(unit)
 
 
+def _size_factor(unit: str) -> float:
+    if unit.endswith("b"):
+        raise KeyError(unit)
+    return _byte_factor(unit)
+
+
 def _prefix(unit: str, name: str) -> float:
     if not unit.endswith(name):
         raise KeyError(unit)
@@ -144,6 +150,8 @@ def _time_meant(number: str, unit: str) -> str:
 
 def _respelt(number: str, unit: str, factor: Callable[[str], float]) -> str:
     """450 GB/s for 450 GBps, 400 Gb/s for 400 Gbps, 1 TFLOP/s for 1 TFLOPS; "" for what is like none."""
+    if factor is _size_factor and unit.endswith("b"):
+        unit = f"{unit[:-1]}B"
     per = re.sub(r"(?<=\w)(?:ps|PS|/sec|/second)$", "/s", re.sub(r"(?i:flop)(?:[sS]|ps|PS)?(?:/s)?$", "FLOP/s", unit))
     try:
         factor(per)
@@ -226,7 +234,7 @@ def _text_of(dimension: str, units: str) -> WithJsonSchema:
 
 _LETTERS = "([kKMGTPE]|[KMGTP]i)?"
 Bytes = Annotated[
-    float, BeforeValidator(_positive(parse_bytes)), _written("B"), _text_of("bytes", f"{_LETTERS}(bit|B|b)")
+    float, BeforeValidator(_positive(parse_bytes)), _written("B"), _text_of("bytes", f"{_LETTERS}(bit|B)")
 ]
 BytesPerSecond = Annotated[
     float, BeforeValidator(_positive(parse_bytes_per_second)), _written("B/s"),

@@ -18,7 +18,7 @@ from pydantic import Field, StrictBool, ValidationError
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
-from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.diagnostics import complaints, did_you_mean, dotted
 from simcluster.documents.spec import Spec
 
 DEFAULT_LAW = "besiroglu"
@@ -256,9 +256,8 @@ def _made(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
     try:
         made = _FORMS[form].model_validate(dict(document))
     except ValidationError as problem:
-        first = problem.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"law of loss: {where}: {first['msg'].lower()}; as in {_OWN}") from None
+        path, wrong = complaints(problem, _FORMS[form], document)[0]
+        raise InputError(f"law of loss: {dotted(path)}: {wrong}; as in {_OWN}") from None
     return made.as_law() if isinstance(made, KaplanConstants) else made
 
 

@@ -7,6 +7,8 @@ from argparse import Action, Namespace
 from collections.abc import Iterable
 
 _QUOTED = re.compile(r"'([^'\n]+)'")
+_UNKNOWN_KEY = re.compile(r"(?:^|: )(\w+): unknown key '\1'(?:$|; known)")
+"""At the top of a document, and nothing like it there or elsewhere."""
 _PARTS = re.compile(r"[,:=+\s]+")
 
 
@@ -16,6 +18,8 @@ def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> st
 
     Left as it is: what names an option, or says where else (a file, a key).
     """
+    if key := _UNKNOWN_KEY.search(text):
+        return text + _as_option(key[1], actions)
     quoted = _QUOTED.search(text)
     if quoted is None or "--" in text or ":" in text[: quoted.start()] or "\n" in text:
         return text
@@ -25,6 +29,13 @@ def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> st
     option, before = max(found[0].option_strings, key=len), text[: quoted.start()].strip()
     plain = option.lstrip("-").replace("-", " ")
     return f"{option} {text[quoted.start() :]}" if before == plain else f"{option}: {text}"
+
+
+def _as_option(key: str, actions: Iterable[Action]) -> str:
+    """ "; it is an option, --sample N" for a key of a document that the command has as an option, or nothing."""
+    option = f"--{key.replace('_', '-')}"
+    named = [action for action in actions if option in action.option_strings]
+    return f"; the command has an option of that name: leave the key out, and give {option}" if named else ""
 
 
 def _words(args: Namespace, action: Action) -> set[str]:

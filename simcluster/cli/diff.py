@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
             f"a difference needs two: simcluster diff {args.base} OTHER, or what another has otherwise, as in "
             f"simcluster diff {args.base} --training.micro_batch 2"
         )
-    if args.other is not None and is_trace(args.other):
+    if args.other is not None and (is_trace(args.other) or Path(args.other).is_dir()):  # a folder is no scenario
         from simcluster.cli import diff_trace
 
         diff_trace.run(args, overrides)

@@ -13,6 +13,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import format_table
+from simcluster.documents.diagnostics import complaints
 from simcluster.faults import SequenceLengths
 from simcluster.faults.draws import stream
 from simcluster.importers.csv_numbers import histogram_in
@@ -80,8 +81,9 @@ def _lognormal(median: float, sigma: float) -> LognormalLengths:
     try:
         return LognormalLengths(kind="lognormal", median=median, sigma=sigma)
     except ValidationError as problem:
-        wrong = problem.errors()[0]
-        raise InputError(f"--{wrong['loc'][0]}: {wrong['msg'].lower()}, got {wrong['input']:g}") from None
+        data = {"median": median, "sigma": sigma}
+        path, wrong = complaints(problem, LognormalLengths, data)[0]
+        raise InputError(f"--{path[0]}: {wrong}") from None
 
 
 def _tokens(args: argparse.Namespace, name: str) -> float | None:

@@ -113,6 +113,10 @@ _PLAIN = {
 _SEQUENCES = {"Sequence": _is_sequence, "Iterable": _is_iterable, "list": _is_sequence, "tuple": _is_sequence}
 
 
+_PLAYERS = ("executor", "workers")
+"""What says how many processes play, in one function or another."""
+
+
 @cache
 def _taken(function: Callable[..., object]) -> tuple[inspect.Signature, dict[str, tuple[_Type, ...]]]:
     """Its arguments, and of which types those are that are in the table."""
@@ -137,14 +141,33 @@ def _misfit(signature: inspect.Signature, args: Sequence[object], kwargs: Mappin
     any_name = any(one.kind == one.VAR_KEYWORD for one in signature.parameters.values())
     for key in kwargs:
         if key not in takes and not any_name:
-            return f"there is no argument {key!r}{did_you_mean(key, takes)}; it takes {', '.join(takes)}"
+            players = [each for each in _PLAYERS if each in takes and key in _PLAYERS]
+            meant = f"; did you mean {players[0]!r}?" if players else did_you_mean(key, takes, 0.65)
+            return f"there is no argument {key!r}{meant}; it takes {', '.join(takes)}"
     try:
         signature.bind(*args, **kwargs)
-    except TypeError as problem:  # says which: "missing a required argument: 'path'", "too many positional arguments"
+    except TypeError as problem:
+        lacks = _lacking(signature, args, kwargs)
+        if lacks:
+            return f"{lacks} is required and missing; write {lacks}=...; it takes {', '.join(takes)}"
         named = [each for each in takes if each not in _by_place(signature)]
         by_name = f", of which {', '.join(named)} by name: write {named[0]}=..." if named and len(args) > 1 else ""
         return f"{problem}; it takes {', '.join(takes)}{by_name}"
     return None
+
+
+def _lacking(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
+    """The first argument that has no default and no value; None where all have one, or there are too many."""
+    try:
+        given = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:
+        return None
+    needed = (
+        name
+        for name, one in signature.parameters.items()
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    )
+    return next((name for name in needed if name not in given), None)
 
 
 def _types(written: ast.expr, scope: Mapping[str, object]) -> tuple[_Type, ...]:
@@ -226,7 +249,9 @@ def _remedy(types: tuple[_Type, ...], value: object, place: str) -> str:
         number = value.strip()
         like = number if number.removeprefix("-").replace(".", "", 1).isdecimal() else like
     elif meant is not None:
-        like = f"[{value!r}]" if len(repr(value)) < 60 else meant.like
+        parts = [each.strip() for each in value.split(",")] if isinstance(value, str) else [value]
+        whole = ", ".join(str(each) if str(each).isdecimal() and len(parts) > 1 else repr(each) for each in parts)
+        like = f"[{whole}]" if len(whole) < 60 else meant.like
         if place in ("gpus", "ranks") and isinstance(value, int) and value > 1:
             like = f"range({value}) for the first {value}"
     return f"write {place}{' = ' if '[' in place else '='}{like}"

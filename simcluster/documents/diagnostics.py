@@ -5,7 +5,6 @@ Turns pydantic's errors into sentences for a person.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
@@ -15,11 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.nearest import did_you_mean as did_you_mean
 from simcluster.base.nearest import nearest
 from simcluster.documents.kinds import models_in
-from simcluster.documents.suggestions import with_a_colon
-
-_NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?")
-_RANGE = re.compile(r"(\d{1,9}) *(?:\.\.+|-|:|to) *(\d{1,9})")
-_SEVERAL = re.compile(r"\d{1,9}(?: *[,;|/ ] *\d{1,9})+")
+from simcluster.documents.suggestions import number_in, range_in, with_a_colon
 
 KeyPath = tuple[str | int, ...]
 Complaint = tuple[KeyPath, str]
@@ -85,6 +80,8 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
         elif kind == "extra_forbidden":
             found.append((path, _unknown_key(path, _fields_at(target, loc[:-1]), target)))
         elif kind == "missing":
+            if any(_meant(other, path, loc[-1]) for other in problems):
+                continue
             found.append(((*path, loc[-1]), f"is required and missing; {_to_write(target, loc)}"))
         else:
             example = ""
@@ -105,6 +102,12 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
     return [(path, "; or ".join(dict.fromkeys(whats))) for path, whats in merged.items()]
 
 
+def _meant(other: tuple[Any, KeyPath], path: KeyPath, key: object) -> bool:
+    """Is another problem an unknown key beside a missing one, of which that is the nearest?"""
+    problem, beside = other
+    return problem["type"] == "extra_forbidden" and beside[:-1] == path and bool(nearest(beside[-1], [str(key)], 0.65))
+
+
 def _follows(problem: Mapping[str, Any], path: KeyPath, others: Iterable[KeyPath]) -> bool:
     """Does a complaint only repeat that what stands deeper is wrong?
 
@@ -119,14 +122,18 @@ def _follows(problem: Mapping[str, Any], path: KeyPath, others: Iterable[KeyPath
 
 
 def written_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:
-    """The part of a pydantic location that stands in the document: without union tags and validators' names."""
-    path: list[str | int] = []
-    for part in loc:
+    """The part of a pydantic location that stands in the document: without union tags and validators' names.
+
+    A tag may be the name of a key, too (kind: sites has a key sites): then it is what more of the rest stands under.
+    """
+    for place, part in enumerate(loc):
         in_list = isinstance(data, list | tuple) and isinstance(part, int) and part < len(data)
         if in_list or (isinstance(data, Mapping) and part in data):
-            data = data[part]
-            path.append(part)
-    return tuple(path)
+            as_key = (part, *written_path(loc[place + 1 :], data[part]))
+            is_tag = isinstance(data, Mapping) and part in (data.get("kind"), data.get("format"))
+            as_tag = written_path(loc[place + 1 :], data) if is_tag else ()
+            return as_tag if len(as_tag) >= len(as_key) else as_key
+    return ()
 
 
 def _example(target: Any, loc: tuple[str | int, ...], context: Mapping[str, Any]) -> str:
@@ -169,7 +176,7 @@ def _unknown_key(path: KeyPath, known: list[str], target: Any) -> str:
     if sections and other.startswith(sections):  # parallel_tp
         near = ""
     keys = f"; known keys: {', '.join(known)}" if known else ""
-    return f"unknown key {key!r}{near or other or did_you_mean(key, known, cutoff=0.6)}{keys}"
+    return f"unknown key {key!r}{near or other or did_you_mean(key, known, cutoff=0.65)}{keys}"
 
 
 def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -> str:
@@ -189,7 +196,9 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
     if kind in (*_NO_MODEL, "dict_type"):
         return f"must be a mapping of keys to values, as in {{KEY: VALUE}}, got {shown(value)}"
     if kind in _NO_LIST:
-        return f"must be a list, as in [{'1, 2' if isinstance(value, int | float) else 'A, B'}], got {shown(value)}"
+        numbers = "1,2" if isinstance(value, int | float) else range_in(value, 20) if isinstance(value, str) else ""
+        like = numbers.replace(",", ", ") or "A, B"
+        return f"must be a list, as in [{like}], got {shown(value)}"
     if kind in ("too_long", "too_short") and isinstance(value, Sized):
         many, least = len(value), kind == "too_short"
         of = context["min_length" if least else "max_length"]
@@ -204,9 +213,9 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
 def _would_work(kind: str, context: Mapping[str, Any], value: object) -> str:
     """What to write instead of a value that is of another type, or beyond a limit."""
     if kind.startswith(("int", "float")) and isinstance(value, str):
-        if meant := _number_in(value, kind):
+        if meant := number_in(value, kind):
             return f"; write {meant}"
-        if meant := _range_in(value):
+        if meant := range_in(value):
             return f"; write one number, or each of them where several are tried: {meant}"
     limits = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "or less")}
     if kind in limits:
@@ -219,25 +228,6 @@ def _would_work(kind: str, context: Mapping[str, Any], value: object) -> str:
     known = {"int": "a whole number, as in 8", "float": "a number, as in 1.5", "bool": "true or false, without quotes",
              "string": "a text, in quotes where it could be a number", "finite": "a finite number"}  # fmt: skip
     return next((f"; write {words}" for name, words in known.items() if kind.startswith(name)), "")
-
-
-def _number_in(text: str, kind: str) -> str:
-    """The number that a text holds, as it is written where a number is expected: 0.96 of '96%', 8 of '8'; or ""."""
-    plain, percent, rest = text.strip().replace("_", "").partition("%")
-    whole = plain.isascii() and plain.isdigit()
-    if kind.startswith("int"):
-        return f"{plain}, without quotes" if whole and not percent else ""
-    if rest or not _NUMBER.fullmatch(plain.strip()):
-        return ""
-    return f"{float(plain) / 100:.6g}" if percent else f"{plain}, without quotes"
-
-
-def _range_in(text: str) -> str:
-    """The first numbers of a range, written out: 1,2,3 of '1..4' and '1-8', 1,2,4 of '1|2|4'; or ""."""
-    if several := _SEVERAL.fullmatch(text.strip()):
-        return ",".join(re.split(r"\D+", several[0]))
-    ends = _RANGE.fullmatch(text.strip())
-    return ",".join(map(str, range(int(ends[1]), int(ends[2]) + 1)[:3])) if ends and int(ends[1]) < int(ends[2]) else ""
 
 
 _NO_MODEL, _NO_LIST = ("model_type", "model_attributes_type"), ("list_type", "tuple_type")
@@ -264,6 +254,9 @@ def _to_write(target: Any, loc: tuple[str | int, ...]) -> str:
     if not fields:
         return "write it"
     inner = _required(models_in(fields[0].annotation, fields[0].metadata))
+    told = (getattr(each, "json_schema", {}) or {} for each in fields[0].metadata)
+    if units := next((each["examples"] for each in told if "examples" in each), None):
+        return f"write {loc[-1]}: {units[0]}"
     words = {"int": "8", "float": "1.5", "str": "NAME", "bool": "true"}
     value = f"{{{inner[0]}: ...}}" if inner else words.get(getattr(fields[0].annotation, "__name__", ""), "...")
     if get_origin(fields[0].annotation) in (tuple, list):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 _BY_BYTES = (
@@ -29,6 +30,28 @@ _BY_ENDING = {
     ".yml": "a scenario is for simcluster run, stragglers or report",
     ".json": "a result is for simcluster diff, report or compare; a profile ends in .json or .json.gz",
 }
+
+
+_BY_KEYS = (
+    (("scenario", "vary"), "a study", "sweep"),
+    (("scenario", "table", "measured"), "a study of measured runs", "validate"),
+    (("scenario", "table"), "a study", "sweep"),
+    (("jobs",), "a file of jobs", "share"),
+    (("fits",), "a file of fits", "fit --file"),
+    (("kind", "device"), "a topology", "topology, or new --cluster"),
+    (("base", "memory"), "a device", "run SCENARIO --cluster.device"),
+    (("peak", "memory"), "a device", "run SCENARIO --cluster.device"),
+    (("kernels",), "a table of kernels", "diff SCENARIO TRACE --kernels"),
+)
+"""Keys that a YAML file has, what it is then, and the command that reads it."""
+
+
+def what_else(keys: Collection[str]) -> str:
+    """What a YAML file is that was given as a scenario, and the command that it is for; "" where that is not known."""
+    for needed, what, command in _BY_KEYS:
+        if all(key in keys for key in needed):
+            return f"{what}, and a scenario is needed; give it to simcluster {command}"
+    return ""
 
 
 def kind_by_bytes(raw: bytes) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
+from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.longrun.times import Fraction, Shape, Time
 
@@ -78,9 +79,12 @@ class BadBatch(Spec):
     @model_validator(mode="after")
     def _whole(self) -> BadBatch:
         if self.within == 0 or (self.rule == "fading" and self.within is None):
-            raise InputError("failures.bad: within: over how long do failures count? give a time, as in within: 7 d")
+            count = "is a time above 0, in which failures count for rule: fading; write it, as in 7 d"
+            raise RuleError([(("within",), count)])
         if not self.retire and (self.within is not None or self.replaced is not None):
-            raise InputError("failures.bad: within and replaced are for machines that are retired: say retire: 3")
+            key = "within" if self.within is not None else "replaced"
+            needs = "is for machines that are retired, and retire says after how many failures; write retire: 3"
+            raise RuleError([((key,), needs)])
         return self
 
 
@@ -127,7 +131,8 @@ class FailureSpec(Spec):
         }
         given = [name for name, value in rates.items() if value is not None]
         if len(given) != 1:
-            raise InputError(f"failures.{self.name}: how often? give one of {', '.join(rates)}; got {given or 'none'}")
+            got = " and ".join(given) or "none"
+            raise InputError(f"failures.{self.name}: how often? give one of {', '.join(rates)}; got {got}")
         if (self.count is None) != (self.within is None):
             raise InputError(f"failures.{self.name}: count and within go together, as in count: 419, within: 54 d")
         if self.mtbf == 0 or self.within == 0:

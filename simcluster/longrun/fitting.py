@@ -129,7 +129,8 @@ def _check(columns: Mapping[str, str], gpus: int | None, days: float | None, by:
         if column not in columns:
             raise InputError(
                 f"the log has no column {column!r}{did_you_mean(column, columns)}; it has {', '.join(columns)}; "
-                "needed are cause and time, or cause and count, or cause, age and end"
+                "needed are cause and time, or cause and count, or cause, age and end: say which they are, as in "
+                "--columns cause=reason"
             )
     if "age" not in columns and (gpus is None or days is None):
         raise InputError("how much was watched? --gpus and --days say it; a log of lives (age, end) has it in itself")
@@ -168,7 +169,9 @@ def _of_counts(found: Sequence[Seen], kind: tuple[str, str], gpus: int, seconds:
     low, high = poisson_interval(round(count))
     times = [when for many, when, _ in found for _ in range(round(many)) if not math.isnan(when)]
     if times and max(times) > seconds:
-        raise InputError(f"{kind[0]} at {max(times) / DAY:.4g} d is after the watch of {seconds / DAY:g} d; see --days")
+        last, watch = max(times) / DAY, seconds / DAY
+        over = f"{kind[0]} at {last:.4g} d is after the watch of {watch:g} d; every failure must lie within it"
+        raise InputError(f"{over}: raise --days to {math.ceil(last)} or more, or leave later rows out")
     notes = [*_few(count, low, high, seconds), *_trend(times, seconds), *_lemon(found, gpus)]
     return CauseFit(*kind, of, count, seconds, low, high, None, (0.0, 0.0), tuple(notes))
 

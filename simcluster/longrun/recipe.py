@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from simcluster.base.counts import LETTERS
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
-from simcluster.documents.diagnostics import shown
+from simcluster.documents.diagnostics import RuleError, shown
 from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 
 _COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(tokens)?\s*")
@@ -47,25 +47,35 @@ class StageSpec(Spec):
 def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[float]:
     """How many tokens each trains, in a run of ``goal`` tokens.
 
-    InputError where stages do not follow each other, or the run does not end in tokens.
+    RuleError, by the keys of a run, where stages do not follow each other, or the run does not end in tokens.
     """
     if goal is None:
-        raise InputError("run.stages: stages are counted in tokens, and so the run must be: give tokens, as in 15.6T")
-    if any(stage.until is None for stage in stages[:-1]):
-        raise InputError("run.stages: until when? the last stage alone may leave until out, and goes on to the end")
-    ends = [goal if stage.until is None else stage.until for stage in stages]
-    if ends[-1] != goal:
-        raise InputError(f"run.stages: the last ends at {ends[-1]:g} tokens, the run at {goal:g}; leave its until out")
-    counts = [end - begin for begin, end in zip([0.0, *ends[:-1]], ends, strict=True)]
-    wrong = [number for number, count in enumerate(counts) if count <= 0]
-    if wrong:
-        number, end, begin = wrong[0] + 1, ends[wrong[0]], [0.0, *ends][wrong[0]]
-        raise InputError(
-            f"run.stages: stage {number} ends at {end:g} tokens and begins at {begin:g}, where the one before ends; "
-            f"they come in their order: write an until above {begin:g}, and at most the run's {goal:g}"
+        raise RuleError(
+            [(("stages",), "stages are counted in tokens, and so the run must be: give tokens, as in 15.6T")]
         )
-    for stage in stages:
-        bad = [path for path in stage.set if path in _OWN]
-        if bad:
-            raise InputError(f"run.stages: {bad[0]} is the run's, not a stage's; write it under run")
+    begin, counts, last = 0.0, [], len(stages) - 1
+    for number, stage in enumerate(stages):
+        end = goal if stage.until is None and number == last else stage.until
+        if end is None:
+            needed = "is required and missing; the last stage alone goes on to the run's end: write until: 252M tokens"
+            raise RuleError([(("stages", number, "until"), needed)])
+        if wrong := _misplaced(number, end, begin, goal, number == last):
+            raise RuleError([(("stages", number, "until"), f"stage {number + 1} {wrong}")])
+        if bad := [path for path in stage.set if path in _OWN]:
+            told = "is the run's, not a stage's; write it under run"
+            raise RuleError([(("stages", number, "set", bad[0]), f"stage {number + 1}: {bad[0]} {told}")])
+        counts.append(end - begin)
+        begin = end
     return counts
+
+
+def _misplaced(number: int, end: float, begin: float, goal: float, last: bool) -> str:
+    """What is wrong with the tokens at which a stage ends; "" if nothing is."""
+    if end <= begin:
+        before = f"where stage {number} ends; they come in their order: write more than {begin:g}"
+        return f"ends at {end:g} tokens and begins at {begin:g}, {before}"
+    if last and end != goal:
+        return f"is the last and ends at {end:g} tokens, the run at {goal:g}; leave its until out"
+    if not last and end >= goal:
+        return f"ends at {end:g} tokens, the run at {goal:g}; another stage comes after it: write less, or a longer run"
+    return ""

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds, parse_seconds
-from simcluster.documents.diagnostics import did_you_mean
+from simcluster.documents.diagnostics import RuleError, did_you_mean
 from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.longrun.failure_specs import FailuresSpec, Positive, Share, Whole
 from simcluster.longrun.recipe import StageSpec, Tokens, tokens_of_stages
@@ -131,7 +131,10 @@ class MaintenanceSpec(Spec):
     @model_validator(mode="after")
     def _rare(self) -> MaintenanceSpec:
         if self.every < 600:
-            raise InputError(f"maintenance.every: {self.every:g} s: planned at least 10 min apart, as in 24 h")
+            raise RuleError([(("every",), f"{self.every:g} s must be at least 10 min; write as in 24 h")])
+        if self.lasts >= self.every:
+            over = f"{self.lasts:g} s is as long as from one to the next ({self.every:g} s) or longer"
+            raise RuleError([(("lasts",), f"{over}, and nothing could be trained; write less, or a longer every")])
         return self
 
 

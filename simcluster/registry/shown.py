@@ -32,6 +32,8 @@ def kind_of(name: str, kind: str | None = None) -> str:
         kind = plain(kind)
         entries_of(kind)
     found = lists_of(name, kind)
+    if not found and kind and (others := lists_of(name)):
+        raise InputError(f"--kind {kind}: {name!r} is in another list: write --kind {' or --kind '.join(others)}")
     if not found:
         everything = dict.fromkeys(word for each in ([kind] if kind else KINDS) for word in names(each))
         raise InputError(

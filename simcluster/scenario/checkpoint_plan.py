@@ -71,7 +71,8 @@ def checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
 def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
     """The checkpoint of a scenario; InputError where nothing says how long one takes."""
     if spec.to is None and spec.stall is None:
-        raise InputError("run.checkpoint: how long does one take? to: 100 GB/s is what storage takes, or stall: 5 s")
+        takes = "how long does one take? one of two keys says it: write to: 100 GB/s, what storage takes, or stall: 5 s"
+        raise scenario.origin.document.error(("run", "checkpoint"), takes)
     each = bytes_per_parameter(scenario, spec)
     size = checkpoint_bytes(scenario, spec)
     by_rank = bytes_by_rank(scenario, each)

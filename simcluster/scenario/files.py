@@ -18,6 +18,7 @@ from simcluster.devices.device import Device, load_device
 from simcluster.devices.files import described, names_device_file
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
+from simcluster.documents.given_files import what_else
 from simcluster.documents.overrides import Changes, apply_overrides, pairs_of
 from simcluster.documents.own_words import OwnWord
 from simcluster.documents.reading import STDIN, Document, DocumentKinds, Mark, read_document, read_json, validate
@@ -61,6 +62,8 @@ def _folder(document: Document, where: KeyPath) -> Path:
 
 def _resolve_cluster(document: Document) -> Document:
     """``cluster: {topology: X, parameter: value}`` as ``cluster: {topology: {fields of X with the parameters}}``."""
+    if "model" not in document.data and (other := what_else(document.data)):
+        raise InputError(f"{document.source}: is {other}")
     section = document.data.get("cluster")
     if section is None:
         near = "".join(f"; {key!r} is no key: write cluster for it" for key in nearest("cluster", document.data, 0.7))

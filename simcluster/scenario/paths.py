@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_origin
 
 from pydantic import BaseModel, BeforeValidator
 
 from simcluster.base.errors import InputError
+from simcluster.devices.device import Device
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.kinds import models_in
 from simcluster.documents.overrides import ADDS
@@ -40,6 +41,8 @@ def check_path(path: str) -> None:
         extra = _BESIDE_THE_MODELS.get(above, ())
         if above == "cluster":
             models = [ClusterSpec, *TOPOLOGIES.values()]
+        if above == "cluster.device":  # described in the scenario
+            models, extra = [Device], ("base",)
         known = list(dict.fromkeys(name for model in models for name in model.model_fields))
         if not models:  # what lies below is free, or a single value
             return
@@ -47,12 +50,10 @@ def check_path(path: str) -> None:
             where = f" in {above}" if above else ""
             near = did_you_mean(part, known) or said_elsewhere(part)
             raise InputError(f"a scenario has no {path}: no {part!r}{where}{near}; known: {', '.join(known)}")
-        models = [
-            inner
-            for model in models
-            if part in model.model_fields
-            for inner in models_in(model.model_fields[part].annotation, model.model_fields[part].metadata)
-        ]
+        fields = [model.model_fields[part] for model in models if part in model.model_fields]
+        if any(get_origin(field.annotation) in (dict, Mapping) for field in fields):  # by names of one's own
+            return
+        models = [inner for field in fields for inner in models_in(field.annotation, field.metadata)]
 
 
 def homes(key: str) -> list[str]:

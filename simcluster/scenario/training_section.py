@@ -31,6 +31,8 @@ def _modules(value: object) -> object:
     items = (value,) if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not items or any(item not in RECOMPUTE_MODULES for item in items):
         known = ", ".join(RECOMPUTE_MODULES)
+        if isinstance(items, list | tuple):  # the wrong one says more than how many there are
+            value = next((item for item in items if item not in RECOMPUTE_MODULES), value)
         raise InputError(f"must be a list of modules, as in [moe_act, layernorm]; known: {known}; got {shown(value)}")
     return tuple(name for name in RECOMPUTE_MODULES if name in items)
 

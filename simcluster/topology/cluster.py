@@ -293,7 +293,8 @@ class Cluster(Shown):
         return found
 
     def _near(self, name: str) -> str:
-        close = difflib.get_close_matches(name, list(self.graph), n=3, cutoff=0.5)
+        inside = [str(node) for node in self.graph if str(node).startswith(f"{name}.")]  # of a machine
+        close = inside[:3] or difflib.get_close_matches(name, list(self.graph), n=3, cutoff=0.5)
         return (
             f"; did you mean {', '.join(close)}?"
             if close

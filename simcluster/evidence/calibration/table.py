@@ -18,6 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
 from simcluster.base.written import append_line, drop_last_line, write_text
 from simcluster.documents.diagnostics import shown
+from simcluster.documents.given_files import why_missing
 from simcluster.evidence.calibration.cases import KernelCase, case_from
 
 FORMAT = "simcluster calibration 1"
@@ -135,6 +136,9 @@ def read_table(path: Path) -> MeasuredTable:
 def _whole_lines(path: Path) -> list[str]:
     try:
         text = path.read_bytes().decode("utf-8", errors="strict")
+    except FileNotFoundError:
+        missing = f"no such file{why_missing(path, '.jsonl')}"
+        raise InputError(f"{path}: {missing}, or measure with simcluster calibrate -o") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise InputError(
             f"{path}: cannot be read as a raw table: {problem}; measure with simcluster calibrate -o"

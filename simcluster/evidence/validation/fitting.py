@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes, parse_bytes_per_second, parse_flop_per_second, parse_seconds
-from simcluster.documents.diagnostics import did_you_mean, listed
+from simcluster.documents.diagnostics import RuleError, did_you_mean, listed
 from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.shipped import shipped_path
 from simcluster.documents.spec import ONE_OR_MORE, Spec
@@ -47,7 +47,7 @@ Quantity = Annotated[float, BeforeValidator(_quantity), Field(ge=0)]
 
 
 def _path(value: object) -> object:
-    if isinstance(value, str) and not value.startswith((STUDY_CONSTANTS, DEVICE, SOFTWARE)):
+    if isinstance(value, str) and not value.startswith((STUDY_CONSTANTS, SOFTWARE)):
         check_path(value)
     return value
 
@@ -72,7 +72,10 @@ class FittedConstant(Spec):
     @model_validator(mode="after")
     def _within(self) -> Self:
         low, high = self.bounds
-        if not low <= self.unfitted <= high or low == high:
+        if low >= high:
+            must = f"[{low:g}, {high:g}] must be the least and the most; write the lower first"
+            raise RuleError([(("bounds",), must)])
+        if not low <= self.unfitted <= high:
             must = f"must lie within the bounds {low:g} to {high:g}"
             raise InputError(f"unfitted {self.unfitted:g} {must}; write one between them, or wider bounds")
         return self

@@ -22,6 +22,7 @@ from simcluster.interop.kineto.rank_step import RankStep
 from simcluster.interop.kineto.reading import Read, read_ranks, worked
 from simcluster.interop.kineto.rebuild import Profiled, rebuild
 from simcluster.interop.nsight.reading import exports_in, read_exports
+from simcluster.interop.recorded.checks import require_steps
 from simcluster.interop.recorded.graph import StepGraph, is_communication
 from simcluster.interop.recorded.recorded import Recorded
 
@@ -209,9 +210,7 @@ def _chosen(
 ) -> dict[int, dict[int, list[StreamOp]]]:
     if steps is None:
         return by_step
-    missing = [step for step in steps if step not in by_step]
-    if missing:
-        raise InputError(f"{name} has no step {missing[0]}; it has {', '.join(map(str, by_step))}")
+    require_steps(name, steps, by_step)
     return {step: ops for step, ops in by_step.items() if step in steps}
 
 

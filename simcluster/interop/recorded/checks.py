@@ -6,7 +6,7 @@ what makes a trace doubtful though it can be replayed: ranks that are not there,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -50,12 +50,16 @@ def check(trace: Trace, steps: Sequence[int] | None = None) -> tuple[Trace, list
 def _steps(trace: Trace, steps: Sequence[int] | None) -> Trace:
     if steps is None:
         return trace
-    there = np.unique(trace.step)
+    require_steps(f"trace {trace.name!r}", steps, np.unique(trace.step).tolist())
+    return trace.where(np.isin(trace.step, list(steps)))
+
+
+def require_steps(name: str, steps: Sequence[int], there: Collection[int]) -> None:
+    """InputError where a trace of this name has not all of the steps that are asked for."""
     missing = [step for step in steps if step not in there]
     if missing:
-        known = ", ".join(map(str, there[:12])) + (", ..." if len(there) > 12 else "")
-        raise InputError(f"trace {trace.name!r} has no step {missing[0]}; it has {known}")
-    return trace.where(np.isin(trace.step, list(steps)))
+        known = ", ".join(map(str, list(there)[:12])) + (", ..." if len(there) > 12 else "")
+        raise InputError(f"steps: {name} has no step {missing[0]}; name some that it has: {known}")
 
 
 def _strange(trace: Trace) -> list[str]:

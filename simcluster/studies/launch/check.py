@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
 from simcluster.documents.argument_types import checked
-from simcluster.documents.overrides import pairs_of
+from simcluster.documents.overrides import Changes, pairs_of
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.scenario import Scenario
@@ -32,7 +32,7 @@ RUN_CHECKS = (*BUDGET, *STATE, *OUTCOME)
 
 
 @checked
-def check(scenario: ScenarioLike, overrides: Sequence[tuple[str, Any]] = ()) -> LaunchCheck:
+def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
     """Play the scenario's step, a few of its runs where it has a ``run``, and go through every point.
 
     ``overrides`` are changes of it.  A point that cannot be

@@ -169,7 +169,10 @@ def first_scenario(
         "training": {"global_batch": count, "micro_batch": 1},
         "overlap": {},
     }
-    base = from_document(document)
+    try:
+        base = from_document(document)
+    except InputError as problem:
+        raise InputError(str(problem).replace("<document>: model.preset", model)) from None
     if "bf16" not in base.cluster.device.peak.known():
         base = from_document(document, {"training.precision": "fp16-mixed"})
     wanted = batch or max(1, TOKENS // base.model.sequence_length)

@@ -58,7 +58,9 @@ def stage_scenarios(scenario: Scenario) -> list[Scenario]:
         try:
             found.append(from_document(scenario.document(), changes))
         except InputError as error:
-            raise InputError(f"run.stages: stage {number}: {str(error).removeprefix('override: ')}") from None
+            told = str(error).removeprefix("override: ").replace("<document>: ", "")
+            path = ("run", "stages", number - 1, "set")
+            raise scenario.origin.document.error(path, f"stage {number}: {told}") from None
     return found
 
 

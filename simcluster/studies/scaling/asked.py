@@ -111,9 +111,11 @@ def _asked(
     if compute is not None and tokens is not None:
         raise InputError("tokens and a budget: one follows from the other; give one of them")
     if compute is None and loss is None and (size is None or tokens is None):
+        half = " and ".join(name for name in ("gpus", "days", "parameters", "tokens") if given[name] is not None)
         raise InputError(
-            "what is asked?  Give a budget (compute, or gpus and days), a loss, or a model with its tokens, "
-            "as in compute 3.15e23, gpus 1024 and days 30, loss 2.0, or parameters 7B and tokens 2T"
+            f"scaling: a question is needed, and {f'{half} alone' if half else 'nothing given'} is none: give a budget "
+            "(--compute 3.15e23, or --gpus 1024 --days 30), a loss (--loss 2.0), or a model with its tokens "
+            "(--parameters 7B --tokens 2T)"
         )
     if numbers["serve"] and loss is None:
         raise InputError("serve: the cheapest model to train and serve is one that reaches a loss; give it, as in 2.0")

@@ -8,7 +8,7 @@ what waits between stages depends on times.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
-from simcluster.documents.overrides import pairs_of
+from simcluster.documents.overrides import Changes, pairs_of
 from simcluster.documents.suggestions import divisors
 from simcluster.scenario.fits import held, waiting_bytes
 from simcluster.scenario.given import ScenarioLike, base_of
@@ -84,7 +84,7 @@ class Largest(Shown):
 
 
 @checked
-def largest(scenario: ScenarioLike, path: str, overrides: Sequence[tuple[str, Any]] = ()) -> Largest:
+def largest(scenario: ScenarioLike, path: str, overrides: Changes = ()) -> Largest:
     """The largest whole number at a dotted path, such as training.micro_batch or model.layers, with which the job fits.
 
     ``overrides`` are changes besides.  InputError for a path that a scenario does not have or that is no whole number,
