@@ -8,9 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from simcluster.base.errors import InputError
+from simcluster.studies.sweep import dask_cluster
 from simcluster.studies.sweep.dask_cluster import within
 
 ASKING = """
@@ -35,6 +39,13 @@ def test_a_scheduler_that_takes_a_connection_and_says_nothing_is_none() -> None:
         code = ASKING.format(address=f"dask://127.0.0.1:{silent.getsockname()[1]}")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert re.search(r"no Dask scheduler answers there.*start one", done.stdout)
+
+
+def test_a_broken_connection_is_told_as_one() -> None:
+    """While Dask tries to connect again, its client says that it is connecting, which says nothing to a reader."""
+    cluster = dask_cluster._Cluster("dask://h:1", cast("Any", SimpleNamespace(status="connecting")))
+    with pytest.raises(InputError, match=r"is lost \(the connection to its scheduler broke\); .*run the same command"):
+        cluster.look()
 
 
 def test_what_is_asked_ends_at_its_limit() -> None:
