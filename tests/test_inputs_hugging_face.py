@@ -133,6 +133,33 @@ DENSE = {
     "gemma-2-9b": (llama("gemma2", 42, 3584, 14336, 16, 8, 256000, head_dim=256), 9_241_705_984),
     "gemma-2-27b": (llama("gemma2", 46, 4608, 36864, 32, 16, 256000, head_dim=128), 27_227_128_320),
     "gemma-3-1b": (llama("gemma3_text", 26, 1152, 6912, 4, 1, 262144, head_dim=256), 999_885_952),
+    "internlm2-7b": (llama("internlm2", 32, 4096, 14336, 32, 8, 92544, bias=False), 7_737_708_544),
+    "command-r-v01": (  # and biases of its norms, which Cohere's have not
+        llama("cohere", 40, 8192, 22528, 64, 64, 256000, **TIED),
+        34_980_831_232 + 41 * 8192,
+    ),
+    "phi-2": (llama("phi", 32, 2560, 10240, 32, 32, 51200), 2_779_683_840 - 51200),  # less the biases of its head
+    "chatglm3-6b": (
+        {
+            "model_type": "chatglm",
+            "num_layers": 28,
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "multi_query_group_num": 2,
+            "kv_channels": 128,
+            "ffn_hidden_size": 13696,
+            "padded_vocab_size": 65024,
+            "seq_length": 8192,
+            "add_qkv_bias": True,
+            "tie_word_embeddings": False,
+        },
+        6_243_584_000,
+    ),
+    "starcoderbase": (
+        {**gpt2(40, 6144, 48), "model_type": "gpt_bigcode", "vocab_size": 49152, "n_positions": 8192},
+        15_517_456_384,
+    ),
+    "Qwen2.5-VL-7B": (llama("qwen2_5_vl", 28, 3584, 18944, 28, 4, 152064), 7_615_616_512),  # its decoder, Qwen2.5 7B
     "Olmo-3-7B": (llama("olmo3", 32, 4096, 11008, 32, 32, 100278), 7_298_011_136),
     "EXAONE-4.0-32B": (llama("exaone4", 64, 5120, 27392, 40, 8, 102400), 32_003_216_384),
     "Nemotron-4-15B": (llama("nemotron", 32, 6144, 24576, 48, 8, 256000), 15_628_775_424),
@@ -165,6 +192,45 @@ MIXTURES = {
     ),
     "Qwen3-30B-A3B": (qwen_moe("qwen3_moe", 48, 2048, 32, 4, 128, 8, 768, head_dim=128), 30_532_122_624),
     "Qwen3-235B-A22B": (qwen_moe("qwen3_moe", 94, 4096, 64, 4, 128, 8, 1536, head_dim=128), 235_093_634_560),
+    "deepseek-moe-16b": (
+        llama(
+            "deepseek",
+            28,
+            2048,
+            10944,
+            16,
+            16,
+            102400,
+            moe_intermediate_size=1408,
+            n_routed_experts=64,
+            n_shared_experts=2,
+            num_experts_per_tok=6,
+            first_k_dense_replace=1,
+        ),
+        16_375_728_128,
+    ),
+    "Ling-mini-2.0": (
+        llama(
+            "bailing_moe_v2",
+            20,
+            2048,
+            5120,
+            16,
+            4,
+            157184,
+            head_dim=128,
+            moe_intermediate_size=512,
+            num_experts=256,
+            num_shared_experts=1,
+            num_experts_per_tok=8,
+            first_k_dense_replace=1,
+            n_group=8,
+            topk_group=4,
+            use_qk_norm=True,
+        ),
+        16_255_643_392,
+    ),
+    "Qwen3-VL-235B-A22B": (qwen_moe("qwen3_vl_moe_text", 94, 4096, 64, 4, 128, 8, 1536, head_dim=128), 235_093_634_560),
     "DeepSeek-V2": (deepseek("deepseek_v2", 60, 5120, 12288, 128, 102400, 1536, 160, **V2), 235_741_434_880),
     "DeepSeek-V2-Lite": (
         deepseek("deepseek_v2", 27, 2048, 10944, 16, 102400, 1408, 64, **{**V2, "q_lora_rank": None}),
@@ -265,6 +331,9 @@ def test_of_a_model_of_several_parts_the_decoder_is_taken_and_the_rest_is_named(
     assert parameters_of_config(config).total == 27_432_406_640 - 416_866_032 - (1152 * 5376 + 1152)
     assert assumptions_of_config(config) == ("the decoder of text alone, without vision_config",)
     assert model_from_config(config)["sequence_length"] == 131072
+    flat = {**DENSE["Qwen2.5-VL-7B"][0], "vision_config": {"hidden_size": 1280}}
+    assert assumptions_of_config(flat) == ("the decoder of text alone, without vision_config",)
+    assert parameters_of_config(flat).total == DENSE["Qwen2.5-VL-7B"][1]
     tied = {"model_type": "x", "tie_word_embeddings": True, "text_config": DENSE["Qwen3-8B"][0]}
     assert model_from_config(tied)["tied_embeddings"] is True
 

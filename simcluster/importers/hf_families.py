@@ -136,24 +136,34 @@ _FURTHER: dict[str, tuple[Callable[[Config, Fields], None], ...]] = {
     "llama": (_llama,),
     "qwen2": (_qwen_window,),
     "qwen3": (_qwen_window,),
-    "gpt2": (_gpt2,),
+    **dict.fromkeys(("gpt2", "gpt_bigcode"), (_gpt2,)),
     "gpt_neox": (_gpt_neox,),
     "opt": (_opt,),
     "falcon": (_falcon,),
-    **dict.fromkeys(("mixtral", "olmoe", "granitemoe"), (mixtral,)),
-    **dict.fromkeys(("qwen2_moe", "qwen3_moe"), (_qwen_window, qwen_moe)),
+    **dict.fromkeys(("mixtral", "olmoe", "granitemoe", "flex_olmo", "granitemoeshared"), (mixtral,)),
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text"), (_qwen_window, qwen_moe)),
+    "deepseek": (partial(behind_dense, dense=0, shared=0),),
+    "bailing_moe": (partial(behind_dense, dense=0, shared=0),),
+    "bailing_moe_v2": (glm4, partial(behind_dense, dense=0, shared=0, router_bias=True)),
     "deepseek_v2": (latent, partial(behind_dense, dense=0, shared=0)),
-    **dict.fromkeys(("deepseek_v3", "kimi_k2"), (latent, partial(behind_dense, dense=3, shared=1, router_bias=True))),
+    **dict.fromkeys(
+        ("deepseek_v3", "kimi_k2", "kimi_k25"), (latent, partial(behind_dense, dense=3, shared=1, router_bias=True))
+    ),
     "glm4_moe_lite": (latent, partial(behind_dense, dense=1, shared=1, router_bias=True)),
     "dots1": (partial(behind_dense, dense=1, shared=0, router_bias=True),),
     "ernie4_5_moe": (ernie,),
     "minimax_m2": (minimax,),
-    "glm4_moe": (glm4, partial(behind_dense, dense=1, shared=1, router_bias=True)),
+    **dict.fromkeys(
+        ("glm4_moe", "glm4v_moe_text", "solar_open"), (glm4, partial(behind_dense, dense=1, shared=1, router_bias=True))
+    ),
     "llama4_text": (llama4,),
     "gpt_oss": (gpt_oss,),
 }
 _ASSUMED = {
-    **dict.fromkeys(("deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite", "minimax_m2"), predicted),
+    **dict.fromkeys(
+        ("deepseek_v3", "kimi_k2", "kimi_k25", "glm4_moe", "glm4_moe_lite", "minimax_m2", "bailing_moe_v2", "mimo"),
+        predicted,
+    ),
     "llama4_text": unweighted_norms,
 }
 

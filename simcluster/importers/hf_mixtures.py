@@ -27,7 +27,8 @@ def _moe(config: Config, experts: int, width: int, **more: Any) -> dict[str, Any
 def mixtral(config: Config, fields: Fields) -> None:
     """Every layer's MLP is a mixture of gated MLPs of intermediate_size (so too OLMoE and Granite MoE)."""
     experts = config.needed("num_local_experts num_experts")
-    fields["moe"] = _moe(config, experts, fields["ffn_hidden_size"])
+    shared = config.size("shared_intermediate_size") if config.kind == "granitemoeshared" else None
+    fields["moe"] = _moe(config, experts, fields["ffn_hidden_size"], shared_ffn_hidden_size=shared)
 
 
 def qwen_moe(config: Config, fields: Fields) -> None:
@@ -80,9 +81,9 @@ def behind_dense(config: Config, fields: Fields, *, dense: int, shared: int, rou
         )
     fields["moe"] = _moe(
         config,
-        config.needed("n_routed_experts"),
+        config.needed("n_routed_experts num_experts"),
         config.needed("moe_intermediate_size"),
-        shared_experts=config.natural("n_shared_experts", shared),
+        shared_experts=config.natural("n_shared_experts", config.natural("num_shared_experts", shared)),
         first_dense_layers=first,
         every=step,
         offset=1 if step > 1 else 0,

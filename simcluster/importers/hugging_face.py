@@ -25,6 +25,8 @@ _HYBRIDS = (
 )  # fmt: skip
 _SPARSE = ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3")
 _TOWERS = ("vision_config", "audio_config", "speech_config")
+_DECODERS = ("text_config", "llm_config", "language_config")
+_FLAT = ("qwen2_vl", "qwen2_5_vl", "kimi_k25")  # of which the decoder's sizes stand beside the towers
 _OF_THE_WHOLE = ("tie_word_embeddings", "vocab_size", "max_position_embeddings")
 
 
@@ -113,13 +115,17 @@ def _fields(config: Config, family: Family, sequence_length: int | None) -> dict
 
 def _decoder_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """The decoder of text in the config of a model of several parts, and that it is taken without the others."""
-    text = data.get("text_config")
-    if not isinstance(text, Mapping) or data.get("is_encoder_decoder") is True:
-        return data, ()
     towers = [key for key in _TOWERS if data.get(key)]
-    about = {key: data[key] for key in _OF_THE_WHOLE if key in data}
-    without = f"the decoder of text alone, without {listed(towers)}" if towers else "the text_config of the config"
-    return {**about, **text}, (without,)
+    alone = f"the decoder of text alone, without {listed(towers)}"
+    part = next((key for key in _DECODERS if isinstance(data.get(key), Mapping)), "")
+    if data.get("is_encoder_decoder") is True:
+        return data, ()
+    if part:
+        about = {key: data[key] for key in _OF_THE_WHOLE if key in data}
+        return {**about, **data[part]}, (alone if towers else f"the {part} of the config",)
+    if towers and data.get("model_type") in _FLAT:
+        return {key: value for key, value in data.items() if key not in towers}, (alone,)
+    return data, ()
 
 
 def _refuse_more_than_a_decoder(config: Mapping[str, Any]) -> None:
