@@ -181,6 +181,22 @@ def test_the_fewest_gpus_where_those_that_are_launched_do_not_hold_the_layout() 
     assert megatron(text).document["gpus"] == 8
 
 
+def test_one_machine_where_the_cluster_does_not_hold_the_batch() -> None:
+    text = f"{SIZES} --tensor-model-parallel-size 2".replace("--global-batch-size 64", "--global-batch-size 20")
+    assert megatron(text, available=64, gpus_per_node=8).document["gpus"] == 8
+    assert megatron(f"{text} {HYBRID} 4", available=64).document["gpus"] == 8
+    assert megatron(text, available=64).document["gpus"] == 2
+
+
+@pytest.mark.parametrize(("source", "size"), [("llama3/70B.sh", 128256), ("llama2_70b.sh", 32000), ("x.sh", 32000)])
+def test_the_name_of_the_file_tells_models_of_the_same_sizes_apart(source: str, size: int) -> None:
+    large = "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --ffn-hidden-size 28672 --swiglu"
+    rest = "--micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --tokenizer-type HuggingFaceTokenizer --bf16"
+    text = f"{large} {rest} --tokenizer-model $T"
+    found = scenario_from_arguments(text, cluster=CLUSTER, gpus=8, source=source)
+    assert found.document["model"]["vocab_size"] == size
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "size"),
     [
@@ -472,6 +488,9 @@ def test_a_configuration_of_deepspeed() -> None:
     assert auto.document["training"] == {
         "global_batch": 8, "micro_batch": 1, "precision": "bf16-mixed", "memory_recipe": "mixed-16"
     }  # fmt: skip
+    alone = deepspeed({"fp16": {"enabled": "auto"}})
+    assert alone.document["training"]["precision"] == "fp16-mixed"
+    assert any("fp16.enabled is auto" in sentence for sentence in alone.assumed)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ modules:
   pre_trainer:
     framework: megatron
     config: pre_trainer.yaml
-    model: own_1B.yaml
+    model: ${PRIMUS_MODEL:own_1B}.yaml
     overrides:
       stderr_sink_level: DEBUG
       micro_batch_size: ${PRIMUS_MBS:2}
@@ -161,13 +161,16 @@ def test_overrides_of_primus_over_the_files_of_its_repository() -> None:
     assert (scenario.model.mla, scenario.overlap.grad_reduce) == (None, True)
     assert found.document["software"]["accumulate"] == "separate"
     assert not found.unknown
+    sinks = f"{PRIMUS}      use_sink_attention: true\n      sink_sliding_window: 128\n"
+    model = imported(sinks, REPOSITORY.get, gpus=8).document["model"]
+    assert (model["attention_sinks"], model["attention_window"], model["full_attention_every"]) == (True, 129, 2)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (PRIMUS, "goes on in primus/configs/modules/megatron/pre_trainer.yaml, which is neither"),
-        (PRIMUS.replace("    model: own_1B.yaml\n", ""), "modules.pre_trainer names no model"),
+        (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "modules.pre_trainer names no model"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: -8"), "num-layers: '-8' is not a whole number"),
     ],
 )

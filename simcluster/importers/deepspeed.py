@@ -127,9 +127,13 @@ class _Config:
             raise self._error("optimizer.type", f"{optimizer[:40]!r} is not modelled; Adam and AdamW are")
         found: dict[str, Any] = {"global_batch": batch, "micro_batch": micro}
         bf16 = self.switch("bf16.enabled") or self.switch("bfloat16.enabled")
-        auto = "auto" in (self._settings.get("bf16.enabled"), self._settings.get("fp16.enabled"))
-        half = "bf16-mixed" if bf16 or (auto and not self.switch("fp16.enabled")) else "fp16-mixed"
-        if bf16 or auto or self.switch("fp16.enabled"):
+        fp16 = self.switch("fp16.enabled")
+        auto = [name for name in ("bf16", "fp16") if self._settings.get(f"{name}.enabled") == "auto"]
+        half = "bf16-mixed" if bf16 or (auto[:1] == ["bf16"] and not fp16) else "fp16-mixed"
+        if auto and not bf16 and not fp16:
+            given = " and ".join(f"{name}.enabled" for name in auto)
+            self.assumed.append(f"{half}: {given} is auto, which the program that reads the file decides")
+        if bf16 or auto or fp16:
             return {**found, "precision": half, "memory_recipe": "mixed-16"}
         return {**found, "precision": "fp32"}
 

@@ -35,7 +35,8 @@ _INVERTED = {
 _FIELDS = {"fp8": "fp8-format", "fp4": "fp4-format", "add_position_embedding": ""}
 _OWN = ("stderr_sink_level", "log_avg_", "disable_wandb", "disable_tensorboard", "disable_last_saving",
         "file_sink_level", "enable_primus_turbo", "use_turbo_attention", "use_turbo_grouped_mlp", "turbo_",
-        "use_turbo_deepep", "moe_use_fused_router_with_aux_score", "trainable", "auto_continue_")  # fmt: skip
+        "use_turbo_deepep", "moe_use_fused_router_with_aux_score", "trainable", "auto_continue_",
+        "use_sink_attention", "sink_")  # fmt: skip
 
 
 def is_framework_file(text: str) -> bool:
@@ -74,15 +75,28 @@ def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
         raise InputError(f"{source}: modules.pre_trainer names no model; write one, as in model: llama3_8B.yaml")
     fields: dict[str, Any] = {}
     for path in (f"{_MODULES}{module.get('config', 'pre_trainer.yaml')}", f"{_MODELS}{module['model']}"):
-        said = _extended(path, source, beside, [])  # of which most are defaults of Megatron-LM
+        # of what they say most are defaults of Megatron-LM
+        said = _extended(_DEFAULT.sub(r"\1", path), source, beside, [])
         known = (name for name in said if _dashed(name) in MAPPED or name in _INVERTED or name in _FIELDS)
         fields |= {name: said[name] for name in known}
     own = module.get("overrides") or {}
     fields |= own if isinstance(own, Mapping) else {}
-    options = _options(fields)
+    options = _options(fields) | _sinks(fields)
     if fields.get("enable_primus_turbo") is True and fields.get("use_turbo_deepep") is True:
         options |= {"moe-token-dispatcher-type": ("flex",), "moe-flex-dispatcher-backend": ("deepep",)}
     return Arguments(options)
+
+
+def _sinks(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """GPT-OSS's attention as Primus-Turbo has it: learned sinks, and a window, in every second layer or in all."""
+    if fields.get("use_sink_attention") is not True:
+        return {}
+    window, alternating = fields.get("sink_sliding_window"), fields.get("sink_window_even_layers_only", True)
+    found: dict[str, tuple[str, ...]] = {"softmax-type": ("learnable",)}
+    if window:
+        found["window-size"] = (f"{window},0",)
+        found |= {"window-attn-skip-freq": ("2",)} if alternating else {}
+    return found
 
 
 def _options(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

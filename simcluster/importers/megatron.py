@@ -89,8 +89,8 @@ def scenario_from_arguments(
         options, assumed = as_megatron(arguments.options, source)
         arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
     found = scenario_from_options(
-        arguments.options, cluster=cluster, gpus=gpus, launched=arguments.gpus, available=available, source=source,
-        dashes="--", problems=arguments.problems,
+        arguments.options, cluster=cluster, gpus=gpus, launched=arguments.gpus, available=available,
+        machine=gpus_per_node, source=source, dashes="--", problems=arguments.problems,
     )  # fmt: skip
     found = replace(found, assumed=(*arguments.assumed, *found.assumed))
     if not arguments.launcher:
@@ -110,6 +110,7 @@ def scenario_from_options(
     dashes: str = "",
     launched: int | None = None,
     available: int | None = None,
+    machine: int | None = None,
     problems: Iterable[str] = (),
 ) -> Imported:
     """The scenario of options by Megatron-LM's names, each with the words behind it.
@@ -119,7 +120,7 @@ def scenario_from_options(
     run = Options(source, dashes, problems)
     run.sort(options)
     document: dict[str, Any] = {"cluster": dict(cluster)}
-    document |= _sections(run, gpus, launched, available)
+    document |= _sections(run, gpus, launched, (available, machine))
     document["memory"] = memory_of(run)
     document["software"] = _software(run)
     document = {key: value for key, value in document.items() if value not in ({}, None)}
@@ -128,8 +129,13 @@ def scenario_from_options(
     )
 
 
-def _sections(run: Options, gpus: int | None, launched: int | None, available: int | None) -> dict[str, Any]:
-    """Model, parallel, pipeline, training and overlap; InputError with all that stands against any of them."""
+def _sections(
+    run: Options, gpus: int | None, launched: int | None, there: tuple[int | None, int | None]
+) -> dict[str, Any]:
+    """Model, parallel, pipeline, training and overlap; InputError with all that stands against any of them.
+
+    ``there`` are the GPUs of the cluster and of one of its machines.
+    """
     for names in _NEEDED:
         run.problems.of(run.needed, *names)
     vocabulary = run.problems.of(vocabulary_of, run)
@@ -140,7 +146,7 @@ def _sections(run: Options, gpus: int | None, launched: int | None, available: i
     pipeline = training = overlap = None
     if parallel:
         uncut_experts(run, parallel, gpus or launched)
-        gpus = gpus or gpus_of(run, parallel, launched, available)
+        gpus = gpus or gpus_of(run, parallel, launched, *there)
         training = run.problems.of(training_of, run, gpus, parallel)
         if model:
             pipeline = run.problems.of(pipeline_of, run, model["layers"], parallel["pp"])
@@ -150,7 +156,7 @@ def _sections(run: Options, gpus: int | None, launched: int | None, available: i
     return {
         **({"gpus": gpus} if gpus else {}),
         "model": model, "parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap,
-        "fsdp": hybrid_of(run, parallel or {}, gpus or available),
+        "fsdp": hybrid_of(run, parallel or {}, gpus or there[0]),
     }  # fmt: skip
 
 

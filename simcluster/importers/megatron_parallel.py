@@ -10,13 +10,16 @@ from simcluster.importers.megatron_sections import dispatch_of
 from simcluster.importers.option_values import Options
 
 
-def gpus_of(run: Options, parallel: Mapping[str, Any], launched: int | None, available: int | None) -> int | None:
+def gpus_of(
+    run: Options, parallel: Mapping[str, Any], launched: int | None, available: int | None, machine: int | None = None
+) -> int | None:
     """GPUs of the job: those that are ``launched``, or None for all that the cluster has ``available``; where these do
-    not hold the layout and the batch, the fewest that do, which is said."""
+    not hold the layout and the batch, all of one ``machine``, or the fewest that do, which is said."""
     sizes = {axis: parallel.get(axis, 1) for axis in ("tp", "pp", "cp")}
     dense = math.prod(sizes.values())
     ranks = sizes["pp"] * parallel.get("ep", 1) * parallel.get("etp", sizes["tp"])
     least = math.lcm(dense, ranks if "ep" in parallel else 1)
+    least *= _copies(run) if parallel["zero"] == 3 else 1
     micro = run.values.get("micro-batch-size") or run.values.get("batch-size") or 1
     batch = run.values.get("global-batch-size")
 
@@ -30,8 +33,10 @@ def gpus_of(run: Options, parallel: Mapping[str, Any], launched: int | None, ava
     named = {**sizes, **{axis: parallel[axis] for axis in ("ep",) if parallel.get(axis, 1) > 1}}
     what = " x ".join(f"{axis} {size}" for axis, size in named.items() if size > 1 or axis == "tp")
     why = f"the {launched} that the script starts do not hold it" if launched else f"the cluster has {available}"
-    run.assumed.append(f"{least} GPUs, the fewest for {what}: {why} (--gpus says how many)")
-    return least
+    whole = machine if machine and not launched and holds(machine) else least
+    which = "the fewest" if whole == least else "one machine"
+    run.assumed.append(f"{whole} GPUs, {which} for {what}: {why} (--gpus says how many)")
+    return whole
 
 
 def parallel_of(run: Options) -> dict[str, Any]:

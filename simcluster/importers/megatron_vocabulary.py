@@ -16,6 +16,7 @@ _SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-h
 _INSIDE = {"ffn-hidden-size": "ffn_hidden_size", "num-query-groups": "kv_heads"}
 _THOUSANDS = re.compile(r"(?<![a-z0-9.])v?(\d{2,3})k(?![a-z0-9])")  # nemotron_2_256k.model
 _LLAMA_3_ROTARY_BASE = ("500000",)  # Llama 2 70B and Llama 3 70B have the same sizes
+_FOLDERS = 2  # of the path of a file, in whose names a model may stand
 
 
 def vocabulary_of(run: Options) -> int:
@@ -53,6 +54,9 @@ def vocabulary_of(run: Options) -> int:
         size = int(_fields_of(alike)["vocab_size"])
         run.assumed.append(f"a vocabulary of {size} tokens, as of {alike}, which has these sizes: {kind} is not read")
         return size
+    if named := _named(run):
+        run.assumed.append(f"a vocabulary of {TOKENIZERS[named]} tokens, as the file's name says: {kind} is not read")
+        return TOKENIZERS[named]
     size = next(size for part, size in UNREAD_TOKENIZERS.items() if part in kind)
     run.assumed.append(
         f"a vocabulary of {size} tokens: the tokenizer ({kind} {name or ''}) is not read (--set model.vocab_size=...)"
@@ -72,7 +76,7 @@ def names_vocabulary(options: Mapping[str, tuple[str, ...]]) -> bool:
 
 def _alike(run: Options) -> str | None:
     """The model that has the same layers, width and heads, and whatever else is given of those that tell models of one
-    size apart: groups of queries, widths inside MLP and experts, and the base of rotary positions."""
+    size apart: groups of queries, widths inside MLP and experts, the base of rotary positions, the file's name."""
     sizes = {field: run.values.get(option) for option, field in _SIZES.items()}
     inside = {field: run.values[option] for option, field in _INSIDE.items() if option in run.values}
     experts = run.values.get("num-experts") or 0, run.values.get("moe-ffn-hidden-size")
@@ -88,8 +92,14 @@ def _alike(run: Options) -> str | None:
         )
 
     found = [name for name in published_names() if alike(_fields_of(name))]
-    third = run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE
-    return min(found, key=lambda name: third != name.startswith("llama3"), default=None)
+    named = "llama3" if run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE else _named(run) or "llama-2"
+    return min(found, key=lambda name: int(_fields_of(name)["vocab_size"]) != TOKENIZERS[named], default=None)
+
+
+def _named(run: Options) -> str | None:
+    """The tokenizer that the names of the file and of its folders say, as in llama3/train_70b.sh."""
+    path = "/".join(run.source.lower().replace("_", "-").split("/")[-1 - _FOLDERS :])
+    return next((part for part in TOKENIZERS if part in path), None)
 
 
 def _fields_of(name: str) -> Mapping[str, Any]:
