@@ -186,6 +186,8 @@ def test_one_machine_where_the_cluster_does_not_hold_the_batch() -> None:
     assert megatron(text, available=64, gpus_per_node=8).document["gpus"] == 8
     assert megatron(f"{text} {HYBRID} 4", available=64).document["gpus"] == 8
     assert megatron(text, available=64).document["gpus"] == 2
+    cut = f"{SIZES} {MIXTURE} --expert-tensor-parallel-size 16".replace("batch-size 64", "batch-size 16")
+    assert megatron(cut, available=64, gpus_per_node=8).document["gpus"] == 16
 
 
 @pytest.mark.parametrize(("source", "size"), [("llama3/70B.sh", 128256), ("llama2_70b.sh", 32000), ("x.sh", 32000)])
@@ -227,6 +229,8 @@ def test_the_name_of_the_file_tells_models_of_the_same_sizes_apart(source: str, 
             128000,
         ),
         ("SentencePieceTokenizer --tokenizer-model t.model", 32000),
+        ("MixtralTokenizer --tokenizer-model xai-org/grok-1", 131072),
+        ("DeepSeekV3Tokenizer --tokenizer-model moonshotai/Kimi-K2-Instruct", 163840),
         ("HuggingFaceTokenizer --tokenizer-model bigcode/starcoder2-tokenizer", 49152),
         ("Llama2Tokenizer --tokenizer-model x/tokens-100k.ver3.model", 100000),
         (
@@ -488,6 +492,8 @@ def test_a_configuration_of_deepspeed() -> None:
     assert auto.document["training"] == {
         "global_batch": 8, "micro_batch": 1, "precision": "bf16-mixed", "memory_recipe": "mixed-16"
     }  # fmt: skip
+    second = deepspeed({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})
+    assert any("offload_param says nothing with stage 2" in sentence for sentence in second.assumed)
     alone = deepspeed({"fp16": {"enabled": "auto"}})
     assert alone.document["training"]["precision"] == "fp16-mixed"
     assert any("fp16.enabled is auto" in sentence for sentence in alone.assumed)

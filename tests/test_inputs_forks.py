@@ -67,6 +67,8 @@ def test_experts_latent_attention_and_layers_that_do_nothing() -> None:
          {"schedule": "interleaved", "chunks": 2, "layers_per_stage": [1, 2, 2, 2, 2, 2, 2, 1]}),
         ("--num-layers 12 --num-layer-list 2,4,4,2 --pipeline-model-parallel-size 4", "pipeline",
          {"layers_per_stage": [2, 4, 4, 2]}),
+        ("--num-layers 12 --pipeline-model-parallel-blocks 2,4,4,2 --pipeline-model-parallel-size 4", "pipeline",
+         {"layers_per_stage": [2, 4, 4, 2]}),
         ("--num-layers 12 --reuse-fp32-param", "training", {"memory_recipe": "aware-16"}),
         ("--num-layers 12 --tensor-model-parallel-size 4 --use-mc2", "overlap", {"tensor_pieces": 4}),
         ("--num-layers 12 --tensor-model-parallel-size 4 --use-ascend-coc", "overlap", {"tensor_pieces": 4}),
@@ -112,6 +114,15 @@ def test_latent_attention_has_rotary_positions_at_any_rate() -> None:
     assert found.document["model"]["position"] == "rope"
 
 
+def test_gates_norms_and_biases_of_epfl() -> None:
+    text = PLAIN.replace("--swiglu --disable-bias-linear --normalization RMSNorm", "--glu_activation swiglu")
+    more = f"{text} --num-layers 12 --model_name llama2 --use_rms_norm --no_tie_embed_logits"
+    found = scenario_from_arguments(more, cluster={"topology": "dgx_h100", "nodes": 8}, gpus=64, source="run.sh")
+    model = load_text(found.text("x")).model
+    assert (model.gated_mlp, model.norm, model.bias, model.tied_embeddings) == (True, "rmsnorm", False, False)
+    assert not found.unknown
+
+
 def test_optimizers_and_bins_of_gaudi() -> None:
     found = plain(GAUDI)
     assert "optimizer" not in found.document["training"]
@@ -129,6 +140,10 @@ def test_optimizers_and_bins_of_gaudi() -> None:
         ),
         ("--num-layers 12 --noop-layers 12", "'12' is no list of layers from 0 to 11"),
         ("--num-layers 12 --num-layer-list 2,4,4,1 --pipeline-model-parallel-size 4", "does not cut 12 layers into 4"),
+        (
+            "--num-layers 12 --enable-hetero --hetero-process-meshes 2,1,1,1,1",
+            "stages with ranks or devices of their own",
+        ),
         ("--num-layers 12 --lora-r 8", "trains adapters beside weights that stand still"),
     ],
 )

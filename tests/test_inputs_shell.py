@@ -191,10 +191,39 @@ def test_what_a_shell_would_assign(text: str, value: str) -> None:
         ("#SBATCH -n16 --nodes=4\n#SBATCH --ntasks-per-node=8\n", "B=$SLURM_NTASKS", "16"),
         ("#SBATCH --gpus-per-node=4\n", "export SLURM_GPUS_PER_NODE=2; B=$SLURM_GPUS_PER_NODE", "2"),
         ("#SBATCH --nodes=$MANY\n", "B=$SLURM_NNODES", "$SLURM_NNODES"),
+        ("#$ -l rt_AF=16\n#$ -l h_rt=1:00:00\n", "B=$NHOSTS", "16"),
+        ("#PJM -L rscgrp=a,node=4\n", "B=$PJM_NODE", "4"),
     ],
 )
 def test_what_the_batch_system_sets(lines: str, text: str, value: str) -> None:
     assert after(f"#!/bin/bash\n{lines}{text}\n", "B") == value
+
+
+@pytest.mark.parametrize(
+    ("head", "gpus"),
+    [
+        ("#$ -l node_f=2\n", 8),
+        ("#PBS -l select=2:ncpus=192:ngpus=4\n", 8),
+        ('#PJM -L "rscgrp=a,node=2"\n', 8),
+        ("#BSUB -nnodes 2\n", 8),
+    ],
+)
+def test_processes_of_other_batch_systems(head: str, gpus: int) -> None:
+    sizes = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --micro-batch-size 1 --fp16"
+    run = f"#!/bin/sh\n{head}mpirun -np $((N * 4)) -npernode 4 python pretrain_gpt.py {sizes} --vocab-size 5000\n"
+    found = scenario_from_arguments(run, cluster={"topology": "dgx_h100", "nodes": 8}, source="run.sh", available=64)
+    assert found.document["gpus"] == gpus
+
+
+def test_processes_around_a_shell_and_none_that_are_said() -> None:
+    sizes = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --micro-batch-size 1 --fp16"
+    inside = f"python pretrain_gpt.py {sizes} --vocab-size 5000 --global-batch-size 64"
+    around = f"#!/bin/bash\nN=$((4 * 8))\nCMD=\"mpirun -np $N bash -c '{inside}'\"\neval $CMD\n"
+    cluster = {"topology": "dgx_h100", "nodes": 8}
+    found = scenario_from_arguments(around, cluster=cluster, source="run.sh", available=64)
+    assert found.document["gpus"] == 32
+    alone = scenario_from_arguments(f"#!/bin/bash\n{inside}\n", cluster=cluster, source="run.sh", available=64)
+    assert any("all GPUs of the cluster" in sentence for sentence in alone.assumed)
 
 
 def test_options_without_a_value_and_arguments_of_the_script() -> None:

@@ -63,7 +63,7 @@ def scenario_from_deepspeed(
     run = _Config(settings, source)
     training = run.problems.of(run.training, gpus)
     zero = run.problems.of(run.number, f"{_ZERO}stage", 0, 3) or 0
-    memory, sharding = run.problems.of(run.offload), run.problems.of(run.fsdp, zero)
+    memory, sharding = run.problems.of(run.offload, zero), run.problems.of(run.fsdp, zero)
     overlap = run.problems.of(run.overlap, zero, gpus)
     run.sort()
     run.problems.tell()
@@ -152,9 +152,12 @@ class _Config:
             self.assumed.append("parameters are gathered over all GPUs, though zero_hpz_partition_size is more than 1")
         return {"shard_group": group} if zero == 3 and group and group > 1 else {}
 
-    def offload(self) -> dict[str, Any]:
+    def offload(self, zero: int) -> dict[str, Any]:
         if str(self._settings.get(f"{_ZERO}offload_param.device", "none")) != "none":
-            raise self._error(f"{_ZERO}offload_param.device", "parameters in host memory or on disk are not modelled")
+            if zero == 3:
+                what = "parameters in host memory or on disk are not modelled"
+                raise self._error(f"{_ZERO}offload_param.device", what)
+            self.assumed.append(f"{_ZERO}offload_param says nothing with stage {zero}: parameters are on the GPUs")
         device = str(self._settings.get(f"{_ZERO}offload_optimizer.device", "none"))
         if device == "none" and not self.switch(f"{_ZERO}cpu_offload"):
             return {}

@@ -225,13 +225,13 @@ def _processes(launcher: Sequence[str], around: Sequence[str], gpus_per_node: in
     """``nnodes`` and ``nproc-per-node``, as far as torchrun, deepspeed, srun or the head of a batch script say them."""
     own, outer = _options(launcher), _options(around)
     nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nodes", "N") or _number(own, "nodes", "N")
-    each = _number(own, "nproc-per-node", "num-gpus", "ntasks-per-node")
+    each = _number(own, "nproc-per-node", "num-gpus", "ntasks-per-node", "npernode")
     if each is None and {own.get("nproc-per-node")} & {"gpu", "auto"}:
         each = gpus_per_node
     starts_each = any(word.rsplit("/", 1)[-1] in _STARTERS for word in (*launcher, *around))
     if each is None and starts_each and "nproc-per-node" not in own:
         each = _number(outer, "ntasks-per-node", "gpus-per-node") or _of_gres(outer)
-        total = _number(outer, "ntasks", "n") or _number(own, "np", "n")
+        total = _number(outer, "ntasks", "np", "n") or _number(own, "np", "n")
         if each is None and total and nodes and total % nodes == 0:
             each = total // nodes
         elif each is None and total and not nodes:

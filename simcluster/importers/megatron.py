@@ -95,6 +95,9 @@ def scenario_from_arguments(
     found = replace(found, assumed=(*arguments.assumed, *found.assumed))
     if not arguments.launcher:
         return found
+    if not gpus and arguments.gpus is None and "gpus" not in found.document:
+        all_of_them = "all GPUs of the cluster: how many the script starts is not said (--gpus says how many)"
+        found = replace(found, assumed=(*found.assumed, all_of_them))
     facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"]
     if gpus and arguments.gpus not in (None, gpus):
         facts.append(f"{gpus} GPUs as asked for, and not the {arguments.gpus} that it launches")

@@ -1,7 +1,7 @@
 """Options of forks of Megatron-LM as its own, and layers of a stage that do nothing.
 
-The forks are MindSpeed-LLM (Ascend NPUs), Pai-Megatron-Patch (Alibaba) and Intel's for Gaudi.  What only has another
-name is in ``megatron_options.yaml``.  Names are those of their arguments.py, from knowledge of them.
+The forks are MindSpeed-LLM (Ascend NPUs), Pai-Megatron-Patch (Alibaba), Intel's for Gaudi and EPFL's Megatron-LLM.
+What only has another name is in ``megatron_options.yaml``.  Names are those of their arguments.py, from knowledge.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ Words = dict[str, tuple[str, ...]]
 
 _PLAIN_SPECS = ("qwen3", "deepseek", "bailing", "magistral", "plm", "phi35_moe", "seed_oss")
 """Layer specifications that make what the other options say."""
+_EPFL_MODELS = ("gpt", "llama", "llama2", "codellama", "falcon", "mistral", "gemma")
 _CONTEXT = {"megatron_cp_algo": "p2p", "ulysses_cp_algo": "a2a", "kvallgather_cp_algo": "all_gather"}
 _OWN = (
     "first-k-dense-replace", "n-shared-experts", "moe-tp-extend-ep", "context-parallel-algo", "noop-layers",
     "num-layer-list", "schedules-method", "reuse-fp32-param", "moe-alltoall-overlap-comm", "swap-optimizer",
-    "num-shared-experts", "qk-nope-head-dim", "use-fused-sdpa", "use-mc2", "use-ascend-coc",
+    "num-shared-experts", "qk-nope-head-dim", "use-fused-sdpa", "use-mc2", "use-ascend-coc", "glu-activation",
+    "model-name",
 )  # fmt: skip
 
 
@@ -46,6 +48,7 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
         elif _first(found["context-parallel-size"]) != "1":
             what = f"context-parallel-algo {algorithm[:40]} is not modelled; one of {listed(_CONTEXT)} is"
             raise InputError(f"{source}: --{what}")
+    found = _of_epfl(found)
     if "num-experts" in found:
         found |= _experts(found)
     for name in (
@@ -64,6 +67,19 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
     if "use-ascend-coc" in found or found.pop("use-mc2", None) is not None:
         found["tp-comm-overlap"] = ()
     return found, tuple(assumed)
+
+
+def _of_epfl(options: Words) -> Words:
+    """Megatron-LLM's, whose linear layers have no biases unless ``use-bias`` is given and which names a gate."""
+    found = dict(options)
+    gate = _first(found.pop("glu-activation", ()))
+    if gate:
+        found["swiglu" if gate == "swiglu" else "quick-geglu"] = ()
+    if _first(found.get("model-name", ())) in _EPFL_MODELS:
+        del found["model-name"]
+        if found.pop("use-bias", None) is None:
+            found["disable-bias-linear"] = ()
+    return found
 
 
 def layers_that_work(run: Options) -> list[bool]:

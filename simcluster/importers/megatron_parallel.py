@@ -18,7 +18,7 @@ def gpus_of(
     sizes = {axis: parallel.get(axis, 1) for axis in ("tp", "pp", "cp")}
     dense = math.prod(sizes.values())
     ranks = sizes["pp"] * parallel.get("ep", 1) * parallel.get("etp", sizes["tp"])
-    least = math.lcm(dense, ranks if "ep" in parallel else 1)
+    least = math.lcm(dense, ranks if {"ep", "etp"} & parallel.keys() else 1)
     least *= _copies(run) if parallel["zero"] == 3 else 1
     micro = run.values.get("micro-batch-size") or run.values.get("batch-size") or 1
     batch = run.values.get("global-batch-size")

@@ -45,7 +45,7 @@ def vocabulary_of(run: Options) -> int:
             f"{run.source}: the size of the vocabulary is in the tokenizer, not in the arguments; add "
             "--vocab-size, as in --vocab-size 128256 (Llama 3)"
         )
-    known = next((part for part in TOKENIZERS if part in f"{name} {kind}".lower()), None)
+    known = next((part for text in (name, kind) for part in TOKENIZERS if part in str(text).lower()), None)
     if known:
         run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens")
         return TOKENIZERS[known]

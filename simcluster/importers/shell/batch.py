@@ -1,4 +1,7 @@
-"""What a batch system sets before a script begins, by the options that the script asks for (sbatch's manual page)."""
+"""What a batch system sets before a script begins, by the options that the script asks for (sbatch's manual page).
+
+Of other systems than Slurm (Grid Engine, PBS, Fujitsu's PJM, LSF) what is asked for is put in Slurm's words.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,17 @@ import re
 from collections.abc import Iterator, Sequence
 
 _LINE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
+_OTHERS = (  # of Grid Engine node_f=2 (TSUBAME) and rt_AF=2 (ABCI) are so many whole nodes
+    (re.compile(r"^#\$[ \t]+-l[ \t]+(?:node|rt)_\w+=(\d+)", re.MULTILINE), "--nodes"),
+    (re.compile(r"^#PBS[ \t]+-l[ \t]+select=(\d+)", re.MULTILINE), "--nodes"),
+    (re.compile(r"^#PBS[ \t]+-l[ \t]+select=\S*\bngpus=(\d+)", re.MULTILINE), "--gpus-per-node"),
+    (re.compile(r"^#PJM[ \t]+-L[ \t]+\"?(?:\S*,)?node=(\d+)", re.MULTILINE), "--nodes"),
+    (re.compile(r"^#PJM[ \t]+--mpi[ \t]+\"?(?:max-)?proc=(\d+)", re.MULTILINE), "--ntasks"),
+    (re.compile(r"^#BSUB[ \t]+-nnodes[ \t]+(\d+)", re.MULTILINE), "--nodes"),
+)
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus"}
 _SETS = {
-    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NHOSTS", "PJM_NODE"),
     "--ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
     "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
     "--cpus-per-task": ("SLURM_CPUS_PER_TASK",),
@@ -20,9 +31,12 @@ _SETS = {
 
 
 def batch_lines(text: str) -> Iterator[str]:
-    """The options of each #SBATCH line, without the comment behind them."""
+    """The options of each #SBATCH line, without the comment behind them, and those of other systems in its words."""
     for line in _LINE.findall(text):
         yield re.split(r"\s#", line)[0].strip()
+    for pattern, option in _OTHERS:
+        for number in pattern.findall(text)[:1]:
+            yield f"{option}={number}"
 
 
 def batch_variables(words: Sequence[str]) -> dict[str, str]:
