@@ -123,6 +123,9 @@ HYBRID = (
         ("--deepspeed --use-flash-attn-v2", "training", {"attention": "fused"}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 62", "training",
          {"recompute": "full", "recompute_every": None}),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 0", "training",
+         {"recompute": None}),
+        ("--num-experts 0 --mtp-num-layers 0", "model", {"moe": None, "mtp_layers": None}),
         ("--optimizer fusedadamw", "training", {"optimizer": None}),
         ("--cuda-graph-impl none --cuda-graph-scope full --use-mup --mup-base-hidden-size 4", "model", {"layers": 12}),
         ("--dsa-indexer-topk 4 --attention-residual-type full --engram-seed 0", "model", {"layers": 12}),
@@ -466,6 +469,20 @@ def test_shards_and_gated_activations_of_nemo() -> None:
         off.replace("lr: 2e-4", "grad_sync_dtype: bf16").replace("fp8: true", ""), cluster=CLUSTER
     )
     assert narrow.document["training"]["memory_recipe"] == "mixed-16"
+
+
+def test_gradients_of_deepspeed() -> None:
+    config = {"train_batch_size": 8, "bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}
+    for name, recipe in (("bf16", "mixed-16"), ("fp32", "mixed-18")):
+        kept = config | {"data_types": {"grad_accum_dtype": name}}
+        assert deepspeed(kept).document["training"]["memory_recipe"] == recipe
+        sizes = "--num-layers 2 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000"
+        text = (
+            f"#!/bin/bash\ncat <<EOT > ds.json\n{json.dumps(kept)}\nEOT\n"
+            f"deepspeed pretrain_gpt.py {sizes} --micro-batch-size 1 --deepspeed --deepspeed_config ds.json\n"
+        )
+        found = scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 1})
+        assert found.document["training"]["memory_recipe"] == recipe
 
 
 def deepspeed(config: dict[str, Any], gpus: int = 8) -> Imported:

@@ -53,9 +53,21 @@ def test_experts_latent_attention_and_layers_that_do_nothing() -> None:
     assert not found.unknown
 
 
+def test_layers_of_minimax_and_fused_accumulation() -> None:
+    cluster = {"topology": "dgx_h100", "nodes": 1}
+    more = "--num-layers 12 --no-gradient-accumulation-fusion --gemm-gradient-accumulation-fusion --qk-layernorm"
+    text = f"{SIZES.replace('deepseek_spec', 'minimax_spec')} {more}"
+    found = scenario_from_arguments(text, cluster=cluster, gpus=8, source="run.sh")
+    assert found.document["model"]["qk_norm"] == "head"
+    assert any("one over all heads" in sentence for sentence in found.assumed)
+    assert "accumulate" not in found.document.get("software", {})
+
+
 @pytest.mark.parametrize(
     ("more", "section", "expected"),
     [
+        ("--num-layers 12 --no-gradient-accumulation-fusion", "software",
+         {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}),
         ("--num-layers 12 --context-parallel-size 4", "parallel", {"cp": 4, "cp_comm": "all_to_all"}),
         ("--num-layers 12 --context-parallel-size 4 --context-parallel-algo megatron_cp_algo", "parallel",
          {"cp": 4, "cp_comm": None}),

@@ -97,8 +97,9 @@ use_distributed_optimizer: true
 extends: [../../modules/megatron/pre_trainer.yaml]
 transformer_impl: transformer_engine
 add_bias_linear: false
+swiglu: false
 swiglu: true
-sequence_parallel: true
+sequence_parallel: 1
 multi_latent_attention: false
 kv_lora_rank: 32
 hidden_dropout: 0.0

@@ -215,6 +215,22 @@ def test_processes_of_other_batch_systems(head: str, gpus: int) -> None:
     assert found.document["gpus"] == gpus
 
 
+@pytest.mark.parametrize(
+    ("before", "changes", "layers"),
+    [
+        ("if [ $1 = 8 ]; then\n N=8\nelif [ $1 = 2 ]; then\n N=2\n # the\n # next\nelif [ $1 = 3 ]; then\n N=3\nfi",
+         {"1": "2"}, 2),
+        ('A=(--num-layers 5 --other 6)\nN=$(echo "${A[@]}" | grep -oP \'(?<=--num-layers )\\d+\')', {}, 5),
+        ("# bash run.sh <layers>\nN=${1:-4}", {}, 4),
+    ],
+)  # fmt: skip
+def test_layers_by_branches_and_by_what_is_found(before: str, changes: dict[str, str], layers: int) -> None:
+    text = f"#!/bin/bash\n{before}\n{TRAINS.replace('--num-layers 2', '--num-layers $N')} --decoder-seq-length 64\n"
+    found = scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 1}, given=changes)
+    assert found.document["model"]["layers"] == layers
+    assert any("decoder-seq-length" in sentence for sentence in found.assumed)
+
+
 def test_processes_around_a_shell_and_none_that_are_said() -> None:
     sizes = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --micro-batch-size 1 --fp16"
     inside = f"python pretrain_gpt.py {sizes} --vocab-size 5000 --global-batch-size 64"

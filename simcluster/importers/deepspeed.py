@@ -15,6 +15,7 @@ from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.imported import Imported, Problems, guess
 
+_GRADIENTS = "data_types.grad_accum_dtype"
 _ZERO = "zero_optimization."
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _MAPPED, _NO_EFFECT, _NO_EFFECT_SECTIONS, _ADAMS = (
@@ -41,6 +42,8 @@ def options_of_deepspeed(text: str, source: str) -> dict[str, tuple[str, ...]]:
     for key in ("bf16", "fp16"):
         if settings.get(f"{key}.enabled") is True:
             found[key] = ()
+    if settings.get(_GRADIENTS) in ("bf16", "fp16"):
+        found["grad-reduce-in-bf16"] = ()
     zero = settings.get(f"{_ZERO}stage")
     if zero and settings.get(f"{_ZERO}overlap_comm", zero == 3) is True:
         found |= {"overlap-grad-reduce": (), **({"overlap-param-gather": ()} if zero == 3 else {})}
@@ -134,7 +137,8 @@ class _Config:
             given = " and ".join(f"{name}.enabled" for name in auto)
             self.assumed.append(f"{half}: {given} is auto, which the program that reads the file decides")
         if bf16 or auto or fp16:
-            return {**found, "precision": half, "memory_recipe": "mixed-16"}
+            wide = self._settings.get(_GRADIENTS) == "fp32"
+            return {**found, "precision": half, "memory_recipe": "mixed-18" if wide else "mixed-16"}
         return {**found, "precision": "fp32"}
 
     def overlap(self, zero: int, gpus: int) -> dict[str, Any]:

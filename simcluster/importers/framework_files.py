@@ -17,11 +17,13 @@ from simcluster.documents.reading import parse_document
 from simcluster.importers.arguments import Arguments
 from simcluster.importers.beside import Beside
 from simcluster.importers.flat_settings import flattened
+from simcluster.importers.option_files import last_ones
 from simcluster.importers.option_values import MAPPED
 
 _FLAGSCALE = re.compile(r"^system:[ \t]*(#.*)?\n(.*\n)*model:[ \t]*(#.*)?$", re.MULTILINE)
 _EXPERIMENT = re.compile(r"^defaults:[ \t]*\n([ \t]*-.*\n)*[ \t]*-[ \t]*train:", re.MULTILINE)
 _PRIMUS = re.compile(r"^modules:[ \t]*\n([ \t]*#.*\n|[ \t]*\n)*[ \t]+pre_trainer:", re.MULTILINE)
+_FIELD = re.compile(r"^([ \t]*[\w-]+):[ \t]+[^\s#]")
 _DEFAULT = re.compile(r"\$\{\w+:([^{}]*)\}")
 _MODELS, _MODULES = "primus/configs/models/megatron/", "primus/configs/modules/megatron/"
 _MOST_FILES = 20
@@ -45,7 +47,7 @@ def is_framework_file(text: str) -> bool:
 
 def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
     """The options in the file and in those that it names; InputError for one of these that is not there."""
-    data = parse_document(text, source=source).data
+    data = _read(text, source)
     if isinstance(data.get("modules"), Mapping):
         return _of_primus(data["modules"].get("pre_trainer"), source, beside)
     launched: dict[str, str] = {}
@@ -53,12 +55,17 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
         names = [each["train"] for each in data["defaults"] if isinstance(each, Mapping) and "train" in each]
         path = f"train/{names[0]}.yaml"
         launched = _launched(data.get("experiment"))
-        data = parse_document(_there(beside, path, source), source=path).data
+        data = _read(_there(beside, path, source), path)
     options: dict[str, tuple[str, ...]] = {}
     for name, value in flattened({key: data.get(key) or {} for key in ("system", "model", "data")}, source).items():
         if value is not None and value is not False:
             options[_dashed(name)] = _words(value)
     return Arguments(options, launched=launched)
+
+
+def _read(text: str, source: str) -> Any:
+    """The document; of a field that it gives again the last counts, as where the frameworks read it."""
+    return parse_document(last_ones(text, _FIELD)[0], source=source).data
 
 
 def _launched(experiment: Any) -> dict[str, str]:
@@ -115,7 +122,7 @@ def _extended(path: str, source: str, beside: Beside, read: list[str]) -> dict[s
     if path in read or len(read) >= _MOST_FILES:
         return {}
     read.append(path)
-    data = parse_document(_there(beside, path, source), source=path).data
+    data = _read(_there(beside, path, source), path)
     found: dict[str, Any] = {}
     for key in ("extends", "includes", "bases"):
         for name in data.pop(key, None) or []:

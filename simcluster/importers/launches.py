@@ -21,6 +21,7 @@ __all__ = ["arguments_of_script", "is_script"]
 
 _ALONE = re.compile(r"\$\{?(\w+|[@*])\}?")
 _CALLS = re.compile(r"^#[ \t]*(?:sh|bash)[ \t]+\S+\.sh[ \t]+(\S.*)$", re.MULTILINE)
+_PLACE = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
 _NUMBERED = re.compile(r"\$\{?(\d{1,3})\b")
 _ARGUMENT = re.compile(r"\$\{?\d")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
@@ -37,6 +38,7 @@ _USUAL = {
     "global-batch-size": ("GBS", "GLOBAL_BATCH_SIZE"),
 }
 """Variables by the names that they have in most scripts, and the options that they become."""
+_PER_NODE, _TOTAL = ("ntasks-per-node", "npernode"), ("ntasks", "np", "n")
 _STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed")
 
 
@@ -185,7 +187,7 @@ def _example(text: str) -> dict[str, str]:
     takes = max((int(number) for number in _NUMBERED.findall(_COMMENT.sub("", text))), default=0)
     for words in _CALLS.findall(text[:20_000]):
         given = words.split()
-        if 0 < takes <= len(given):
+        if 0 < takes <= len(given) and not _PLACE.search(words):
             return {str(number): word for number, word in enumerate(given, 1)}
     return {}
 
@@ -225,13 +227,15 @@ def _processes(launcher: Sequence[str], around: Sequence[str], gpus_per_node: in
     """``nnodes`` and ``nproc-per-node``, as far as torchrun, deepspeed, srun or the head of a batch script say them."""
     own, outer = _options(launcher), _options(around)
     nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nodes", "N") or _number(own, "nodes", "N")
-    each = _number(own, "nproc-per-node", "num-gpus", "ntasks-per-node", "npernode")
+    each = _number(own, "nproc-per-node", "num-gpus")
     if each is None and {own.get("nproc-per-node")} & {"gpu", "auto"}:
         each = gpus_per_node
     starts_each = any(word.rsplit("/", 1)[-1] in _STARTERS for word in (*launcher, *around))
     if each is None and starts_each and "nproc-per-node" not in own:
-        each = _number(outer, "ntasks-per-node", "gpus-per-node") or _of_gres(outer)
-        total = _number(outer, "ntasks", "np", "n") or _number(own, "np", "n")
+        each = _number(own, *_PER_NODE) or _number(outer, *_PER_NODE, "gpus-per-node") or _of_gres(outer)
+        total = _number(own, *_TOTAL) or _number(outer, *_TOTAL)
+        if each and total and not nodes and total % each == 0:
+            nodes = total // each
         if each is None and total and nodes and total % nodes == 0:
             each = total // nodes
         elif each is None and total and not nodes:

@@ -14,7 +14,7 @@ from simcluster.importers.option_values import Options
 
 Words = dict[str, tuple[str, ...]]
 
-_PLAIN_SPECS = ("qwen3", "deepseek", "bailing", "magistral", "plm", "phi35_moe", "seed_oss")
+_PLAIN_SPECS = ("qwen3", "deepseek", "bailing", "magistral", "plm", "phi35_moe", "seed_oss", "minimax")
 """Layer specifications that make what the other options say."""
 _EPFL_MODELS = ("gpt", "llama", "llama2", "codellama", "falcon", "mistral", "gemma")
 _CONTEXT = {"megatron_cp_algo": "p2p", "ulysses_cp_algo": "a2a", "kvallgather_cp_algo": "all_gather"}
@@ -40,6 +40,8 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
         if kind not in _PLAIN_SPECS:
             what = f"--spec {spec[:60]} makes layers of another kind than the options say, and they are not modelled"
             raise InputError(f"{source}: {what}; of these they are known: {listed(_PLAIN_SPECS)}")
+        if kind == "minimax":
+            assumed.append("norms of queries and keys are taken for each head: this layer has one over all heads")
         del found["spec"]
     if "context-parallel-size" in found and (spec or "context-parallel-algo" in found):
         algorithm = _first(found.pop("context-parallel-algo", ()), "ulysses_cp_algo")
@@ -48,6 +50,8 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
         elif _first(found["context-parallel-size"]) != "1":
             what = f"context-parallel-algo {algorithm[:40]} is not modelled; one of {listed(_CONTEXT)} is"
             raise InputError(f"{source}: --{what}")
+    if "gemm-gradient-accumulation-fusion" in found:  # the same fusion, by a kernel of MindSpeed's
+        found.pop("no-gradient-accumulation-fusion", None)
     found = _of_epfl(found)
     if "num-experts" in found:
         found |= _experts(found)

@@ -16,7 +16,9 @@ def recompute_of(run: Options) -> dict[str, Any]:
     if run.flag("checkpoint-activations") or (run.get("activations-checkpoint-method") and not granularity):
         granularity = "full"
     if granularity == "full":
-        return {"recompute": "full", **_layers(run, method or run.get("activations-checkpoint-method"))}
+        method = method or run.get("activations-checkpoint-method")
+        none = method == "block" and run.get("recompute-num-layers") == 0
+        return {} if none else {"recompute": "full", **_layers(run, method)}
     if granularity == "selective":
         return _parts(run)
     if run.flag("moe-layer-recompute") and run.get("num-experts") is not None:

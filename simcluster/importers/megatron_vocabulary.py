@@ -34,9 +34,11 @@ def vocabulary_of(run: Options) -> int:
         size = 1000 * int(thousands[1])
         run.assumed.append(f"a vocabulary of {size} tokens, as the name of {name} says")
         return size
-    if kind in VOCABULARIES:
+    if kind in VOCABULARIES and not any(part in str(name).lower() for part in TOKENIZERS):
         why = ", what pretrain_gpt.py takes where no other is named," if default else ""
-        run.assumed.append(f"{kind}{why} has {VOCABULARIES[kind]} tokens")
+        own = name is not None and "llama" not in name.lower() and not name.endswith("/tokenizer.model")
+        unread = f"; whether {name} has as many is not read (--set model.vocab_size=...)" if own else ""
+        run.assumed.append(f"{kind}{why} has {VOCABULARIES[kind]} tokens{unread}")
         return VOCABULARIES[kind]
     if kind is None and name:
         kind = "a tokenizer"
@@ -49,6 +51,11 @@ def vocabulary_of(run: Options) -> int:
     if known:
         run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens")
         return TOKENIZERS[known]
+    return _unread(run, kind, name)
+
+
+def _unread(run: Options, kind: str, name: str | None) -> int:
+    """Of a tokenizer whose kind and name do not say it: as of a known model of these sizes, or as usual."""
     alike = _alike(run)
     if alike:
         size = int(_fields_of(alike)["vocab_size"])

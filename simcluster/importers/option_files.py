@@ -14,6 +14,7 @@ _FILE = re.compile(r"^(MODEL_ARGS(_\d+)?\s*:|['\"]?--[A-Za-z][\w-]*['\"]?:(\s|$)
 _ANCHORED = re.compile(r"^(\w+):[ \t]*&(\w+)[ \t]*(?:#.*)?\n((?:[ \t]+.*\n|[ \t]*#.*\n|\n)*)", re.MULTILINE)
 _MERGED = re.compile(r"^([ \t]+)<<:[ \t]*\*(\w+)[ \t]*\n((?:\1[^ \t\n].*\n|\1[ \t]+.*\n|[ \t]*#.*\n)*)", re.MULTILINE)
 _OPTION = re.compile(r"^[ \t]+['\"]?(--[\w-]+)['\"]?[ \t]*:[ \t]+[^\s#]")
+_SECTION = re.compile(r"^[ \t]*\w[\w-]*:[ \t]*(#.*)?$")
 _KEY = re.compile(r"^\s+(['\"]?[\w.-]+['\"]?)\s*:")
 
 
@@ -28,7 +29,7 @@ def arguments_of_yaml(text: str, source: str) -> Arguments:
     Where a file has several, for runs that follow each other, the first counts; of an option that is given again the
     last, as where Megatron-LM's tests read it.  Raises InputError for what is no YAML or has no options.
     """
-    once, repeated = _last_ones(_merged(text if text.endswith("\n") else text + "\n"))
+    once, repeated = last_ones(_merged(text if text.endswith("\n") else text + "\n"))
     data = parse_document(once, source=source).data
     names = [name for name, value in data.items() if _of_options(name, value)]
     found = data.get("MODEL_ARGS") if "MODEL_ARGS" in names else data[names[0]] if names else data
@@ -57,18 +58,18 @@ def _words(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
 
 
-def _last_ones(text: str) -> tuple[str, tuple[str, ...]]:
+def last_ones(text: str, form: re.Pattern[str] = _OPTION) -> tuple[str, tuple[str, ...]]:
     """The text without the lines of options that the same mapping gives again further down, and which these are."""
     lines = text.splitlines(keepends=True)
     seen: set[str] = set()
     repeated: dict[str, None] = {}
     for number in range(len(lines) - 1, -1, -1):
-        option = _OPTION.match(lines[number])
+        option = form.match(lines[number])
         if option and option[1] in seen:
             repeated[option[1]], lines[number] = None, "\n"
         elif option:
             seen.add(option[1])
-        elif lines[number][:1].strip(" \t\n#"):  # a key of the file begins another mapping
+        elif lines[number][:1].strip(" \t\n#") or _SECTION.match(lines[number]):  # another mapping ends above it
             seen.clear()
     return "".join(lines), tuple(repeated)
 

@@ -26,6 +26,7 @@ NO_EFFECT_PREFIXES = tuple(_TABLES["no_effect_prefixes"].split())
 NOT_MODELLED = _by_name(_TABLES["not_modelled"])
 REFUSED = _by_name(_TABLES["refused"])
 REFUSED_PREFIXES = _by_name(_TABLES["refused_prefixes"])
+ABSENT_AT_0 = frozenset(_TABLES["absent_at_0"].split())
 SWITCHED_OFF: dict[str, str] = _TABLES["switched_off"]
 VOCABULARIES: dict[str, int] = _TABLES["vocabularies"]
 OF_EXPERTS: list[str] = _TABLES["of_experts"].split()
@@ -73,6 +74,9 @@ class Options:
         plain = {RENAMED.get(name, name): words for name, words in map(_valued, options, options.values())}
         on = {name for name, words in plain.items() if " ".join(words).lower() not in _OFF}
         for name, words in plain.items():
+            if words == ("0",) and name in ABSENT_AT_0:
+                self.no_effect.append(name)
+                continue
             self.given[name] = words
             if name in MAPPED:
                 try:
@@ -105,15 +109,16 @@ class Options:
         if kind == "words":
             return " ".join(words)
         if kind == "flag":
-            if len(words) > 1 or (words and words[0].lower() not in ("true", "false")):
+            if len(words) > 1 or (words and words[0].lower() not in ("true", "false", "1", "0")):
                 raise self.error(name, f"takes no value, got {' '.join(words)[:40]!r}")
-            return not words or words[0].lower() == "true"
+            return not words or words[0].lower() in ("true", "1")
         if len(words) != 1:
             raise self.error(name, f"takes one value, got {len(words)}; keep one")
         word = words[0]
         if kind == "count":
-            if not word.isascii() or not word.isdecimal() or len(word) > 10 or not 1 <= int(word) <= _LARGEST:
-                raise self.error(name, f"{word[:40]!r} is not a whole number from 1 to {_LARGEST}")
+            least = int(known[0]) if known else 1
+            if not word.isascii() or not word.isdecimal() or len(word) > 10 or not least <= int(word) <= _LARGEST:
+                raise self.error(name, f"{word[:40]!r} is not a whole number from {least} to {_LARGEST}")
             return int(word)
         if kind == "number":
             try:

@@ -36,6 +36,8 @@ _OPTIONS = {
 }  # fmt: skip
 
 
+_UNREAD = ("decoder-seq-length", "img-h", "img-w", "patch-dim")
+"""What ``pretrain_gpt.py`` takes, as every program of Megatron-LM does, and does not read."""
 _OFF = ("0", "0.0", "false", "none")
 _OF_ENCODERS = re.compile(r"(^|[/_-])(bert|t5)([/_-]|wordpiece)", re.IGNORECASE)
 
@@ -64,8 +66,10 @@ def require_pre_training(arguments: Arguments, source: str, *, layers: bool = Fa
             "give the script of a pre-training"
         )
     trains = any(option in arguments.options for option in ("train-iters", "train-samples", "train-tokens"))
+    unread = _UNREAD if program.endswith("pretrain_gpt.py") else ()
+    on = [option for option, words in arguments.options.items() if " ".join(words).lower() not in _OFF]
+    given = [option for option in on if option not in unread]
     for what, names in _OPTIONS.items():
-        given = (name for name, words in arguments.options.items() if " ".join(words).lower() not in _OFF)
         found = next((option for option in given if option.startswith(names)), None)
         if found and not (trains and what.startswith("runs")):
             raise InputError(f"{source}: --{found} {what}")

@@ -99,7 +99,7 @@ def _branches(node: Node) -> list[tuple[list[Node], list[Node]]]:
             found += _branches(child) if kind == "elif_clause" else [([], list(child.named_children))]
         elif kind == "then":
             inside = True
-        elif child.is_named:
+        elif child.is_named and kind != "comment":  # which stands between branches, too
             (body if inside else conditions).append(child)
     return [*found, (conditions, body)] if inside else found
 

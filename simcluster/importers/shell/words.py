@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _QUOTED = re.compile(r"\\(\n|[\\$`\"])")
 _PLAIN = re.compile(r"\\(\n|.)", re.DOTALL)
 _LEAD = re.compile(r"(?:\s|\\\n)*")
+_BEHIND = re.compile(r"\(\?<=([^()\[\]\\*+?|{}^$.]+)\)(\\[dwS]|\[0-9\]|\[\^ \])\+")
 _COUNTS_GPUS = re.compile(r"device_count|nvidia-smi|rocm-smi|/dev/nvidia")
 _DECIMAL = re.compile(r"-?\d+")
 _ARITHMETIC = re.compile(r"\$\(\((.*)\)\)", re.DOTALL)
@@ -230,6 +231,18 @@ def _cut(text: str, pattern: str, sign: str) -> str:
     return text
 
 
+def _picked(node: Node, state: State) -> str | None:
+    """What ``echo WORDS | grep -oP '(?<=NAME )\\d+'`` prints: the word or number behind each NAME."""
+    pipe = node.named_children[0] if len(node.named_children) == 1 else node
+    parts = [[word for child in part.named_children for word in words_of(child, state)] for part in pipe.named_children]
+    if kind_of(pipe) != "pipeline" or len(parts) != 2 or parts[0][:1] != ["echo"] or parts[1][:1] != ["grep"]:
+        return None
+    behind = _BEHIND.fullmatch(parts[1][-1])
+    if behind is None or parts[1][1:-1] not in (["-oP"], ["-Po"], ["-o", "-P"]):
+        return None
+    return "\n".join(re.findall(f"(?<={re.escape(behind[1])}){behind[2]}+", " ".join(parts[0][1:])))
+
+
 def _output(node: Node, state: State) -> str:
     """What a command would print, of the few that print what is known."""
     inner = bare(node)[1].removeprefix("$(").removesuffix(")").strip("`").strip()
@@ -241,6 +254,8 @@ def _output(node: Node, state: State) -> str:
         number = whole_number(" ".join(words[1:]), state)
         if number is not None:
             return str(number)
+    if (picked := _picked(node, state)) is not None:
+        return picked
     if words[:1] == ["cat"] and len(words) == 2 and words[1] in state.files:
         return state.files[words[1]].rstrip("\n")
     if _COUNTS_GPUS.search(inner) and state.gpus_per_node:
