@@ -240,6 +240,11 @@ def test_processes_around_a_shell_and_none_that_are_said() -> None:
     assert found.document["gpus"] == 32
     alone = scenario_from_arguments(f"#!/bin/bash\n{inside}\n", cluster=cluster, source="run.sh", available=64)
     assert any("all GPUs of the cluster" in sentence for sentence in alone.assumed)
+    for launcher in ("torchrun --nproc_per_node 8 --nnodes $N", "mpirun -np $((8 * $N)) -npernode 8"):
+        text = f"#!/bin/bash\n{launcher} {inside}\n"
+        one = scenario_from_arguments(text, cluster=cluster, source="run.sh", available=64)
+        assert one.document["gpus"] == 8
+        assert any("one machine of 8 GPUs" in sentence for sentence in one.assumed)
 
 
 def test_options_without_a_value_and_arguments_of_the_script() -> None:

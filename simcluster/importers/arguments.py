@@ -44,6 +44,12 @@ class Arguments:
             return None
         return int(nodes[:9]) * int(each[:9]) or None
 
+    @property
+    def machines_not_said(self) -> bool:
+        """Whether the launch is of several machines, whose number is no plain one."""
+        names = {word.lstrip("-").partition("=")[0].replace("_", "-") for word in self.launcher if word[:1] == "-"}
+        return "nnodes" not in self.launched and bool(names & {"nnodes", "num-nodes", "nodes", "np", "N"})
+
 
 def parse_arguments(text: str, source: str) -> Arguments:
     """The arguments of one command over one or more lines, with backslashes at their ends, comments and quotes.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from simcluster.importers.arguments import parse_arguments
+from simcluster.importers.arguments import Arguments, parse_arguments
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.framework_files import arguments_of_framework, is_framework_file
 from simcluster.importers.imported import Imported
@@ -95,13 +95,21 @@ def scenario_from_arguments(
     found = replace(found, assumed=(*arguments.assumed, *found.assumed))
     if not arguments.launcher:
         return found
-    if not gpus and arguments.gpus is None and "gpus" not in found.document:
-        all_of_them = "all GPUs of the cluster: how many the script starts is not said (--gpus says how many)"
-        found = replace(found, assumed=(*found.assumed, all_of_them))
+    if not gpus and (said := _gpus_not_said(arguments, found.document)):
+        found = replace(found, assumed=(*found.assumed, f"{said} (--gpus says how many)"))
     facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"]
     if gpus and arguments.gpus not in (None, gpus):
         facts.append(f"{gpus} GPUs as asked for, and not the {arguments.gpus} that it launches")
     return replace(found, facts=tuple(facts))
+
+
+def _gpus_not_said(arguments: Arguments, document: Mapping[str, Any]) -> str:
+    """What is taken where a launch does not say on how many machines it is, or how many GPUs there are; else nothing."""
+    if arguments.gpus is None and "gpus" not in document:
+        return "all GPUs of the cluster: how many the script starts is not said"
+    if arguments.machines_not_said and document.get("gpus") == arguments.gpus:
+        return f"one machine of {arguments.gpus} GPUs: on how many the script starts is not said"
+    return ""
 
 
 def scenario_from_options(
