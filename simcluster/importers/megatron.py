@@ -104,7 +104,7 @@ def scenario_from_arguments(
 
 
 def _gpus_not_said(arguments: Arguments, document: Mapping[str, Any]) -> str:
-    """What is taken where a launch does not say on how many machines it is, or how many GPUs there are; else nothing."""
+    """What is taken where a launch does not say on how many machines it is, or how many GPUs there are."""
     if arguments.gpus is None and "gpus" not in document:
         return "all GPUs of the cluster: how many the script starts is not said"
     if arguments.machines_not_said and document.get("gpus") == arguments.gpus:
