@@ -63,7 +63,7 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
     return Arguments(options, launched=launched)
 
 
-def _read(text: str, source: str) -> Any:
+def _read(text: str, source: str) -> dict[str, Any]:
     """The document; of a field that it gives again the last counts, as where the frameworks read it."""
     return parse_document(last_ones(text, _FIELD)[0], source=source).data
 
