@@ -15,15 +15,14 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.importers.beside import Beside, nothing_beside
+from simcluster.importers.python_expressions import MOST_DEPTH, MOST_STEPS, PythonExpressions
 from simcluster.importers.python_modules import files_of, imported_names
-from simcluster.importers.python_values import NOTHING, Built, Unread, compared, operated, truth
+from simcluster.importers.python_values import NOTHING, Built, Unread, truth
 
 _MOST_CHARACTERS = 500_000
-_MOST_STEPS = 50_000
-_MOST_DEPTH = 30
 
 
-class PythonConfigs:
+class PythonConfigs(PythonExpressions):
     """The functions of one file by name; ``read`` gives what one of them returns."""
 
     def __init__(
@@ -47,10 +46,9 @@ class PythonConfigs:
             line = f":{problem.lineno}" if isinstance(problem, SyntaxError) and problem.lineno else ""
             what = problem.msg if isinstance(problem, SyntaxError) else str(problem)[:100]
             raise InputError(f"{source}{line}: is not Python: {what}; mend that line, or take the whole file") from None
-        self.source = source
+        super().__init__(source)
         made = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         self.functions = {node.name: node for node in made if not re.search(closed, node.name)}
-        self._steps = 0
         self._known = known
         self._closed, self._beside, self._imported = closed, beside, imported_names(tree, module)
         self._others: dict[str, PythonConfigs | None] = {}
@@ -69,8 +67,8 @@ class PythonConfigs:
         return self._called(self.functions[name], (), given, 0)
 
     def _called(self, function: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any], depth: int) -> Any:
-        if depth > _MOST_DEPTH:
-            raise InputError(f"{self.source}: functions call each other more than {_MOST_DEPTH} deep")
+        if depth > MOST_DEPTH:
+            raise InputError(f"{self.source}: functions call each other more than {MOST_DEPTH} deep")
         positional = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
         scope: dict[str, Any] = {}
         for name, default in zip(reversed(positional), reversed(function.args.defaults), strict=False):
@@ -89,8 +87,8 @@ class PythonConfigs:
         """Whether it returns, and what."""
         for node in body:
             self._steps += 1
-            if self._steps > _MOST_STEPS:
-                raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read")
+            if self._steps > MOST_STEPS:
+                raise InputError(f"{self.source}: takes more than {MOST_STEPS:,} steps to read")
             if isinstance(node, ast.Return):
                 return True, self._value(node.value, scope, depth) if node.value else None
             if isinstance(node, ast.Assign | ast.AnnAssign):
@@ -150,13 +148,6 @@ class PythonConfigs:
             return inner
         return None
 
-    def _value(self, node: ast.expr, scope: Mapping[str, Any], depth: int) -> Any:
-        reader = _READERS.get(type(node))
-        if reader is None or depth > _MOST_DEPTH:
-            return Unread(ast.unparse(node)[:200])
-        found = reader(self, node, scope, depth + 1)
-        return Unread(ast.unparse(node)[:200]) if found is NOTHING else found
-
     def _name(self, node: ast.Name, scope: Mapping[str, Any], depth: int) -> Any:
         if node.id in scope or node.id in self.constants:
             return scope[node.id] if node.id in scope else self.constants[node.id]
@@ -166,7 +157,7 @@ class PythonConfigs:
     def _elsewhere(self, name: str, over: int = 0) -> tuple[PythonConfigs | None, str]:
         """The file that a name is imported from, over those that only hand it on, and its name there; None."""
         module, original = self._imported.get(name, ("", ""))
-        if not module or re.search(self._closed, original) or over > _MOST_DEPTH:  # files that hand it on in a circle
+        if not module or re.search(self._closed, original) or over > MOST_DEPTH:  # files that hand it on in a circle
             return None, name
         if module not in self._others:
             self._others[module] = None  # also while it is read, for files that import each other
@@ -181,10 +172,6 @@ class PythonConfigs:
         if other is None or original in other.functions or original in other.constants:
             return other, original
         return other._elsewhere(original, over + 1)
-
-    def _attribute(self, node: ast.Attribute, scope: Mapping[str, Any], depth: int) -> Any:
-        owner = self._value(node.value, scope, depth)
-        return owner.fields.get(node.attr, NOTHING) if isinstance(owner, Built) else NOTHING
 
     def _call(self, node: ast.Call, scope: Mapping[str, Any], depth: int) -> Any:
         args = [self._value(each, scope, depth) for each in node.args if not isinstance(each, ast.Starred)]
@@ -217,79 +204,3 @@ class PythonConfigs:
         if isinstance(of, dict) and name.endswith((".get", ".pop")) and args:
             return of.get(str(args[0]), args[1] if len(args) > 1 else None)
         return Built(name, tuple(args), named)
-
-    def _dict(self, node: ast.Dict, scope: Mapping[str, Any], depth: int) -> Any:
-        found: dict[str, Any] = {}
-        for key, item in zip(node.keys, node.values, strict=True):
-            value = self._value(item, scope, depth)
-            if key is None:
-                found |= value if isinstance(value, dict) else {}
-            else:
-                found[str(self._value(key, scope, depth))] = value
-        return found
-
-    def _list(self, node: ast.List | ast.Tuple, scope: Mapping[str, Any], depth: int) -> Any:
-        return [self._value(each, scope, depth) for each in node.elts]
-
-    def _each(self, node: ast.ListComp, scope: Mapping[str, Any], depth: int) -> Any:
-        """A list made of another by one loop without conditions."""
-        loop = node.generators[0]
-        items = self._value(loop.iter, scope, depth)
-        target = loop.target
-        if len(node.generators) > 1 or loop.ifs or not isinstance(target, ast.Name) or not isinstance(items, list):
-            return NOTHING
-        self._steps += len(items)
-        if self._steps > _MOST_STEPS:
-            raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read")
-        return [self._value(node.elt, {**scope, target.id: item}, depth) for item in items]
-
-    def _operation(self, node: ast.BinOp, scope: Mapping[str, Any], depth: int) -> Any:
-        return operated(node.op, self._value(node.left, scope, depth), self._value(node.right, scope, depth))
-
-    def _unary(self, node: ast.UnaryOp, scope: Mapping[str, Any], depth: int) -> Any:
-        value = self._value(node.operand, scope, depth)
-        if isinstance(node.op, ast.Not):
-            met = truth(value)
-            return NOTHING if met is None else not met
-        return -value if isinstance(node.op, ast.USub) and isinstance(value, int | float) else NOTHING
-
-    def _compare(self, node: ast.Compare, scope: Mapping[str, Any], depth: int) -> Any:
-        left, right = self._value(node.left, scope, depth), self._value(node.comparators[0], scope, depth)
-        return compared(node.ops[0], left, right) if len(node.ops) == 1 else NOTHING
-
-    def _either(self, node: ast.BoolOp, scope: Mapping[str, Any], depth: int) -> Any:
-        value: Any = None
-        for each in node.values:
-            value = self._value(each, scope, depth)
-            met = truth(value)
-            if met is None:
-                return NOTHING
-            if met is isinstance(node.op, ast.Or):
-                return value
-        return value
-
-    def _chosen(self, node: ast.IfExp, scope: Mapping[str, Any], depth: int) -> Any:
-        met = truth(self._value(node.test, scope, depth))
-        return NOTHING if met is None else self._value(node.body if met else node.orelse, scope, depth)
-
-    def _item(self, node: ast.Subscript, scope: Mapping[str, Any], depth: int) -> Any:
-        held, key = self._value(node.value, scope, depth), self._value(node.slice, scope, depth)
-        return held.get(str(key), NOTHING) if isinstance(held, dict) else NOTHING
-
-
-_READERS: Mapping[type[ast.expr], Any] = {
-    ast.Constant: lambda self, node, scope, depth: node.value,
-    ast.Name: PythonConfigs._name,
-    ast.Attribute: PythonConfigs._attribute,
-    ast.Call: PythonConfigs._call,
-    ast.Dict: PythonConfigs._dict,
-    ast.List: PythonConfigs._list,
-    ast.Tuple: PythonConfigs._list,
-    ast.ListComp: PythonConfigs._each,
-    ast.BinOp: PythonConfigs._operation,
-    ast.UnaryOp: PythonConfigs._unary,
-    ast.Compare: PythonConfigs._compare,
-    ast.BoolOp: PythonConfigs._either,
-    ast.IfExp: PythonConfigs._chosen,
-    ast.Subscript: PythonConfigs._item,
-}

@@ -1,0 +1,114 @@
+"""Expressions of a configuration in Python, read as data: what has a meaning is a value, all else stays as written."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.importers.python_values import NOTHING, Built, Unread, compared, operated, truth
+
+MOST_STEPS = 50_000
+MOST_DEPTH = 30
+
+
+class PythonExpressions:
+    """The values of expressions; names and calls are those of the file that a subclass reads."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._steps = 0
+
+    def _name(self, node: ast.Name, scope: Mapping[str, Any], depth: int) -> Any:
+        raise NotImplementedError
+
+    def _call(self, node: ast.Call, scope: Mapping[str, Any], depth: int) -> Any:
+        raise NotImplementedError
+
+    def _value(self, node: ast.expr, scope: Mapping[str, Any], depth: int) -> Any:
+        reader = _READERS.get(type(node))
+        if reader is None or depth > MOST_DEPTH:
+            return Unread(ast.unparse(node)[:200])
+        found = reader(self, node, scope, depth + 1)
+        return Unread(ast.unparse(node)[:200]) if found is NOTHING else found
+
+    def _attribute(self, node: ast.Attribute, scope: Mapping[str, Any], depth: int) -> Any:
+        owner = self._value(node.value, scope, depth)
+        return owner.fields.get(node.attr, NOTHING) if isinstance(owner, Built) else NOTHING
+
+    def _dict(self, node: ast.Dict, scope: Mapping[str, Any], depth: int) -> Any:
+        found: dict[str, Any] = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            value = self._value(item, scope, depth)
+            if key is None:
+                found |= value if isinstance(value, dict) else {}
+            else:
+                found[str(self._value(key, scope, depth))] = value
+        return found
+
+    def _list(self, node: ast.List | ast.Tuple, scope: Mapping[str, Any], depth: int) -> Any:
+        return [self._value(each, scope, depth) for each in node.elts]
+
+    def _each(self, node: ast.ListComp, scope: Mapping[str, Any], depth: int) -> Any:
+        """A list made of another by one loop without conditions."""
+        loop = node.generators[0]
+        items = self._value(loop.iter, scope, depth)
+        target = loop.target
+        if len(node.generators) > 1 or loop.ifs or not isinstance(target, ast.Name) or not isinstance(items, list):
+            return NOTHING
+        self._steps += len(items)
+        if self._steps > MOST_STEPS:
+            raise InputError(f"{self.source}: takes more than {MOST_STEPS:,} steps to read")
+        return [self._value(node.elt, {**scope, target.id: item}, depth) for item in items]
+
+    def _operation(self, node: ast.BinOp, scope: Mapping[str, Any], depth: int) -> Any:
+        return operated(node.op, self._value(node.left, scope, depth), self._value(node.right, scope, depth))
+
+    def _unary(self, node: ast.UnaryOp, scope: Mapping[str, Any], depth: int) -> Any:
+        value = self._value(node.operand, scope, depth)
+        if isinstance(node.op, ast.Not):
+            met = truth(value)
+            return NOTHING if met is None else not met
+        return -value if isinstance(node.op, ast.USub) and isinstance(value, int | float) else NOTHING
+
+    def _compare(self, node: ast.Compare, scope: Mapping[str, Any], depth: int) -> Any:
+        left, right = self._value(node.left, scope, depth), self._value(node.comparators[0], scope, depth)
+        return compared(node.ops[0], left, right) if len(node.ops) == 1 else NOTHING
+
+    def _either(self, node: ast.BoolOp, scope: Mapping[str, Any], depth: int) -> Any:
+        value: Any = None
+        for each in node.values:
+            value = self._value(each, scope, depth)
+            met = truth(value)
+            if met is None:
+                return NOTHING
+            if met is isinstance(node.op, ast.Or):
+                return value
+        return value
+
+    def _chosen(self, node: ast.IfExp, scope: Mapping[str, Any], depth: int) -> Any:
+        met = truth(self._value(node.test, scope, depth))
+        return NOTHING if met is None else self._value(node.body if met else node.orelse, scope, depth)
+
+    def _item(self, node: ast.Subscript, scope: Mapping[str, Any], depth: int) -> Any:
+        held, key = self._value(node.value, scope, depth), self._value(node.slice, scope, depth)
+        return held.get(str(key), NOTHING) if isinstance(held, dict) else NOTHING
+
+
+_READERS: Mapping[type[ast.expr], Any] = {
+    ast.Constant: lambda self, node, scope, depth: node.value,
+    ast.Name: lambda self, *given: self._name(*given),
+    ast.Attribute: PythonExpressions._attribute,
+    ast.Call: lambda self, *given: self._call(*given),
+    ast.Dict: PythonExpressions._dict,
+    ast.List: PythonExpressions._list,
+    ast.Tuple: PythonExpressions._list,
+    ast.ListComp: PythonExpressions._each,
+    ast.BinOp: PythonExpressions._operation,
+    ast.UnaryOp: PythonExpressions._unary,
+    ast.Compare: PythonExpressions._compare,
+    ast.BoolOp: PythonExpressions._either,
+    ast.IfExp: PythonExpressions._chosen,
+    ast.Subscript: PythonExpressions._item,
+}
