@@ -334,7 +334,9 @@ def test_recipes_of_megatron_bridge() -> None:
     assert (scenario.parallel.tp, scenario.training.global_batch, scenario.overlap.param_gather) == (2, 512, True)
     assert bridge("llama3_8b_sft_config", gpus=32).document["training"]["recompute"] == "full"
     assert bridge("other_pretrain_config", gpus=32).document["parallel"]["pp"] == 4
-    with pytest.raises(InputError, match=r"the model of unknown_pretrain_config \(MambaProvider\) is not known here"):
+    with pytest.raises(
+        InputError, match=r"the model of unknown_pretrain_config \(MambaProvider\) has layers of Mamba-2"
+    ):
         bridge("unknown_pretrain_config", gpus=8)
     with pytest.raises(InputError, match="has several recipes; name one behind a colon"):
         bridge("")

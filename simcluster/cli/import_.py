@@ -41,7 +41,7 @@ from simcluster.studies.launch.imported_model import scenario_of_model
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "nemo", "deepspeed", "hugging-face", "astra-network")
 _MAX_BYTES = 2_000_000
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
-_MOST_FOLDERS = 4  # above a script, in which the path of another one may begin
+_MOST_FOLDERS = 8  # above a file, in which the path of another one may begin
 _SEQUENCE = 8192  # of pre-training, where a model takes longer ones
 
 
@@ -213,7 +213,7 @@ def _beside(file: str, name: str) -> str | None:
     searched = "/" in name and name.endswith((*_SCRIPTS, ".py", ".yaml"))
     around = list(folder.resolve().parents)[:_MOST_FOLDERS] if searched else []
     paths = [*(place / name for place in (folder, *around)), folder / name.rsplit("/", 1)[-1]]
-    path = next((path for path in paths if path.is_file()), None) if file != "-" else None
+    path = next((path for path in paths if path.is_file() and path.stat().st_size), None) if file != "-" else None
     return None if path is None else decode(read_bytes(path), str(path))
 
 

@@ -1,77 +1,103 @@
-"""Settings of Megatron-Bridge (and NeMo 2) recipes in Python, read as data: one function that makes a configuration."""
+"""Settings of Megatron-Bridge recipes in Python, read as data: one function that makes a configuration."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
+from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside, nothing_beside
-from simcluster.importers.published_models import published_names
+from simcluster.importers.flat_settings import flattened
+from simcluster.importers.model_classes import defaults_of_class, model_called, model_of_class, no_decoder, router_of
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
 
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
-_FINISHED = re.compile(r"-(base|hf|instruct|v0\.1|0924)(?=-|$)")
-_RENAMED = (
-    ("meta-", ""), ("llama-3.1-", "llama3-"), ("llama-3.2-", "llama3-"), ("llama-3-", "llama3-"),
-    ("llama-2-", "llama2-"), ("qwen2.5-", "qwen2-"), ("moonlight-16b-a3b", "moonlight-16b"),
-    ("olmoe-1b-7b", "olmoe-7b"),
-)  # fmt: skip
-_PROVIDERS = {
-    "GPTProvider175B": "gpt3-175b", "KimiK2Provider": "kimi-k2", "MoonlightModelProvider16B": "moonlight-16b",
-    "OlMoEModelProvider": "olmoe-7b",
-}  # fmt: skip
-_ROUTERS = {
-    "KimiK2Provider": {"moe_router_dtype": "fp32", "moe_aux_loss_coeff": 1e-3},
-    "OlMoEModelProvider": {"moe_router_dtype": "fp32", "moe_aux_loss_coeff": 1e-2},
-}
-"""What classes of models say of their routers (models/kimi/kimi_provider.py, models/olmoe/olmoe_provider.py); a recipe
-has the last word."""
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+_BASES: dict[str, Any] = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data["bases"]
+_OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 
-def settings_of_recipe(
-    text: str, source: str, function: str, beside: Beside = nothing_beside
-) -> tuple[str, str, dict[str, Any]]:
-    """The function of the file that is read, the name of its model (empty where its fields say it), and its settings by
-    dotted name.
+@dataclass(frozen=True)
+class Recipe:
+    """What a function says: its name, that of its model (empty where its fields say it), its settings by dotted name,
+    what is modelled otherwise, and conditions that are not known here."""
+
+    function: str
+    model: str
+    settings: dict[str, Any]
+    assumed: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
+
+
+def settings_of_recipe(text: str, source: str, function: str, beside: Beside = nothing_beside) -> Recipe:
+    """What the function of the file says that is read.
 
     Raises InputError where there are several recipes of pre-training and none is named, for one of fine-tuning that is
     not asked for by name, and for what makes no configuration.
     """
-    configs = PythonConfigs(text, source, known={"apply_flex_dispatcher_backend": _flexible}, beside=beside)
-    made = [name for name in configs.functions if _PRETRAINS.search(name) and not name.startswith("_")]
-    if not function and len(made) != 1:
+    known = {"apply_flex_dispatcher_backend": _flexible}
+    configs = PythonConfigs(text, source, known=known, models=_is_model, beside=beside)
+    function = function or the_recipe(configs, _PRETRAINS)
+    found = configs.read(function)
+    if not isinstance(found, Built) or not (found.fields or found.args):
+        raise InputError(f"{source}: {function} makes no configuration that can be read as data")
+    if found.name != "ConfigContainer" and found.name not in _BASES:
+        where = configs.module_of(found.name)
+        of = f" of {where}, which is not beside it; put it there" if where else ", which it does not say"
+        raise InputError(f"{source}: {function} takes its configuration from {found.name}{of}")
+    if found.fields.get("peft") is not None or found.name.startswith("_peft"):
+        raise InputError(
+            f"{source}: {function} trains adapters beside weights that stand still, which are not modelled"
+        )
+    model = found.fields.get("model")
+    name = _model_name(model, source)
+    settings: dict[str, Any] = {f"model.{field}": value for field, value in router_of(name).items()}
+    if isinstance(model, Built) and not name:
+        settings = {f"model.{field}": value for field, value in defaults_of_class(model.name).items()}
+    settings |= flattened(_BASES.get(found.name, {}), source)
+    for section, value in found.fields.items():
+        settings |= _section(section, value)
+    if not name:
+        require_sizes(model, settings, f"{source}: the model of {function}")
+    return Recipe(function, name, _settled(settings), _packed(found), tuple(dict.fromkeys(configs.undecided)))
+
+
+def require_sizes(model: Any, settings: Mapping[str, Any], what: str) -> None:
+    """InputError for a model that is no decoder, or whose sizes are not said; ``what`` names it."""
+    kind = model.name if isinstance(model, Built) else str(getattr(model, "text", "none"))
+    against = no_decoder(kind)
+    if not against and "model.num_layers" not in settings:
+        against = "is not known here, and the recipe does not say its sizes (num_layers and others)"
+    if against:
+        raise InputError(f"{what} ({kind[:80]}) {against}")
+
+
+def the_recipe(configs: PythonConfigs, pattern: re.Pattern[str]) -> str:
+    """The one function of pre-training in a file; InputError where there are several or none."""
+    made = [name for name in configs.functions if pattern.search(name) and not name.startswith("_")]
+    if len(made) != 1:
+        source = configs.source
         raise InputError(
             f"{source}: has {'several recipes' if made else 'no recipe of pre-training'}; name one behind a colon, as "
             f"in {source}:{made[0] if made else 'NAME'}" + (f" (it has {listed(made)})" if made else "")
         )
-    found = configs.read(function or made[0])
-    if not isinstance(found, Built) or not found.fields:
-        raise InputError(f"{source}: {function or made[0]} makes no configuration that can be read as data")
-    if found.fields.get("peft") is not None:
-        raise InputError(
-            f"{source}: {function or made[0]} trains adapters beside weights that stand still, which are not modelled"
-        )
-    model = found.fields.get("model")
-    router = _ROUTERS.get(model.name, {}) if isinstance(model, Built) else {}
-    settings: dict[str, Any] = {f"model.{field}": value for field, value in router.items()}
-    for section, value in found.fields.items():
-        settings |= _section(section, value)
-    name = _model_name(found.fields.get("model"), source)
-    if not name and "model.num_layers" not in settings:
-        kind = getattr(found.fields.get("model"), "name", "none")
-        raise InputError(f"{source}: the model of {function or made[0]} ({kind}) is not known here, or not all decoder")
-    return function or made[0], name, _settled(settings)
+    return made[0]
+
+
+def _is_model(name: str) -> bool:
+    return bool(model_of_class(name) or defaults_of_class(name))
 
 
 def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are left where several sections say one: a recipe's mixed precision has the last word on those
-    of the model, the optimizer and DDP (its setup writes over them), and a distributed optimizer is on where the
-    optimizer or DDP has it."""
+    of the model, the optimizer and DDP (its setup writes over them), as have overlaps of their own section, and a
+    distributed optimizer is on where the optimizer or DDP has it."""
     found = dict(settings)
     if "mixed_precision.bf16" in found:  # a configuration written out, in place of a name
         found["mixed_precision"] = None
@@ -83,7 +109,22 @@ def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
         found.pop("ddp.grad_reduce_in_fp32", None)
     if found.pop("optimizer.use_distributed_optimizer", None) is True:
         found["ddp.use_distributed_optimizer"] = True
+    overlaps = any(name.startswith("comm_overlap.") for name in found)
+    if overlaps:  # CommOverlapConfig turns on what a recipe does not turn off in it
+        found |= {f"ddp.{name}": found.pop(f"comm_overlap.{name}", True) for name in _OVERLAPS}
+        found["model.overlap_p2p_comm"] = found.pop("comm_overlap.overlap_p2p_comm", True)
+    found.setdefault("model.overlap_p2p_comm", False)
     return found
+
+
+def _packed(found: Built) -> tuple[str, ...]:
+    """That samples share a sequence, where they do."""
+    data = found.fields.get("dataset")
+    fields = data.fields if isinstance(data, Built) else {}
+    named = [name for name, value in fields.items() if "pack" in name and value not in (None, False)]
+    if not named and found.name != "_sft_common":
+        return ()
+    return ("sequences are full and of one sample each, though its samples are packed to a sequence",)
 
 
 def _flexible(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> None:
@@ -95,24 +136,16 @@ def _flexible(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> Non
         }  # fmt: skip
 
 
-def model_called(name: str) -> str:
-    """The published model by its name on Hugging Face; empty where it is not known."""
-    plain = name.rsplit("/", 1)[-1].lower()
-    for before, now in _RENAMED:
-        plain = plain.replace(before, now)
-    plain = _FINISHED.sub("", plain)
-    return plain if plain in published_names() else ""
-
-
 def _model_name(model: Any, source: str) -> str:
     while isinstance(model, Built):
-        if model.name in _PROVIDERS:
-            return _PROVIDERS[model.name]
+        if known := model_of_class(model.name):
+            return known
         name = next((each for each in model.args if isinstance(each, str)), "")
         if model.name.endswith("from_hf_pretrained") or "/" in name:
             found = model_called(name)
             if not found:
-                raise InputError(f"{source}: the model {name[:60] or model.name!r} of the recipe is not known here")
+                what = no_decoder(name) or "is not known here: only its name is said, not its sizes"
+                raise InputError(f"{source}: the model {name[:60] or model.name!r} of the recipe {what}")
             return found
         if model.of is None:
             return ""
@@ -125,12 +158,16 @@ def _section(section: str, value: Any) -> dict[str, Any]:
         fields = {f"{section}.{name}": item for name, item in value.fields.items()}
         if section == "mixed_precision" and not value.name.endswith("Config"):
             fields["mixed_precision"] = next((each for each in value.args if isinstance(each, str)), value.name)
+        if section == "comm_overlap":
+            fields.setdefault("comm_overlap.tp_comm_overlap", False)
     elif section == "optimizer" and isinstance(value, Unread):
         fields = {}  # by a function of another file, as its name says below
     else:
         fields = {section: value}
     if section == "optimizer" and "muon" in _made_by(value):  # else Adam
         fields.setdefault("optimizer.optimizer", "dist_muon" if "dist" in _made_by(value) else "muon")
+    if section == "optimizer" and "distributed_fused_adam" in _made_by(value):
+        fields.setdefault("optimizer.use_distributed_optimizer", True)
     layout = fields.get("model.pipeline_model_parallel_layout")
     if isinstance(layout, Unread | Built):
         fields["model.pipeline_model_parallel_layout, which the file makes in a way that is not read"] = True
@@ -139,12 +176,23 @@ def _section(section: str, value: Any) -> dict[str, Any]:
         rows = [row if isinstance(row, list) else [row] for row in layout]
         letters = ["".join(_LAYOUT.get(str(each), "?") for each in row) for row in rows]
         fields["model.pipeline_model_parallel_layout"] = "|".join(letters)
-    plain = {name: item.text if isinstance(item, Unread) else item for name, item in fields.items() if item is not None}
+    return plain_fields(fields)
+
+
+def plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of fields, in words where it is not read; nothing of what is made by calls, nor of sizes that are
+    not read."""
+    plain = {name: _word(item) for name, item in fields.items() if item is not None}
     wanted = "vocab_size", "seq_length"
     return {
         name: item for name, item in plain.items()
         if not isinstance(item, Built) and not (name.endswith(wanted) and isinstance(fields[name], Unread))
     }  # fmt: skip
+
+
+def _word(value: Any) -> Any:
+    """What is not read as it is written; of an enumeration's member its name."""
+    return value.text.removeprefix("AttnBackend.") if isinstance(value, Unread) else value
 
 
 def _made_by(value: Any) -> str:

@@ -36,8 +36,9 @@ _MIXTURES: dict[str, str] = _TABLES["mixtures"]
 _FIELDS: dict[str, dict[str, str]] = _TABLES["fields"]
 _RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")
 _GPUS = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
-_COMMON: dict[str, Any] = flattened(_TABLES["pretrain_common"], "megatron_bridge.yaml")
 _HYBRIDS = ("nemotronh", "nemotron_h", "nemotron_3", "nemotron_nano", "mamba")
+_SIZES = {f"model.{field}": size for field, size in _TABLES["sizes"].items()}
+_OF_MIXTURES = tuple(f"model.{field}" for field in _TABLES["of_mixtures"].split())
 _OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
 _MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 _MAX_CHARACTERS = 100_000
@@ -61,16 +62,16 @@ def scenario_from_bridge(
     ``beside`` is the text of a file that a recipe imports from.  Raises InputError with the names of all fields that
     are not modelled or have no value that can be.  A field that is not known is in ``unknown``.
     """
-    model_name = ""
+    model_name, assumed, unknown = "", tuple[str, ...](), list[str]()
     if source.endswith(".py") or function:
-        recipe, settings = "", dict[str, Any](_COMMON)
-        function, model_name, own = settings_of_recipe(text, source, function, beside)
-        settings |= own
+        found_recipe = settings_of_recipe(text, source, function, beside)
+        recipe, settings = "", found_recipe.settings
+        function, model_name, assumed = found_recipe.function, found_recipe.model, found_recipe.assumed
+        unknown = [f"what the recipe does where {condition}" for condition in found_recipe.undecided]
     else:
         recipe, settings = _settings(text, source)
     options: Words = {}
     no_effect: list[str] = []
-    unknown: list[str] = []
     problems = Problems(source)
     if recipe:
         options |= _recipe_options(recipe)
@@ -85,23 +86,28 @@ def scenario_from_bridge(
         source=source, problems=problems.found,
     )  # fmt: skip
     if model_name:
-        found.document["model"] = _whole(published_model(model_name), found.document["model"])
+        found.document["model"] = whole_model(model_name, found.document["model"], settings)
     model: tuple[str, ...] = (
         (f"{recipe}: the model of it; parallelism and batch are what is written here",) if recipe else ()
     )
     if recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
         model += (f"{recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)",)
     return Imported(
-        found.document, tuple(settings), (*no_effect, *found.no_effect), (*model, *found.assumed),
+        found.document, tuple(settings), (*no_effect, *found.no_effect), (*model, *assumed, *found.assumed),
         unknown=(*unknown, *found.unknown),
     )  # fmt: skip
 
 
-def _whole(published: dict[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a published model, and not only what options say, with what a recipe sets of its training."""
-    own = {key: value for key, value in said.items() if key in ("sequence_length", "mtp_layers")}
-    if "moe" in published and said.get("moe", {}).get("aux_loss"):
-        own["moe"] = {**published["moe"], "aux_loss": True}
+def whole_model(name: str, said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a published model, and not only what options say, with what ``settings`` say otherwise."""
+    published = published_model(name)
+    fields = ("sequence_length", "mtp_layers", *(_SIZES[key] for key in settings.keys() & _SIZES))
+    own = {key: said[key] for key in dict.fromkeys(fields) if key in said}
+    mixture = model_document(name).get("moe") if "preset" in published else published.get("moe")
+    if any(key in settings for key in _OF_MIXTURES) and "moe" in said:
+        own["moe"] = said["moe"]
+    elif mixture and said.get("moe", {}).get("aux_loss"):
+        own["moe"] = {**mixture, "aux_loss": True}
     return {**published, **own}
 
 

@@ -15,7 +15,9 @@ _DEFAULT = "GPT2BPETokenizer"
 _SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-heads": "heads"}
 _INSIDE = {"ffn-hidden-size": "ffn_hidden_size", "num-query-groups": "kv_heads"}
 _THOUSANDS = re.compile(r"(?<![a-z0-9.])v?(\d{2,3})k(?![a-z0-9])")  # nemotron_2_256k.model
-_LLAMA_3_ROTARY_BASE = ("500000",)  # Llama 2 70B and Llama 3 70B have the same sizes
+_LLAMA_3_ROTARY_BASE = (
+    "500000",
+)  # Llama 2 70B and Llama 3 70B have the same sizes, and Mistral 7B those of Llama 3 8B
 _FOLDERS = 2  # of the path of a file, in whose names a model may stand
 
 
@@ -99,8 +101,14 @@ def _alike(run: Options) -> str | None:
         )
 
     found = [name for name in published_names() if alike(_fields_of(name))]
-    named = "llama3" if run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE else _named(run) or "llama-2"
-    return min(found, key=lambda name: int(_fields_of(name)["vocab_size"]) != TOKENIZERS[named], default=None)
+    named = "llama3" if run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE else _named(run)
+
+    def unlike(name: str) -> tuple[bool, bool, bool]:
+        size = int(_fields_of(name)["vocab_size"])
+        other = named is not None and size != TOKENIZERS[named]
+        return other, not name.startswith("llama"), size != TOKENIZERS["llama-2"]
+
+    return min(found, key=unlike, default=None)
 
 
 def _named(run: Options) -> str | None:

@@ -17,7 +17,7 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.python_expressions import MOST_DEPTH, MOST_STEPS, PythonExpressions
 from simcluster.importers.python_modules import files_of, imported_names
-from simcluster.importers.python_values import NOTHING, Built, Unread, truth
+from simcluster.importers.python_values import NOTHING, Built, Unread, called_builtin, called_of, truth
 
 _MOST_CHARACTERS = 500_000
 
@@ -32,12 +32,13 @@ class PythonConfigs(PythonExpressions):
         *,
         closed: str = r"(?!)",
         known: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+        models: Callable[[str], bool] = bool,
         beside: Beside = nothing_beside,
         module: str = "",
     ) -> None:
         """``closed`` is a pattern of functions that are not followed: a call of one stays what it is.  ``known`` are
-        functions of other files by name, as they are here.  ``beside`` gives the text of files that the file, which is
-        ``module``, imports from."""
+        functions of other files by name, as they are here; ``models`` says whether a class is that of a known model.
+        ``beside`` gives the text of files that the file, which is ``module``, imports from."""
         if len(text) > _MOST_CHARACTERS:
             raise InputError(f"{source}: has more than {_MOST_CHARACTERS:,} characters, which no recipes have")
         try:
@@ -49,7 +50,9 @@ class PythonConfigs(PythonExpressions):
         super().__init__(source)
         made = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         self.functions = {node.name: node for node in made if not re.search(closed, node.name)}
-        self._known = known
+        self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        self.undecided: list[str] = []
+        self._known, self._models = known, models
         self._closed, self._beside, self._imported = closed, beside, imported_names(tree, module)
         self._others: dict[str, PythonConfigs | None] = {}
         self.constants: dict[str, Any] = {}
@@ -65,6 +68,10 @@ class PythonConfigs(PythonExpressions):
                 f"{self.source}: has no function {name[:60]!r}{did_you_mean(name, known)}; it has {listed(known[:40])}"
             )
         return self._called(self.functions[name], (), given, 0)
+
+    def module_of(self, name: str) -> str:
+        """The module that a name is imported from, with dots; empty where it is none of another file."""
+        return self._imported.get(name.partition(".")[0], ("", ""))[0]
 
     def _called(self, function: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any], depth: int) -> Any:
         if depth > MOST_DEPTH:
@@ -95,9 +102,16 @@ class PythonConfigs(PythonExpressions):
                 self._assign(node, scope, depth)
             elif isinstance(node, ast.If):
                 met = truth(self._value(node.test, scope, depth))
+                if met is None and _changes(node):
+                    self.undecided.append(ast.unparse(node.test)[:100])
                 done, value = self._body(node.body if met else node.orelse if met is False else [], scope, depth)
                 if done:
                     return True, value
+            elif isinstance(node, ast.For):
+                self._loop(node, scope, depth)
+            elif isinstance(node, ast.AugAssign):
+                now = self._operation(ast.BinOp(node.target, node.op, node.value), scope, depth)
+                self._put(node.target, Unread(ast.unparse(node)) if now is NOTHING else now, scope, depth, "")
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 self._value(node.value, scope, depth)
             elif isinstance(node, ast.With):
@@ -105,6 +119,16 @@ class PythonConfigs(PythonExpressions):
                 if done:
                     return True, value
         return False, None
+
+    def _loop(self, node: ast.For, scope: dict[str, Any], depth: int) -> None:
+        """A loop over what is known; one that is not is told of."""
+        items = self._value(node.iter, scope, depth)
+        if not isinstance(items, list):
+            self.undecided.append(f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"[:100])
+            return
+        for item in items:
+            self._put(node.target, item, scope, depth, ast.unparse(node.iter))
+            self._body(node.body, scope, depth)
 
     def _assign(self, node: ast.Assign | ast.AnnAssign, scope: dict[str, Any], depth: int) -> None:
         if node.value is None:
@@ -165,13 +189,27 @@ class PythonConfigs(PythonExpressions):
                 if text := self._beside(path):
                     inside = f"{module}.__init__" if path.endswith("__init__.py") else module
                     self._others[module] = PythonConfigs(
-                        text, path, closed=self._closed, known=self._known, beside=self._beside, module=inside
-                    )
+                        text, path, closed=self._closed, known=self._known, models=self._models,
+                        beside=self._beside, module=inside,
+                    )  # fmt: skip
+                    self._others[module].undecided = self.undecided
                     break
         other = self._others[module]
-        if other is None or original in other.functions or original in other.constants:
+        if other is None or original in {**other.functions, **other.constants, **other.classes}:
             return other, original
         return other._elsewhere(original, over + 1)
+
+    def _of_module(self, name: str) -> tuple[PythonConfigs | None, str]:
+        """The file that a function is of that is called as MODULE.NAME, and its name there; None."""
+        module, _, function = name.rpartition(".")
+        head, _, rest = module.partition(".")
+        if head not in self._imported or not function:
+            return None, name
+        path = ".".join([*filter(None, self._imported[head]), *([rest] if rest else [])])
+        self._imported[module] = (path, function)
+        other = self._elsewhere(module)[0]
+        del self._imported[module]
+        return other, function
 
     def _call(self, node: ast.Call, scope: Mapping[str, Any], depth: int) -> Any:
         args = [self._value(each, scope, depth) for each in node.args if not isinstance(each, ast.Starred)]
@@ -184,23 +222,53 @@ class PythonConfigs(PythonExpressions):
                 named |= value
         name = ast.unparse(node.func)
         if name in self._known:
-            return self._known[name](*args, **named)
+            return self._filled(self._known[name](*args, **named), depth)
         if name in self.functions:
             return self._called(self.functions[name], args, named, depth)
-        other, original = self._elsewhere(name)
+        other, original = self._of_module(name) if "." in name else self._elsewhere(name)
         if other and original in other.functions:
             return other._called(other.functions[original], args, named, depth)
-        if name in ("replace", "dataclasses.replace") and args and isinstance(args[0], Built):
-            return Built(args[0].name, args[0].args, {**args[0].fields, **named}, args[0].of)
-        if name == "dict" and not args:
-            return named
-        if name in ("list", "tuple", "copy.deepcopy", "deepcopy") and len(args) == 1 and isinstance(args[0], list):
-            return list(args[0])
-        if name == "getattr" and len(args) == 3 and isinstance(args[0], Built):
-            return args[0].fields.get(str(args[1]), args[2])
+        found = called_builtin(name, args, named)
+        if found is not NOTHING:
+            return found
         of = self._value(node.func.value, scope, depth) if isinstance(node.func, ast.Attribute) else None
         if isinstance(of, Built):
             return Built(name.rsplit(".", 1)[-1], tuple(args), named, of)
-        if isinstance(of, dict) and name.endswith((".get", ".pop")) and args:
-            return of.get(str(args[0]), args[1] if len(args) > 1 else None)
-        return Built(name, tuple(args), named)
+        if isinstance(of, dict | list):
+            return called_of(of, name.rpartition(".")[2], args)
+        return self._filled(Built(name, tuple(args), named), depth)
+
+    def _filled(self, made: Any, depth: int) -> Any:
+        """A call, with what the class says that is called, where it is derived from that of a model."""
+        if not isinstance(made, Built) or depth > MOST_DEPTH or self._models(made.name):
+            return made
+        name, said = self._class(made.name, depth)
+        if name == made.name or not (self._models(name) or "num_layers" in said):
+            return made
+        return Built(name, made.args, {**said, **made.fields}, made.of)
+
+    def _class(self, name: str, depth: int) -> tuple[str, dict[str, Any]]:
+        """The class that one comes of, at last or as one that is known, and the fields that are said on the way."""
+        owner: PythonConfigs | None = self
+        if name not in self.classes:
+            owner, name = self._elsewhere(name)
+        node = owner.classes.get(name) if owner else None
+        if node is None or owner is None or depth > MOST_DEPTH or self._models(name):
+            return name, {}
+        base = ast.unparse(node.bases[0]).rpartition(".")[2] if node.bases else ""
+        root, said = owner._class(base, depth + 1) if base else (name, {})
+        own: dict[str, Any] = {}
+        for each in node.body:
+            if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
+                owner._assign(each, own, depth)
+        return root, said | own
+
+
+def _changes(node: ast.If) -> bool:
+    """Whether it sets something of a configuration, or returns one."""
+    parts = [each for body in (node.body, node.orelse) for part in body for each in ast.walk(part)]
+    targets = [each for part in parts if isinstance(part, ast.Assign) for each in part.targets]
+    targets += [part.target for part in parts if isinstance(part, ast.AugAssign)]
+    return any(isinstance(each, ast.Attribute | ast.Subscript) for each in targets) or any(
+        isinstance(part, ast.Return) for part in parts
+    )

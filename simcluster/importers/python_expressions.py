@@ -110,5 +110,6 @@ _READERS: Mapping[type[ast.expr], Any] = {
     ast.Compare: PythonExpressions._compare,
     ast.BoolOp: PythonExpressions._either,
     ast.IfExp: PythonExpressions._chosen,
+    ast.Lambda: lambda self, node, scope, depth: NOTHING if node.args.args else self._value(node.body, scope, depth),
     ast.Subscript: PythonExpressions._item,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,3 +72,38 @@ def compared(sign: ast.cmpop, left: Any, right: Any) -> Any:
             return left > right
         return left < right if isinstance(sign, ast.Lt) else NOTHING
     return NOTHING
+
+
+def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
+    """What a function of Python itself returns; NOTHING of others."""
+    first = args[0] if args else None
+    if name in ("replace", "dataclasses.replace") and isinstance(first, Built):
+        return Built(first.name, first.args, {**first.fields, **named}, first.of)
+    if name == "dict" and not args:
+        return named
+    if name in ("list", "tuple", "copy.deepcopy", "deepcopy") and len(args) == 1:
+        return deepcopy(first) if isinstance(first, list | Built | dict) else NOTHING
+    if name == "getattr" and len(args) == 3 and isinstance(first, Built):
+        return first.fields.get(str(args[1]), args[2])
+    if name == "hasattr" and len(args) == 2 and isinstance(first, Built) and str(args[1]) in first.fields:
+        return True
+    if name == "range" and 1 <= len(args) <= 2 and all(isinstance(each, int) and each < 10_000 for each in args):
+        return list(range(*args))
+    if name == "field" and isinstance(named.get("default_factory"), list | int | str):
+        return named["default_factory"]  # of a lambda without arguments
+    return NOTHING
+
+
+def called_of(held: dict[str, Any] | list[Any], method: str, args: list[Any]) -> Any:
+    """What a method of a dictionary or a list does and returns, as far as one is known here."""
+    if isinstance(held, list):
+        if method == "append" and len(args) == 1:
+            held.append(args[0])
+        elif method == "extend" and len(args) == 1 and isinstance(args[0], list):
+            held.extend(args[0])
+        return None
+    if method in ("get", "pop") and args:
+        return held.get(str(args[0]), args[1] if len(args) > 1 else None)
+    if method == "update" and args and isinstance(args[0], dict):
+        held.update(args[0])
+    return None

@@ -1,0 +1,66 @@
+"""Models that recipes in Python name by a class or by their place on Hugging Face, and what is said of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from simcluster.documents.reading import read_document
+from simcluster.importers.published_models import published_names
+
+_TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+_CLASS = re.compile(r"(?:Model)?(?:Provider|Config)")
+_FINISHED = re.compile(r"-(base|hf|pt|instruct|v0\.[123]|0924|4k|2407)(?=-|$)")
+_RENAMED = (
+    ("meta-", ""), ("llama-3.1-", "llama3-"), ("llama-3.2-", "llama3-"), ("llama-3.3-", "llama3-"),
+    ("llama-3-", "llama3-"), ("llama-2-", "llama2-"), ("qwen2.5-", "qwen2-"), ("moonlight-16b-a3b", "moonlight-16b"),
+    ("olmoe-1b-7b", "olmoe-7b"), ("phi-3-mini", "phi3-mini"), ("minitron-4b", "nemotron-3-4b"),
+    ("llama-4-scout-17b-16e", "llama4-17bx16e"), ("llama-4-maverick-17b-128e", "llama4-17bx128e"),
+)  # fmt: skip
+
+
+def model_of_class(name: str) -> str:
+    """The published model of a class, as of Llama32ModelProvider1B; empty where it is not known."""
+    family, found, size = _parts(name)
+    if not found:
+        return ""
+    if whole := _TABLES["models"].get(f"{family}{size}".replace("_", "")):
+        return str(whole)
+    size = _TABLES["sizes"].get(size, size)
+    called = f"{_TABLES['families'].get(family, '')}-{size}"
+    return called if called in published_names() else ""
+
+
+def _parts(name: str) -> tuple[str, bool, str]:
+    """In front of the word that says what a class is, whether there is one, and behind it; a size may stand first."""
+    match = _CLASS.search(name)
+    front, behind = (name[: match.start()], name[match.end() :]) if match else (name, "")
+    return front.lower(), match is not None, behind.lower()
+
+
+def model_called(name: str) -> str:
+    """The published model by its name on Hugging Face; empty where it is not known."""
+    plain = name.rsplit("/", 1)[-1].lower()
+    for before, now in _RENAMED:
+        plain = plain.replace(before, now)
+    plain = _FINISHED.sub("", plain)
+    return plain if plain in published_names() else ""
+
+
+def router_of(model: str) -> dict[str, Any]:
+    """What the model's class says of its router, by Megatron-Core's names."""
+    return dict(_TABLES["routers"].get(model, {}))
+
+
+def defaults_of_class(name: str) -> dict[str, Any]:
+    """What the class of a family says, as LlamaModelProvider, that has no size; empty where it is not known."""
+    family, found, size = _parts(name)
+    said = _TABLES["bases"].get(family, {}) if found and not size else {}
+    below = _TABLES["bases"].get(said.get("base"), {})
+    return {**below, **{field: value for field, value in said.items() if field != "base"}}
+
+
+def no_decoder(name: str) -> str:
+    """What stands against a model by its name or class; empty where nothing is known to."""
+    return next((what for words, what in _TABLES["no_decoders"].items() if re.search(words, name, re.IGNORECASE)), "")
