@@ -141,8 +141,8 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
         found = _deepspeed(args, text, cluster)
     else:
         more = _for_megatron(args) if args.kind == "megatron" else {"available": _gpus_of(args.cluster)}
-        more |= {"beside": partial(_beside, args.file)} if args.kind != "nemo" else {}
-        more |= {"function": args.function} if args.kind in ("torchtitan", "megatron-bridge") else {}
+        more |= {"beside": partial(_beside, args.file)}
+        more |= {"function": args.function} if args.kind != "megatron" else {}
         reader: Callable[..., Imported] = readers.get(args.kind, scenario_from_bridge)
         found = reader(text, cluster=cluster, gpus=args.gpus, source=args.file, **more)
     document = found.document

@@ -76,7 +76,7 @@ def scenario_from_bridge(
     if recipe:
         options |= _recipe_options(recipe)
     if model_name:
-        options |= _model_options(published_model(model_name))
+        options |= model_options(model_name)
     options |= options_of_settings(settings, source, problems, no_effect, unknown)
     if "num-query-groups" in options:
         options["group-query-attention"] = ()
@@ -231,6 +231,11 @@ def _recipe_options(recipe: str) -> Words:
     """The model of a recipe that is known, as Megatron-LM's options."""
     match = _RECIPE.fullmatch(recipe)
     return _model_options({"preset": _mixture(recipe) or f"llama3-{match[2] if match else ''}"})
+
+
+def model_options(name: str) -> Words:
+    """A published model as Megatron-LM's options."""
+    return _model_options(published_model(name))
 
 
 def _model_options(section: Mapping[str, Any]) -> Words:

@@ -1,4 +1,4 @@
-"""A scenario from a configuration of NeMo in YAML: NeMo 1's sections, or NeMo 2's attributes by dotted name.
+"""A scenario from a configuration of NeMo: NeMo 1's sections in YAML, NeMo 2's attributes by dotted name, a recipe.
 
 Keys go on by Megatron-Bridge's names, from ``nemo.yaml`` beside this file; references such as ``${.hidden_size}`` are
 looked up, and nothing is run.
@@ -14,10 +14,12 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.reading import parse_document, read_document
+from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems
 from simcluster.importers.megatron import scenario_from_options
-from simcluster.importers.megatron_bridge import options_of_settings
+from simcluster.importers.megatron_bridge import Words, model_options, options_of_settings, whole_model
+from simcluster.importers.nemo_recipes import settings_of_nemo_recipe
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _NO_EFFECT, _SECTIONS = frozenset(_TABLES["no_effect"].split()), _TABLES["no_effect_sections"].split()
@@ -36,28 +38,34 @@ def scenario_from_nemo(
     cluster: Mapping[str, Any],
     gpus: int | None = None,
     available: int | None = None,
+    function: str = "",
+    beside: Beside = nothing_beside,
     source: str = "<NeMo>",
 ) -> Imported:
-    """The scenario of a configuration on a cluster (as ``cluster`` stands in a scenario).
+    """The scenario of a configuration, or of a recipe in Python, on a cluster (as ``cluster`` stands in a scenario).
 
-    ``gpus`` left out is trainer.num_nodes x trainer.devices.  Raises InputError with all that is not modelled or
-    missing.
+    ``function`` is the recipe's name, and ``beside`` the text of a file that it imports from.  ``gpus`` left out is
+    trainer.num_nodes x trainer.devices.  Raises InputError with all that is not modelled or missing.
     """
-    data = parse_document(text, source=source).data
-    data = data.get("training", data) if isinstance(data.get("training"), Mapping) else data
-    if isinstance(data.get("MODEL_ARGS"), Mapping):
-        data = data["MODEL_ARGS"]
-    plain = _resolved(flattened(data, source))
+    recipe = None
+    if source.endswith(".py") or function:
+        recipe = settings_of_nemo_recipe(text, source, function, beside)
+        plain = recipe.settings
+    else:
+        plain = _resolved(flattened(_sections(text, source), source))
     problems = Problems(source)
     no_effect: list[str] = []
-    unknown: list[str] = []
+    unknown = [f"what the recipe does where {condition}" for condition in recipe.undecided] if recipe else []
     settings = problems.of(_settings, plain, source, no_effect) or {}
-    options = options_of_settings(settings, source, problems, no_effect, unknown)
-    options |= _tokenizer(plain, options)
+    if recipe is None:
+        settings = {"model.add_bias_linear": True, **settings}
+    options: Words = model_options(recipe.model) if recipe and recipe.model else {}
+    options |= options_of_settings(settings, source, problems, no_effect, unknown)
+    options |= _tokenizer(plain, options) | _plugin_of_fp8(plain)
     if str(plain.get("model.fp8", plain.get("model.fp8_hybrid", False))).lower() in ("true", "hybrid"):
         options["fp8-format"] = ("hybrid",)
-    assumed: tuple[str, ...] = ()
-    if any(name.startswith("model.config.") for name in plain) and not options.keys() & {"bf16", "fp16"}:
+    assumed: tuple[str, ...] = recipe.assumed if recipe else ()
+    if not recipe and any(name.startswith("model.config.") for name in plain) and not options.keys() & {"bf16", "fp16"}:
         options["bf16"] = ()
         assumed = ("bf16, as in NeMo 2's recipes, and a plain GPT where the model's class would say otherwise",)
     launched = None
@@ -67,10 +75,30 @@ def scenario_from_nemo(
         options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=source,
         problems=problems.found,
     )  # fmt: skip
+    if recipe and recipe.model:
+        found.document["model"] = whole_model(recipe.model, found.document["model"], settings)
+        assumed += (f"the vocabulary of {recipe.model}, where NeMo takes that of the data's tokenizer",)
     return Imported(
         found.document, tuple(settings), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
         unknown=(*unknown, *found.unknown),
     )  # fmt: skip
+
+
+def _sections(text: str, source: str) -> Any:
+    """What the file says, without what is around it."""
+    data = parse_document(text, source=source).data
+    data = data.get("training", data) if isinstance(data.get("training"), Mapping) else data
+    return data["MODEL_ARGS"] if isinstance(data.get("MODEL_ARGS"), Mapping) else data
+
+
+def _plugin_of_fp8(plain: Mapping[str, Any]) -> Words:
+    """What a recipe's plugin of the precision says of 8 bits."""
+    if not plain.get("trainer.plugins.fp8"):
+        return {}
+    kind = plain.get("trainer.plugins.fp8_recipe", "delayed")
+    gathered = plain.get("trainer.plugins.fp8_param_gather", plain.get("trainer.plugins.fp8_params"))
+    words: Words = {"fp8-format": ("hybrid",), "fp8-recipe": (str(kind),)}
+    return words | ({"fp8-param-gather": ()} if gathered is True else {})
 
 
 def _resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +127,7 @@ def _written(name: str, text: str, settings: Mapping[str, Any]) -> Any:
 
 def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> dict[str, Any]:
     """By Megatron-Bridge's names; InputError for words that are not known."""
-    found: dict[str, Any] = {"model.add_bias_linear": True}
+    found: dict[str, Any] = {}
     for name, value in plain.items():
         key = next((now + name[len(old) :] for old, now in _TABLES["prefixes"].items() if name.startswith(old)), name)
         key = _TABLES["renamed"].get(key, key)
@@ -133,6 +161,7 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
             found[key] = value
     if plain.get("optimizer.name", plain.get("model.optim.name")) == "distributed_fused_adam":
         found.setdefault("ddp.overlap_grad_reduce", True)  # Apex's overlap_grad_sync
+    found.setdefault("model.overlap_p2p_comm", False)  # as of NeMo's own configuration, and Megatron-Core's
     if plain.get("model.transformer_engine") is False and plain.get("model.mcore_gpt") is False:
         found["model.transformer_impl"] = "local"  # with Megatron-Core its layers were Transformer Engine's at any rate
     if not plain.get("model.activations_checkpoint_granularity"):

@@ -206,10 +206,8 @@ class PythonConfigs(PythonExpressions):
         if head not in self._imported or not function:
             return None, name
         path = ".".join([*filter(None, self._imported[head]), *([rest] if rest else [])])
-        self._imported[module] = (path, function)
-        other = self._elsewhere(module)[0]
-        del self._imported[module]
-        return other, function
+        self._imported[name] = (path, function)
+        return self._elsewhere(name)[0], function
 
     def _call(self, node: ast.Call, scope: Mapping[str, Any], depth: int) -> Any:
         args = [self._value(each, scope, depth) for each in node.args if not isinstance(each, ast.Starred)]
@@ -221,10 +219,10 @@ class PythonConfigs(PythonExpressions):
             elif isinstance(value, dict):
                 named |= value
         name = ast.unparse(node.func)
-        if name in self._known:
-            return self._filled(self._known[name](*args, **named), depth)
         if name in self.functions:
             return self._called(self.functions[name], args, named, depth)
+        if name in self._known:
+            return self._filled(self._known[name](*args, **named), depth)
         other, original = self._of_module(name) if "." in name else self._elsewhere(name)
         if other and original in other.functions:
             return other._called(other.functions[original], args, named, depth)
@@ -234,7 +232,7 @@ class PythonConfigs(PythonExpressions):
         of = self._value(node.func.value, scope, depth) if isinstance(node.func, ast.Attribute) else None
         if isinstance(of, Built):
             return Built(name.rsplit(".", 1)[-1], tuple(args), named, of)
-        if isinstance(of, dict | list):
+        if isinstance(of, dict | list | str):
             return called_of(of, name.rpartition(".")[2], args)
         return self._filled(Built(name, tuple(args), named), depth)
 

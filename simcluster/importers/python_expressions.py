@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from simcluster.importers.python_values import NOTHING, Built, Unread, compared,
 
 MOST_STEPS = 50_000
 MOST_DEPTH = 30
+_DEGREE = re.compile(r"((tensor|pipeline|expert)_model|context|expert_tensor)_parallel_size")
 
 
 class PythonExpressions:
@@ -35,7 +37,8 @@ class PythonExpressions:
 
     def _attribute(self, node: ast.Attribute, scope: Mapping[str, Any], depth: int) -> Any:
         owner = self._value(node.value, scope, depth)
-        return owner.fields.get(node.attr, NOTHING) if isinstance(owner, Built) else NOTHING
+        one = 1 if _DEGREE.fullmatch(node.attr) else NOTHING  # of what nothing splits
+        return owner.fields.get(node.attr, one) if isinstance(owner, Built) else NOTHING
 
     def _dict(self, node: ast.Dict, scope: Mapping[str, Any], depth: int) -> Any:
         found: dict[str, Any] = {}

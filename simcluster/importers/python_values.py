@@ -34,8 +34,10 @@ class Unread:
 
 
 def truth(value: Any) -> bool | None:
-    """Whether a condition is met; None where that is not known."""
-    return None if isinstance(value, Unread) else True if isinstance(value, Built) else bool(value)
+    """Whether a condition is met; None where that is not known, as of what a function returns that is not read."""
+    if isinstance(value, Built):
+        return True if value.name.rpartition(".")[2][:1].isupper() or value.fields else None
+    return None if isinstance(value, Unread) else bool(value)
 
 
 def operated(sign: ast.operator, left: Any, right: Any) -> Any:
@@ -58,7 +60,10 @@ def operated(sign: ast.operator, left: Any, right: Any) -> Any:
 
 def compared(sign: ast.cmpop, left: Any, right: Any) -> Any:
     """Whether a comparison holds; NOTHING of operands that cannot be compared."""
-    if isinstance(left, Unread) or isinstance(right, Unread):
+    made = any(isinstance(each, Built) for each in (left, right)) and not (
+        isinstance(sign, ast.Is | ast.IsNot) and (left is None or right is None)
+    )
+    if made or isinstance(left, Unread) or isinstance(right, Unread):
         return NOTHING
     if isinstance(sign, ast.Is | ast.Eq):
         return left == right
@@ -94,8 +99,14 @@ def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
     return NOTHING
 
 
-def called_of(held: dict[str, Any] | list[Any], method: str, args: list[Any]) -> Any:
-    """What a method of a dictionary or a list does and returns, as far as one is known here."""
+_OF_TEXTS = ("lower", "upper", "strip", "startswith", "endswith", "replace")
+
+
+def called_of(held: dict[str, Any] | list[Any] | str, method: str, args: list[Any]) -> Any:
+    """What a method of a dictionary, a list or a text does and returns, as far as one is known here."""
+    if isinstance(held, str):
+        known = method in _OF_TEXTS and all(isinstance(each, str) for each in args)
+        return getattr(held, method)(*args) if known else NOTHING
     if isinstance(held, list):
         if method == "append" and len(args) == 1:
             held.append(args[0])

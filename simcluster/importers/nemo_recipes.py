@@ -1,0 +1,153 @@
+"""Settings of NeMo 2 recipes in Python (``nemo.collections.llm.recipes`` and those made of them), read as data.
+
+``run.Config(X, a=1)`` and ``run.Partial(f, a=1)`` are what X(a=1) would make.  Names are NVIDIA/NeMo's of 2.0 to 2.5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.reading import read_document
+from simcluster.importers.beside import Beside, nothing_beside
+from simcluster.importers.bridge_recipes import Recipe, plain_fields, require_sizes, the_recipe
+from simcluster.importers.model_classes import defaults_of_class, model_of_class, router_of
+from simcluster.importers.python_config import PythonConfigs
+from simcluster.importers.python_values import Built, Unread
+
+_TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+_PRETRAINS = re.compile(r"(^|_)(pretrain|recipe)(_\w*)?$")
+_PARTS = ("trainer", "model", "data", "optim")
+_CONFIGURES = ("run.Config", "run.Partial", "Config", "Partial", "fdl.Config", "fdl.Partial")
+_OF_NEMO = "nemo/collections/llm/"
+
+
+def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Beside = nothing_beside) -> Recipe:
+    """What the function of the file says that is read, by the attributes of NeMo's trainer, model, data and optimizer.
+
+    Raises InputError where there are several recipes of pre-training and none is named, for adapters, and for what
+    makes no recipe.
+    """
+    known = dict.fromkeys(_CONFIGURES, _configured) | {name: _made(name) for name in _TABLES["functions"]}
+    configs = PythonConfigs(text, source, known=known, models=_is_model, beside=lambda path: _beside(beside, path))
+    function = function or the_recipe(configs, _PRETRAINS)
+    found = configs.read(function)
+    if isinstance(found, Built) and not {"trainer", "model"} & found.fields.keys():
+        where = configs.module_of(found.name)
+        of = f" of {where}, which is not beside it; put it there" if where else ", which the file does not say"
+        raise InputError(f"{source}: {function} takes its recipe from {found.name}{of}")
+    if not isinstance(found, Built):
+        raise InputError(f"{source}: {function} makes no recipe that can be read as data")
+    if found.fields.get("peft") is not None:
+        raise InputError(
+            f"{source}: {function} trains adapters beside weights that stand still, which are not modelled (a peft "
+            "scheme of none trains all)"
+        )
+    trainer = found.fields.get("trainer")
+    _plugin(trainer)
+    settings: dict[str, Any] = {}
+    for part in _PARTS:
+        settings |= _flat(part, found.fields.get(part))
+    settings.pop("trainer.callbacks", None)
+    for key, value in (settings | _callbacks(trainer)).items():
+        if key in _TABLES["renamed"] or key not in settings:
+            settings.pop(key, None)
+            settings[_TABLES["renamed"].get(key, key)] = value
+    model = found.fields.get("model")
+    sizes = model.fields.get("config") if isinstance(model, Built) else None
+    name = model_of_class(sizes.name) if isinstance(sizes, Built) else ""
+    own = router_of(name) if name else defaults_of_class(sizes.name) if isinstance(sizes, Built) else {}
+    settings = {f"model.config.{field}": value for field, value in own.items()} | settings
+    if not name:
+        named = {key.replace("model.config.", "model."): value for key, value in settings.items()}
+        require_sizes(sizes, named, f"{source}: the model of {function}")
+        require_sizes(model, named, f"{source}: the model of {function}")
+    return Recipe(function, name, settings, _packed(found), tuple(dict.fromkeys(configs.undecided)))
+
+
+def _is_model(name: str) -> bool:
+    return bool(model_of_class(name) or defaults_of_class(name))
+
+
+def _beside(beside: Beside, path: str) -> str | None:
+    """The text of a file; of ``llm.NAME`` that of the recipe which NeMo hands on by that name."""
+    text = beside(path)
+    if text is None and path.startswith(_OF_NEMO):
+        text = beside(f"{_OF_NEMO}recipes/{path.removeprefix(_OF_NEMO)}")
+    return text
+
+
+def _configured(made: Any = None, *args: Any, **named: Any) -> Any:
+    """What ``run.Config`` and ``run.Partial`` make."""
+    name = made.text if isinstance(made, Unread) else made.name if isinstance(made, Built) else str(made)
+    return Built(name.rpartition(".")[2], args, named)
+
+
+def _made(name: str) -> Any:
+    """A function of NeMo's that recipes call, by what ``nemo_recipes.yaml`` says that it makes."""
+
+    def made(*args: Any, **named: Any) -> Built:
+        entry = _TABLES["functions"][name]
+        given = dict(zip(entry.get("arguments", "").split(), args, strict=False)) | named
+        return _built(entry["makes"], given)
+
+    return made
+
+
+def _built(entry: Mapping[str, Any], given: Mapping[str, Any]) -> Built:
+    """Nested fields; ``$NAME`` is an argument, and what is not given is left out."""
+    fields: dict[str, Any] = {}
+    for name, value in entry.items():
+        if isinstance(value, Mapping):
+            fields[name] = _built(value, given)
+        elif isinstance(value, list):
+            fields[name] = list(value)
+        elif isinstance(value, str) and value.startswith("$"):
+            argument, _, default = value[1:].partition("|")
+            if argument in given or default:
+                fields[name] = given.get(argument, int(default or 0))
+        else:
+            fields[name] = value
+    return Built("made", (), fields)
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    """All that a part says, by dotted name."""
+    if not isinstance(value, Built):
+        return {}
+    found = plain_fields({f"{name}.{field}": item for field, item in value.fields.items()})
+    for field, item in value.fields.items():
+        found |= _flat(f"{name}.{field}", item)
+    return found
+
+
+def _packed(found: Built) -> tuple[str, ...]:
+    data = found.fields.get("data")
+    if not isinstance(data, Built) or data.fields.get("packed_sequence_specs") is None:
+        return ()
+    return ("sequences are full and of one sample each, though its samples are packed to a sequence",)
+
+
+def _callbacks(trainer: Any) -> dict[str, Any]:
+    """What callbacks of the trainer set: overlaps, and how many tokens an expert takes."""
+    calls = trainer.fields.get("callbacks") if isinstance(trainer, Built) else None
+    settings: dict[str, Any] = {}
+    for call in calls if isinstance(calls, list) else []:
+        made = _TABLES["callbacks"].get(call.name) if isinstance(call, Built) else None
+        if made is not None and isinstance(call, Built):
+            said = {**made["makes"], **call.fields}
+            settings |= plain_fields({f"{made['to']}{name}": value for name, value in said.items()})
+    return settings
+
+
+def _plugin(trainer: Any) -> None:
+    """The first plugin, which is the one of the precision, in place of a list; what it does not say of gradients is
+    that they are reduced in 32 bits."""
+    plugins = trainer.fields.get("plugins") if isinstance(trainer, Built) else None
+    plugin = next((each for each in plugins if isinstance(each, Built)), None) if isinstance(plugins, list) else plugins
+    if isinstance(trainer, Built) and isinstance(plugin, Built):
+        trainer.fields["plugins"] = plugin
+        plugin.fields.setdefault("grad_reduce_in_fp32", True)
