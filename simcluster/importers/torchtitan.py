@@ -11,22 +11,20 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
-from simcluster.documents.diagnostics import listed, shown
+from simcluster.documents.diagnostics import shown
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.imported import Imported
-from simcluster.importers.published_models import published_model
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State
 from simcluster.importers.split_points import layers_between
-from simcluster.importers.torchtitan_flavors import flavors_beside, model_of_flavor
+from simcluster.importers.torchtitan_models import model_of_job
 from simcluster.importers.torchtitan_registry import settings_of_registry
 from simcluster.importers.torchtitan_settings import FLOAT8, MXFP8, TABLES, JobSettings
 from simcluster.schedules import schedules_with
 
 _MODELS: dict[str, str] = TABLES["models"]
-_DEBUG_MODELS: dict[str, dict[str, Any]] = TABLES["debug_models"]
-_NO_DECODERS: dict[str, str] = TABLES["no_decoders"]
+_RELAYS = ("deepep", "hybridep")
 _TWO_SLICES = ("zb-v", "dualpipe-v")  # a stage
 _PRESET = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
 _ROTATIONS: dict[str, str] = TABLES["rotations"]
@@ -117,31 +115,7 @@ class _Job(JobSettings):
         )  # fmt: skip
 
     def _model(self) -> dict[str, Any]:
-        family, flavor = self.values["model.name"], self.values["model.flavor"]
-        name, length = f"{family} {flavor}", {"sequence_length": self.values["training.seq_len"]}
-        if family in _NO_DECODERS:
-            raise self.error("model.name", f"{family} {_NO_DECODERS[family]}, which is not modelled")
-        found = next((known for known in _MODELS if known.lower() == name.lower()), None)
-        if found:
-            return {**published_model(_MODELS[found]), **length}
-        if own := model_of_flavor(self._beside, family, flavor):
-            return {**own, **length}
-        if name not in _DEBUG_MODELS:
-            raise self._unknown_model(family, name)
-        self.assumed.append("the sizes of the debug model are those that it had longest; they changed at times")
-        return {"gated_mlp": True, **_DEBUG_MODELS[name], **length}
-
-    def _unknown_model(self, family: str, name: str) -> InputError:
-        """The complaint about a flavor that nothing says the sizes of, with those that are said."""
-        where = f"torchtitan/models/{family}/__init__.py"
-        if has := flavors_beside(self._beside, family):
-            says = f"the {where} with the file does not say its sizes; it says those of {listed(has[:8])}"
-            return self.error("model.flavor", f"{name} is not in the catalogue, and {says}")
-        near = [known for known in _MODELS if known.startswith(f"{family} ")]
-        of = "one of" if near else "a model of"
-        near = near or list(dict.fromkeys(known.split()[0] for known in _MODELS))
-        what = f"{name} is not in the catalogue, and no {where} that says its sizes lies with the file; put it there"
-        return self.error("model.flavor", f"{what}, or take {of} {listed(near)}")
+        return model_of_job(self, self._beside)
 
     def _parallel(self, gpus: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
         values = {key.partition(".")[2]: value for key, value in self.values.items() if key.startswith("parallelism.")}
@@ -196,7 +170,11 @@ class _Job(JobSettings):
                 "the experts of a rank are sharded over the ranks of its shard group that hold the same, and gathered "
                 "layer by layer"
             )
-        return {"ep": ep, **({"etp": etp} if tp > 1 else {})}
+        way = self.values["parallelism.expert_parallel_comm_backend"]
+        if way not in ("standard", *_RELAYS):
+            self.assumed.append(f"tokens go to experts by all-to-alls, though the backend is {way}")
+        dispatch = {"expert_dispatch": {"kind": way}} if way in _RELAYS else {}
+        return {"ep": ep, **({"etp": etp} if tp > 1 else {}), **dispatch}
 
     def _pipeline(self, pp: int) -> dict[str, Any]:
         if pp == 1:

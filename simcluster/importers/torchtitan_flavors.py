@@ -74,7 +74,11 @@ def _flavor(configs: PythonConfigs, name: str, flavor: str) -> Built | None:
 def _fields(found: Built, name: str) -> dict[str, Any] | None:
     """Sizes as a scenario has them; None where one that must be there is no number, or the family is another."""
     layers = found.fields.get("layers")
-    said = {**(layers.fields if isinstance(layers, Built) else {}), **found.fields}
+    said = {
+        **(layers.fields if isinstance(layers, Built) else {}),
+        **_inside(found.fields.get("layer")),
+        **found.fields,
+    }
     sizes = {key: value for key, value in said.items() if isinstance(value, int)}
     if not _FAMILIES.search(f"{name} {found.name}") or not {"dim", "n_layers", "n_heads"} <= sizes.keys():
         return None
@@ -105,6 +109,18 @@ def _fields(found: Built, name: str) -> dict[str, Any] | None:
     return model
 
 
+def _inside(layer: Any) -> dict[str, Any]:
+    """What the parts of a layer say, by the names of all years: attention, MLP, mixture."""
+    if not isinstance(layer, Built):
+        return {}
+    parts = {name: part.fields for name, part in layer.fields.items() if isinstance(part, Built)}
+    found = {**layer.fields, **parts.get("attention", {}), **parts.get("feed_forward", {})}
+    mixture = dict(parts.get("moe", {}))
+    if mixture and layer.fields.get("moe_enabled") is not False:
+        found |= {"moe_args": Built("MoEArgs", (), mixture), "moe_inter_dim": mixture.get("hidden_dim")}
+    return found
+
+
 def _experts(said: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any] | None:
     """The mixture, by the names of all years; None of a dense model."""
     args = said.get("moe_args")
@@ -133,7 +149,7 @@ def _width(said: Mapping[str, Any], sizes: Mapping[str, int], *, latent: bool) -
         return given
     rule = said.get("hidden_dim")
     rule = rule.fields if isinstance(rule, Built) else said
-    multiple, times = rule.get("multiple_of", 256), rule.get("ffn_dim_multiplier")
+    multiple, times = rule.get("multiple_of", 256 if rule is said else 1), rule.get("ffn_dim_multiplier")
     if not isinstance(multiple, int) or multiple < 1 or not isinstance(times, int | float | None):
         raise InputError("the width inside the MLP is no number; give ffn_dim_multiplier and multiple_of as numbers")
     width = int(2 * 4 * sizes["dim"] / 3)

@@ -71,24 +71,56 @@ def _model_of(source: str, function: str, models: tuple[str, ...]) -> str:
 
 def _section(name: str, value: Any, model: str) -> dict[str, Any]:
     if name == "model_spec" and isinstance(value, Built):
-        flavor = value.args[0] if value.args else ""
+        flavor = value.args[0] if value.args else value.fields.get("flavor", "")
         found: dict[str, Any] = {"model.name": model, "model.flavor": flavor if isinstance(flavor, str) else ""}
-        converters = value.fields.get("converters")
-        if isinstance(converters, list):
-            names = [each.name.partition(".")[0] if isinstance(each, Built) else str(each) for each in converters]
-            found["model.converters"] = names
-        rest = {key: item for key, item in value.fields.items() if key != "converters"}
+        found |= _converters(value.fields.get("converters"))
+        rest = {key: item for key, item in value.fields.items() if key not in ("converters", "flavor")}
         return found | {f"model.{key}": _plain(item) for key, item in rest.items()}
+    if name == "model_converters" and isinstance(value, Built):
+        return _converters(value.fields.get("converters"))
     if name == "activation_checkpoint":
-        kind = value.name.partition(".")[0] if isinstance(value, Built) else "NoAC"
-        mode = _CHECKPOINTING.get(kind, kind)
-        return {"activation_checkpoint.mode": mode, "activation_checkpoint.selective_ac_option": "op"}
+        return _checkpointing(value)
     if name == "optimizer":
-        kind = value.name if isinstance(value, Built) else "AdamW"
-        return {"optimizer.name": "AdamW" if "adamw" in kind.lower() else kind}
+        return _optimizer(value)
     if name in _SECTIONS and isinstance(value, Built):
         return {f"{name}.{key}": _plain(item) for key, item in value.fields.items() if item is not None}
     return {name if not isinstance(value, Built) else f"{name}.config": _plain(value)}
+
+
+def _converters(listed_ones: Any) -> dict[str, Any]:
+    """What takes the place of layers: the names, and what FSDP gathers in 8 bits."""
+    if not isinstance(listed_ones, list):
+        return {}
+    found: dict[str, Any] = {
+        "model.converters": [
+            each.name.partition(".")[0] if isinstance(each, Built) else str(each) for each in listed_ones
+        ]
+    }
+    for each in listed_ones:
+        if isinstance(each, Built) and each.fields.get("enable_fsdp_float8_all_gather") is True:
+            found["float8.enable_fsdp_float8_all_gather"] = True
+    return found
+
+
+def _checkpointing(value: Any) -> dict[str, Any]:
+    """By a class for each mode, or by the words of a job config; None is none."""
+    kind = value.name.partition(".")[0] if isinstance(value, Built) else "NoAC"
+    if kind == "ActivationCheckpointConfig" and isinstance(value, Built):
+        return {f"activation_checkpoint.{key}": _plain(item) for key, item in value.fields.items() if item is not None}
+    mode = _CHECKPOINTING.get(kind, kind)
+    return {"activation_checkpoint.mode": mode, "activation_checkpoint.selective_ac_option": "op"}
+
+
+def _optimizer(value: Any) -> dict[str, Any]:
+    """The kind of optimizer: in the name of the call, or in a field of a container's configuration."""
+    if not isinstance(value, Built):
+        return {"optimizer.name": "AdamW"}
+    named = value.fields.get("name")
+    if "Optimizers" in value.name:
+        found = {"optimizer.name": named if isinstance(named, str) else "AdamW"}
+        return found | ({"optimizer.early_step_in_backward": True} if "InBackward" in value.name else {})
+    known = next((name for name in ("AdamW", "Muon") if name.lower() in value.name.lower()), value.name)
+    return {"optimizer.name": known}
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,62 @@
+"""The model of a torchtitan job: one of the catalogue, or of the Python beside the job that says its sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.catalogue.models import model_document
+from simcluster.documents.diagnostics import listed
+from simcluster.importers.beside import Beside
+from simcluster.importers.published_models import published_model
+from simcluster.importers.torchtitan_flavors import flavors_beside, model_of_flavor
+from simcluster.importers.torchtitan_settings import TABLES, JobSettings
+
+_MODELS: dict[str, str] = TABLES["models"]
+_DEBUG_MODELS: dict[str, dict[str, Any]] = TABLES["debug_models"]
+_NO_DECODERS: dict[str, str] = TABLES["no_decoders"]
+_TELLING = ("layers", "hidden_size", "heads", "kv_heads", "ffn_hidden_size")
+
+
+def model_of_job(job: JobSettings, beside: Beside) -> dict[str, Any]:
+    """The model section of a scenario; what lies beside has the last word, since forks change sizes under a name.
+
+    Raises InputError for a model that nothing says the sizes of, and for one that is no decoder of text.
+    """
+    family, flavor = job.values["model.name"], job.values["model.flavor"]
+    more: dict[str, Any] = {"sequence_length": job.values["training.seq_len"]}
+    if job.values["model.num_mtp_layers"]:
+        more["mtp_layers"] = job.values["model.num_mtp_layers"]
+    if family in _NO_DECODERS:
+        raise job.error("model.name", f"{family} {_NO_DECODERS[family]}, which is not modelled")
+    name = f"{family} {flavor}"
+    found = next((known for known in _MODELS if known.lower() == name.lower()), None)
+    own = model_of_flavor(beside, family, flavor)
+    if found and not (own and _differs(own, _MODELS[found])):
+        return {**published_model(_MODELS[found]), **more}
+    if own:
+        return {**own, **more}
+    if name not in _DEBUG_MODELS:
+        raise _unknown(job, beside, family, name)
+    job.assumed.append("the sizes of the debug model are those that it had longest; they changed at times")
+    return {"gated_mlp": True, **_DEBUG_MODELS[name], **more}
+
+
+def _differs(own: dict[str, Any], preset: str) -> bool:
+    """Whether sizes are others than those of the published model of the name."""
+    published = published_model(preset)
+    published = model_document(preset) if "preset" in published else published
+    return any(own.get(size, published.get(size)) != published.get(size, own.get(size)) for size in _TELLING)
+
+
+def _unknown(job: JobSettings, beside: Beside, family: str, name: str) -> InputError:
+    """The complaint about a flavor that nothing says the sizes of, with those that are said."""
+    where = f"torchtitan/models/{family}/__init__.py"
+    if has := flavors_beside(beside, family):
+        says = f"the {where} with the file does not say its sizes; it says those of {listed(has[:8])}"
+        return job.error("model.flavor", f"{name} is not in the catalogue, and {says}")
+    near = [known for known in _MODELS if known.startswith(f"{family} ")]
+    of = "one of" if near else "a model of"
+    near = near or list(dict.fromkeys(known.split()[0] for known in _MODELS))
+    what = f"{name} is not in the catalogue, and no {where} that says its sizes lies with the file; put it there"
+    return job.error("model.flavor", f"{what}, or take {of} {listed(near)}")
