@@ -20,6 +20,7 @@ from simcluster.importers.python_values import Built, Unread
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 _BASES: dict[str, Any] = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data["bases"]
+_NULL_VOCABULARY = 32_000  # DEFAULT_NULL_TOKENIZER_VOCAB_SIZE of recipes/utils/tokenizer_utils.py
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 
@@ -41,7 +42,7 @@ def settings_of_recipe(text: str, source: str, function: str, beside: Beside = n
     Raises InputError where there are several recipes of pre-training and none is named, for one of fine-tuning that is
     not asked for by name, and for what makes no configuration.
     """
-    known = {"apply_flex_dispatcher_backend": _flexible}
+    known = {"apply_flex_dispatcher_backend": _flexible, "get_mixed_precision_config": _precision}
     configs = PythonConfigs(text, source, known=known, models=_is_model, beside=beside)
     function = function or the_recipe(configs, _PRETRAINS)
     found = configs.read(function)
@@ -63,9 +64,19 @@ def settings_of_recipe(text: str, source: str, function: str, beside: Beside = n
     settings |= flattened(_BASES.get(found.name, {}), source)
     for section, value in found.fields.items():
         settings |= _section(section, value)
+    settings |= _vocabulary(name, settings)
     if not name:
         require_sizes(model, settings, f"{source}: the model of {function}")
     return Recipe(function, name, _settled(settings), _packed(found), tuple(dict.fromkeys(configs.undecided)))
+
+
+def _vocabulary(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """That of a tokenizer which is none, for models that have none of their own."""
+    none = settings.get("tokenizer.tokenizer_type") == "NullTokenizer" and "model.vocab_size" not in settings
+    if not none or (model and not model.startswith("gpt3")):
+        return {}
+    size = settings.get("tokenizer.vocab_size")
+    return {"model.vocab_size": size if isinstance(size, int) else _NULL_VOCABULARY}
 
 
 def require_sizes(model: Any, settings: Mapping[str, Any], what: str) -> None:
@@ -136,21 +147,31 @@ def _flexible(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> Non
         }  # fmt: skip
 
 
+def _precision(named: Any = None, *_: Any, **__: Any) -> Any:
+    """What ``get_mixed_precision_config`` makes of a name."""
+    return Built(named) if isinstance(named, str) else named
+
+
 def _model_name(model: Any, source: str) -> str:
     while isinstance(model, Built):
         if known := model_of_class(model.name):
             return known
         name = next((each for each in model.args if isinstance(each, str)), "")
         if model.name.endswith("from_hf_pretrained") or "/" in name:
-            found = model_called(name)
-            if not found:
-                what = no_decoder(name) or "is not known here: only its name is said, not its sizes"
-                raise InputError(f"{source}: the model {name[:60] or model.name!r} of the recipe {what}")
-            return found
+            return named_model(name or model.name, source)
         if model.of is None:
             return ""
         model = model.of
     return ""
+
+
+def named_model(name: object, source: str) -> str:
+    """The published model by its name on Hugging Face, nothing where none is named; InputError for others."""
+    found = model_called(str(name or ""))
+    if name and not found:
+        what = no_decoder(str(name)) or "is not known here: only its name is said, not its sizes"
+        raise InputError(f"{source}: the model {str(name)[:60]!r} of the recipe {what}")
+    return found
 
 
 def _section(section: str, value: Any) -> dict[str, Any]:

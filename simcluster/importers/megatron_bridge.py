@@ -18,10 +18,11 @@ from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
-from simcluster.importers.bridge_recipes import settings_of_recipe
+from simcluster.importers.bridge_recipes import named_model, settings_of_recipe
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
+from simcluster.importers.model_classes import router_of
 from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
 from simcluster.importers.published_models import published_model
 from simcluster.model.transformer import Model
@@ -70,6 +71,10 @@ def scenario_from_bridge(
         unknown = [f"what the recipe does where {condition}" for condition in found_recipe.undecided]
     else:
         recipe, settings = _settings(text, source)
+        model_name = named_model(settings.pop("model.hf_model_id", None), source)
+        if model_name:
+            settings = {f"model.{field}": value for field, value in router_of(model_name).items()} | settings
+            assumed = ("what the file does not say is as Megatron-Core has it, since no recipe is named",)
     options: Words = {}
     no_effect: list[str] = []
     problems = Problems(source)

@@ -95,7 +95,9 @@ def _alike(run: Options) -> str | None:
         return (
             all(model[field] == sizes[field] for field in sizes)
             and model["gated_mlp"] == run.flag("swiglu")
-            and all(model.get(field, model["heads"]) in (value, None) for field, value in inside.items())
+            and all(
+                {"kv_heads": model["heads"], **model}.get(field) in (value, None) for field, value in inside.items()
+            )
             and moe.get("experts", 0) == experts[0]
             and (experts[1] is None or moe.get("expert_ffn_hidden_size") in (experts[1], None))
         )

@@ -23,6 +23,7 @@ _PRETRAINS = re.compile(r"(^|_)(pretrain|recipe)(_\w*)?$")
 _PARTS = ("trainer", "model", "data", "optim")
 _CONFIGURES = ("run.Config", "run.Partial", "Config", "Partial", "fdl.Config", "fdl.Partial")
 _OF_NEMO = "nemo/collections/llm/"
+_READ = "run"  # what a configuration is a method of that is read whole
 
 
 def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Beside = nothing_beside) -> Recipe:
@@ -35,7 +36,7 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
     configs = PythonConfigs(text, source, known=known, models=_is_model, beside=lambda path: _beside(beside, path))
     function = function or the_recipe(configs, _PRETRAINS)
     found = configs.read(function)
-    if isinstance(found, Built) and not {"trainer", "model"} & found.fields.keys():
+    if isinstance(found, Built) and found.of != _READ:
         where = configs.module_of(found.name)
         of = f" of {where}, which is not beside it; put it there" if where else ", which the file does not say"
         raise InputError(f"{source}: {function} takes its recipe from {found.name}{of}")
@@ -83,7 +84,7 @@ def _beside(beside: Beside, path: str) -> str | None:
 def _configured(made: Any = None, *args: Any, **named: Any) -> Any:
     """What ``run.Config`` and ``run.Partial`` make."""
     name = made.text if isinstance(made, Unread) else made.name if isinstance(made, Built) else str(made)
-    return Built(name.rpartition(".")[2], args, named)
+    return Built(name.rpartition(".")[2], args, named, _READ)
 
 
 def _made(name: str) -> Any:
@@ -111,7 +112,7 @@ def _built(entry: Mapping[str, Any], given: Mapping[str, Any]) -> Built:
                 fields[name] = given.get(argument, int(default or 0))
         else:
             fields[name] = value
-    return Built("made", (), fields)
+    return Built("made", (), fields, _READ)
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:

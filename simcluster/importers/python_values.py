@@ -79,6 +79,9 @@ def compared(sign: ast.cmpop, left: Any, right: Any) -> Any:
     return NOTHING
 
 
+_KINDS: dict[str, Any] = {"str": str, "int": int, "list": list, "dict": dict, "bool": bool, "tuple": list}
+
+
 def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
     """What a function of Python itself returns; NOTHING of others."""
     first = args[0] if args else None
@@ -92,6 +95,11 @@ def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
         return first.fields.get(str(args[1]), args[2])
     if name == "hasattr" and len(args) == 2 and isinstance(first, Built) and str(args[1]) in first.fields:
         return True
+    if name == "isinstance" and len(args) == 2 and not isinstance(first, Built | Unread):
+        kind = _KINDS.get(getattr(args[1], "text", ""))
+        return NOTHING if kind is None else isinstance(first, kind)
+    if name == "int" and len(args) == 1 and isinstance(first, int | float):
+        return int(first)
     if name == "range" and 1 <= len(args) <= 2 and all(isinstance(each, int) and each < 10_000 for each in args):
         return list(range(*args))
     if name == "field" and isinstance(named.get("default_factory"), list | int | str):

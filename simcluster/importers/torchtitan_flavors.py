@@ -99,8 +99,7 @@ def _fields(found: Built, name: str) -> dict[str, Any] | None:
         model |= {"qk_norm": "head"} if said.get("qk_norm") or ("qwen3" in name and isinstance(layers, Built)) else {}
     if said.get("use_post_attn_norm") and said.get("use_post_ffn_norm"):
         model["layer_norms"] = 4
-    if sizes.get("enable_weight_tying"):
-        model["tied_embeddings"] = True
+    model["tied_embeddings"] = said.get("enable_weight_tying") is True
     moe = _experts(said, sizes)
     model |= {"moe": moe} if moe else {}
     first = (moe or {}).get("first_dense_layers")

@@ -15,7 +15,7 @@ from simcluster.importers.torchtitan_settings import TABLES, JobSettings
 _MODELS: dict[str, str] = TABLES["models"]
 _DEBUG_MODELS: dict[str, dict[str, Any]] = TABLES["debug_models"]
 _NO_DECODERS: dict[str, str] = TABLES["no_decoders"]
-_TELLING = ("layers", "hidden_size", "heads", "kv_heads", "ffn_hidden_size")
+_TELLING = ("layers", "hidden_size", "heads", "kv_heads", "ffn_hidden_size", "vocab_size", "tied_embeddings")
 
 
 def model_of_job(job: JobSettings, beside: Beside) -> dict[str, Any]:
