@@ -42,10 +42,13 @@ def settings_of_recipe(text: str, source: str, function: str, beside: Beside = n
     Raises InputError where there are several recipes of pre-training and none is named, for one of fine-tuning that is
     not asked for by name, and for what makes no configuration.
     """
-    known = {"apply_flex_dispatcher_backend": _flexible, "get_mixed_precision_config": _precision}
+    started: list[Any] = []
+    known = {
+        "apply_flex_dispatcher_backend": _flexible, "get_mixed_precision_config": _precision,
+        "pretrain": lambda config=None, *_, **__: started.append(config),
+    }  # fmt: skip
     configs = PythonConfigs(text, source, known=known, models=_is_model, beside=beside)
-    function = function or the_recipe(configs, _PRETRAINS)
-    found = configs.read(function)
+    function, found = what_is_started(configs, function, _PRETRAINS, started)
     if not isinstance(found, Built) or not (found.fields or found.args):
         raise InputError(f"{source}: {function} makes no configuration that can be read as data")
     if found.name != "ConfigContainer" and found.name not in _BASES:
@@ -85,8 +88,23 @@ def require_sizes(model: Any, settings: Mapping[str, Any], what: str) -> None:
     against = no_decoder(kind)
     if not against and "model.num_layers" not in settings:
         against = "is not known here, and the recipe does not say its sizes (num_layers and others)"
+    if not against and isinstance(model, Built) and not defaults_of_class(model.name):
+        against = "is of a class that is not known here, nor what that says of norms, activation and attention"
     if against:
         raise InputError(f"{what} ({kind[:80]}) {against}")
+
+
+def what_is_started(
+    configs: PythonConfigs, function: str, pattern: re.Pattern[str], started: list[Any]
+) -> tuple[str, Any]:
+    """What the function returns, or, of a script without recipes, what it starts, which goes to ``started``."""
+    if not function and not any(pattern.search(name) for name in configs.functions):
+        configs.run_as_script()
+        if started:
+            return "the script", started[0]
+    function = function or the_recipe(configs, pattern)
+    found = configs.read(function)
+    return function, started[0] if started and not isinstance(found, Built) else found
 
 
 def the_recipe(configs: PythonConfigs, pattern: re.Pattern[str]) -> str:

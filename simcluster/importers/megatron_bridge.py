@@ -72,6 +72,11 @@ def scenario_from_bridge(
     else:
         recipe, settings = _settings(text, source)
         model_name = named_model(settings.pop("model.hf_model_id", None), source)
+        if not recipe and not model_name and "model.num_layers" not in settings:
+            raise InputError(
+                f"{source}: says of no model how many layers it has; name the recipe that is changed, as in recipe: "
+                "llama3_8b_pretrain_config, or give the model's fields, as in model.num_layers=32"
+            )
         if model_name:
             settings = {f"model.{field}": value for field, value in router_of(model_name).items()} | settings
             assumed = ("what the file does not say is as Megatron-Core has it, since no recipe is named",)
@@ -181,7 +186,7 @@ def _translated(
     if field in _NO_EFFECT_FIELDS:
         no_effect.append(name)
         return {}
-    if word.lower() in ("none", "null", ""):
+    if word.lower() in ("none", "null", "") or (field == "mtp_num_layers" and word == "0"):
         return {}
     if field in _INVERTED:
         inverse = {"true": "false", "false": "true"}.get(word.lower())

@@ -34,6 +34,7 @@ def model_of_class(name: str) -> str:
 
 def _parts(name: str) -> tuple[str, bool, str]:
     """In front of the word that says what a class is, whether there is one, and behind it; a size may stand first."""
+    name = name.rpartition(".")[2]
     match = _CLASS.search(name)
     front, behind = (name[: match.start()], name[match.end() :]) if match else (name, "")
     return front.lower(), match is not None, behind.lower()

@@ -13,14 +13,15 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside, nothing_beside
-from simcluster.importers.bridge_recipes import Recipe, plain_fields, require_sizes, the_recipe
-from simcluster.importers.model_classes import defaults_of_class, model_of_class, router_of
+from simcluster.importers.bridge_recipes import Recipe, plain_fields, require_sizes, what_is_started
+from simcluster.importers.model_classes import defaults_of_class, model_of_class, no_decoder, router_of
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _PRETRAINS = re.compile(r"(^|_)(pretrain|recipe)(_\w*)?$")
 _PARTS = ("trainer", "model", "data", "optim")
+_PARTS_GIVEN = ("model", "data", "trainer")
 _CONFIGURES = ("run.Config", "run.Partial", "Config", "Partial", "fdl.Config", "fdl.Partial")
 _OF_NEMO = "nemo/collections/llm/"
 _READ = "run"  # what a configuration is a method of that is read whole
@@ -32,10 +33,13 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
     Raises InputError where there are several recipes of pre-training and none is named, for adapters, and for what
     makes no recipe.
     """
+    started: list[Any] = []
     known = dict.fromkeys(_CONFIGURES, _configured) | {name: _made(name) for name in _TABLES["functions"]}
+    known |= {
+        name: lambda *args, **named: started.append(_started(*args, **named)) for name in _TABLES["starts"].split()
+    }
     configs = PythonConfigs(text, source, known=known, models=_is_model, beside=lambda path: _beside(beside, path))
-    function = function or the_recipe(configs, _PRETRAINS)
-    found = configs.read(function)
+    function, found = what_is_started(configs, function, _PRETRAINS, started)
     if isinstance(found, Built) and found.of != _READ:
         where = configs.module_of(found.name)
         of = f" of {where}, which is not beside it; put it there" if where else ", which the file does not say"
@@ -49,6 +53,9 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
         )
     trainer = found.fields.get("trainer")
     _plugin(trainer)
+    optimizer = found.fields.get("optim")
+    if isinstance(optimizer, Built) and optimizer.args:
+        optimizer.fields.setdefault("config", optimizer.args[0])
     settings: dict[str, Any] = {}
     for part in _PARTS:
         settings |= _flat(part, found.fields.get(part))
@@ -59,13 +66,16 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
             settings[_TABLES["renamed"].get(key, key)] = value
     model = found.fields.get("model")
     sizes = model.fields.get("config") if isinstance(model, Built) else None
+    if isinstance(model, Built) and sizes is None and model.args:
+        sizes = model.fields["config"] = model.args[0]
     name = model_of_class(sizes.name) if isinstance(sizes, Built) else ""
     own = router_of(name) if name else defaults_of_class(sizes.name) if isinstance(sizes, Built) else {}
     settings = {f"model.config.{field}": value for field, value in own.items()} | settings
     if not name:
-        named = {key.replace("model.config.", "model."): value for key, value in settings.items()}
-        require_sizes(sizes, named, f"{source}: the model of {function}")
-        require_sizes(model, named, f"{source}: the model of {function}")
+        what = f"{source}: the model of {function}"
+        if isinstance(model, Built) and (against := no_decoder(model.name)):
+            raise InputError(f"{what} ({model.name}) {against}")
+        require_sizes(sizes, {key.replace(".config.", "."): value for key, value in settings.items()}, what)
     return Recipe(function, name, settings, _packed(found), tuple(dict.fromkeys(configs.undecided)))
 
 
@@ -85,6 +95,14 @@ def _configured(made: Any = None, *args: Any, **named: Any) -> Any:
     """What ``run.Config`` and ``run.Partial`` make."""
     name = made.text if isinstance(made, Unread) else made.name if isinstance(made, Built) else str(made)
     return Built(name.rpartition(".")[2], args, named, _READ)
+
+
+def _started(recipe: Any = None, *args: Any, **named: Any) -> Any:
+    """What is started: a recipe, or a model with data and a trainer, in this order."""
+    if isinstance(recipe, Built) and (recipe.of == _READ or recipe.fields.keys() & {"trainer", "model"}):
+        return recipe
+    given = dict(zip(_PARTS_GIVEN, (each for each in (recipe, *args) if each is not None), strict=False)) | named
+    return Built("pretrain", (), given, _READ)
 
 
 def _made(name: str) -> Any:

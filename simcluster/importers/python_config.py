@@ -17,7 +17,15 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.python_expressions import MOST_DEPTH, MOST_STEPS, PythonExpressions
 from simcluster.importers.python_modules import files_of, imported_names
-from simcluster.importers.python_values import NOTHING, Built, Unread, called_builtin, called_of, truth
+from simcluster.importers.python_values import (
+    NOTHING,
+    Built,
+    Unread,
+    called_builtin,
+    called_of,
+    called_of_parser,
+    truth,
+)
 
 _MOST_CHARACTERS = 500_000
 
@@ -48,6 +56,7 @@ class PythonConfigs(PythonExpressions):
             what = problem.msg if isinstance(problem, SyntaxError) else str(problem)[:100]
             raise InputError(f"{source}{line}: is not Python: {what}; mend that line, or take the whole file") from None
         super().__init__(source)
+        self._tree = tree
         made = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         self.functions = {node.name: node for node in made if not re.search(closed, node.name)}
         self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
@@ -68,6 +77,12 @@ class PythonConfigs(PythonExpressions):
                 f"{self.source}: has no function {name[:60]!r}{did_you_mean(name, known)}; it has {listed(known[:40])}"
             )
         return self._called(self.functions[name], (), given, 0)
+
+    def run_as_script(self) -> None:
+        """Read what the file does where it is started, for what the functions that are known make of it."""
+        scope = {"__name__": "__main__"}
+        plain = ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
+        self._body([node for node in self._tree.body if not isinstance(node, plain)], scope, 0)
 
     def module_of(self, name: str) -> str:
         """The module that a name is imported from, with dots; empty where it is none of another file."""
@@ -230,6 +245,8 @@ class PythonConfigs(PythonExpressions):
         if found is not NOTHING:
             return found
         of = self._value(node.func.value, scope, depth) if isinstance(node.func, ast.Attribute) else None
+        if isinstance(of, Built) and of.name.endswith("ArgumentParser"):
+            return called_of_parser(of, name.rpartition(".")[2], args, named)
         if isinstance(of, Built):
             return Built(name.rsplit(".", 1)[-1], tuple(args), named, of)
         if isinstance(of, dict | list | str):

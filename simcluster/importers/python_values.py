@@ -96,8 +96,9 @@ def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
     if name == "hasattr" and len(args) == 2 and isinstance(first, Built) and str(args[1]) in first.fields:
         return True
     if name == "isinstance" and len(args) == 2 and not isinstance(first, Built | Unread):
-        kind = _KINDS.get(getattr(args[1], "text", ""))
-        return NOTHING if kind is None else isinstance(first, kind)
+        named_kind = getattr(args[1], "text", "")
+        other = named_kind.rpartition(".")[2][:1].isupper()  # a class, of which no plain value is
+        return isinstance(first, _KINDS[named_kind]) if named_kind in _KINDS else False if other else NOTHING
     if name == "int" and len(args) == 1 and isinstance(first, int | float):
         return int(first)
     if name == "range" and 1 <= len(args) <= 2 and all(isinstance(each, int) and each < 10_000 for each in args):
@@ -125,4 +126,19 @@ def called_of(held: dict[str, Any] | list[Any] | str, method: str, args: list[An
         return held.get(str(args[0]), args[1] if len(args) > 1 else None)
     if method == "update" and args and isinstance(args[0], dict):
         held.update(args[0])
+    return None
+
+
+def called_of_parser(parser: Built, method: str, args: list[Any], named: dict[str, Any]) -> Any:
+    """What a method of ``argparse.ArgumentParser`` returns where nothing is given on the command line."""
+    if method == "add_argument" and args and isinstance(args[-1], str):
+        name = named.get("dest", str(args[-1]).lstrip("-").replace("-", "_"))
+        switch = named.get("action") in ("store_true", "store_false")
+        parser.fields[name] = named.get("action") == "store_false" if switch else named.get("default")
+    elif method == "parse_args":
+        return Built("Namespace", (), dict(parser.fields))
+    elif method == "parse_known_args":
+        return [Built("Namespace", (), dict(parser.fields)), []]
+    elif method == "add_argument_group":
+        return parser
     return None
