@@ -9,6 +9,7 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron_bridge import scenario_from_bridge
+from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 
@@ -59,6 +60,189 @@ def test_the_router_of_a_provider() -> None:
     found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8).document
     assert (found["model"]["name"], found["model"]["moe"]["aux_loss"]) == ("olmoe-7b", True)
     assert found["software"]["experts"]["router_dtype"] == "fp32"
+
+
+CLASSES = """
+from megatron.bridge.models.llama import LlamaModelProvider
+
+class OwnProvider(Llama3ModelProvider8B):
+    num_layers: int = 16
+
+def container():
+    return ConfigContainer(
+        model=MODEL, train=TrainingConfig(global_batch_size=64, micro_batch_size=1), comm_overlap=OVERLAP,
+        ddp=DistributedDataParallelConfig(use_distributed_optimizer=True),
+        dataset=GPTDatasetConfig(sequence_length=4096), mixed_precision="bf16_mixed",
+    )
+"""
+
+
+def of_class(model: str, overlap: str = "None") -> dict[str, Any]:
+    text = f"MODEL = {model}\nOVERLAP = {overlap}\n{CLASSES}"
+    return scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="container", gpus=8).document
+
+
+def test_models_by_their_class_with_what_a_recipe_says_otherwise() -> None:
+    assert of_class("Llama32ModelProvider1B()")["model"]["layers"] == 16
+    assert of_class("Qwen3MoEModelProvider30B_A3B()")["model"]["preset"] == "qwen3-30b-a3b"
+    assert of_class("Llama3ModelProvider8B(num_layers=4)")["model"] == {
+        "preset": "llama3-8b", "sequence_length": 4096, "layers": 4
+    }  # fmt: skip
+    own = of_class(
+        "LlamaModelProvider(num_layers=4, hidden_size=512, num_attention_heads=8, ffn_hidden_size=1536, vocab_size=999)"
+    )["model"]
+    assert (own["gated_mlp"], own["norm"], own["position"], own["bias"]) == (True, "rmsnorm", "rope", False)
+
+
+def test_a_class_of_the_file_that_is_derived_from_a_model() -> None:
+    text = CLASSES.replace("MODEL", "OwnProvider()").replace("OVERLAP", "None")
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="container", gpus=8).document
+    assert (found["model"]["preset"], found["model"]["layers"]) == ("llama3-8b", 16)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "expected"),
+    [
+        ("None", (False, False)),  # Megatron-Core's own, where no function of recipes/common.py says otherwise
+        ("CommOverlapConfig(tp_comm_overlap=False)", (True, True)),
+        ("CommOverlapConfig(tp_comm_overlap=False, overlap_param_gather=False)", (True, False)),
+    ],
+)
+def test_overlaps_are_those_of_their_own_section(overlap: str, expected: tuple[bool, bool]) -> None:
+    found = of_class("Llama3ModelProvider8B()", overlap)["overlap"]
+    assert (found["grad_reduce"], found["param_gather"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def own_config():\n    return base(1)\n", "takes its configuration from base, which it does not say"),
+        ("from a.b import base\ndef own_config():\n    return base()\n", "from base of a.b, which is not beside it"),
+        ("def own_config():\n    return ConfigContainer(model=NemotronHProvider8B())\n", "has layers of Mamba-2"),
+        ("def own_config():\n    return ConfigContainer(model=X(num_layers=3))\n", "a class that is not known here"),
+        (
+            "def own_config():\n    return ConfigContainer(model=AutoBridge.from_hf_pretrained('a/Own-7B'))\n",
+            "the model 'a/Own-7B' of the recipe is not known here: only its name is said",
+        ),
+    ],
+)
+def test_recipes_whose_model_or_base_is_not_known(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+
+
+def test_what_hangs_on_a_condition_that_is_not_known_is_told() -> None:
+    text = RECIPE.replace("    cfg.peft", "    if on_hopper():\n        cfg.train.micro_batch_size = 1\n    cfg.peft")
+    text = f"PRECISION = 'bf16_mixed'\nSHARDED = True\nADAPTERS = None\n{text}"
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="small_config", gpus=8)
+    assert found.unknown == ("what the recipe does where on_hopper()",)
+
+
+def test_overrides_without_a_model_ask_for_their_recipe() -> None:
+    with pytest.raises(InputError, match="name the recipe that is changed"):
+        scenario_from_bridge("train:\n  micro_batch_size: 1\n", cluster=CLUSTER, gpus=8)
+    text = (
+        "model:\n  hf_model_id: Qwen/Qwen3-8B\n  seq_length: 2048\ntrain: {global_batch_size: 8, micro_batch_size: 1}"
+    )
+    assert scenario_from_bridge(text, cluster=CLUSTER, gpus=8).document["model"]["name"] == "qwen3-8b"
+
+
+# --- NeMo 2 -----------------------------------------------------------------------------------------------------------
+
+NEMO = """
+import nemo_run as run
+from nemo.collections import llm
+
+
+def trainer(tensor_parallelism=2, callbacks=None):
+    strategy = run.Config(
+        nl.MegatronStrategy, tensor_model_parallel_size=tensor_parallelism, pipeline_model_parallel_size=2,
+        virtual_pipeline_model_parallel_size=4, sequence_parallel=True,
+    )
+    return run.Config(
+        nl.Trainer, devices=8, num_nodes=2, plugins=bf16_mixed(), strategy=strategy, callbacks=callbacks
+    )
+
+
+def pretrain_recipe(performance=True, peft=None):
+    recipe = run.Partial(
+        llm.pretrain, model=run.Config(llm.LlamaModel, config=run.Config(llm.Llama3Config8B)),
+        trainer=trainer(callbacks=[run.Config(TimingCallback)]),
+        data=run.Config(MockDataModule, seq_length=8192, global_batch_size=64, micro_batch_size=1),
+        optim=distributed_fused_adam_with_cosine_annealing(max_lr=3e-4),
+    )
+    if performance:
+        recipe.trainer.callbacks.append(run.Config(MegatronCommOverlapCallback, tp_comm_overlap=True))
+        recipe.trainer.plugins.grad_reduce_in_fp32 = False
+    return recipe
+
+
+def finetune_recipe(peft_scheme="lora"):
+    recipe = default_finetune_recipe(run.Config(llm.LlamaModel, config=run.Config(llm.Llama3Config8B)), "x")
+    if peft_scheme.lower() == "lora":
+        recipe.peft = run.Config(LoRA)
+    return recipe
+
+
+def from_a_recipe():
+    recipe = llm.llama3_8b.pretrain_recipe(num_nodes=4)
+    recipe.model.config.num_layers = 8
+    return recipe
+"""
+LIGHTNING = """
+parser = ArgumentParser()
+parser.add_argument("--tp-size", type=int, default=2)
+
+
+def main(args):
+    trainer = nl.Trainer(
+        devices=8, num_nodes=1, strategy=nl.MegatronStrategy(tensor_model_parallel_size=args.tp_size),
+        plugins=nl.MegatronMixedPrecision(precision="bf16-mixed"),
+    )
+    llm.pretrain(
+        model=llm.LlamaModel(llm.Llama3Config8B()), trainer=trainer,
+        data=llm.MockDataModule(seq_length=2048, micro_batch_size=1, global_batch_size=8),
+        optim=nl.MegatronOptimizerModule(OptimizerConfig(use_distributed_optimizer=True)),
+    )
+
+
+if __name__ == "__main__":
+    main(parser.parse_args())
+"""
+
+
+def nemo(function: str, text: str = NEMO, **files: str) -> dict[str, Any]:
+    beside = {f"nemo/collections/llm/recipes/{name}.py": content for name, content in files.items()}.get
+    return scenario_from_nemo(text, cluster=CLUSTER, function=function, beside=beside, source="r.py").document
+
+
+def test_a_recipe_of_nemo_2_in_python() -> None:
+    found = nemo("pretrain_recipe")
+    assert (found["gpus"], found["model"]) == (16, {"preset": "llama3-8b", "sequence_length": 8192})
+    assert found["parallel"] == {"tp": 2, "pp": 2, "sequence_parallel": True, "zero": 1}
+    assert found["pipeline"] == {"schedule": "interleaved", "chunks": 4}  # sends overlapped, by the callback
+    assert (found["overlap"]["grad_reduce"], found["training"]["memory_recipe"]) == (True, "mixed-16")
+
+
+def test_a_recipe_of_nemo_2_that_changes_another() -> None:
+    found = nemo("from_a_recipe", llama3_8b=NEMO.replace("performance=True", "performance=False, num_nodes=1"))
+    assert (found["model"]["layers"], found["overlap"]["grad_reduce"]) == (8, False)
+    assert found["pipeline"]["p2p"] == "rendezvous"
+    with pytest.raises(InputError, match=r"llm\.llama3_8b\.pretrain_recipe of nemo\.collections, which is not beside"):
+        nemo("from_a_recipe")
+
+
+def test_a_recipe_of_nemo_2_that_trains_adapters_is_refused() -> None:
+    with pytest.raises(InputError, match="finetune_recipe trains adapters"):
+        nemo("finetune_recipe")
+    assert nemo("finetune_recipe", NEMO.replace('"lora"):', '"none"):'))["training"]["global_batch"] == 128
+
+
+def test_a_script_that_starts_a_training_of_its_parts() -> None:
+    found = nemo("", LIGHTNING)
+    assert (found["model"]["preset"], found["parallel"]) == ("llama3-8b", {"tp": 2, "pp": 1, "zero": 1})
+    with pytest.raises(InputError, match=r"the model of the script .* has an encoder"):
+        nemo("", LIGHTNING.replace("LlamaModel", "BertModel"))
 
 
 # --- torchtitan -------------------------------------------------------------------------------------------------------
@@ -140,3 +324,64 @@ def test_models_with_linear_attention_are_refused_though_a_file_beside_says_size
     sizes = "qwen35_configs = {'8B': Qwen35Model.Config(dim=1024, n_layers=24, n_heads=16, hidden_dim=4096)}"
     with pytest.raises(InputError, match="qwen3_5 has layers of linear attention"):
         scenario_from_torchtitan(JOB % ("qwen3_5", ""), cluster=CLUSTER, gpus=8, beside={"__init__.py": sizes}.get)
+
+
+OLD = """
+def llama3_own():
+    return Trainer.Config(
+        model_spec=model_registry("32B", moe_comm_backend="deepep"),
+        model_converters=ModelConvertersContainer.Config(converters=[Float8LinearConverter.Config()]),
+        optimizer=OptimizersContainer.Config(lr=1e-4),
+        training=TrainingConfig(local_batch_size=2 * 2, seq_len=8192),
+        parallelism=ParallelismConfig(data_parallel_replicate_degree=2, data_parallel_shard_degree=4),
+        activation_checkpoint=ActivationCheckpointConfig(mode="selective", selective_ac_option="3"),
+    )
+"""
+LAYER = """
+llama3_configs = {
+    "32B": Llama3Model.Config(
+        dim=8192, n_layers=34,
+        layer=Llama3TransformerBlock.Config(
+            feed_forward=FeedForward.Config(
+                hidden_dim=compute_ffn_hidden_dim(8192, multiple_of=4096, ffn_dim_multiplier=1.3)
+            ),
+            attention=GQAttention.Config(n_heads=64, n_kv_heads=8),
+        ),
+    ),
+    "8B": Llama3Model.Config(dim=4096, n_layers=32, n_heads=32, n_kv_heads=8, hidden_dim=14336, vocab_size=50000),
+}
+"""
+
+
+def own_registry(text: str = OLD) -> dict[str, Any]:
+    beside = {"__init__.py": LAYER}.get
+    return scenario_from_torchtitan(text, cluster=CLUSTER, function="llama3_own", beside=beside, source="r.py").document
+
+
+def test_a_registry_of_early_2026() -> None:
+    found = own_registry()
+    sizes = ("layers", "hidden_size", "heads", "kv_heads", "ffn_hidden_size")
+    assert tuple(found["model"][size] for size in sizes) == (34, 8192, 64, 8, 28672)
+    assert found["training"] == {
+        "global_batch": 32, "micro_batch": 4, "precision": "fp8-mixed", "memory_recipe": "fp32-16",
+        "recompute": "full", "recompute_every": 3,
+    }  # fmt: skip
+    assert (found["gpus"], found["fsdp"]) == (8, {"shard_group": 4})
+
+
+def test_sizes_beside_have_the_last_word() -> None:
+    assert own_registry(OLD.replace('"32B"', '"8B"'))["model"]["vocab_size"] == 50000
+    assert own_registry(OLD.replace('"32B"', '"70B"'))["model"]["preset"] == "llama3-70b"
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("deepep", "deepep"), ("hybridep", "hybridep"), ("standard", None)])
+def test_the_backend_of_experts_and_layers_of_more_tokens(backend: str, kind: str | None) -> None:
+    text = (
+        OLD.replace("llama3_own", "qwen3_own")
+        .replace('"32B"', '"30B-A3B", num_mtp_layers=1')
+        .replace("deepep", backend)
+    )
+    text = text.replace("data_parallel_replicate_degree=2", "expert_parallel_degree=4")
+    found = scenario_from_torchtitan(text, cluster=CLUSTER, function="qwen3_own", source="r.py").document
+    assert found["parallel"].get("expert_dispatch", {}).get("kind") == kind
+    assert found["model"]["mtp_layers"] == 1

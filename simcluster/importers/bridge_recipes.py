@@ -49,7 +49,7 @@ def settings_of_recipe(text: str, source: str, function: str, beside: Beside = n
     }  # fmt: skip
     configs = PythonConfigs(text, source, known=known, models=_is_model, beside=beside)
     function, found = what_is_started(configs, function, _PRETRAINS, started)
-    if not isinstance(found, Built) or not (found.fields or found.args):
+    if not isinstance(found, Built):
         raise InputError(f"{source}: {function} makes no configuration that can be read as data")
     if found.name != "ConfigContainer" and found.name not in _BASES:
         where = configs.module_of(found.name)
@@ -120,7 +120,7 @@ def the_recipe(configs: PythonConfigs, pattern: re.Pattern[str]) -> str:
 
 
 def _is_model(name: str) -> bool:
-    return bool(model_of_class(name) or defaults_of_class(name))
+    return bool(model_of_class(name) or defaults_of_class(name) or no_decoder(name))
 
 
 def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:

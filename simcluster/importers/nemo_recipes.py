@@ -71,16 +71,16 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
     name = model_of_class(sizes.name) if isinstance(sizes, Built) else ""
     own = router_of(name) if name else defaults_of_class(sizes.name) if isinstance(sizes, Built) else {}
     settings = {f"model.config.{field}": value for field, value in own.items()} | settings
+    what = f"{source}: the model of {function}"
+    if isinstance(model, Built) and (against := no_decoder(model.name)):
+        raise InputError(f"{what} ({model.name}) {against}")
     if not name:
-        what = f"{source}: the model of {function}"
-        if isinstance(model, Built) and (against := no_decoder(model.name)):
-            raise InputError(f"{what} ({model.name}) {against}")
         require_sizes(sizes, {key.replace(".config.", "."): value for key, value in settings.items()}, what)
     return Recipe(function, name, settings, _packed(found), tuple(dict.fromkeys(configs.undecided)))
 
 
 def _is_model(name: str) -> bool:
-    return bool(model_of_class(name) or defaults_of_class(name))
+    return bool(model_of_class(name) or defaults_of_class(name) or no_decoder(name))
 
 
 def _beside(beside: Beside, path: str) -> str | None:
