@@ -27,7 +27,7 @@ _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 @dataclass(frozen=True)
 class Recipe:
     """What a function says: its name, that of its model (empty where its fields say it), its settings by dotted name,
-    what is modelled otherwise, and conditions that are not known here."""
+    what is modelled otherwise, and what it does that is not known here."""
 
     function: str
     model: str
@@ -98,7 +98,7 @@ def what_is_started(
     configs: PythonConfigs, function: str, pattern: re.Pattern[str], started: list[Any]
 ) -> tuple[str, Any]:
     """What the function returns, or, of a script without recipes, what it starts, which goes to ``started``."""
-    if not function and not any(pattern.search(name) for name in configs.functions):
+    if not function and not any(pattern.search(name) and configs.is_whole(name) for name in configs.functions):
         configs.run_as_script()
         if started:
             return "the script", started[0]

@@ -68,7 +68,7 @@ def scenario_from_bridge(
         found_recipe = settings_of_recipe(text, source, function, beside)
         recipe, settings = "", found_recipe.settings
         function, model_name, assumed = found_recipe.function, found_recipe.model, found_recipe.assumed
-        unknown = [f"what the recipe does where {condition}" for condition in found_recipe.undecided]
+        unknown = [f"what the recipe does {place}" for place in found_recipe.undecided]
     else:
         recipe, settings = _settings(text, source)
         model_name = named_model(settings.pop("model.hf_model_id", None), source)

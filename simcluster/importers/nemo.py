@@ -55,7 +55,7 @@ def scenario_from_nemo(
         plain = _resolved(flattened(_sections(text, source), source))
     problems = Problems(source)
     no_effect: list[str] = []
-    unknown = [f"what the recipe does where {condition}" for condition in recipe.undecided] if recipe else []
+    unknown = [f"what the recipe does {place}" for place in recipe.undecided] if recipe else []
     settings = problems.of(_settings, plain, source, no_effect) or {}
     if recipe is None:
         settings = {"model.add_bias_linear": True, **settings}
@@ -69,8 +69,9 @@ def scenario_from_nemo(
         options["bf16"] = ()
         assumed = ("bf16, as in NeMo 2's recipes, and a plain GPT where the model's class would say otherwise",)
     launched = None
-    if all(isinstance(plain.get(name), int) for name in ("trainer.num_nodes", "trainer.devices")):
-        launched = plain["trainer.num_nodes"] * plain["trainer.devices"]
+    nodes, devices = plain.get("trainer.num_nodes", 1), plain.get("trainer.devices")
+    if isinstance(nodes, int) and isinstance(devices, int):
+        launched = nodes * devices
     found = scenario_from_options(
         options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=source,
         problems=problems.found,

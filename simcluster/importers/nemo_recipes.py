@@ -60,6 +60,9 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
     for part in _PARTS:
         settings |= _flat(part, found.fields.get(part))
     settings.pop("trainer.callbacks", None)
+    settings = {name: value for name, value in settings.items() if not name.startswith("optim.lr_scheduler")}
+    if settings.get("trainer.strategy.ddp") == "megatron":  # as Megatron-Core has it
+        del settings["trainer.strategy.ddp"]
     for key, value in (settings | _callbacks(trainer)).items():
         if key in _TABLES["renamed"] or key not in settings:
             settings.pop(key, None)

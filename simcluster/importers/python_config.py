@@ -18,14 +18,8 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.python_expressions import MOST_DEPTH, MOST_STEPS, PythonExpressions
 from simcluster.importers.python_modules import files_of, imported_names
 from simcluster.importers.python_values import (
-    NOTHING,
-    Built,
-    Unread,
-    called_builtin,
-    called_of,
-    called_of_parser,
-    truth,
-)
+    NOTHING, Built, Unread, called_builtin, called_of, called_of_parser, changes, is_configured, truth
+)  # fmt: skip
 
 _MOST_CHARACTERS = 500_000
 
@@ -78,6 +72,11 @@ class PythonConfigs(PythonExpressions):
             )
         return self._called(self.functions[name], (), given, 0)
 
+    def is_whole(self, name: str) -> bool:
+        """Whether a function can be called without arguments."""
+        given = self.functions[name].args
+        return len(given.args) <= len(given.defaults) and None not in given.kw_defaults
+
     def run_as_script(self) -> None:
         """Read what the file does where it is started, for what the functions that are known make of it."""
         scope = {"__name__": "__main__"}
@@ -117,8 +116,8 @@ class PythonConfigs(PythonExpressions):
                 self._assign(node, scope, depth)
             elif isinstance(node, ast.If):
                 met = truth(self._value(node.test, scope, depth))
-                if met is None and _changes(node):
-                    self.undecided.append(ast.unparse(node.test)[:100])
+                if met is None and changes(node):
+                    self.undecided.append(f"where {ast.unparse(node.test)}"[:100])
                 done, value = self._body(node.body if met else node.orelse if met is False else [], scope, depth)
                 if done:
                     return True, value
@@ -128,7 +127,10 @@ class PythonConfigs(PythonExpressions):
                 now = self._operation(ast.BinOp(node.target, node.op, node.value), scope, depth)
                 self._put(node.target, Unread(ast.unparse(node)) if now is NOTHING else now, scope, depth, "")
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                self._value(node.value, scope, depth)
+                made = self._value(node.value, scope, depth)
+                known = node.value.func
+                if isinstance(made, Built) and isinstance(known, ast.Name) and is_configured(made.args):
+                    self.undecided.append(f"in {ast.unparse(node.value)}"[:100])
             elif isinstance(node, ast.With):
                 done, value = self._body(node.body, scope, depth)
                 if done:
@@ -139,7 +141,7 @@ class PythonConfigs(PythonExpressions):
         """A loop over what is known; one that is not is told of."""
         items = self._value(node.iter, scope, depth)
         if not isinstance(items, list):
-            self.undecided.append(f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"[:100])
+            self.undecided.append(f"in the loop for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"[:100])
             return
         for item in items:
             self._put(node.target, item, scope, depth, ast.unparse(node.iter))
@@ -234,6 +236,10 @@ class PythonConfigs(PythonExpressions):
             elif isinstance(value, dict):
                 named |= value
         name = ast.unparse(node.func)
+        if isinstance(node.func, ast.Call):  # partial(f, a=1)()
+            held = self._value(node.func, scope, depth)
+            if isinstance(held, Built) and held.name.endswith("partial") and held.args:
+                name, args, named = getattr(held.args[0], "text", name), [*held.args[1:], *args], held.fields | named
         if name in self.functions:
             return self._called(self.functions[name], args, named, depth)
         if name in self._known:
@@ -277,13 +283,3 @@ class PythonConfigs(PythonExpressions):
             if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
                 owner._assign(each, own, depth)
         return root, said | own
-
-
-def _changes(node: ast.If) -> bool:
-    """Whether it sets something of a configuration, or returns one."""
-    parts = [each for body in (node.body, node.orelse) for part in body for each in ast.walk(part)]
-    targets = [each for part in parts if isinstance(part, ast.Assign) for each in part.targets]
-    targets += [part.target for part in parts if isinstance(part, ast.AugAssign)]
-    return any(isinstance(each, ast.Attribute | ast.Subscript) for each in targets) or any(
-        isinstance(part, ast.Return) for part in parts
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -142,3 +142,18 @@ def called_of_parser(parser: Built, method: str, args: list[Any], named: dict[st
     elif method == "add_argument_group":
         return parser
     return None
+
+
+def is_configured(args: Sequence[Any]) -> bool:
+    """Whether a configuration is handed to a function, which may change it."""
+    return any(isinstance(each, Built) and each.fields for each in args)
+
+
+def changes(node: ast.If) -> bool:
+    """Whether it sets something of a configuration, or returns one."""
+    parts = [each for body in (node.body, node.orelse) for part in body for each in ast.walk(part)]
+    targets = [each for part in parts if isinstance(part, ast.Assign) for each in part.targets]
+    targets += [part.target for part in parts if isinstance(part, ast.AugAssign)]
+    return any(isinstance(each, ast.Attribute | ast.Subscript) for each in targets) or any(
+        isinstance(part, ast.Return) for part in parts
+    )
