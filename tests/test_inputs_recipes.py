@@ -200,7 +200,7 @@ def main(args):
         plugins=nl.MegatronMixedPrecision(precision="bf16-mixed"),
     )
     llm.pretrain(
-        model=llm.LlamaModel(llm.Llama3Config8B()), trainer=trainer,
+        model=llm.LlamaModel(llm.Llama3Config8B(num_layers=6)), trainer=trainer,
         data=llm.MockDataModule(seq_length=2048, micro_batch_size=1, global_batch_size=8),
         optim=nl.MegatronOptimizerModule(OptimizerConfig(use_distributed_optimizer=True)),
     )
@@ -240,7 +240,7 @@ def test_a_recipe_of_nemo_2_that_trains_adapters_is_refused() -> None:
 
 def test_a_script_that_starts_a_training_of_its_parts() -> None:
     found = nemo("", LIGHTNING)
-    assert (found["model"]["preset"], found["parallel"]) == ("llama3-8b", {"tp": 2, "pp": 1, "zero": 1})
+    assert (found["model"]["layers"], found["parallel"]) == (6, {"tp": 2, "pp": 1, "zero": 1})
     with pytest.raises(InputError, match=r"the model of the script .* has an encoder"):
         nemo("", LIGHTNING.replace("LlamaModel", "BertModel"))
 

@@ -53,6 +53,10 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
         )
     trainer = found.fields.get("trainer")
     _plugin(trainer)
+    model = found.fields.get("model")
+    if isinstance(model, Built) and model.args:
+        model.fields.setdefault("config", model.args[0])
+    sizes = model.fields.get("config") if isinstance(model, Built) else None
     optimizer = found.fields.get("optim")
     if isinstance(optimizer, Built) and optimizer.args:
         optimizer.fields.setdefault("config", optimizer.args[0])
@@ -67,10 +71,6 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
         if key in _TABLES["renamed"] or key not in settings:
             settings.pop(key, None)
             settings[_TABLES["renamed"].get(key, key)] = value
-    model = found.fields.get("model")
-    sizes = model.fields.get("config") if isinstance(model, Built) else None
-    if isinstance(model, Built) and sizes is None and model.args:
-        sizes = model.fields["config"] = model.args[0]
     name = model_of_class(sizes.name) if isinstance(sizes, Built) else ""
     own = router_of(name) if name else defaults_of_class(sizes.name) if isinstance(sizes, Built) else {}
     settings = {f"model.config.{field}": value for field, value in own.items()} | settings

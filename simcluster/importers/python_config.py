@@ -18,7 +18,15 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.python_expressions import MOST_DEPTH, MOST_STEPS, PythonExpressions
 from simcluster.importers.python_modules import files_of, imported_names
 from simcluster.importers.python_values import (
-    NOTHING, Built, Unread, called_builtin, called_of, called_of_parser, changes, is_configured, truth
+    NOTHING,
+    Built,
+    Unread,
+    called_builtin,
+    called_of,
+    called_of_parser,
+    changes,
+    is_configured,
+    truth,
 )  # fmt: skip
 
 _MOST_CHARACTERS = 500_000

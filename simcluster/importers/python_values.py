@@ -95,8 +95,11 @@ def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
         return first.fields.get(str(args[1]), args[2])
     if name == "hasattr" and len(args) == 2 and isinstance(first, Built) and str(args[1]) in first.fields:
         return True
-    if name == "isinstance" and len(args) == 2 and not isinstance(first, Built | Unread):
+    if name == "isinstance" and len(args) == 2 and not isinstance(first, Unread):
         named_kind = getattr(args[1], "text", "")
+        if isinstance(first, Built) and named_kind not in _KINDS:  # what a function makes is taken to be of the class
+            own, asked = first.name.rpartition(".")[2], named_kind.rpartition(".")[2]
+            return True if own == asked or own[:1].islower() else NOTHING
         other = named_kind.rpartition(".")[2][:1].isupper()  # a class, of which no plain value is
         return isinstance(first, _KINDS[named_kind]) if named_kind in _KINDS else False if other else NOTHING
     if name == "int" and len(args) == 1 and isinstance(first, int | float):
