@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ReadRecipe:
     """What a function says: its name, that of its model (empty where its fields say it), its settings by dotted name,
     what is modelled otherwise, and what it does that is not known here."""
 
@@ -36,14 +36,14 @@ class Recipe:
     undecided: tuple[str, ...] = ()
 
 
-def settings_of_recipe(text: str, source: str, function: str, beside: Beside = nothing_beside) -> Recipe:
+def settings_of_recipe(text: str, source: str, function: str, beside: Beside = nothing_beside) -> ReadRecipe:
     """What the function of the file says that is read.
 
     Raises InputError where there are several recipes of pre-training and none is named, for one of fine-tuning that is
     not asked for by name, and for what makes no configuration.
     """
     started: list[Any] = []
-    known = {
+    known: dict[str, Callable[..., Any]] = {
         "apply_flex_dispatcher_backend": _flexible, "get_mixed_precision_config": _precision,
         "pretrain": lambda config=None, *_, **__: started.append(config),
     }  # fmt: skip
@@ -70,7 +70,7 @@ def settings_of_recipe(text: str, source: str, function: str, beside: Beside = n
     settings |= _vocabulary(name, settings)
     if not name:
         require_sizes(model, settings, f"{source}: the model of {function}")
-    return Recipe(function, name, _settled(settings), _packed(found), tuple(dict.fromkeys(configs.undecided)))
+    return ReadRecipe(function, name, _settled(settings), _packed(found), tuple(dict.fromkeys(configs.undecided)))
 
 
 def _vocabulary(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside, nothing_beside
-from simcluster.importers.bridge_recipes import Recipe, plain_fields, require_sizes, what_is_started
+from simcluster.importers.bridge_recipes import ReadRecipe, plain_fields, require_sizes, what_is_started
 from simcluster.importers.model_classes import defaults_of_class, model_of_class, no_decoder, router_of
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
@@ -27,7 +27,7 @@ _OF_NEMO = "nemo/collections/llm/"
 _READ = "run"  # what a configuration is a method of that is read whole
 
 
-def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Beside = nothing_beside) -> Recipe:
+def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Beside = nothing_beside) -> ReadRecipe:
     """What the function of the file says that is read, by the attributes of NeMo's trainer, model, data and optimizer.
 
     Raises InputError where there are several recipes of pre-training and none is named, for adapters, and for what
@@ -79,7 +79,7 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
         raise InputError(f"{what} ({model.name}) {against}")
     if not name:
         require_sizes(sizes, {key.replace(".config.", "."): value for key, value in settings.items()}, what)
-    return Recipe(function, name, settings, _packed(found), tuple(dict.fromkeys(configs.undecided)))
+    return ReadRecipe(function, name, settings, _packed(found), tuple(dict.fromkeys(configs.undecided)))
 
 
 def _is_model(name: str) -> bool:

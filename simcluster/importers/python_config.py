@@ -213,11 +213,12 @@ class PythonConfigs(PythonExpressions):
             for path in files_of(module):
                 if text := self._beside(path):
                     inside = f"{module}.__init__" if path.endswith("__init__.py") else module
-                    self._others[module] = PythonConfigs(
+                    read = PythonConfigs(
                         text, path, closed=self._closed, known=self._known, models=self._models,
                         beside=self._beside, module=inside,
                     )  # fmt: skip
-                    self._others[module].undecided = self.undecided
+                    read.undecided = self.undecided
+                    self._others[module] = read
                     break
         other = self._others[module]
         if other is None or original in {**other.functions, **other.constants, **other.classes}:
