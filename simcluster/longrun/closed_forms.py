@@ -10,8 +10,7 @@ import math
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
-
-_LARGEST = 709.0  # of exponents whose power of e is a float
+from simcluster.longrun.growth import gained, grown
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +56,6 @@ def best_interval(checkpoint: float, mu: float) -> float:
 def segment(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
     """Mean time of work and its checkpoint: (mu + D) e^(rate R) (e^(rate (w + C)) - 1).  Exact, exponential."""
     return (1 / rate + down) * grown(rate * recovery) * gained(rate * (work + checkpoint))
-
-
-def grown(exponent: float) -> float:
-    """e to the exponent; infinite where no float holds it: what is tried again for so long never ends."""
-    return math.exp(exponent) if exponent < _LARGEST else math.inf
-
-
-def gained(exponent: float) -> float:
-    """The same less 1, exact for small exponents."""
-    return math.expm1(exponent) if exponent < _LARGEST else math.inf
 
 
 def efficiency(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
@@ -115,8 +104,7 @@ def batch_failures(machines: int, times: float, cured: float, rate: float, expos
     Its machines fail ``times`` as often as others, which do at ``rate`` each, until a repair cures one, with
     probability ``cured`` (above 0).  Exact for exponential failures, all in the job from the begin, none retired.
     """
-    ends = times * cured * rate
-    return -machines * (times - 1) / (times * cured) * math.expm1(-ends * exposed)
+    return -machines * (times - 1) / (times * cured) * math.expm1(-times * cured * rate * exposed)
 
 
 def _lost(length: float, rate: float) -> tuple[float, float]:

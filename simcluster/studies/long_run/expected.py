@@ -17,6 +17,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.longrun import closed_forms
 from simcluster.longrun.ending import restart_seconds, stop_rate
+from simcluster.longrun.growth import gained, grown
 from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, Outcomes, names_of
 from simcluster.longrun.run import FATES, LongRun
 from simcluster.results.distribution import half_width
@@ -166,7 +167,7 @@ class _Beside:
         """Mean seconds of an outage, those that fail again in it included: exact for exponential failures."""
         down, exposed = self.restart
         again = self.rate * exposed
-        return (down and down * closed_forms.grown(again)) + closed_forms.gained(again) / self.rate
+        return (down and down * grown(again)) + gained(again) / self.rate
 
     def _goodputs(self) -> Iterator[ClosedForm]:
         pattern, rate = self.run.pattern, self.rate
