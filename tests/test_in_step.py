@@ -8,6 +8,7 @@ import pytest
 from conftest import Tiny
 from hypothesis import given
 from hypothesis import strategies as st
+from test_reference import compare_scenario
 
 from simcluster.base.clock import on_grid
 from simcluster.base.profiles import STEADY
@@ -187,3 +188,14 @@ def test_nobody_goes_in_step_with_others_on_a_link_that_is_shared(tiny: Tiny) ->
     )  # fmt: skip
     program = replay(shared).lowered.played
     assert program.in_step == []
+
+
+def test_the_main_lane_does_not_go_on_beside_ranks_in_step(tiny: Tiny) -> None:
+    """Where the first meeting is on another lane, behind others there: a forward pass began in its backward pass."""
+    scenario = tiny(
+        cluster={"topology": "dgx_a100", "nodes": 4, "gpus_per_node": 2},
+        parallel={"tp": 2, "cp": 2, "dp": 2, "sequence_parallel": True},
+        overlap={"tensor": True, "tensor_pieces": 4},
+        faults=FAULTS["slow"],
+    )
+    compare_scenario(scenario)

@@ -66,7 +66,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 def op_by_op(scenario: Scenario, folded: bool) -> Program:
     """The program as it is lowered where nobody goes in step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collapsing, "_in_step", lambda segment, parts: (-1, ()))
+        patch.setattr(collapsing, "_in_step", lambda segment, parts, with_lead: (-1, ()))
         return prepare(scenario, folded=folded).lowered.played
 
 
