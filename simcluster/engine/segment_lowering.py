@@ -98,7 +98,11 @@ class Segments:
     def _play(self, rank: int, segment: Segment, groups: Sequence[int]) -> LoweredSegment:
         """The segment as it is played by ranks whose groups are of these classes."""
         between = self._between
-        pattern, moved = self._pattern(rank, segment, groups)
+        pattern, moved = self._pattern(rank, segment, groups, self._form)
+        steady = list(dict.fromkeys([between.steady_group(rank, work) for work in pattern.works]))
+        goes_in_step = len(steady) == 1 and steady[0] >= 0
+        if pattern.works and not goes_in_step:
+            pattern, moved = self._pattern(rank, segment, groups, "chains")
         found, first = pattern.pieces, pattern.first
         rows = [_moving(piece.rows, moved) for piece in found]
         met = []
@@ -111,9 +115,8 @@ class Segments:
         ]
         meets, of_groups = self._groups(found, met, meetings)
         seconds = [-1.0 if piece.seconds is None else piece.seconds for piece in found]
-        steady = list(dict.fromkeys([between.steady_group(rank, work) for work in pattern.works]))
         part = None
-        if len(steady) == 1 and steady[0] >= 0:
+        if goes_in_step:
             part = _part(found[first:], meetings[first:], rows[first:], first)
             found, met, rows = found[: first + 1], met[: first + 1], rows[: first + 1]
             meetings, seconds = [*meetings[:first], _NONE], [*seconds[:first], -1.0]
@@ -132,7 +135,9 @@ class Segments:
             steady[0] if part else -1, part,
         )  # fmt: skip
 
-    def _pattern(self, rank: int, segment: Segment, groups: Sequence[int]) -> tuple[Collapsed, Iterator[int]]:
+    def _pattern(
+        self, rank: int, segment: Segment, groups: Sequence[int], form: Form
+    ) -> tuple[Collapsed, Iterator[int]]:
         """How the segment goes on a rank, and what those of its rows move that move something."""
         between, ops, feels, own = self._between, segment.ops, self._feels(rank), segment.ops[0].lane
         places = self._works[segment].places
@@ -148,10 +153,10 @@ class Segments:
         seconds, pressure, moved = zip(*said, strict=True)
         moves = [min(number, 0) for number in moved]
         pressure = pressure if feels else ()
-        whole = segment, feels, seconds, pressure, tuple(moves)
+        whole = segment, feels, seconds, pressure, tuple(moves), form
         pattern = self._patterns.get(whole)
         if pattern is None:
-            pattern = self._patterns[whole] = collapse(segment, seconds, moves, pressure, self._form)
+            pattern = self._patterns[whole] = collapse(segment, seconds, moves, pressure, form)
         return pattern, iter([number for number in moved if number >= 0])
 
     def _groups(

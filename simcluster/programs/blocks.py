@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from simcluster.base.clock import on_grid
+from simcluster.planning.ops import Op
 from simcluster.programs.program import ChainPace
 
 Times = list[tuple[float, float]]
@@ -35,8 +36,8 @@ class ChainRows(NamedTuple):
     blocks: Sequence[int]
 
 
-def before_by_lanes(paces: Sequence[ChainPace]) -> Before:
-    """What rows wait for: the one before on their lane, and what they name."""
+def before_by_lanes(paces: Sequence[ChainPace | Op]) -> Before:
+    """What rows, or ops, wait for: the one before on their lane, and what they name."""
     before: Before = []
     lanes: dict[str, int] = {}
     for row, pace in enumerate(paces):

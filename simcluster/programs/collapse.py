@@ -1,21 +1,22 @@
 """Accelerator: the ops of a segment collapse to few events, proved for every op that answers what ``Work`` asks.
 
 Consecutive ops that wait for nothing outside are one event, a chain with offsets, to expand it afterwards: exact,
-because durations lie on the clock's grid, where addition is associative.  Ranks that meet again and again go in
-lockstep from their first meeting on, which is one chain of all of them: proved for groups of one stage on links of
-their own, in flow, without drag (``form_of``).  Pure.
+because durations lie on the clock's grid, where addition is associative.  So are ops on several lanes from one that
+waits for all before it to one that all behind it wait for.  Ranks that meet again and again go in lockstep from their
+first meeting on, which is one chain of all of them: proved for groups of one stage on links of their own, in flow,
+without drag (``form_of``).  Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from simcluster.base.clock import tick
 from simcluster.planning.ops import MAIN, Segment, Work
-from simcluster.programs.blocks import Before, blocks_of
+from simcluster.programs.blocks import Before, before_by_lanes, blocks_of
 from simcluster.programs.chain import Chain
 from simcluster.programs.program import ChainPace, SpanRow
 
@@ -73,13 +74,17 @@ def collapse(
     """
     rows = _Rows(segment, moved, pressure)
     if form != "ops" and None not in seconds:
-        return Collapsed((_whole(rows, [each or 0.0 for each in seconds]),))
-    if pressure:
-        seconds = [None if own else each for own, each in zip(pressure, seconds, strict=True)]
-    pieces = _split(rows, seconds, singly=form == "ops")
-    if form in ("ops", "chains"):
-        return Collapsed(pieces)
-    return Collapsed(pieces, *_in_step(segment, pieces, with_lead=form == "lockstep with its lead"))
+        return Collapsed((_closed(rows, seconds, range(len(seconds))),))
+    apart = [None if own else each for own, each in zip(pressure, seconds, strict=True)] if pressure else seconds
+    if form == "ops":
+        return Collapsed(_split(rows, apart, singly=True))
+    if form != "chains":
+        pieces = _split(rows, apart)
+        first, works = _in_step(segment, pieces, with_lead=form == "lockstep with its lead")
+        if first >= 0:
+            return Collapsed(pieces, first, works)
+    closed = {own.start: _closed(rows, seconds, own) for own in _closed_stretches(segment, seconds)}
+    return Collapsed(_split(rows, apart, closed))
 
 
 class _Rows(NamedTuple):
@@ -92,7 +97,7 @@ class _Rows(NamedTuple):
     def row(self, index: int, start: float, end: float, pace: ChainPace | None = None) -> SpanRow:
         """An op's; in a chain of several lanes with a ``pace`` of its own."""
         op, work = self.segment.ops[index], self.segment.ops[index].work
-        lane, after = (op.lane, op.after) if pace else ("", ())
+        lane, after = (pace.lane, pace.after) if pace else ("", ())
         if not self.pressure:
             pace = None
         elif pace is None:
@@ -103,17 +108,33 @@ class _Rows(NamedTuple):
         )  # fmt: skip
 
 
-def _whole(rows: _Rows, seconds: Sequence[float]) -> ChainPiece:
-    """Everything in one event: the longest path through the segment, lane by lane, in which its own communication slows
-    down the computation beside it."""
-    ops = rows.segment.ops
-    paces = [
-        ChainPace(length, op.work.sensitivity, own, op.lane, op.after)
-        for op, length, own in zip(ops, seconds, rows.pressure or [0.0] * len(ops), strict=True)
-    ]
+def _closed(rows: _Rows, seconds: Sequence[float | None], own: range) -> ChainPiece:
+    """These ops in one event, which all that is before leads to and all that is behind waits for: the longest path
+    through them, lane by lane, in which their own communication slows down the computation beside it."""
+    ops, first = rows.segment.ops, own.start
+    paces = []
+    for index in own:
+        op, pressure = ops[index], rows.pressure[index] if rows.pressure else 0.0
+        after = tuple([earlier - first for earlier in op.after if earlier >= first])
+        paces.append(ChainPace(seconds[index] or 0.0, op.work.sensitivity, pressure, op.lane, after))
     start, end, last = _alone(tuple(paces), tick())
-    times = zip(start, end, paces, strict=True)
-    return ChainPiece(ops[0].lane, 0, last, tuple([rows.row(at, *each) for at, each in enumerate(times)]))
+    times = zip(own, start, end, paces, strict=True)
+    return ChainPiece(ops[first].lane, first, last, tuple([rows.row(*each) for each in times]))
+
+
+def _closed_stretches(segment: Segment, seconds: Sequence[float | None]) -> Iterator[range]:
+    """The longest stretches of ops on several lanes that depend on nothing but these, from an op that waits for all
+    before it, and that all behind it wait for, to another such op."""
+    ops = segment.ops
+    begins = [each for each in blocks_of(before_by_lanes(ops))[:-1] if ops[each].lane == MAIN]
+    first = last = -1
+    for begin in [*begins, -1]:
+        if first >= 0 and begin >= 0 and None not in seconds[last : begin + 1]:
+            last = begin
+            continue
+        if any(op.lane != MAIN for op in ops[first : last + 1]):
+            yield range(first, last + 1)
+        first = last = begin
 
 
 @lru_cache(maxsize=64)
@@ -126,9 +147,11 @@ def _alone(paces: tuple[ChainPace, ...], _: float) -> tuple[list[float], list[fl
     return alone.start, alone.end, alone.last
 
 
-def _split(rows: _Rows, seconds: Sequence[float | None], *, singly: bool) -> tuple[ChainPiece, ...]:
+def _split(
+    rows: _Rows, seconds: Sequence[float | None], closed: Mapping[int, ChainPiece] = {}, *, singly: bool = False
+) -> tuple[ChainPiece, ...]:
     """A piece ends at an op that meets others, that another lane's op waits for, or before one that waits itself; or,
-    ``singly``, at every op."""
+    ``singly``, at every op.  Stretches that are ``closed`` are pieces, by their first ops."""
     ops = rows.segment.ops
     awaited = {index for op in ops for index in op.after}
     found: list[ChainPiece] = []
@@ -147,6 +170,14 @@ def _split(rows: _Rows, seconds: Sequence[float | None], *, singly: bool) -> tup
         run.clear()
 
     for index, (op, length) in enumerate(zip(ops, seconds, strict=True)):
+        if index < len(piece_of):
+            continue  # in a closed stretch
+        if index in closed:
+            close()
+            after = tuple([piece_of[earlier] for earlier in op.after])
+            piece_of += [len(found)] * len(closed[index].rows)
+            found.append(replace(closed[index], after=after))
+            continue
         if run and (singly or length is None or op.after or op.lane != ops[run[0][0]].lane):
             close()
         piece_of.append(len(found))
