@@ -8,7 +8,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from simcluster.evidence.validation.collectives import PREDICTORS, TimedCollecti
 from simcluster.evidence.validation.measured import MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.reports import Report, ScoredPoint, geometric_score, relative_score
 from simcluster.evidence.validation.steps import RowTask, plan_steps
+from simcluster.evidence.validation.stored import StoredRows
 from simcluster.evidence.validation.study import Steps
 from simcluster.evidence.validation.study_head import InlineTable
 from simcluster.evidence.validation.tables import Missing, read_table
@@ -679,19 +680,23 @@ def test_how_long_it_will_take_is_known_after_one_row_of_each_study(write: Write
 
 
 def test_no_process_waits_for_the_end_of_a_study(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of all studies are asked for at once, first one of each, each of them once; the answers are the same."""
+    """Runs of all studies are asked for at once, first one of each, each of them once; the answers are the same, and
+    each is stored when it is there, not behind those that were asked for before it."""
     files = [load_study(write(TINY, ("name: tiny", f"name: {name}"), name=f"{name}.yaml")) for name in ("a", "b")]
     alone = [report.to_dict() for report in validate_studies(files)]
-    asked: list[Sequence[RowTask]] = []
+    asked: list[list[RowTask]] = []
 
     @contextmanager
-    def here(call: Callable[[RowTask], object], workers: int, *, together: int) -> Iterator[object]:
-        assert (workers, together) == (2, 1)  # a long row takes no others with it
-        yield lambda tasks: asked.append(tasks) or map(call, tasks)
+    def here(call: Callable[[object], object], workers: int, *, as_done: bool) -> Iterator[object]:
+        assert (workers, as_done) == (2, True)  # a long row takes no others with it
+        yield lambda tasks: asked.append([task for _, task in tasks]) or map(call, reversed(tasks))
 
     monkeypatch.setattr("simcluster.evidence.validation.run.in_workers", here)
+    stored: list[object] = []
+    monkeypatch.setattr(StoredRows, "add", lambda self, task, answer: stored.append(task))
     assert [report.to_dict() for report in validate_studies(files, workers=2)] == alone
-    ((*tasks,),) = asked
+    (tasks,) = asked
+    assert stored == tasks[::-1]
     runs = list(dict.fromkeys(repr(task) for task in tasks))
     assert len(tasks) == 2 * len(runs)
     assert repr(tasks[0]) == repr(tasks[1]) == runs[0], "one of each study first"

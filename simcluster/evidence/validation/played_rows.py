@@ -34,7 +34,8 @@ class _StudyRuns:
 
 
 class PlayedRows:
-    """The answers of all rows of studies, which are one stream of runs: no process waits for the end of a study.
+    """The answers of all rows of studies, which are one stream of runs: no process waits for the end of a study, and
+    what is done is stored, however long a run before it goes on.
 
     Before the first of several studies one run of each is played: what the others may take is said by that.
     """
@@ -43,7 +44,7 @@ class PlayedRows:
         self,
         plans: Sequence[StudyPlan],
         stored: StoredRows,
-        runner: Callable[[Sequence[Any]], Iterable[tuple[Any, float]]],
+        runner: Callable[[Sequence[tuple[int, Any]]], Iterable[tuple[int, Any, float]]],
         workers: int,
     ) -> None:
         self._stored, self._runner, self._workers = stored, runner, workers
@@ -59,9 +60,12 @@ class PlayedRows:
 
     def of(self, plan: StudyPlan, progress: Progress) -> list[Any]:
         """Every row's answer of a study, or why it has none; studies are asked for in their order."""
-        for done in range(1, len(self._first) + 1):
+        first, done = self._first, 0
+        while done < len(first):
             next(self._stream)
-            progress("one row of each study", done, len(self._first), None)
+            if (now := sum(run in study.answers for study, run in first)) > done:
+                done = now
+                progress("one row of each study", done, len(first), None)
         self._first = []
         (study,) = (each for each in self._studies if each.plan is plan)
         while study.todo():
@@ -73,13 +77,14 @@ class PlayedRows:
         return sum(study.left() for study in self._studies) / self._workers
 
     def _played(self) -> Iterator[None]:
-        """Every run that is not stored, one after the other: the first ones, then study by study."""
+        """Every run that is not stored, as they are done: begun are the first ones, then study by study."""
         first = {(id(study), run) for study, run in self._first}
         rest = (each for study in self._studies for each in study.todo() if (id(study), each[1]) not in first)
         todo = [*self._first, *rest]
         tasks = [study.runs[run] for study, run in todo]
-        for (study, run), task, (answer, seconds) in zip(todo, tasks, self._runner(tasks), strict=True):
+        for number, answer, seconds in self._runner(list(enumerate(tasks))):
+            study, run = todo[number]
             study.answers[run] = answer
             study.seconds.append(seconds)
-            self._stored.add(task, answer)
+            self._stored.add(tasks[number], answer)
             yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from simcluster.evidence.validation.study import StudyFile
 from simcluster.evidence.validation.tables import Missing, read_table
 
 Runner = Callable[[Sequence[Any]], Iterable[Any]]
-"""Tasks to their answers, in order."""
+"""Tasks to their answers."""
 
 
 def validate_studies(
@@ -42,7 +42,7 @@ def validate_studies(
     """
     prepared = [_prepared(file, data) for file in files]
     reports = []
-    with StoredRows(store) as stored, in_workers(_timed, workers, together=1) as runner:
+    with StoredRows(store) as stored, in_workers(_timed, workers, as_done=True) as runner:
         rows = PlayedRows([each for each in prepared if isinstance(each, StudyPlan)], stored, runner, workers)
         for each in prepared:
             reports.append(each if isinstance(each, Report) else each.report(rows.of(each, progress)))
@@ -67,17 +67,25 @@ def _prepared(file: StudyFile, data: Path | None) -> Report | StudyPlan:
 
 
 @contextmanager
-def in_workers(call: Callable[[Any], Any], workers: int, *, together: int = 0) -> Iterator[Runner]:
+def in_workers(call: Callable[[Any], Any], workers: int, *, as_done: bool = False) -> Iterator[Runner]:
     """A function on one task after the other here, or side by side in processes; answers in the order of the tasks.
 
-    ``together`` is how many tasks travel as one; left out, a 64th of what a process has.
+    A 64th of what a process has travels as one; or, ``as_done``, each task by itself, and answers come when they are
+    there.
     """
     if workers == 1:
         yield lambda tasks: map(call, tasks)
         return
     with ProcessPoolExecutor(workers, mp_context=context(), initializer=_without_interrupts) as pool:
+
+        def done(tasks: Sequence[Any]) -> Iterator[Any]:
+            return (each.result() for each in as_completed([pool.submit(call, task) for task in tasks]))
+
+        def in_order(tasks: Sequence[Any]) -> Iterator[Any]:
+            return pool.map(call, tasks, chunksize=max(1, len(tasks) // (64 * workers)))
+
         try:
-            yield lambda tasks: pool.map(call, tasks, chunksize=together or max(1, len(tasks) // (64 * workers)))
+            yield done if as_done else in_order
         except BaseException:
             pool.shutdown(cancel_futures=True)  # what nobody waits for is not begun
             raise
@@ -89,10 +97,11 @@ def _without_interrupts() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _timed(task: Any) -> tuple[Any, float]:
-    """The answer, or the message why there is none; and the seconds that it took."""
+def _timed(run: tuple[int, Any]) -> tuple[int, Any, float]:
+    """Of a numbered task the answer, or the message why there is none; and the seconds that it took."""
+    number, task = run
     begun = time.perf_counter()
     try:
-        return task.played(), time.perf_counter() - begun
+        return number, task.played(), time.perf_counter() - begun
     except InputError as problem:
-        return str(problem), time.perf_counter() - begun
+        return number, str(problem), time.perf_counter() - begun
