@@ -129,9 +129,9 @@ def test_the_advice_weighs_lemons_against_healthy_machines() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     for bad, message in (
-        ({"retire": 2, "rule": "fading"}, "over how long"),
-        ({"within": "7 d"}, "say retire: 3"),
-        ({"retire": 2, "within": "0 s"}, "give a time"),
+        ({"retire": 2, "rule": "fading"}, "in which failures count for rule: fading"),
+        ({"within": "7 d"}, "write retire: 3"),
+        ({"retire": 2, "within": "0 s"}, "is a time above 0"),
     ):
         with pytest.raises(InputError, match=message):
             load("tiny_dp", {"run": {"days": "1 d", "failures": [NODE | {"bad": LEMON | bad}]}})

@@ -238,9 +238,9 @@ def test_a_law_of_ones_own() -> None:
     [
         ("besirogl", "did you mean 'besiroglu'"),
         ("llama3", "knows no loss"),
-        ({"form": "NDC", "E": 1.7}, "field required"),
+        ({"form": "NDC", "E": 1.7}, "A: is required and missing"),
         ({"form": "cubic"}, "form NDC, tokens or kaplan"),
-        ({"E": 1.7, "A": -1, "alpha": 0.3, "B": 1, "beta": 0.3}, "A: input should be greater than 0"),
+        ({"E": 1.7, "A": -1, "alpha": 0.3, "B": 1, "beta": 0.3}, "A: must be greater than 0, got -1"),
         (7, "a name or a mapping"),
     ],
 )
