@@ -128,6 +128,11 @@ NOT_OURS = (
     ('--window "1.20 s:1.26 s"', "an argument"),
     ('--run.checkpoint.to "100 GB/s"', "an argument"),
     ('memory="32 GB"', "an argument"),
+    (
+        "A scheduler that falls silent is given up after 20 s;",
+        "a proxy that was stopped by hand, eleven times",
+    ),
+    ("WORKER_TTL=60s` before", "an argument"),
     ("for 500 W parts", "of the device"),
     ("a 700 W part", "of the device"),
     ("an H100 with 500 W", "of the device"),
