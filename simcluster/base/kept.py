@@ -26,3 +26,7 @@ class Kept(OrderedDict[Hashable, Any]):
         else:
             self.move_to_end(name)
         return found
+
+    def __reduce__(self) -> tuple[type[Kept], tuple[int]]:
+        """A copy, pickled or deep, is empty: it makes again what it is asked for."""
+        return Kept, (self._most,)
