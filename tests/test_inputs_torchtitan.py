@@ -407,6 +407,13 @@ llama3_configs = {"w512-d6_pa_pf": TransformerModelArgs(
 
     model = found("w512-d6_pa_pf").document["model"]
     assert (model["layer_norms"], model["ffn_hidden_size"], model["qk_norm"]) == (4, 3840, "head")
+    assert not found("w512-d6_pa_pf").assumed
+    beside = {
+        "torchtitan/models/llama3/__init__.py": text.replace("dim=512", 'attn_mask_type="block_causal", dim=512')
+    }.get
+    assert found("w512-d6_pa_pf").assumed == (
+        "a sequence is one document, though attention is masked to each of several (block_causal)",
+    )
     with pytest.raises(InputError, match="does not say its sizes; it says those of w512-d6_pa_pf"):
         found("w512-d6")
 

@@ -24,7 +24,8 @@ _LATENT = {"q_lora_rank": 0, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_r
 
 
 def model_of_flavor(beside: Beside, name: str, flavor: str) -> dict[str, Any] | None:
-    """The fields of ``Model`` but its sequence length; None where no file that lies beside says them.
+    """The fields of ``Model`` but its sequence length, and ``masks_documents`` of attention within each document alone;
+    None where no file that lies beside says them.
 
     ``beside`` gives the text of a file by its name, relative to the configuration.  Raises InputError for Python that
     cannot be read.
@@ -100,6 +101,8 @@ def _fields(found: Built, name: str) -> dict[str, Any] | None:
     if said.get("use_post_attn_norm") and said.get("use_post_ffn_norm"):
         model["layer_norms"] = 4
     model["tied_embeddings"] = said.get("enable_weight_tying") is True
+    if said.get("attn_mask_type") == "block_causal":
+        model["masks_documents"] = True
     moe = _experts(said, sizes)
     model |= {"moe": moe} if moe else {}
     first = (moe or {}).get("first_dense_layers")

@@ -32,6 +32,8 @@ def model_of_job(job: JobSettings, beside: Beside) -> dict[str, Any]:
     name = f"{family} {flavor}"
     found = next((known for known in _MODELS if known.lower() == name.lower()), None)
     own = model_of_flavor(beside, family, flavor)
+    if own and own.pop("masks_documents", False):
+        job.assumed.append("a sequence is one document, though attention is masked to each of several (block_causal)")
     if found and not (own and _differs(own, _MODELS[found])):
         return {**published_model(_MODELS[found]), **more}
     if own:
