@@ -147,6 +147,77 @@ def test_overrides_without_a_model_ask_for_their_recipe() -> None:
     assert scenario_from_bridge(text, cluster=CLUSTER, gpus=8).document["model"]["name"] == "qwen3-8b"
 
 
+WRITTEN = """
+_target_: megatron.bridge.training.config.ConfigContainer
+model:
+  _target_: megatron.bridge.models.qwen.qwen_provider.Qwen3ModelProvider
+  activation_func: {_call_: false, _target_: torch.nn.functional.silu}
+  attention_backend: {_args_: [3], _call_: true, _target_: megatron.core.transformer.enums.AttnBackend}
+  add_bias_linear: false
+  bf16: true
+  hf_model_id: someone/Own-1B
+  gated_linear_unit: true
+  num_layers: 28
+  hidden_size: 1536
+  num_attention_heads: 16
+  ffn_hidden_size: 4608
+  vocab_size: 128256
+  seq_length: 4096
+  mamba_state_dim: 128
+  use_kitchen: false
+  own_switch: true
+optimizer: {_target_: a.OptimizerConfig, bf16: false, overlap_param_gather: false, muon_momentum: 0.95}
+ddp: {_target_: a.DDPConfig, use_distributed_optimizer: true, overlap_param_gather: true}
+train: {_target_: a.TrainingConfig, global_batch_size: 256, micro_batch_size: 2}
+"""
+
+
+def test_a_configuration_that_megatron_bridge_wrote() -> None:
+    found = scenario_from_bridge(WRITTEN, cluster=CLUSTER, gpus=8)
+    model = found.document["model"]
+    assert (model["layers"], model["kv_heads"], model["head_dim"], model["qk_norm"]) == (28, 8, 128, "head")
+    assert (found.document["training"]["global_batch"], found.document["training"]["attention"]) == (256, "unfused")
+    assert found.document["overlap"]["param_gather"]
+    assert found.unknown == ("model.own_switch",)  # what is off, or rests on what is off, is not told
+    with pytest.raises(InputError, match="vocab-size: '<<<SIZE>>>' is not a whole number"):
+        scenario_from_bridge(WRITTEN.replace("128256", "<<<SIZE>>>"), cluster=CLUSTER, gpus=8)
+
+
+def test_attention_in_steps_of_gemma_2() -> None:
+    assert of_class("Gemma2ModelProvider9B()")["training"]["attention"] == "unfused"
+    assert of_class("Llama3ModelProvider8B()")["training"]["attention"] == "fused"
+
+
+SCRIPT = '''"""
+    torchrun --nproc_per_node=4 \\
+      pretrain.py --config-file conf/own.yaml
+"""
+
+def main():
+    cfg = container()
+    conf, excluded = create_omegaconf_dict_config(cfg)
+    apply_overrides(cfg, parse_hydra_overrides(conf, []), excluded)
+    pretrain(config=cfg, forward_step_func=forward_step)
+'''
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus"),
+    [
+        ("=4 ", 4),
+        (" 4 --nnodes=2 ", 8),
+        (" $GPUS ", None),
+        ("=4 --nnodes $NODES ", None),
+        ("=4 a.py\ntorchrun --nproc-per-node=8 ", None),
+    ],
+)
+def test_a_script_is_started_as_the_command_in_its_own_words(words: str, gpus: int | None) -> None:
+    container = CLASSES.replace("MODEL", "Llama32ModelProvider1B()").replace("OVERLAP", "None")
+    text = SCRIPT.replace("=4 ", words) + container + '\nif __name__ == "__main__":\n    main()\n'
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="pretrain.py")
+    assert (found.document.get("gpus"), found.unknown) == (gpus, ())
+
+
 # --- NeMo 2 -----------------------------------------------------------------------------------------------------------
 
 NEMO = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,31 @@ from simcluster.documents.diagnostics import listed
 from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened
-from simcluster.importers.model_classes import defaults_of_class, model_called, model_of_class, no_decoder, router_of
+from simcluster.importers.model_classes import (
+    defaults_of_class,
+    model_called,
+    model_of_class,
+    no_decoder,
+    said_of_model,
+)
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
+from simcluster.importers.written_containers import written_container
 
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-_BASES: dict[str, Any] = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data["bases"]
+_TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
+_BASES: dict[str, Any] = _TABLES["bases"]
+_IN_ALL_WRITTEN = frozenset(_TABLES["in_all_written"].split())
 _NULL_VOCABULARY = 32_000  # DEFAULT_NULL_TOKENIZER_VOCAB_SIZE of recipes/utils/tokenizer_utils.py
+_GPUS = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
+_STARTED = re.compile(r"\btorchrun\b[^\n]*")
+_SCRIPT = "the script"
+_OF_OVERRIDES = (
+    "create_omegaconf_dict_config", "parse_hydra_overrides", "process_config_with_overrides", "apply_overrides",
+    "get_rank_safe",
+)  # fmt: skip
+"""Functions of Megatron-Bridge that a script calls with its command line, on which nothing is given."""
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 
@@ -46,6 +63,7 @@ def settings_of_recipe(text: str, source: str, function: str, beside: Beside = n
     known: dict[str, Callable[..., Any]] = {
         "apply_flex_dispatcher_backend": _flexible, "get_mixed_precision_config": _precision,
         "pretrain": lambda config=None, *_, **__: started.append(config),
+        **dict.fromkeys(_OF_OVERRIDES, lambda *_, **__: Unread("what the command line says")),
     }  # fmt: skip
     configs = PythonConfigs(text, source, known=known, models=_is_model, beside=beside)
     function, found = what_is_started(configs, function, _PRETRAINS, started)
@@ -55,13 +73,36 @@ def settings_of_recipe(text: str, source: str, function: str, beside: Beside = n
         where = configs.module_of(found.name)
         of = f" of {where}, which is not beside it; put it there" if where else ", which it does not say"
         raise InputError(f"{source}: {function} takes its configuration from {found.name}{of}")
+    return _recipe(found, function, source, tuple(dict.fromkeys(configs.undecided)))
+
+
+def settings_of_written(text: str, source: str) -> ReadRecipe | None:
+    """What a configuration says that Megatron-Bridge wrote with all its fields; None for any other text."""
+    found = written_container(text, source)
+    if found is None:
+        return None
+    read = _recipe(found, "the file", source, ())
+    copies = {f"optimizer.{name}": f"ddp.{name}" for name in _OVERLAPS}
+    copies |= {f"optimizer.{name}": f"model.{name}" for name in ("bf16", "fp16")}
+    muon = "muon" in str(read.settings.get("optimizer.optimizer"))
+
+    def says(name: str, value: Any) -> bool:
+        field = name.partition(".")[2]
+        default = (field, value) == ("main_params_dtype", "fp32") or (field.startswith("muon_") and not muon)
+        return not default and field not in _IN_ALL_WRITTEN and copies.get(name) not in read.settings
+
+    return replace(read, settings={name: value for name, value in read.settings.items() if says(name, value)})
+
+
+def _recipe(found: Built, function: str, source: str, undecided: tuple[str, ...]) -> ReadRecipe:
+    """What a container says, made by the function; InputError for adapters and models that are not known."""
     if found.fields.get("peft") is not None or found.name.startswith("_peft"):
         raise InputError(
             f"{source}: {function} trains adapters beside weights that stand still, which are not modelled"
         )
     model = found.fields.get("model")
     name = _model_name(model, source)
-    settings: dict[str, Any] = {f"model.{field}": value for field, value in router_of(name).items()}
+    settings: dict[str, Any] = {f"model.{field}": value for field, value in said_of_model(name).items()}
     if isinstance(model, Built) and not name:
         settings = {f"model.{field}": value for field, value in defaults_of_class(model.name).items()}
     settings |= flattened(_BASES.get(found.name, {}), source)
@@ -70,7 +111,7 @@ def settings_of_recipe(text: str, source: str, function: str, beside: Beside = n
     settings |= _vocabulary(name, settings)
     if not name:
         require_sizes(model, settings, f"{source}: the model of {function}")
-    return ReadRecipe(function, name, _settled(settings), _packed(found), tuple(dict.fromkeys(configs.undecided)))
+    return ReadRecipe(function, name, _settled(settings), _packed(found), undecided)
 
 
 def _vocabulary(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +142,7 @@ def what_is_started(
     if not function and not any(pattern.search(name) and configs.is_whole(name) for name in configs.functions):
         configs.run_as_script()
         if started:
-            return "the script", started[0]
+            return _SCRIPT, started[0]
     function = function or the_recipe(configs, pattern)
     found = configs.read(function)
     return function, started[0] if started and not isinstance(found, Built) else found
@@ -117,6 +158,19 @@ def the_recipe(configs: PythonConfigs, pattern: re.Pattern[str]) -> str:
             f"in {source}:{made[0] if made else 'NAME'}" + (f" (it has {listed(made)})" if made else "")
         )
     return made[0]
+
+
+def told_gpus(function: str, text: str) -> int | None:
+    """The number of GPUs that a recipe's name says, or the commands in a script's own words that start it; None where
+    nothing does, or they say several."""
+    if told := _GPUS.search(function):
+        return int(told[1])
+    commands = _STARTED.findall(text.replace("\\\n", " ")) if function == _SCRIPT else []
+    said = [(re.search(r"--nproc[-_]per[-_]node[= ](\d{1,4})\b", each), each) for each in commands]
+    nodes = [(found, re.search(r"--nnodes[= ](\S+)", each)) for found, each in said if found]
+    sizes = {int(each[1]) * (int(of[1]) if of and of[1].isdecimal() else 1) for each, of in nodes}
+    unknown = any(of and not of[1].isdecimal() for _, of in nodes)
+    return sizes.pop() if len(sizes) == 1 and not unknown else None
 
 
 def _is_model(name: str) -> bool:

@@ -18,11 +18,11 @@ from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
-from simcluster.importers.bridge_recipes import named_model, settings_of_recipe
+from simcluster.importers.bridge_recipes import named_model, settings_of_recipe, settings_of_written, told_gpus
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
-from simcluster.importers.model_classes import router_of
+from simcluster.importers.model_classes import said_of_model
 from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
 from simcluster.importers.published_models import published_model
 from simcluster.model.transformer import Model
@@ -36,7 +36,6 @@ _INVERTED: dict[str, str] = _TABLES["inverted"]
 _MIXTURES: dict[str, str] = _TABLES["mixtures"]
 _FIELDS: dict[str, dict[str, str]] = _TABLES["fields"]
 _RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")
-_GPUS = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
 _HYBRIDS = ("nemotronh", "nemotron_h", "nemotron_3", "nemotron_nano", "mamba")
 _SIZES = {f"model.{field}": size for field, size in _TABLES["sizes"].items()}
 _OF_MIXTURES = tuple(f"model.{field}" for field in _TABLES["of_mixtures"].split())
@@ -64,11 +63,12 @@ def scenario_from_bridge(
     are not modelled or have no value that can be.  A field that is not known is in ``unknown``.
     """
     model_name, assumed, unknown = "", tuple[str, ...](), list[str]()
-    if source.endswith(".py") or function:
-        found_recipe = settings_of_recipe(text, source, function, beside)
-        recipe, settings = "", found_recipe.settings
-        function, model_name, assumed = found_recipe.function, found_recipe.model, found_recipe.assumed
-        unknown = [f"what the recipe does {place}" for place in found_recipe.undecided]
+    python = source.endswith(".py") or bool(function)
+    read = settings_of_recipe(text, source, function, beside) if python else settings_of_written(text, source)
+    if read:
+        recipe, settings, function = "", read.settings, read.function
+        model_name, assumed = read.model, read.assumed
+        unknown = [f"what the recipe does {place}" for place in read.undecided]
     else:
         recipe, settings = _settings(text, source)
         model_name = named_model(settings.pop("model.hf_model_id", None), source)
@@ -78,7 +78,7 @@ def scenario_from_bridge(
                 "llama3_8b_pretrain_config, or give the model's fields, as in model.num_layers=32"
             )
         if model_name:
-            settings = {f"model.{field}": value for field, value in router_of(model_name).items()} | settings
+            settings = {f"model.{field}": value for field, value in said_of_model(model_name).items()} | settings
             assumed = ("what the file does not say is as Megatron-Core has it, since no recipe is named",)
     options: Words = {}
     no_effect: list[str] = []
@@ -88,12 +88,13 @@ def scenario_from_bridge(
     if model_name:
         options |= model_options(model_name)
     options |= options_of_settings(settings, source, problems, no_effect, unknown)
+    if read and not python:  # it has all fields; of those that are not known here the ones that are on count
+        unknown = [name for name in unknown if settings.get(name.partition(" ")[0])]
     if "num-query-groups" in options:
         options["group-query-attention"] = ()
-    told = _GPUS.search(function)
     found = scenario_from_options(
-        options, cluster=cluster, gpus=gpus, launched=int(told[1]) if told else None, available=available,
-        source=source, problems=problems.found,
+        options, cluster=cluster, gpus=gpus, launched=told_gpus(function, text), available=available, source=source,
+        problems=problems.found,
     )  # fmt: skip
     if model_name:
         found.document["model"] = whole_model(model_name, found.document["model"], settings)

@@ -49,9 +49,9 @@ def model_called(name: str) -> str:
     return plain if plain in published_names() else ""
 
 
-def router_of(model: str) -> dict[str, Any]:
-    """What the model's class says of its router, by Megatron-Core's names."""
-    return dict(_TABLES["routers"].get(model, {}))
+def said_of_model(model: str) -> dict[str, Any]:
+    """What the model's class says of its router and its attention's core, by Megatron-Core's names."""
+    return dict(_TABLES["said"].get(model, {}))
 
 
 def defaults_of_class(name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.bridge_recipes import ReadRecipe, plain_fields, require_sizes, what_is_started
-from simcluster.importers.model_classes import defaults_of_class, model_of_class, no_decoder, router_of
+from simcluster.importers.model_classes import defaults_of_class, model_of_class, no_decoder, said_of_model
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
 
@@ -72,7 +72,7 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
             settings.pop(key, None)
             settings[_TABLES["renamed"].get(key, key)] = value
     name = model_of_class(sizes.name) if isinstance(sizes, Built) else ""
-    own = router_of(name) if name else defaults_of_class(sizes.name) if isinstance(sizes, Built) else {}
+    own = said_of_model(name) if name else defaults_of_class(sizes.name) if isinstance(sizes, Built) else {}
     settings = {f"model.config.{field}": value for field, value in own.items()} | settings
     what = f"{source}: the model of {function}"
     if isinstance(model, Built) and (against := no_decoder(model.name)):

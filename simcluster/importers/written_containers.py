@@ -1,0 +1,40 @@
+"""A configuration that Megatron-Bridge wrote (``run_config.yaml`` beside checkpoints), as the calls that make it again.
+
+Sections and classes stand there as ``_target_: module.Name`` with their fields; ``_call_: false`` is the name alone,
+and ``_args_`` stands for what has no name, as the number of an enumeration's member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simcluster.documents.reading import parse_document
+from simcluster.importers.python_values import Built, Unread
+
+_KERNELS = {1: "flash", 2: "fused", 3: "unfused", 4: "local", 5: "auto"}  # AttnBackend of Megatron-Core
+_FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+def written_container(text: str, source: str) -> Built | None:
+    """The ConfigContainer that the text is written from; None for any other text."""
+    if "_target_:" not in text:
+        return None
+    made = _made(parse_document(text, source=source).data)
+    return made if isinstance(made, Built) and made.name == "ConfigContainer" else None
+
+
+def _made(value: Any) -> Any:
+    """What stands behind a key: a call, a name, or data."""
+    if not isinstance(value, Mapping):
+        return value
+    name = str(value.get("_target_", "")).rpartition(".")[2]
+    if not name:
+        return {str(key): _made(each) for key, each in value.items()}
+    if value.get("_call_") is False:
+        return _FORMATS.get(name) or Unread(str(value["_target_"]))
+    args = value.get("_args_")
+    args = tuple(args) if isinstance(args, list) else ()
+    if name == "AttnBackend" and args and args[0] in _KERNELS:
+        return Unread(f"{name}.{_KERNELS[args[0]]}")
+    return Built(name, args, {str(key): _made(each) for key, each in value.items() if not str(key).startswith("_")})
