@@ -113,6 +113,15 @@ def test_overlaps_are_those_of_their_own_section(overlap: str, expected: tuple[b
     assert (found["grad_reduce"], found["param_gather"]) == expected
 
 
+def test_overlaps_of_their_own_section_are_those_of_a_distributed_optimizer() -> None:
+    text = CLASSES.replace("MODEL", "Llama32ModelProvider1B()").replace("OVERLAP", "CommOverlapConfig()")
+    text = text.replace("(use_distributed_optimizer=True)", "(overlap_grad_reduce=True)").replace(
+        "dataset=", "optimizer=OptimizerConfig(optimizer='dist_muon'), dataset="
+    )
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="container", gpus=8).document["overlap"]
+    assert (found["grad_reduce"], found["param_gather"]) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

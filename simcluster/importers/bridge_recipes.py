@@ -193,8 +193,9 @@ def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
     if found.pop("optimizer.use_distributed_optimizer", None) is True:
         found["ddp.use_distributed_optimizer"] = True
     overlaps = any(name.startswith("comm_overlap.") for name in found)
-    if overlaps:  # CommOverlapConfig turns on what a recipe does not turn off in it
-        found |= {f"ddp.{name}": found.pop(f"comm_overlap.{name}", True) for name in _OVERLAPS}
+    if overlaps:  # CommOverlapConfig turns on what a recipe does not turn off in it, those of DDP where that shards
+        said = {f"ddp.{name}": found.pop(f"comm_overlap.{name}", True) for name in _OVERLAPS}
+        found |= said if found.get("ddp.use_distributed_optimizer") is True else {}
         found["model.overlap_p2p_comm"] = found.pop("comm_overlap.overlap_p2p_comm", True)
     found.setdefault("model.overlap_p2p_comm", False)
     return found
