@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError, located
+from simcluster.base.units import is_number
 from simcluster.budget.loss_laws import FLOP_PER_TOKEN, LossLaw
 from simcluster.documents.rows import Row
 
@@ -182,7 +183,7 @@ def positive(row: Row, column: str | None, source: str) -> float:
     """The number of a row in a column; InputError where it is none above zero."""
     assert column is not None
     value = row.cells[column]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not is_number(value) or value <= 0:
         raise InputError(
             f"{source}: row {row.number}: {column}: {row.texts[column]!r} is not a number above zero; write one, as in "
             "3.1"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import is_number
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.rows import Row
 from simcluster.longrun.closed_forms import poisson_interval
@@ -159,7 +160,7 @@ def _counts(rows: Sequence[Row], by: str | None) -> dict[tuple[str, str], list[S
 
 def _many(row: Row) -> float:
     count = row.cells.get("count", 1)
-    if not isinstance(count, int | float) or not (math.isfinite(count) and count >= 0):
+    if not is_number(count) or count < 0:
         raise InputError(f"row {row.number}: count: {row.texts['count']!r} is no number of failures; it is 0 or more")
     return float(count)
 

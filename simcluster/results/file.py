@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import is_number
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.parser_words import of_json
 from simcluster.importers.files import decode, read_bytes
@@ -62,7 +63,7 @@ def read_saved(path: str | Path) -> Saved:
         document = values["scenario"]
         name = str(document["name"])
         for part, size in dict(values.get("memory_bytes") or {}).items():
-            if isinstance(size, bool) or not isinstance(size, int | float):
+            if not is_number(size):
                 raise ValueError(f"memory_bytes.{part}, {shown(size)}, which is no number")
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise InputError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import is_number
 from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.documents.expressions import Cell, parse_formula
 from simcluster.documents.rows import Row, read_csv
@@ -172,7 +173,7 @@ class KernelQuestion:
 
 def _number(model: object, path: str, name: str) -> float:
     value = value_at(model, path)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise InputError(f"{name} is {value!r}, not a number that could be fitted")
     return float(value)
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import listed
+from simcluster.base.units import is_number
+from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.expressions import Cell, name_of, parse_formula
 from simcluster.documents.reading import read_document
 from simcluster.documents.spec import Spec
@@ -101,7 +102,7 @@ class MeasuredColumn(Spec):
         if self.flop == "hardware":
             return facts.hardware_flops
         found = parse_formula(str(self.flop)).value({name_of(name): cell for name, cell in cells.items()})
-        if isinstance(found, bool) or not isinstance(found, int | float) or found <= 0:
+        if not is_number(found) or found <= 0:
             raise InputError(f"the formula {self.flop!r} gives {found!r} FLOP a step; it must be a number above zero")
         return float(found)
 
@@ -169,6 +170,6 @@ class MeasuredBytes(Spec):
 def positive(cells: Mapping[str, Cell], column: str) -> float:
     """A cell as a number above zero; InputError if it is not one."""
     value = cells[column]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise InputError(f"{column} must be a number above zero, and is {'empty' if value is None else repr(value)}")
+    if not is_number(value) or value <= 0:
+        raise InputError(f"{column} must be a number above zero, and is {'empty' if value is None else shown(value)}")
     return float(value)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import parse_bytes, parse_seconds
+from simcluster.base.units import is_number, parse_bytes, parse_seconds
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.scenario.fits import remedies
 from simcluster.scenario.headroom import HEADROOM, check_headroom, headroom_of, usable
@@ -99,7 +99,7 @@ def seconds_of(limit: str | float | None) -> float | None:
         seconds = parse_seconds(limit) if isinstance(limit, str) else limit
     except InputError:
         seconds = 0.0  # no time at all
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+    if not is_number(seconds) or seconds <= 0:
         given = "60 for seconds, " if not isinstance(limit, str) else ""
         raise InputError(f"time limit {limit!r} must be a time above 0: use {given}'60 s' or '5 min'")
     return float(seconds)
