@@ -123,6 +123,9 @@ def test_the_tables_do_not_overlap() -> None:
         ("--window-size 127,0", {"attention_window": 128}),
         ("--use-rotary-position-embeddings", {"position": "rope"}),
         ("--overlap-grad-reduce --ddp-bucket-size 1000000", {"grad_reduce": True, "bucket_size": "2000000 B"}),
+        ("--overlap-grad-reduce --ddp-bucket-size 4294967296", {"bucket_size": "8589934592 B"}),
+        ("--DDP-impl torch", {"grad_reduce": True, "bucket_size": "25 MiB"}),
+        ("--DDP-impl local", {"grad_reduce": False}),
         ("--tensor-model-parallel-size 2 --tp-comm-overlap", {"tp": 2, "tensor_pieces": 2}),
         ("--cross-entropy-loss-fusion", {"logits": "in-place"}),
         ("--no-gradient-accumulation-fusion", {"accumulate": "separate"}),
@@ -354,6 +357,19 @@ def test_the_command_writes_a_scenario_that_loads(tmp_path: Path, capsys: pytest
     written = json.loads(capsys.readouterr().out)
     assert written["document"]["cluster"] == {"topology": "dgx_h100", "nodes": 8}
     assert written["no_effect"] == ["lr", "train-iters", "data-path"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "nodes"), [("dgx_b200", 8, 1), ("gb200_nvl72", 4, 1), ("dragonfly_plus", 4, None)]
+)
+def test_a_job_that_the_cluster_does_not_hold_is_on_one_machine(
+    cluster: str, gpus: int, nodes: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000 --bf16"
+    (tmp_path / "args.txt").write_text(f"{sizes} --micro-batch-size 1 --global-batch-size 8")
+    assert main(["import", "megatron", str(tmp_path / "args.txt"), "--cluster", cluster, "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)["document"]
+    assert (document["gpus"], document["cluster"].get("nodes")) == (gpus, nodes)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document
 from simcluster.studies.launch.imported_model import scenario_of_model
+from simcluster.topology.dragonfly import DragonflyPlusSpec
+from simcluster.topology.fabrics import MachinesSpec
 
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "nemo", "deepspeed", "hugging-face", "astra-network")
 _MAX_BYTES = 2_000_000
@@ -175,7 +177,7 @@ def _deepspeed(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> 
     else:
         own = {"sequence_length": args.sequence_length} if args.sequence_length else {}
         model = {"preset": model_document(args.model)["name"], **own}
-    gpus = args.gpus or _gpus_of(args.cluster) or len(load_cluster(args.cluster).gpus)
+    gpus = args.gpus or _gpus_of(args.cluster)
     return scenario_from_deepspeed(text, cluster=cluster, model=model, gpus=gpus, source=args.file)
 
 
@@ -200,11 +202,8 @@ def _for_megatron(args: argparse.Namespace) -> dict[str, Any]:
         given[name] = value
     for number, word in enumerate(shlex.split(given.pop("@", "")), 1):
         given.setdefault(str(number), word)
-    each = getattr(load_topology(args.cluster), "gpus_per_node", None)
-    return {
-        "available": _gpus_of(args.cluster), "gpus_per_node": each if isinstance(each, int) else None,
-        "given": given,
-    }  # fmt: skip
+    machine = _machine_of(args.cluster)
+    return {"available": _gpus_of(args.cluster), "gpus_per_node": machine[0] if machine else None, "given": given}
 
 
 def _beside(file: str, name: str) -> str | None:
@@ -217,20 +216,27 @@ def _beside(file: str, name: str) -> str | None:
     return None if path is None else decode(read_bytes(path), str(path))
 
 
-def _gpus_of(name: str) -> int | None:
-    """GPUs of a topology that counts machines; None of others."""
+def _machine_of(name: str) -> tuple[int, int] | None:
+    """GPUs of a box, as launchers count machines, and of what the topology counts as one (a rack); None without."""
     topology = load_topology(name)
-    each, nodes = (getattr(topology, size, None) for size in ("gpus_per_node", "nodes"))
-    return each * nodes if isinstance(each, int) and isinstance(nodes, int) else None
+    if isinstance(topology, MachinesSpec):
+        return topology.machine.gpus, topology.machine.num_gpus
+    each = getattr(topology, "gpus_per_node", None)
+    return (each, each) if isinstance(each, int) and hasattr(topology, "nodes") else None
+
+
+def _gpus_of(name: str) -> int:
+    """GPUs of a topology."""
+    machine, nodes = _machine_of(name), getattr(load_topology(name), "nodes", None)
+    return machine[1] * nodes if machine and isinstance(nodes, int) else len(load_cluster(name).gpus)
 
 
 def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, Any]:
-    """As many machines as the job takes, where the topology counts machines."""
-    topology = load_topology(name)
-    each = getattr(topology, "gpus_per_node", None)
-    if not gpus or not isinstance(each, int) or not hasattr(topology, "nodes"):
+    """As many machines as the job takes, where the topology counts machines and takes any number of them."""
+    machine, fabric = _machine_of(name), getattr(load_topology(name), "fabric", None)
+    if not gpus or machine is None or isinstance(fabric, DragonflyPlusSpec):
         return cluster
-    return {**cluster, "nodes": -(-gpus // each)}
+    return {**cluster, "nodes": -(-gpus // machine[1])}
 
 
 def _model(args: argparse.Namespace, text: str) -> Imported:
@@ -248,7 +254,7 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
     fact = f"{count.total:,} parameters{active}"
     if not args.cluster:
         return Imported({"model": fields}, (fact,), assumed=assumed, facts=(fact,))
-    gpus = args.gpus or _gpus_of(args.cluster) or len(load_cluster(args.cluster).gpus)
+    gpus = args.gpus or _gpus_of(args.cluster)
     cluster = _sized(args.cluster, _cluster(args.cluster, args.output), gpus)
     folder = Path(args.output).parent if args.output else Path()
     document, chosen = scenario_of_model(fields, cluster, gpus, folder)
