@@ -70,6 +70,8 @@ def scenario_from_deepspeed(
     overlap = run.problems.of(run.overlap, zero, gpus)
     run.sort()
     run.problems.tell()
+    if zero == 0 and training is not None and run.shards_states(training):
+        zero, training = 1, {**training, "memory_recipe": "mixed-18"}
     document: dict[str, Any] = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
     document |= {"parallel": {"tp": 1, "pp": 1, "dp": gpus, "zero": zero}, "training": training}
     document |= {"memory": memory, "overlap": overlap, "fsdp": sharding}
@@ -140,6 +142,16 @@ class _Config:
             wide = self._settings.get(_GRADIENTS) == "fp32"
             return {**found, "precision": half, "memory_recipe": "mixed-18" if wide else "mixed-16"}
         return {**found, "precision": "fp32"}
+
+    def shards_states(self, training: Mapping[str, Any]) -> bool:
+        """Whether the optimizer is that of bf16, which shards its states with stage 0, too, and sums in fp32."""
+        if training["precision"] != "bf16-mixed" or self._settings.get(_GRADIENTS) in ("bf16", "fp16"):
+            return False
+        self.assumed.append(
+            "the optimizer's state is sharded with ZeRO stage 0 too, and gradients are summed in fp32, as DeepSpeed "
+            "does with bf16"
+        )
+        return True
 
     def overlap(self, zero: int, gpus: int) -> dict[str, Any]:
         beside = self.switch(f"{_ZERO}overlap_comm", zero == 3) and gpus > 1
