@@ -240,6 +240,9 @@ def test_processes_around_a_shell_and_none_that_are_said() -> None:
     assert found.document["gpus"] == 32
     alone = scenario_from_arguments(f"#!/bin/bash\n{inside}\n", cluster=cluster, source="run.sh", available=64)
     assert any("all GPUs of the cluster" in sentence for sentence in alone.assumed)
+    socket = f"#!/bin/bash\nexport NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=1\n{inside}\n"
+    by_nccl = scenario_from_arguments(socket, cluster=cluster, source="run.sh", available=64).assumed
+    assert any(sentence.endswith("on the cluster, without NCCL_IB_DISABLE=1") for sentence in by_nccl)
     for launcher in ("torchrun --nproc_per_node 8 --nnodes $N", "mpirun -np $((8 * $N)) -npernode 8"):
         text = f"#!/bin/bash\n{launcher} {inside}\n"
         one = scenario_from_arguments(text, cluster=cluster, source="run.sh", available=64)

@@ -12,6 +12,7 @@ from simcluster.importers.arguments import Arguments, from_words
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import options_of_deepspeed
 from simcluster.importers.megatron_vocabulary import names_vocabulary
+from simcluster.importers.nccl_settings import assumed_of_nccl
 from simcluster.importers.option_values import FILES, MAPPED
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
@@ -75,7 +76,7 @@ def arguments_of_script(
         options=options,
         problems=(*_without_arguments(options, text), *_without_files(options, state), *found.problems),
         launched=_processes(found.launcher, around, gpus_per_node),
-        assumed=tuple(state.assumed),
+        assumed=(*state.assumed, *assumed_of_nccl(state.variables)),
     )
 
 
