@@ -42,6 +42,8 @@ def test_options_in_yaml_with_what_they_share() -> None:
     assert document["training"]["precision"] == "bf16-mixed"
     assert "the first of the runs in the file, MODEL_ARGS" in found.assumed
     assert found.no_effect == ("log-params-norm",)
+    by_hand = read("options.yaml").replace("ENV_VARS:", "ENV_VARS:\n  NCCL_ALGO: Ring\n  NCCL_P2P_DISABLE: 0", 1)
+    assert any("without NCCL_ALGO=Ring" in sentence for sentence in megatron(by_hand).assumed)
     load_text(found.text("x"))
 
 
@@ -120,6 +122,7 @@ HYBRID = (
           "moe": {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256, "first_dense_layers": 1}}),
         ("--hybrid-override-pattern *-*-", "model", {"layers": 2, "mtp_layers": None}),
         ("--data-impl mmap", "training", {"attention": "unfused"}),
+        ("--num-experts 8 --moe-shared-expert-overlap", "overlap", {"experts": None}),
         ("--deepspeed --use-flash-attn-v2", "training", {"attention": "fused"}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 62", "training",
          {"recompute": "full", "recompute_every": None}),
@@ -516,6 +519,10 @@ def test_a_configuration_of_deepspeed() -> None:
     }  # fmt: skip
     second = deepspeed({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})
     assert any("offload_param says nothing with stage 2" in sentence for sentence in second.assumed)
+    bf16 = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}
+    for more, zero, recipe in (({}, 1, "mixed-18"), ({"data_types": {"grad_accum_dtype": "bf16"}}, 0, "mixed-16")):
+        document = deepspeed(bf16 | more).document
+        assert (document["parallel"]["zero"], document["training"]["memory_recipe"]) == (zero, recipe)
     alone = deepspeed({"fp16": {"enabled": "auto"}})
     assert alone.document["training"]["precision"] == "fp16-mixed"
     assert any("fp16.enabled is auto" in sentence for sentence in alone.assumed)

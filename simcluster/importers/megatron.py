@@ -43,6 +43,7 @@ from simcluster.importers.option_values import Options
 from simcluster.importers.pre_training import require_pre_training
 from simcluster.model.recipes import recipe_named
 
+_STARTS = ("it runs on", "the script starts")
 _NEEDED = (
     ("num-layers", "encoder-num-layers"),
     ("hidden-size",),
@@ -93,10 +94,10 @@ def scenario_from_arguments(
         machine=gpus_per_node, source=source, dashes="--", problems=arguments.problems,
     )  # fmt: skip
     found = replace(found, assumed=(*arguments.assumed, *found.assumed))
-    if not arguments.launcher:
-        return found
     if not gpus and (said := _gpus_not_said(arguments, found.document)):
         found = replace(found, assumed=(*found.assumed, f"{said} (--gpus says how many)"))
+    if not arguments.launcher:
+        return found
     facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"]
     if gpus and arguments.gpus not in (None, gpus):
         facts.append(f"{gpus} GPUs as asked for, and not the {arguments.gpus} that it launches")
@@ -106,7 +107,7 @@ def scenario_from_arguments(
 def _gpus_not_said(arguments: Arguments, document: Mapping[str, Any]) -> str:
     """What is taken where a launch does not say on how many machines it is, or how many GPUs there are."""
     if arguments.gpus is None and "gpus" not in document:
-        return "all GPUs of the cluster: how many the script starts is not said"
+        return f"all GPUs of the cluster: how many {_STARTS[bool(arguments.launcher)]} is not said"
     if arguments.machines_not_said and document.get("gpus") == arguments.gpus:
         return f"one machine of {arguments.gpus} GPUs: on how many the script starts is not said"
     return ""
@@ -265,7 +266,7 @@ def _overlap(
     if run.flag("overlap-param-gather") and not sharded:
         run.assumed.append("overlap-param-gather says nothing without use-distributed-optimizer")
     overlap: dict[str, Any] = {
-        "grad_reduce": run.flag("overlap-grad-reduce"),
+        "grad_reduce": run.flag("overlap-grad-reduce") or _by_torch(run),
         "param_gather": run.flag("overlap-param-gather") and sharded,
         "tensor": tp > 1 and not run.flag("no-async-tensor-model-parallel-allreduce"),
     }
@@ -283,4 +284,11 @@ def _overlap(
     if bucket:
         recipe = training.get("memory_recipe")
         overlap["bucket_size"] = f"{bucket * int(recipe_named(recipe).gradient if recipe else 4)} B"
+    elif _by_torch(run):
+        overlap["bucket_size"] = "25 MiB"  # DistributedDataParallel's bucket_cap_mb
     return overlap
+
+
+def _by_torch(run: Options) -> bool:
+    """Whether torch's DistributedDataParallel reduces gradients, beside the last backward as it always does."""
+    return run.get("DDP-impl") == "torch" and not run.flag("deepspeed")

@@ -117,6 +117,9 @@ def overlaps_experts(run: Options, *, paired: bool) -> bool:
         run.flag(name)
         for name in ("moe-shared-expert-overlap", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute")
     )
+    if shared and not run.get("moe-shared-expert-intermediate-size"):
+        run.assumed.append("moe-shared-expert-overlap says nothing without shared experts")
+        shared = False
     if run.get("num-experts") is None:
         if weights:
             what = "a backward split in two is a schedule of its own: pipeline.schedule zb-h1 or zb-v"

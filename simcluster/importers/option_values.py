@@ -37,7 +37,8 @@ TOKENIZERS: dict[str, int] = _TABLES["tokenizers"]
 UNREAD_TOKENIZERS: dict[str, int] = _TABLES["unread_tokenizers"]
 ONLY_WITH: dict[str, str] = _TABLES["only_with"]
 LATENT: dict[str, tuple[str, int]] = _TABLES["latent_attention"]
-_LARGEST = 10**9
+_BOUNDS = 1, 10**9
+_DIGITS = 20
 FILES = ("tokenizer-model", "vocab-file")
 _OFF = ("0", "false", "none")
 
@@ -116,9 +117,9 @@ class Options:
             raise self.error(name, f"takes one value, got {len(words)}; keep one")
         word = words[0]
         if kind == "count":
-            least = int(known[0]) if known else 1
-            if not word.isascii() or not word.isdecimal() or len(word) > 10 or not least <= int(word) <= _LARGEST:
-                raise self.error(name, f"{word[:40]!r} is not a whole number from {least} to {_LARGEST}")
+            least, most = (int(bound) for bound in (*known, *_BOUNDS[len(known) :]))
+            if not word.isascii() or not word.isdecimal() or not least <= int(word[:_DIGITS]) <= most:
+                raise self.error(name, f"{word[:40]!r} is not a whole number from {least} to {most}")
             return int(word)
         if kind == "number":
             try:
