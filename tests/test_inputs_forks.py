@@ -84,6 +84,13 @@ def test_layers_of_minimax_and_fused_accumulation() -> None:
         ("--num-layers 12 --reuse-fp32-param", "training", {"memory_recipe": "aware-16"}),
         ("--num-layers 12 --tensor-model-parallel-size 4 --use-mc2", "overlap", {"tensor_pieces": 4}),
         ("--num-layers 12 --tensor-model-parallel-size 4 --use-ascend-coc", "overlap", {"tensor_pieces": 4}),
+        ("--num-layers 16 --pipeline-model-parallel-size 4 --enable-zero-bubble", "pipeline", {"schedule": "zb-h1"}),
+        ("--num-layers 16 --pipeline-model-parallel-size 4 --enable-zero-bubble --zero-bubble-max-pending-backward 8",
+         "pipeline", {"schedule": "zb-h2"}),
+        ("--num-layers 16 --pipeline-model-parallel-size 4 --enable-zero-bubble --zero-bubble-v-schedule "
+         "--zero-bubble-v-schedule-mem-setup half", "pipeline", {"schedule": "v-half"}),
+        ("--num-layers 16 --pipeline-model-parallel-size 4 --zero-bubble-v-schedule-mem-setup half", "pipeline",
+         {"schedule": "1f1b"}),
     ],
 )  # fmt: skip
 def test_single_options(more: str, section: str, expected: dict[str, Any]) -> None:
@@ -133,6 +140,22 @@ def test_gates_norms_and_biases_of_epfl() -> None:
     model = load_text(found.text("x")).model
     assert (model.gated_mlp, model.norm, model.bias, model.tied_embeddings) == (True, "rmsnorm", False, False)
     assert not found.unknown
+
+
+def test_experts_of_megablocks() -> None:
+    for more, ep, capacity in (
+        ("--moe-num-experts 8 --moe-expert-model-parallelism", 8, None),
+        ("--moe-num-experts 96 --moe-expert-model-parallelism --moe-capacity-factor 1 --pipeline-model-parallel-size 4",
+         16, 1.0),
+        ("--moe-num-experts 8 --moe-capacity-factor 0", 1, None),
+    ):  # fmt: skip
+        found = plain(f"--num-layers 12 {more}").document
+        assert (found["parallel"].get("ep", 1), found["model"]["moe"].get("capacity_factor")) == (ep, capacity)
+        assert (found["model"]["moe"]["top_k"], found["model"]["moe"]["aux_loss"]) == (1, True)
+        assert "products" not in found["software"]["experts"]
+    two = plain("--num-layers 12 --moe-num-experts 8 --moe-top-k 2 --moe-loss-weight 0")
+    assert two.document["model"]["moe"]["top_k"] == 2
+    assert "aux_loss" not in two.document["model"]["moe"]
 
 
 def test_optimizers_and_bins_of_gaudi() -> None:

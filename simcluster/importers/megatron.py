@@ -87,7 +87,7 @@ def scenario_from_arguments(
     arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
     require_pre_training(arguments, source, layers=bool(assumed))
     if is_of_a_fork(arguments.options):
-        options, assumed = as_megatron(arguments.options, source)
+        options, assumed = as_megatron(arguments.options, source, gpus or arguments.gpus)
         arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
     found = scenario_from_options(
         arguments.options, cluster=cluster, gpus=gpus, launched=arguments.gpus, available=available,

@@ -1,11 +1,13 @@
 """Options of forks of Megatron-LM as its own, and layers of a stage that do nothing.
 
-The forks are MindSpeed-LLM (Ascend NPUs), Pai-Megatron-Patch (Alibaba), Intel's for Gaudi and EPFL's Megatron-LLM.
+The forks are MindSpeed-LLM (Ascend NPUs), Pai-Megatron-Patch (Alibaba), Intel's for Gaudi, EPFL's Megatron-LLM and
+that of MegaBlocks.
 What only has another name is in ``megatron_options.yaml``.  Names are those of their arguments.py, from knowledge.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from simcluster.base.errors import InputError
@@ -22,8 +24,12 @@ _OWN = (
     "first-k-dense-replace", "n-shared-experts", "moe-tp-extend-ep", "context-parallel-algo", "noop-layers",
     "num-layer-list", "schedules-method", "reuse-fp32-param", "moe-alltoall-overlap-comm", "swap-optimizer",
     "num-shared-experts", "qk-nope-head-dim", "use-fused-sdpa", "use-mc2", "use-ascend-coc", "glu-activation",
-    "model-name",
+    "model-name", "moe-num-experts",
 )  # fmt: skip
+_MEGABLOCKS = {
+    "moe-num-experts": "num-experts", "moe-top-k": "moe-router-topk", "moe-loss-weight": "moe-aux-loss-coeff",
+    "moe-capacity-factor": "moe-expert-capacity-factor",
+}  # fmt: skip
 
 
 def is_of_a_fork(options: Mapping[str, tuple[str, ...]]) -> bool:
@@ -31,9 +37,14 @@ def is_of_a_fork(options: Mapping[str, tuple[str, ...]]) -> bool:
     return _spec(options).startswith("mindspeed_llm.") or any(name in options for name in _OWN)
 
 
-def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Words, tuple[str, ...]]:
-    """The options by Megatron-LM's names, and what is assumed; InputError for a layer of another kind."""
-    found, assumed = dict(options), []
+def as_megatron(
+    options: Mapping[str, tuple[str, ...]], source: str, gpus: int | None = None
+) -> tuple[Words, tuple[str, ...]]:
+    """The options by Megatron-LM's names, for a job of so many GPUs if that is known, and what is assumed.
+
+    Raises InputError for a layer of another kind.
+    """
+    found, assumed = _of_megablocks(dict(options), gpus)
     spec = _spec(options)
     if spec.startswith("mindspeed_llm."):
         kind = spec.rpartition(".")[2].removesuffix("_spec")
@@ -71,6 +82,26 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
     if "use-ascend-coc" in found or found.pop("use-mc2", None) is not None:
         found["tp-comm-overlap"] = ()
     return found, tuple(assumed)
+
+
+def _of_megablocks(options: Words, gpus: int | None) -> tuple[Words, list[str]]:
+    """MegaBlocks' experts: grouped, one to a token and a loss unless it is said, and shared over all of dp."""
+    if "moe-num-experts" not in options:
+        return options, []
+    found: Words = {
+        "moe-router-topk": ("1",), "moe-aux-loss-coeff": ("0.1",), "moe-token-dispatcher-type": ("alltoall",),
+    }  # fmt: skip
+    found |= {_MEGABLOCKS.get(name, name): words for name, words in options.items()} | {"moe-grouped-gemm": ()}
+    if _first(found.get("moe-expert-capacity-factor", ())) == "0":  # no token is dropped
+        del found["moe-expert-capacity-factor"]
+    if found.pop("moe-expert-model-parallelism", None) is None:
+        return found, []
+    sizes = [_number(found, f"{axis}-model-parallel-size", 1) for axis in ("tensor", "pipeline")]
+    replicas = (gpus or 0) // max(math.prod(sizes), 1)
+    if not replicas:
+        return found, ["moe-expert-model-parallelism shares experts over dp, whose size is not said (--gpus): ep 1"]
+    found["expert-model-parallel-size"] = (str(math.gcd(replicas, _number(found, "num-experts", 1))),)
+    return found, []
 
 
 def _of_epfl(options: Words) -> Words:

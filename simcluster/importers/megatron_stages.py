@@ -20,6 +20,8 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
     if run.get("schedules-method"):
         cut = layers_of_slices(run, 2 * pp)
         return {"schedule": "dualpipe-v", **({"layers_per_stage": cut} if cut else {})}
+    if run.flag("enable-zero-bubble"):
+        return {"schedule": _without_bubble(run, pp)}
     layout = _laid_out(run, layers, pp)
     if layout:
         chunks = layout.chunks(pp)
@@ -45,6 +47,18 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
     if run.flag("no-scatter-gather-tensors-in-pipeline"):
         pipeline["scatter_gather"] = False
     return pipeline
+
+
+def _without_bubble(run: Options, pp: int) -> str:
+    """The schedule of the fork that ``enable-zero-bubble`` is of, by the memory that it may take."""
+    if run.flag("zero-bubble-v-schedule"):
+        return {"zero": "zb-v", "half": "v-half", "min": "v-min"}[run.get("zero-bubble-v-schedule-mem-setup") or "zero"]
+    pending = run.get("zero-bubble-max-pending-backward") or "auto"
+    if pending.isdecimal() and int(pending[:9]) > pp:
+        return "zb-h2"
+    if pending != str(pp):
+        run.assumed.append(f"ZB-H1, where measured memory decides (zero-bubble-max-pending-backward {pending[:20]})")
+    return "zb-h1"
 
 
 def _chunks(run: Options, layers: int, pp: int) -> int | None:

@@ -37,7 +37,7 @@ TOKENIZERS: dict[str, int] = _TABLES["tokenizers"]
 UNREAD_TOKENIZERS: dict[str, int] = _TABLES["unread_tokenizers"]
 ONLY_WITH: dict[str, str] = _TABLES["only_with"]
 LATENT: dict[str, tuple[str, int]] = _TABLES["latent_attention"]
-_BOUNDS = 1, 10**9
+_BOUNDS = "1", "1000000000"
 _DIGITS = 20
 FILES = ("tokenizer-model", "vocab-file")
 _OFF = ("0", "false", "none")
@@ -117,7 +117,7 @@ class Options:
             raise self.error(name, f"takes one value, got {len(words)}; keep one")
         word = words[0]
         if kind == "count":
-            least, most = (int(bound) for bound in (*known, *_BOUNDS[len(known) :]))
+            least, most = map(int, (*known, *_BOUNDS[len(known) :]))
             if not word.isascii() or not word.isdecimal() or not least <= int(word[:_DIGITS]) <= most:
                 raise self.error(name, f"{word[:40]!r} is not a whole number from {least} to {most}")
             return int(word)
