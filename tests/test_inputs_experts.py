@@ -449,8 +449,9 @@ def test_what_changes_the_step_and_is_not_modelled_is_said() -> None:
     ],
 )
 def test_what_runs_beside_the_way_to_experts(options: str, expected: bool, said: str | None) -> None:
+    shared = "--moe-shared-expert-intermediate-size 1024"
     found = imported(
-        f"{GPT_345M} --num-experts 8 --moe-grouped-gemm --moe-token-dispatcher-type alltoall {options}", gpus=8
+        f"{GPT_345M} --num-experts 8 --moe-grouped-gemm --moe-token-dispatcher-type alltoall {shared} {options}", gpus=8
     )
     assert found.document["overlap"].get("experts", False) is expected
     sentences = [sentence for sentence in found.assumed if "overlap" in sentence]
