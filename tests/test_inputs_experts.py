@@ -627,3 +627,10 @@ def test_presets_are_what_their_configs_say() -> None:
 def test_a_preset_is_the_callers_own_all_through() -> None:
     model_document("deepseek-v3")["moe"]["experts"] = 1
     assert model_document("deepseek-v3")["moe"]["experts"] == 256
+
+
+def test_another_name_of_the_number_of_experts_is_not_passed_over() -> None:
+    """Options of experts say nothing without experts; one that may say how many there are does."""
+    found = imported(f"{GPT_345M} --moe-own-num-experts 8 --moe-router-topk 2", gpus=8)
+    assert any("moe-own-num-experts" in told for told in found.unknown)
+    assert not imported(f"{GPT_345M} --moe-router-topk 2", gpus=8).unknown

@@ -91,7 +91,10 @@ class Options:
             )
             switch = next((switch for prefix, switch in ONLY_WITH.items() if name.startswith(prefix)), name)
             idle = " ".join(words).lower() in (*_OFF, SWITCHED_OFF.get(name, "0"))
-            if (idle and (refused or name in NOT_MODELLED)) or (switch != name and switch not in on):
+            alone = switch != name and switch not in on
+            if alone and "num-experts" in name:  # a fork's own name of the switch itself, for all that is known
+                alone = bool(refused) or name in NOT_MODELLED or name in NO_EFFECT
+            if (idle and (refused or name in NOT_MODELLED)) or alone:
                 self.no_effect.append(name)
             elif refused:
                 self.problems.add(self.error(name, f"{refused}; take it out to import the rest"))
