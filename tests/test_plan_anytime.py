@@ -283,3 +283,8 @@ def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account
     slower = playing.measured(text, None, None, 0.99 * step)
     assert not {"account", playing.BOUND} & slower.keys()
     assert slower["step_time_s"] == step
+
+
+def test_a_limit_may_be_longer_than_the_system_sets_an_alarm_for() -> None:
+    with within(1e300) as deadline:
+        assert deadline.left > 1e299

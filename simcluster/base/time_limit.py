@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_LONGEST = 86400.0  # s that an alarm is set for: the system takes no time that is far beyond a life
+
 
 class TimeUp(BaseException):
     """The time limit is over: no error, and nothing that catches errors may keep it."""
@@ -64,8 +66,11 @@ def within(seconds: float | None) -> Iterator[Deadline]:
 
 
 def _next(deadline: Deadline, every: float) -> float:
-    """Seconds to the next alarm: the clock's next tick, if there is a clock, or the end; never 0, which is no alarm."""
-    return max(1e-6, min(every or deadline.left, deadline.left))
+    """Seconds to the next alarm: the clock's next tick, if there is a clock, the end, or a day, and then anew.
+
+    Never 0, which is no alarm.
+    """
+    return max(1e-6, min(every or deadline.left, deadline.left, _LONGEST))
 
 
 def _alarm_is_free() -> bool:
