@@ -15,6 +15,7 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.model_classes import (
     defaults_of_class,
+    is_model,
     model_called,
     model_of_class,
     no_decoder,
@@ -38,6 +39,7 @@ _OF_OVERRIDES = (
     "get_rank_safe",
 )  # fmt: skip
 """Functions of Megatron-Bridge that a script calls with its command line, on which nothing is given."""
+PACKED = "sequences are full and of one sample each, though its samples are packed to a sequence"
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 
@@ -65,7 +67,7 @@ def settings_of_recipe(text: str, source: str, function: str, beside: Beside = n
         "pretrain": lambda config=None, *_, **__: started.append(config),
         **dict.fromkeys(_OF_OVERRIDES, lambda *_, **__: Unread("what the command line says")),
     }  # fmt: skip
-    configs = PythonConfigs(text, source, known=known, models=_is_model, beside=beside)
+    configs = PythonConfigs(text, source, known=known, models=is_model, beside=beside)
     function, found = what_is_started(configs, function, _PRETRAINS, started)
     if not isinstance(found, Built):
         raise InputError(f"{source}: {function} makes no configuration that can be read as data")
@@ -173,10 +175,6 @@ def told_gpus(function: str, text: str) -> int | None:
     return sizes.pop() if len(sizes) == 1 and not unknown else None
 
 
-def _is_model(name: str) -> bool:
-    return bool(model_of_class(name) or defaults_of_class(name) or no_decoder(name))
-
-
 def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are left where several sections say one: a recipe's mixed precision has the last word on those
     of the model, the optimizer and DDP (its setup writes over them), as have overlaps of their own section, and a
@@ -208,7 +206,7 @@ def _packed(found: Built) -> tuple[str, ...]:
     named = [name for name, value in fields.items() if "pack" in name and value not in (None, False)]
     if not named and found.name != "_sft_common":
         return ()
-    return ("sequences are full and of one sample each, though its samples are packed to a sequence",)
+    return (PACKED,)
 
 
 def _flexible(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> None:

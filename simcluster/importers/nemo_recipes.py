@@ -13,8 +13,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside, nothing_beside
-from simcluster.importers.bridge_recipes import ReadRecipe, plain_fields, require_sizes, what_is_started
-from simcluster.importers.model_classes import defaults_of_class, model_of_class, no_decoder, said_of_model
+from simcluster.importers.bridge_recipes import PACKED, ReadRecipe, plain_fields, require_sizes, what_is_started
+from simcluster.importers.model_classes import defaults_of_class, is_model, model_of_class, no_decoder, said_of_model
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
 
@@ -38,7 +38,7 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
     known |= {
         name: lambda *args, **named: started.append(_started(*args, **named)) for name in _TABLES["starts"].split()
     }
-    configs = PythonConfigs(text, source, known=known, models=_is_model, beside=lambda path: _beside(beside, path))
+    configs = PythonConfigs(text, source, known=known, models=is_model, beside=lambda path: _beside(beside, path))
     function, found = what_is_started(configs, function, _PRETRAINS, started)
     if isinstance(found, Built) and found.of != _READ:
         where = configs.module_of(found.name)
@@ -80,10 +80,6 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
     if not name:
         require_sizes(sizes, {key.replace(".config.", "."): value for key, value in settings.items()}, what)
     return ReadRecipe(function, name, settings, _packed(found), tuple(dict.fromkeys(configs.undecided)))
-
-
-def _is_model(name: str) -> bool:
-    return bool(model_of_class(name) or defaults_of_class(name) or no_decoder(name))
 
 
 def _beside(beside: Beside, path: str) -> str | None:
@@ -150,7 +146,7 @@ def _packed(found: Built) -> tuple[str, ...]:
     data = found.fields.get("data")
     if not isinstance(data, Built) or data.fields.get("packed_sequence_specs") is None:
         return ()
-    return ("sequences are full and of one sample each, though its samples are packed to a sequence",)
+    return (PACKED,)
 
 
 def _callbacks(trainer: Any) -> dict[str, Any]:
