@@ -15,9 +15,8 @@ _DEFAULT = "GPT2BPETokenizer"
 _SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-heads": "heads"}
 _INSIDE = {"ffn-hidden-size": "ffn_hidden_size", "num-query-groups": "kv_heads"}
 _THOUSANDS = re.compile(r"(?<![a-z0-9.])v?(\d{2,3})k(?![a-z0-9])")  # nemotron_2_256k.model
-_LLAMA_3_ROTARY_BASE = (
-    "500000",
-)  # Llama 2 70B and Llama 3 70B have the same sizes, and Mistral 7B those of Llama 3 8B
+_LLAMA_3_ROTARY_BASE = ("500000",)
+"""Llama 2 70B and Llama 3 70B have the same sizes, and Mistral 7B those of Llama 3 8B."""
 _FOLDERS = 2  # of the path of a file, in whose names a model may stand
 
 
@@ -32,11 +31,11 @@ def vocabulary_of(run: Options) -> int:
     kind = _DEFAULT if default else kind
     name = run.get("tokenizer-model")
     thousands = _THOUSANDS.search(str(name).lower())
-    if name and thousands and not any(part in name.lower() for part in TOKENIZERS):
+    if name and thousands and not _tokenizer_in(name):
         size = 1000 * int(thousands[1])
         run.assumed.append(f"a vocabulary of {size} tokens, as the name of {name} says")
         return size
-    if kind in VOCABULARIES and not any(part in str(name).lower() for part in TOKENIZERS):
+    if kind in VOCABULARIES and not _tokenizer_in(name or ""):
         why = ", what pretrain_gpt.py takes where no other is named," if default else ""
         own = name is not None and "llama" not in name.lower() and not name.endswith("/tokenizer.model")
         unread = f"; whether {name} has as many is not read (--set model.vocab_size=...)" if own else ""
@@ -49,7 +48,7 @@ def vocabulary_of(run: Options) -> int:
             f"{run.source}: the size of the vocabulary is in the tokenizer, not in the arguments; add "
             "--vocab-size, as in --vocab-size 128256 (Llama 3)"
         )
-    known = next((part for text in (name, kind) for part in TOKENIZERS if part in str(text).lower()), None)
+    known = _tokenizer_in(name or "") or _tokenizer_in(kind)
     if known:
         run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens")
         return TOKENIZERS[known]
@@ -79,8 +78,13 @@ def names_vocabulary(options: Mapping[str, tuple[str, ...]]) -> bool:
         " ".join(options.get(name, ())) for name in ("tokenizer-type", "tokenizer-model", "tokenizer-name-or-path")
     )
     name = " ".join(names).lower()
-    named = any(part in f"{name} {kind}".lower() for part in TOKENIZERS)
+    named = _tokenizer_in(f"{name} {kind}") is not None
     return kind in (_DEFAULT, "NullTokenizer") or named or _THOUSANDS.search(name) is not None
+
+
+def _tokenizer_in(text: str) -> str | None:
+    """The known tokenizer whose name stands in a text."""
+    return next((part for part in TOKENIZERS if part in text.lower()), None)
 
 
 def _alike(run: Options) -> str | None:
@@ -115,8 +119,7 @@ def _alike(run: Options) -> str | None:
 
 def _named(run: Options) -> str | None:
     """The tokenizer that the names of the file and of its folders say, as in llama3/train_70b.sh."""
-    path = "/".join(run.source.lower().replace("_", "-").split("/")[-1 - _FOLDERS :])
-    return next((part for part in TOKENIZERS if part in path), None)
+    return _tokenizer_in("/".join(run.source.replace("_", "-").split("/")[-1 - _FOLDERS :]))
 
 
 def _fields_of(name: str) -> Mapping[str, Any]:
