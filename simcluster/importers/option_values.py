@@ -91,9 +91,9 @@ class Options:
             )
             switch = next((switch for prefix, switch in ONLY_WITH.items() if name.startswith(prefix)), name)
             idle = " ".join(words).lower() in (*_OFF, SWITCHED_OFF.get(name, "0"))
-            alone = switch != name and switch not in on
-            if alone and "num-experts" in name:  # a fork's own name of the switch itself, for all that is known
-                alone = bool(refused) or name in NOT_MODELLED or name in NO_EFFECT
+            known = bool(refused) or name in NOT_MODELLED or name in NO_EFFECT
+            # an unknown number of experts is a fork's own name of the switch itself, for all that is known
+            alone = switch != name and switch not in on and (known or "num-experts" not in name)
             if (idle and (refused or name in NOT_MODELLED)) or alone:
                 self.no_effect.append(name)
             elif refused:
