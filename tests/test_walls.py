@@ -224,3 +224,12 @@ def test_every_key_is_described() -> None:
     assert [key for each in written for key in keys(each) if not is_described(key, names)] == []
     rows = {"stage": 0, "kernels": [row.to_dict() for row in kernels(scenario)]}
     assert [key for key in keys(rows) if not is_described(key, described("Kernels"))] == []
+
+
+def test_integers_that_no_float_holds_are_refused_as_others_are() -> None:
+    with pytest.raises(InputError, match="is more than anything counted here"):
+        parse_count(10**400, "tokens")
+    with pytest.raises(InputError, match="is not a number above zero"):
+        parse_count(-(10**400), "tokens")
+    with pytest.raises(InputError, match="must be a part above 0, at most 1"):
+        parse_share(10**400, "share")

@@ -11,6 +11,7 @@ import re
 from simcluster.base.errors import InputError
 
 _MOST = 1e99
+_BEYOND = 2 * _MOST  # of integers that no float holds, too
 LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 """What the letter behind a number stands for."""
 _RANGE = re.compile(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?")
@@ -21,7 +22,7 @@ _COUNT = re.compile(r"\s*\$?\s*((?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([
 def parse_count(value: object, what: str, works: str = "it in full or with k, M, B or T, as in 70B") -> float:
     """A number above zero from 7e10, "70B", "1,024" or "$10M"; ``what`` names it in the InputError."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(value)
+        number = float(max(-_BEYOND, min(value, _BEYOND)))
     elif isinstance(value, str) and (found := _COUNT.fullmatch(value)):
         number = float(found[1].replace(",", "").replace("_", "")) * LETTERS[found[2]]
     else:
@@ -70,7 +71,7 @@ def parse_share(value: object, what: str) -> float:
         if isinstance(text, bool):
             raise TypeError
         part = float(text.removesuffix("%")) / 100 if isinstance(text, str) and text.endswith("%") else float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         part = math.nan
     if not 0 < part <= 1:
         raise InputError(f'{what} {_short(value)} must be a part above 0, at most 1, as in 0.4 or "40%"')
