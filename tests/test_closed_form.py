@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simcluster import load_cluster
+from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
 from simcluster.scenario.files import load_topology
 from simcluster.topology import Cluster, parse_topology
@@ -195,6 +196,11 @@ def test_an_irregular_cluster_that_is_too_large_says_what_its_graph_would_take(m
     with pytest.raises(InputError, match=r"has 16 GPUs, and has to be drawn link by link \(about .* GB and .* s\)"):
         load_cluster("dgx_h100", [("nodes", 2)]).graph  # noqa: B018
     with pytest.raises(InputError, match="drawn link by link"):
+        load_cluster("mixed_nics")
+
+
+def test_an_irregular_cluster_that_takes_longer_to_draw_than_is_begun_says_so() -> None:
+    with at_most(1e-3), pytest.raises(InputError, match=r"GPUs, 8 in a machine, which would take about .* --yes"):
         load_cluster("mixed_nics")
 
 

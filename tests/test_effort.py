@@ -217,3 +217,13 @@ def test_no_more_changes_are_tried_than_may_take_long() -> None:
             assert len(found.fastest) <= tried
             with pytest.raises(InputError, match="sensitivity plays about 4 steps beside"):
                 simcluster.sensitivity(scenario, ["nvlink", "network"])
+
+
+def test_steps_of_given_times_are_counted_before_they_are_planned() -> None:
+    costs = simcluster.Costs(forward=1.0, backward=2.0)
+    with pytest.raises(InputError, match=r"^steps 100,000,000: .* 4 microbatches on 2 stages would take.* --yes"):
+        simcluster.simulate_costs(costs, stages=2, microbatches=4, steps=100_000_000)
+    with at_most(1.0):
+        with pytest.raises(InputError, match="on 64 ranks of a stage that differ would take about 2 s"):
+            simcluster.simulate_costs(costs, stages=8, microbatches=64, steps=3, dp=64, folded=False)
+        simcluster.simulate_costs(costs, stages=2, microbatches=4, steps=1000)

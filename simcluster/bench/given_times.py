@@ -19,7 +19,14 @@ from simcluster.documents.argument_types import checked
 from simcluster.engine.choose import PlayedAs, play_by
 from simcluster.engine.lower import Choices, lower
 from simcluster.planning.fixed_boundaries import FixedBoundaries
-from simcluster.planning.fixed_costs import Costs, StageCosts, given_slowness, planning_times, require_seconds
+from simcluster.planning.fixed_costs import (
+    Costs,
+    StageCosts,
+    given_slowness,
+    planning_times,
+    require_steps,
+    require_time_to_play,
+)
 from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
@@ -71,7 +78,7 @@ def simulate_costs(
     are not one a slice, and for the slowness of a rank that is not there.
     """
     plan = Plan(tp=tp, dp=dp, pp=stages)
-    _require(steps, optimizer_sync, sync)
+    require_steps(steps, optimizer_sync, sync)
     if blocking_sends and rendezvous:
         raise InputError("blocking_sends and rendezvous are two ways of sending; use one")
     times, latency = planning_times(costs, stages)
@@ -79,6 +86,7 @@ def simulate_costs(
     given = StageCosts(costs, order)
     end = sync if optimizer_sync == "all_reduce" and stages * tp > 1 else None
     ranks, slow = range(plan.num_ranks), given_slowness(slowness or {}, plan.num_ranks)
+    require_time_to_play(order, steps, min(tp * dp, 1 + len(slowness or ())) if folded else tp * dp)
     choices = Choices(methods=Methods({}), folded=folded)
     way: Way = "rendezvous" if rendezvous else "blocking" if blocking_sends else "beside"
     programs = [_Stage(given, order, plan, stage, way, end).program(steps) for stage in range(stages)]
@@ -99,14 +107,6 @@ def seconds_between_steps(run: Run) -> float:
     spans = run.spans
     ends = [float(spans.end[spans.step == step].max()) for step in range(run.steps)]
     return ends[-1] - (ends[-2] if len(ends) > 1 else 0.0)
-
-
-def _require(steps: int, optimizer_sync: str, sync: float) -> None:
-    if steps < 1:
-        raise InputError(f"steps {steps!r} must be at least 1")
-    if optimizer_sync not in ("all_reduce", "post_validation"):
-        raise InputError(f"optimizer_sync {optimizer_sync!r} must be all_reduce or post_validation")
-    require_seconds("sync", sync)
 
 
 _item: Callable[[tuple[object, ...]], Item] = partial(tuple.__new__, Item)

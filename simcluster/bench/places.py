@@ -42,16 +42,16 @@ def places(cluster: Cluster, classes: Sequence[int]) -> list[GpuClass]:
 def nic_ports(cluster: Cluster, graph: Graph, place: GpuClass) -> int:
     """NIC ports of the place's machine; a NIC that stands for several counts as those."""
     found: dict[str, None] = {}
-    for gpu in place.machine:
-        stack, seen = [cluster.gpus[gpu]], {cluster.gpus[gpu]}
-        while stack:
-            for other in graph.adj[stack.pop()]:
-                kind = graph.nodes[other]["kind"]
-                if kind == "nic":
-                    found[other] = None
-                elif other not in seen and kind not in ("gpu", "switch", "nvswitch"):
-                    seen.add(other)
-                    stack.append(other)
+    stack = [cluster.gpus[gpu] for gpu in place.machine]
+    seen = set(stack)
+    while stack:
+        for other in graph.adj[stack.pop()]:
+            kind = graph.nodes[other]["kind"]
+            if kind == "nic":
+                found[other] = None
+            elif other not in seen and kind not in ("gpu", "switch", "nvswitch"):
+                seen.add(other)
+                stack.append(other)
     return sum(int(graph.nodes[nic].get("ports", 1)) for nic in found)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
+from simcluster.base.effort import in_words, most_seconds, unless_asked
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked_call
 from simcluster.documents.diagnostics import shown
@@ -14,6 +15,8 @@ from simcluster.schedules import Kind, Schedule
 from simcluster.schedules.zb_auto import Times
 
 _MOST_BUCKETS = 100_000
+_PLAYED = 12e-6
+"""Seconds for a pass of a stage from its planning to its span, in short steps; 5e-6 in steps of 500 microbatches."""
 
 
 @checked_call
@@ -158,3 +161,24 @@ def given_slowness(slowness: Mapping[int, float], ranks: int) -> list[float]:
             raise InputError(f"slowness {{{rank}: {factor}}} must map one of {those} to a positive factor, as in 1.1")
         found[rank] = factor
     return found
+
+
+def require_steps(steps: int, optimizer_sync: str, sync: float) -> None:
+    """InputError for a count of steps or a way of their agreeing that is none."""
+    if steps < 1:
+        raise InputError(f"steps {steps!r} must be at least 1")
+    if optimizer_sync not in ("all_reduce", "post_validation"):
+        raise InputError(f"optimizer_sync {optimizer_sync!r} must be all_reduce or post_validation")
+    require_seconds("sync", sync)
+
+
+def require_time_to_play(schedule: Schedule, steps: int, unlike: int) -> None:
+    """InputError if so many steps, each stage's on so many ranks ``unlike`` each other, take longer than is begun
+    unasked."""
+    seconds = _PLAYED * sum(map(len, schedule.rows)) * steps * unlike
+    if seconds > most_seconds():
+        several = f" on {unlike:,} ranks of a stage that differ" if unlike > 1 else ""
+        raise InputError(
+            f"steps {steps:,}: so many steps of {schedule.num_microbatches:,} microbatches on {schedule.num_stages:,} "
+            f"stages{several} would take about {in_words(seconds)} to plan and play; {unless_asked('use fewer')}"
+        )

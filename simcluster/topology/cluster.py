@@ -328,7 +328,7 @@ def drafted_cluster(
     good = all(0 < data["bandwidth"] < math.inf and 0 <= data["latency"] < math.inf for data in draft.sorts)
     wiring = Regular.of(draft, routing) if good else None
     if wiring is None:
-        check_drawn(draft.gpus)
+        check_drawn(draft.gpus, draft.gpus // max(1, draft.stamped))
         return make_cluster(name, device, draft.graph(), routing, nccl)
     machines, each = np.unique(wiring.hosts, return_counts=True)
     host_of = tuple(np.repeat(machines.astype(object), each).tolist())  # the GPUs of a machine have one object
