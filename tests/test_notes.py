@@ -69,7 +69,7 @@ def test_the_run_prints_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["run", "tiny_3d", *(word for option in options for word in ("--set", option))]) == 0
     (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("note: ")]
     assert "gradients are reduced and parameters gathered beside no computation" in line
-    assert line.endswith("--overlap.grad_reduce true --overlap.param_gather true (off here, on in PyTorch's FSDP)")
+    assert line.endswith("overlap.grad_reduce: true, overlap.param_gather: true (off here, on in PyTorch's FSDP)")
     assert len(line) < 230
 
 

@@ -115,8 +115,8 @@ class Note:
 
     @property
     def text(self) -> str:
-        """One line with the switches."""
-        switches = " ".join(f"--{path} {str(value).lower()}" for path, value in self.off.values.items())
+        """One line with the switches, as a scenario has them: it is read in a terminal, a notebook and on a page."""
+        switches = ", ".join(f"{path}: {str(value).lower()}" for path, value in self.off.values.items())
         as_in = f", on in {self.off.as_in}" if self.off.as_in else ""
         axes = " and ".join(self.off.axes)
         return f"{self.off.what}: exposed {axes} is {self.exposed:.1%} of the step; {switches} (off here{as_in})"
