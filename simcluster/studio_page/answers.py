@@ -198,7 +198,7 @@ def _dollar(amount: float) -> str:
 def _columns(entries: list[Entry], part: str) -> tuple[dict[str, Any], str, list[str]]:
     """What the script reads of one part: JSON, its columns of numbers, remarks on what was left out."""
     blob = Blob()
-    data, notes = data_of(entries, blob, parts=frozenset((part,)))
+    data, notes = data_of(entries, blob, parts=frozenset((part,)), chosen_by="")
     return data, blob.text(_LEVEL), notes
 
 
@@ -218,7 +218,7 @@ def _detail(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 
 def _frame(runs: int, notes: list[str]) -> Markup:
     frame = element("div", timeline_frame(runs), id="gantt", class_="gantt")
-    return joined(frame, [details.quiet(note.replace("; --ranks chooses which it has", "")) for note in notes])
+    return joined(frame, [details.quiet(note) for note in notes])
 
 
 def _memory(asked: StateAsked, results: list[Result]) -> dict[str, Any]:

@@ -185,10 +185,11 @@ def data_of(
     *,
     most_spans: int = MOST_SPANS,
     parts: frozenset[str] = EVERY_PART,
+    chosen_by: str = "--ranks",
 ) -> tuple[dict[str, Any], list[str]]:
     """What the script reads as JSON, all of it or some ``parts``, its columns of numbers in the ``blob``; and remarks.
 
-    These say what was left out of the timelines, which have ``most_spans`` together.
+    These say what was left out of the timelines, which have ``most_spans`` together, and what chooses their ranks.
     """
     runs, notes = [], []
     paints: dict[tuple[str, str, int], int] = {}
@@ -197,7 +198,7 @@ def data_of(
         if entry.spans is not None and "timeline" in parts:
             timeline, left_out = _timeline_of(entry, most_spans // len(entries), blob)
             timeline = with_paints(timeline, paints, blob)
-            notes += _notes(entry, left_out, several=len(entries) > 1)
+            notes += _notes(entry, left_out, chosen_by, several=len(entries) > 1)
         if "schedule" in parts and entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
             grid = with_paints(packed(ideal_spans(entry.schedule), blob, weights={}), paints, blob)
         full = (
@@ -239,7 +240,7 @@ def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], i
     return packed(spans, blob, weights=entry.weights, facts=facts, rows=rows), len(entry.rows) - len(rows)
 
 
-def _notes(entry: Entry, left_out: int, *, several: bool) -> list[str]:
+def _notes(entry: Entry, left_out: int, chosen_by: str, *, several: bool) -> list[str]:
     assert entry.spans is not None
     of = f"{entry.name}: " if several else ""
     found = []
@@ -251,7 +252,8 @@ def _notes(entry: Entry, left_out: int, *, several: bool) -> list[str]:
         stand = "rank stands" if shown == 1 else "ranks stand"
         found.append(f"{of}{shown} {stand} for {stand_for:,}; × says for how many, which do exactly the same.")
     if left_out:
-        found.append(f"{of}{left_out} more ranks are left out to keep the page small; --ranks chooses which it has.")
+        choice = f"; {chosen_by} chooses which it has" if chosen_by else ""
+        found.append(f"{of}{left_out} more ranks are left out to keep the page small{choice}.")
     return found
 
 
