@@ -88,6 +88,7 @@ def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> 
         (lambda: search(8, top=1.5), "top must be a whole number, got float: 1.5; write top=2"),
         (lambda: search(8, top=None), "top must be a whole number, got"),
         (lambda: search(8, share="0.96"), "share must be a number, got str: '0.96'; write share=0.96"),
+        (lambda: search(10**400), "search: gpus must be a whole number or a list, got int: 1000"),
         (lambda: search(8, wide=1), "wide must be True or False, got int: 1; write wide=True"),
         (lambda: search(8, to=3), "to must be a text or a path, got int: 3; write to='...'"),
         (lambda: search(8, names="a"), "names must be a list, got str: 'a'; write names=['a']"),

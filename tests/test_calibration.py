@@ -253,7 +253,7 @@ def test_a_table_of_another_gpu_is_not_gone_on_with(tmp_path: Path) -> None:
     ('{"format": "simcluster calibration 1", "device": "x", "kind": "cuda"}\n', "multiprocessors is missing"),
     ('{"format": "simcluster calibration 1", "device": 3, "kind": "x", "multiprocessors": 1}\n', "device cannot be 3"),
     ("HEAD" + '{"case": {"kind": "matmul"}}\n', "t.jsonl:2: a case has kind, op and dtype"),
-    ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}}\n', "seconds must be above zero"),
+    ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}}\n', "seconds must be 1e-09 to 1e+06"),
     ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}, "seconds": "1"}\n', "seconds cannot be '1'"),
     ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}, "seconds": NaN}\n', "seconds cannot be nan"),
     ("HEAD" + '{"case": {"kind": "matmul", "op": "TN", "dtype": "bf16"}, "tokens": 1}\n', "unknown key 'tokens'"),

@@ -92,14 +92,13 @@ def _is_sequence(value: object) -> bool:
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    """One that a float holds, too."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) <= _LARGEST
 
 
 def _is_number(value: object) -> bool:
-    """One that a float holds, too."""
-    if isinstance(value, Integral) and abs(int(value)) > _LARGEST:
-        return False
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Of whole ones, too, those that a float holds."""
+    return _is_whole(value) if isinstance(value, Integral) else isinstance(value, Real)
 
 
 _PLAIN = {

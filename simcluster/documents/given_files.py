@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Collection
 from pathlib import Path
+
+from simcluster.base.nearest import nearest
 
 _BY_BYTES = (
     (b"PAR1", "a Parquet file", "a trace in it is for simcluster replay"),
@@ -80,7 +81,7 @@ def why_missing(path: Path, ending: str = ".yaml") -> str:
         return "; folders are separated by / on this machine: write the path with /, as in jobs/a.yaml"
     if not path.parent.is_dir():
         return f" (the folder {path.parent} does not exist either); name one that is there"
-    near = difflib.get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=3, cutoff=0.5)
+    near = nearest(path.name, sorted(entry.name for entry in path.parent.iterdir()), cutoff=0.5, most=3)
     return f"; near it: {', '.join(near)}" if near else files_in(path.parent, ending) or _where(path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from simcluster.base.errors import InputError
+from simcluster.base.nearest import nearest
 
 Parameters = ParamSpec("Parameters")
 Made = TypeVar("Made")
@@ -50,7 +50,7 @@ class Imported:
 
 def guess(word: str, known: Iterable[str]) -> str:
     """ " (did you mean 'tp'?)" behind a name that is not known, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.8)
+    near = nearest(word, known, cutoff=0.8)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, get_origin
 from pydantic import BaseModel, BeforeValidator
 
 from simcluster.base.errors import InputError
+from simcluster.base.nearest import nearest
 from simcluster.devices.device import Device
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.kinds import models_in
@@ -67,7 +67,7 @@ def homes(key: str) -> list[str]:
         below = word.removeprefix(section).lstrip("_.")
         if word.startswith((f"{section}_", f"{section}.")) and f"{section}.{below}" in known.get(below, ()):
             return [f"{section}.{below}"]
-    near = [word] if word in known else difflib.get_close_matches(word, known, n=1, cutoff=0.85)
+    near = [word] if word in known else nearest(word, known, cutoff=0.85)
     found = [path for path in known[near[0]] if not is_section(path)] if near else []
     return [path for path in found if "." not in path] or list(found)
 

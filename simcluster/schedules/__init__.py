@@ -12,6 +12,7 @@ import inspect
 from typing import Any, Protocol
 
 from simcluster.base.errors import InputError
+from simcluster.base.nearest import nearest
 from simcluster.documents.diagnostics import refuse, type_name
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
 from simcluster.schedules.breadth_first import breadth_first
@@ -112,9 +113,7 @@ def schedule_function(name: str) -> ScheduleEntry:
     """
     if name in SCHEDULES:
         return SCHEDULES[name]
-    import difflib  # only for a mistake
-
-    near = difflib.get_close_matches(name.lower(), SCHEDULES, n=1)
+    near = nearest(name, SCHEDULES, cutoff=0.6)
     guess = f"did you mean {near[0]!r}? " if near else ""
     own = "; or name a function of your own, as FILE.py:FUNCTION, or a file that ends in .csv"
     raise InputError(f"unknown schedule {name!r}; {guess}the schedules are {', '.join(SCHEDULES)}{own}")

@@ -14,7 +14,6 @@ Static: nothing that happens at run time is stored here.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.kept import Kept
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import bits, different, mixed, sums
+from simcluster.base.nearest import nearest
 from simcluster.base.shown import Shown
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.draft import Draft
@@ -294,7 +294,7 @@ class Cluster(Shown):
 
     def _near(self, name: str) -> str:
         inside = [str(node) for node in self.graph if str(node).startswith(f"{name}.")]  # of a machine
-        close = inside[:3] or difflib.get_close_matches(name, list(self.graph), n=3, cutoff=0.5)
+        close = inside[:3] or nearest(name, self.graph, cutoff=0.5, most=3)
         return (
             f"; did you mean {', '.join(close)}?"
             if close

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, ClassVar, Literal, Self
 
 import networkx as nx
 from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
+from simcluster.base.nearest import nearest
 from simcluster.documents.spec import Spec
 from simcluster.topology.cluster import Cluster, make_cluster
 from simcluster.topology.links import COMPUTE, Graph, LinkSpec, Name, Title, add_gpus, add_nics, add_switches
@@ -90,7 +90,7 @@ class GraphSpec(TopologySpec):
         a, b = edge.between
         for end in edge.between:
             if end not in names:
-                close = difflib.get_close_matches(end, list(names), n=3, cutoff=0.5)
+                close = nearest(end, names, cutoff=0.5, most=3)
                 hint = f"did you mean {', '.join(close)}?" if close else f"the nodes are {', '.join(list(names)[:6])}"
                 raise InputError(f"edge between {a!r} and {b!r}: there is no node {end!r}; {hint}")
         if a == b:

@@ -28,6 +28,8 @@ MEGABYTES = 2000
 ASLEEP = 120
 """Seconds by the clock that it may wait, for nothing that takes a processor, until it hangs."""
 STATUSES = (0, 2, 130)
+HANGS = 124
+"""Status of a case that was stopped since it waited for nothing; as timeout(1) has it."""
 
 _RUNS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn", "socket.connect")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
@@ -71,7 +73,7 @@ def _wait(child: int) -> tuple[int, Any]:
         if asleep > ASLEEP:
             os.kill(child, signal.SIGKILL)
             _, _, used = os.wait4(child, 0)
-            return 124, used
+            return HANGS, used
         time.sleep(0.003 if asleep < 1.0 else 0.05)
         now = time.monotonic()
         asleep += 0.0 if _runs_now(child) else now - before
@@ -151,7 +153,7 @@ def _wrong(case: Case, status: int, seconds: float, megabytes: float, told: dict
     """What a case did that none may do; nothing of one that is as it should be."""
     if "Traceback" in told["err"] or "Traceback" in told["out"]:
         return f"traceback: {_where(told['err'])}"
-    if status == 124:
+    if status == HANGS:
         return f"hangs: waits for more than {ASLEEP} s"
     if seconds > SECONDS:
         return f"takes more than {SECONDS} s of processor"

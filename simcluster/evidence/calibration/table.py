@@ -7,7 +7,6 @@ library, so that it runs where only PyTorch is.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,6 +22,9 @@ from simcluster.evidence.calibration.cases import KernelCase, case_from
 
 FORMAT = "simcluster calibration 1"
 _SAME = ("device", "kind", "multiprocessors", "torch", "cuda", "driver", "threads")  # of a table that is gone on with
+
+_SHORTEST, _LONGEST = 1e-9, 1e6
+"""Seconds that a call of a kernel may take: a cycle of its clock, and what nobody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +165,11 @@ def _measurement(given: dict[str, Any], where: str) -> Measurement:
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
     measurement = Measurement(case, **_typed(Measurement, given, where))
-    if not measurement.failed and not 0 < measurement.seconds < math.inf:
-        raise InputError(f"{where}: seconds must be above zero, got {measurement.seconds!r}")
+    if not measurement.failed and not _SHORTEST <= measurement.seconds <= _LONGEST:
+        raise InputError(
+            f"{where}: seconds must be {_SHORTEST:g} to {_LONGEST:g}, those of a call of a kernel, as in 1.2e-4; "
+            f"got {measurement.seconds!r}"
+        )
     return measurement
 
 

@@ -5,7 +5,6 @@ A question is written KEY=VALUE, several at once with + between them: ``last-sta
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.nearest import nearest
 from simcluster.interop.recorded.graph import (
     Chosen,
     StepGraph,
@@ -64,7 +64,7 @@ def changed_by(job: Job, question: str, known: Mapping[str, ReplayQuestion], ask
     for part in question.split("+"):
         key, _, value = part.strip().partition("=")
         if key not in known or not value:
-            near = difflib.get_close_matches(key, known, n=1)
+            near = nearest(key, known, cutoff=0.6)
             guess = f"did you mean {near[0]!r}? " if near else ""
             texts = dict.fromkeys(each.text for each in known.values())
             raise InputError(f"what-if {part!r}: {guess}{ask} one of\n  " + "\n  ".join(texts))
