@@ -32,6 +32,7 @@ SCENARIOS = {
     "too_deep": ["50 levels"],
     "far_too_deep": ["50 levels"],
     "huge_number": [":6:26:", "not a usable number"],
+    "longer_than_anything": ["run.checkpoint.every", "'1e308 s'", "software.gap", "'1e305 h'", "at most 1e+99"],
     "wrong_type": [":4:12:", "parallel.tp", "an integer", "'two'"],
     "yes_is_text": ["overlap.grad_reduce", "true or false", "'yes'"],
     "unknown_key": [":4:19:", "parallel.ppp", "did you mean 'pp'", "known keys: tp, pp"],

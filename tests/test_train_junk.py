@@ -82,7 +82,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 JUNK = st.sampled_from([
     0, -1, 1, 2, 1e-300, 1e300, 10**30, "", None, [], {}, "inf", float("inf"), float("nan"), "1e30 d", "0 s", "1 ns",
     "1 s", "100 y", "0 GB/s", "1 B/s", True, "auto", "1 steps", "100 %", "-5 %", "x", "1 lightyear", [1], {"a": 1},
-    0.999999, 0.5,
+    "1e308 s", 0.999999, 0.5,
     {"kind": "weibull", "mean": "1 d", "shape": 0.01}, {"kind": "lognormal", "median": "1 h", "sigma": 5},
     {"kind": "fixed", "seconds": "1 s", "per_gpu": "1 h"}, {"kind": "choice", "times": []}, "wait", "shrink", "memory",
 ])  # fmt: skip

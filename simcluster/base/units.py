@@ -31,6 +31,8 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za
 
 _NCCL_SIZE = re.compile(r"\s*(\d+)\s*([kKmMgGtT])\s*")
 
+_MOST = 1e99
+"""Largest number of a quantity, as of counts: products of a few of them are floats, too."""
 _EXAMPLES = {
     "bytes": '"80 GB", "80 GiB" or "512 MiB"',
     "bytes per second": '"400 Gbit/s", "450 GB/s" or "25 GB/s"',
@@ -89,15 +91,15 @@ def _parse(value: object, dimension: str, factor: Callable[[str], float]) -> flo
 
 
 def _split(value: object, dimension: str) -> tuple[float, str]:
-    """Number and unit of a written quantity; InputError if it is not one, or has no unit, or is not finite."""
+    """Number and unit of a written quantity; InputError if it is not one, or has no unit, or is beyond all that is."""
     if isinstance(value, bool) or not isinstance(value, str):
         raise _error(value, dimension)
     match = _QUANTITY.fullmatch(value)
     if match is None or not match[2]:
         raise _error(value, dimension)
     number = float(match[1])
-    if not math.isfinite(number):
-        raise _error(value, dimension)
+    if abs(number) > _MOST:
+        raise InputError(f"{_short(value)} is more {dimension} than anything here; write at most {_MOST:g}")
     return number, match[2]
 
 
@@ -126,16 +128,18 @@ def _prefix(unit: str, name: str) -> float:
     return _PREFIXES[unit.removesuffix(name)]
 
 
-def _error(value: object, dimension: str, factor: Callable[[str], float] | None = None) -> InputError:
+def _short(value: object) -> str:
     shown = f"{value!r}"
-    if len(shown) > 60:
-        shown = shown[:57] + "..."
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def _error(value: object, dimension: str, factor: Callable[[str], float] | None = None) -> InputError:
     missing = " has no unit" if isinstance(value, int | float) and not isinstance(value, bool) else ""
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     meant = (_respelt(match[1], match[2], factor) if factor else _time_meant(match[1], match[2])) if match else ""
     works = f"; write {meant}" if meant else ""
     return InputError(
-        f"{shown}{missing or ' is not a quantity'}; {dimension} are written as {_EXAMPLES[dimension]}{works}"
+        f"{_short(value)}{missing or ' is not a quantity'}; {dimension} are written as {_EXAMPLES[dimension]}{works}"
     )
 
 
