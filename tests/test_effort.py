@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.scenario.effort import estimated_seconds, plays_within
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.packings import compare_packing
-from simcluster.studies.whatif.free import about_how_many, what_if_free
+from simcluster.studies.whatif.free import steps_with_parts_free, what_if_free
 
 
 def test_no_scenario_that_ships_is_near_the_limit() -> None:
@@ -177,12 +177,12 @@ def test_what_is_played_with_parts_free_is_counted_before_it_is_played(
 ) -> None:
     scenario = simcluster.scenario(name)
     played = len(what_if_free(scenario))
-    assert abs(about_how_many(scenario) - played) <= 1
+    assert abs(steps_with_parts_free(scenario) - played) <= 1
     with at_most(4 * estimated_seconds(scenario)):
         assert cli.main(["run", name]) == 0
         capsys.readouterr()
         assert cli.main(["run", name, "--explain"]) == 2
-    assert f"--explain plays about {about_how_many(scenario)} steps beside" in capsys.readouterr().err
+    assert f"--explain plays about {steps_with_parts_free(scenario)} steps beside" in capsys.readouterr().err
     with at_most(4 * estimated_seconds(scenario)), pytest.raises(InputError, match="what_if_free plays about"):
         what_if_free(scenario)
 

@@ -26,7 +26,7 @@ from simcluster.show.summary import beside_events, replicas, summary
 from simcluster.simulate import simulate
 from simcluster.studies.long_run.amortised import AmortisedRow, amortised, amortised_document, amortised_lines
 from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
-from simcluster.studies.whatif.free import Free, about_how_many, what_if_free
+from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free
 from simcluster.studies.whatif.frozen_links import frozen_links, soon_told
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     if args.histogram and scenario.replicas < 2:
         raise InputError(f"--histogram {args.histogram}: there is one replica; ask for more, as in --replicas 200")
     if args.explain or args.critical:
-        require_time_for(scenario, about_how_many(scenario), "--explain" if args.explain else "--critical")
+        require_time_for(scenario, steps_with_parts_free(scenario), "--explain" if args.explain else "--critical")
     distribution, base = None, None
     if scenario.replicas > 1:
         base = simulate(without_chance(scenario))

@@ -16,7 +16,7 @@ from simcluster.show import plots
 from simcluster.show.layout import layout
 from simcluster.simulate import simulate
 from simcluster.studies.whatif.mitigations import Mitigation, what_pays
-from simcluster.studies.whatif.straggling import Cause, Stragglers, about_how_many, stragglers
+from simcluster.studies.whatif.straggling import Cause, Stragglers, steps_without_causes, stragglers
 
 _WAITS = 5
 _WORST = 5
@@ -25,7 +25,7 @@ _WORST = 5
 def run(args: argparse.Namespace) -> None:
     """Load, check where results go, play, print, draw, write."""
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
-    require_time_for(scenario, about_how_many(scenario), "stragglers")
+    require_time_for(scenario, steps_without_causes(scenario), "stragglers")
     result = simulate(scenario)
     found = stragglers(result)
     tried = what_pays(result) if args.mitigate else []

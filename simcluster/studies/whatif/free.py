@@ -68,7 +68,7 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
     return Records(_without(result, kind, on_path[kind]) for kind in chosen)
 
 
-def about_how_many(scenario: Scenario) -> int:
+def steps_with_parts_free(scenario: Scenario) -> int:
     """Steps that are played where no kinds are named: forward, backward, optimizer, each axis and all communication."""
     sizes = scenario.parallel.tp, scenario.parallel.pp, scenario.dp, scenario.parallel.cp, scenario.parallel.ep
     return 4 + sum(size > 1 for size in sizes)

@@ -119,11 +119,11 @@ def stragglers(result: ResultLike) -> Stragglers:
     Raises InputError where playing all these steps would take longer than is begun.
     """
     result = result_of(result, "stragglers")
-    require_time_for(result.scenario, about_how_many(result.scenario), "stragglers", ops=result.ops_played)
+    require_time_for(result.scenario, steps_without_causes(result.scenario), "stragglers", ops=result.ops_played)
     return _Counterfactuals(result).found()
 
 
-def about_how_many(scenario: Scenario) -> int:
+def steps_without_causes(scenario: Scenario) -> int:
     """Steps that are played: without each fault, with it alone, with none, and of a pipeline two without its causes."""
     return 2 * len(scenario.faults) + 1 + 2 * (scenario.parallel.pp > 1)
 
