@@ -161,6 +161,8 @@ def test_arrays_and_numbers_of_numpy_and_pandas_are_numbers_and_lists() -> None:
     import pandas as pd
 
     assert search(np.int64(8), share=np.float32(0.5)) == search(np.array([8, 16])) == search(pd.Series([8])) == "taken"
+    one, two, three = checked(lambda a, b, c: (a, b, c))(np.int64(8), (np.float64(0.5), "x"), c=[np.int32(2)])
+    assert [type(each) for each in (one, *two, *three)] == [int, float, str, int]
 
 
 def test_a_function_stays_the_one_that_is_documented() -> None:

@@ -206,7 +206,12 @@ def _of_class(one: type) -> _Type:
 
 
 def _plain(types: Sequence[_Type], value: Any) -> Any:
-    """An array or a Series as the list that it stands for: its truth is not that of a list."""
+    """An array or a Series as the list that it stands for: its truth is not that of a list; a number of numpy, alone or
+    in a list, as Python's."""
+    if isinstance(value, Real) and hasattr(value, "item"):
+        return value.item()
+    if type(value) in (list, tuple) and len(value) <= _MANY and any(hasattr(each, "item") for each in value):
+        return type(value)(_plain((), each) for each in value)
     is_array = hasattr(value, "tolist") and any(each.called == "a list" for each in types)
     return value.tolist() if is_array and _is_sequence(value) else value
 
