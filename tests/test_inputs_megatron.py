@@ -83,6 +83,24 @@ def test_what_is_modelled_otherwise_is_said_by_name() -> None:
     assert "# Assumed: --use-sharp:" in text
 
 
+@pytest.mark.parametrize(
+    ("more", "recompute"),
+    [
+        ("--use-legacy-models --transformer-impl local --use-flash-attn", "none"),
+        ("--data-impl mmap --use-flash-attn", "none"),
+        ("--data-impl mmap", "selective"),
+        ("--use-legacy-models --transformer-impl local", "selective"),
+        ("--use-legacy-models --transformer-impl transformer_engine --use-flash-attn", "selective"),
+        ("--use-mcore-models --data-impl mmap --use-flash-attn", "selective"),
+        ("--use-flash-attn", "selective"),
+    ],
+)
+def test_the_flash_kernel_of_legacy_layers_is_not_run_again(more: str, recompute: str) -> None:
+    found = imported(f"{GPT_345M} --recompute-activations {more}", gpus=8)
+    assert found.document["training"].get("recompute", "none") == recompute
+    assert ("runs nothing again" in found.text("x")) == (recompute == "none")
+
+
 def test_the_tables_do_not_overlap() -> None:
     names = [*tables.MAPPED, *tables.NO_EFFECT, *tables.NOT_MODELLED, *tables.REFUSED]
     assert len(names) == len(dict.fromkeys(names))

@@ -14,6 +14,7 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.framework_files import arguments_of_framework, is_framework_file
 from simcluster.importers.imported import Imported
 from simcluster.importers.launches import arguments_of_script, is_script
+from simcluster.importers.megatron_attention import attention_of
 from simcluster.importers.megatron_forks import as_megatron, is_of_a_fork, layers_that_work
 from simcluster.importers.megatron_hybrid import as_layers
 from simcluster.importers.megatron_memory import memory_of
@@ -28,7 +29,6 @@ from simcluster.importers.megatron_recompute import recompute_of
 from simcluster.importers.megatron_sections import (
     add_experts,
     add_latent_attention,
-    attention_of,
     expert_kernels,
     overlaps_batches,
     overlaps_experts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from simcluster.importers.megatron_attention import is_flash_of_legacy_layers
 from simcluster.importers.option_values import Options
 from simcluster.model.recomputed import OF_EXPERTS, RECOMPUTE_MODULES
 
@@ -36,6 +37,10 @@ def _parts(run: Options) -> dict[str, Any]:
     lacks = OF_EXPERTS if run.get("num-experts") is None else ()
     lacks += () if run.flag("multi-latent-attention") else ("mla_up_proj",)
     modules = [module for module in dict.fromkeys(modules) if module not in lacks]
+    if modules == ["core_attn"] and is_flash_of_legacy_layers(run):
+        left_out = "the flash attention of legacy layers is left out of it"
+        run.assumed.append(f"selective recompute runs nothing again: {left_out}")
+        return {}
     if modules == ["core_attn"]:
         return {"recompute": "selective"}
     return {"recompute": modules} if modules else {}

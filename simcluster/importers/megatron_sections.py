@@ -10,6 +10,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.importers.layer_lists import Value, places
+from simcluster.importers.megatron_attention import attention_of
 from simcluster.importers.megatron_memory import state_recipe
 from simcluster.importers.megatron_recompute import recompute_of
 from simcluster.importers.option_values import LATENT, OF_EXPERTS, Options
@@ -271,26 +272,6 @@ def _muon(run: Options) -> dict[str, Any]:
     muon = {"iterations": iterations, "tp_mode": "duplicated" if tp in ("duplicated", "distributed") else None}
     muon = {name: value for name, value in muon.items() if value is not None}
     return {"optimizer": "muon", **({"muon": muon} if muon else {})}
-
-
-_BEFORE_2024 = ("deepspeed", "data-impl", "DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
-"""Options of versions whose layers are their own, not Transformer Engine's, unless another is asked for."""
-
-
-def attention_of(run: Options) -> str:
-    """Whether the core of attention is one kernel."""
-    backend = run.get("attention-backend") or "auto"
-    if run.flag("use-flash-attn"):
-        return "fused"
-    if backend in ("unfused", "local"):
-        return "unfused"
-    local = run.get("transformer-impl") == "local"
-    if backend == "auto" and "transformer-impl" not in run.given and not local:
-        old = next((name for name in _BEFORE_2024 if name in run.given), None)
-        if old:
-            run.assumed.append(f"attention in steps, as of versions that have {old} it is without use-flash-attn")
-            return "unfused"
-    return "unfused" if backend == "auto" and local else "fused"
 
 
 def require_adam(run: Options) -> None:
