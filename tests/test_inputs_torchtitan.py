@@ -418,6 +418,38 @@ llama3_configs = {"w512-d6_pa_pf": TransformerModelArgs(
         found("w512-d6")
 
 
+MASKED = "a sequence is one document, though attention is masked to each of several (block_causal)"
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "more", "masked"),
+    [
+        ("llama3", "8B", "", False),
+        ("llama3", "8B_flex", "", True),
+        ("llama3", "8B_varlen", "", True),
+        ("llama3", "8B", 'attn_backend = "varlen"', True),
+        ("llama3", "8B", 'attn_backend = "sdpa"', False),
+        ("llama3", "debugmodel_flex_attn", "", True),
+        ("deepseek_v3", "16B", "", True),
+        ("deepseek_v3", "debugmodel", "", False),
+    ],
+)
+def test_attention_that_stays_in_documents_is_told(name: str, flavor: str, more: str, masked: bool) -> None:
+    def of(flavor: str, more: str = "") -> Imported:
+        text = LLAMA_8B.replace('name = "llama3"', f'name = "{name}"').replace('"8B"', f'"{flavor}"\n{more}')
+        return imported(text)
+
+    found = of(flavor, more)
+    assert (MASKED in found.assumed) == masked
+    assert not found.unknown
+    assert found.document["model"] == of(flavor.partition("_")[0]).document["model"]
+
+
+def test_a_flavor_by_its_kernel_of_a_model_that_is_not_known_is_refused() -> None:
+    with pytest.raises(InputError, match="llama3 9B_flex is not in the catalogue"):
+        imported(LLAMA_8B.replace('"8B"', '"9B_flex"'))
+
+
 def test_a_job_config_that_a_launch_script_writes() -> None:
     script = f"#!/bin/bash\nGPUS=8\ncat > ./config.toml <<EOL\n{LLAMA_8B}\nEOL\ntorchrun -m torchtitan.train\n"
     assert imported(script).document == imported(LLAMA_8B).document

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -15,6 +16,9 @@ from simcluster.importers.torchtitan_settings import TABLES, JobSettings
 _MODELS: dict[str, str] = TABLES["models"]
 _DEBUG_MODELS: dict[str, dict[str, Any]] = TABLES["debug_models"]
 _NO_DECODERS: dict[str, str] = TABLES["no_decoders"]
+_MASKED = frozenset(TABLES["masked"])
+_MASKING_BACKENDS = TABLES["masking_backends"].split()
+_OF_A_KERNEL = re.compile(r"_(flex|varlen)(_attn)?$")  # flavors by their kernel: 8B_flex, debugmodel_varlen_attn
 _TELLING = ("layers", "hidden_size", "heads", "kv_heads", "ffn_hidden_size", "vocab_size", "tied_embeddings")
 
 
@@ -29,17 +33,19 @@ def model_of_job(job: JobSettings, beside: Beside) -> dict[str, Any]:
         more["mtp_layers"] = job.values["model.num_mtp_layers"]
     if family in _NO_DECODERS:
         raise job.error("model.name", f"{family} {_NO_DECODERS[family]}, which is not modelled")
-    name = f"{family} {flavor}"
-    found = next((known for known in _MODELS if known.lower() == name.lower()), None)
     own = model_of_flavor(beside, family, flavor)
-    if own and own.pop("masks_documents", False):
+    plain = _OF_A_KERNEL.sub("", flavor)
+    name = f"{family} {flavor if own else plain}"
+    found = next((known for known in _MODELS if known.lower() == name.lower()), None)
+    masks = own.pop("masks_documents", False) if own else plain != flavor or found in _MASKED
+    if masks or job.values["model.attn_backend"] in _MASKING_BACKENDS:
         job.assumed.append("a sequence is one document, though attention is masked to each of several (block_causal)")
     if found and not (own and _differs(own, _MODELS[found])):
         return {**published_model(_MODELS[found]), **more}
     if own:
         return {**own, **more}
     if name not in _DEBUG_MODELS:
-        raise _unknown(job, beside, family, name)
+        raise _unknown(job, beside, family, f"{family} {flavor}")
     job.assumed.append("the sizes of the debug model are those that it had longest; they changed at times")
     return {"gated_mlp": True, **_DEBUG_MODELS[name], **more}
 
