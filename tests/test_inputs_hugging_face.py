@@ -1,5 +1,6 @@
 """Parameter counts of published models, by their config.json (sizes only, as on the model's page), to the last one."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.importers.hugging_face import assumptions_of_config, model_from_config, parameters_of_config
+from simcluster.cli import main
+from simcluster.importers.hugging_face import (
+    assumptions_of_config,
+    keys_of_config,
+    model_from_config,
+    parameters_of_config,
+)
 from simcluster.model.flops import layer_flops
 from simcluster.model.layers import RankShape, attention_block, embedding_block, mlp_block
 from simcluster.model.memory import activation_bytes_per_layer
@@ -535,3 +542,31 @@ def test_a_dense_hunyuan() -> None:
     assert model_from_config(config, sequence_length=4096)["qk_norm"] == "head"
     with pytest.raises(InputError, match="use_cla has layers that share keys and values"):
         model_from_config({**config, "use_cla": True}, sequence_length=4096)
+
+
+def test_every_key_of_a_config_is_accounted_for() -> None:
+    config = llama("qwen3", 4, 256, 512, 4, 2, 1024, rms_norm_eps=1e-6, own_key=3, empty=None, use_mla=False)
+    config |= {"layer_types": ["full_attention"] * 4, "use_sliding_window": False, "max_window_layers": 4}
+    mapped, idle, unknown = keys_of_config(config, sequence_length=1024)
+    assert sorted((*mapped, *idle, *unknown)) == sorted(config)
+    assert unknown == ("own_key",)
+    assert {"model_type", "use_sliding_window", "hidden_size"} <= set(mapped)
+    assert set(idle) == {"rms_norm_eps", "empty", "use_mla", "layer_types", "max_window_layers"}
+    config |= {"use_mla": True, "layer_types": [*["full_attention"] * 3, "linear_attention"]}
+    assert set(keys_of_config(config, sequence_length=1024)[2]) == {"own_key", "use_mla", "layer_types"}
+
+
+def test_a_key_that_is_not_known_is_told_and_refused_when_strict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**gpt2(2, 64, 2), "own_key": 3, "attn_pdrop": 0.1, "embd_pdrop": 0.0}))
+    arguments = ["import", "hugging-face", str(config), "--cluster", "dgx_h100", "--gpus", "8"]
+    assert main(arguments) == 0
+    told = capsys.readouterr()
+    assert "ignored, unknown: own_key;" in told.err
+    assert "# Ignored, unknown: own_key" in told.out
+    assert "# No effect on the simulated time: attn_pdrop, embd_pdrop" in told.out
+    assert "# Assumed: no dropout, though attn_pdrop is above 0 (--set training.dropout=true)" in told.out
+    assert main([*arguments, "--strict"]) == 2
+    assert "not known here: own_key; take them out" in capsys.readouterr().err

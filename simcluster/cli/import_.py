@@ -23,6 +23,7 @@ from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.files import decode, read_bytes
 from simcluster.importers.hugging_face import (
     assumptions_of_config,
+    keys_of_config,
     model_from_config,
     parameters_of_config,
     parse_config,
@@ -248,19 +249,20 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
     try:
         fields, assumed = _fields(config, args)
         count = parameters_of_config(config)
+        mapped, idle, unknown = keys_of_config(config, sequence_length=fields["sequence_length"])
     except InputError as problem:
         raise InputError(f"{args.file}: {problem}") from None
     active = f", of which a token meets {count.active:,}" if count.active < count.total else ""
     fact = f"{count.total:,} parameters{active}"
     if not args.cluster:
-        return Imported({"model": fields}, (fact,), assumed=assumed, facts=(fact,))
+        return Imported({"model": fields}, mapped, idle, assumed, (fact,), unknown)
     gpus = args.gpus or _gpus_of(args.cluster)
     cluster = _sized(args.cluster, _cluster(args.cluster, args.output), gpus)
     folder = Path(args.output).parent if args.output else Path()
     document, chosen = scenario_of_model(fields, cluster, gpus, folder)
     changed = apply_overrides(Document(document, args.file, folder), common.overrides_of(args)).data
     from_document(changed, folder=folder)
-    return Imported(changed, (fact,), assumed=(*assumed, *chosen), facts=(fact,))
+    return Imported(changed, mapped, idle, (*assumed, *chosen), (fact,), unknown)
 
 
 def _fields(config: dict[str, Any], args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -14,13 +14,20 @@ _MOST_LAYERS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A parsed config and its ``model_type``."""
+    """A parsed config and its ``model_type``; ``asked`` are the keys that were looked for."""
 
     data: Mapping[str, Any]
     kind: str
+    asked: set[str] = field(default_factory=set, compare=False)
+
+    def value(self, key: str) -> Any:
+        """What the config has under a key; None where it is not there."""
+        self.asked.add(key)
+        return self.data.get(key)
 
     def size(self, keys: str, what: str = "") -> int | None:
         """The first of ``keys`` (one text) that is not null, if one is; ``what`` the model calls it."""
+        self.asked.update(keys.split())
         for key in keys.split():
             value = self.data.get(key)
             if value is None:
@@ -45,7 +52,7 @@ class Config:
 
     def natural(self, key: str, default: int) -> int:
         """A whole number from 0."""
-        value = self.data.get(key)
+        value = self.value(key)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
@@ -54,7 +61,7 @@ class Config:
 
     def switch(self, key: str, default: bool) -> bool:
         """True or false; the default where the key is not there or null."""
-        value = self.data.get(key)
+        value = self.value(key)
         if value is None:
             return default
         if not isinstance(value, bool):
@@ -63,7 +70,7 @@ class Config:
 
     def layer_types(self, layers: int) -> list[str] | None:
         """What kind of attention every layer has, where the config lists it."""
-        value = self.data.get("layer_types")
+        value = self.value("layer_types")
         if value is None:
             return None
         known = ("full_attention", "sliding_attention")
@@ -74,7 +81,7 @@ class Config:
 
     def numbers(self, key: str) -> list[int]:
         """A list of layer numbers; empty where the key is not there or null."""
-        value = self.data.get(key)
+        value = self.value(key)
         if value is None:
             return []
         if not isinstance(value, list) or any(isinstance(i, bool) or not isinstance(i, int) for i in value):

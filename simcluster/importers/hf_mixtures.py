@@ -150,7 +150,7 @@ def minimax(config: Config, fields: Fields) -> None:
 def ernie(config: Config, fields: Fields) -> None:
     """Mixtures from layer moe_layer_start_index on, with a correction bias for each expert."""
     first, step = config.natural("moe_layer_start_index", 1), config.size("moe_layer_interval") or 1
-    to_the_end = config.data.get("moe_layer_end_index") in (None, -1)
+    to_the_end = config.value("moe_layer_end_index") in (None, -1)
     last = fields["layers"] - 1 if to_the_end else config.natural("moe_layer_end_index", 0)
     if last < fields["layers"] - 1:
         raise InputError(

@@ -14,11 +14,15 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.parser_words import of_json
-from simcluster.documents.reading import Document, unique_keys, validate
+from simcluster.documents.reading import Document, read_document, unique_keys, validate
 from simcluster.importers.hf_config import Config
 from simcluster.importers.hf_families import FAMILIES, Family, add_window
 from simcluster.model.transformer import Model, ParameterCount, parameters
 
+_TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+_NO_EFFECT, _NO_EFFECT_OFF, _DROPOUT = (
+    frozenset(_TABLES[name].split()) for name in ("no_effect", "no_effect_off", "dropout")
+)
 _HYBRIDS = (
     "nemotron_h", "mamba", "mamba2", "jamba", "bamba", "zamba2", "granitemoehybrid", "falcon_h1", "lfm2", "lfm2_moe",
     "kimi_linear", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "minimax", "recurrent_gemma", "rwkv",
@@ -42,8 +46,7 @@ def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None 
     Raises InputError for an unknown ``model_type``, for a missing or impossible field, and for what is not modelled:
     experts in layers that follow no rule, embeddings of another width than the layers, vision towers, encoders.
     """
-    fields, _ = _read(config, sequence_length)
-    return fields
+    return _read(config, sequence_length)[0]
 
 
 def assumptions_of_config(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -53,12 +56,41 @@ def assumptions_of_config(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def parameters_of_config(config: Mapping[str, Any]) -> ParameterCount:
     """Exactly how many parameters the model of a config has, of every supported family; errors as above."""
-    fields, _ = _read(config, 1)
+    fields = _read(config, 1)[0]
     return parameters(validate(Model, Document(fields, "config.json", Path())))
 
 
-def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields of ``Model``, and what it is taken to be without."""
+def keys_of_config(
+    config: Mapping[str, Any], *, sequence_length: int
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The keys that the model's fields come from, those that change nothing in the time of a step, and those of which
+    that is not known; errors as above.
+
+    Of a model of several parts those of its decoder.
+    """
+    read = _read(config, sequence_length)[2]
+    mapped = tuple(key for key in read.data if key in read.asked or key == "model_type")
+    rest = [key for key in read.data if key not in mapped]
+    idle = tuple(key for key in rest if _is_idle(key, read.data[key]))
+    return mapped, idle, tuple(key for key in rest if key not in idle)
+
+
+def _is_idle(key: str, value: Any) -> bool:
+    """Whether a key that the family does not ask for changes nothing."""
+    if key == "layer_types" and isinstance(value, list):
+        return all(kind == "full_attention" for kind in value)
+    return value is None or key in _NO_EFFECT | _DROPOUT or (key in _NO_EFFECT_OFF and value is False)
+
+
+def _dropped(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """That dropout is left out, where a rate of it is given."""
+    rates = [key for key in data if key in _DROPOUT and isinstance(data[key], int | float) and data[key] > 0]
+    are = "are" if len(rates) > 1 else "is"
+    return (f"no dropout, though {listed(rates)} {are} above 0 (--set training.dropout=true)",) if rates else ()
+
+
+def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[str, Any], tuple[str, ...], Config]:
+    """The fields of ``Model``, what it is taken to be without, and the config as it was read."""
     data, without = _decoder_of(data)
     kind = data.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
@@ -75,8 +107,8 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
         raise InputError(f"the config {stated}; supported are {', '.join(FAMILIES)}: {instead}")
     config = Config(data, kind)
     fields = _fields(config, family, sequence_length)
-    assumed = (*without, *(family.assumed(config) if family.assumed else ()))
-    return {name: value for name, value in fields.items() if value is not None}, assumed
+    assumed = (*without, *(family.assumed(config) if family.assumed else ()), *_dropped(data))
+    return {name: value for name, value in fields.items() if value is not None}, assumed, config
 
 
 def _fields(config: Config, family: Family, sequence_length: int | None) -> dict[str, Any]:
