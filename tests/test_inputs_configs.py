@@ -84,6 +84,10 @@ HYBRID = (
 @pytest.mark.parametrize(
     ("more", "section", "expected"),
     [
+        ("--deepspeed --num-experts 1 --moe-expert-parallel-size 1 --moe-eval-capacity-factor 2", "model",
+         {"moe": None, "ffn_hidden_size": 2048}),
+        ("--num-experts 1 --moe-router-topk 1", "model",
+         {"moe": {"experts": 1, "top_k": 1, "expert_ffn_hidden_size": 2048, "router_bias": True}}),
         ("--pipeline-model-parallel-layout Et*2|(tt|)*4t|t,mL", "pipeline",
          {"layout": "Ett|(tt|)*4t|tL"}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 3", "training",

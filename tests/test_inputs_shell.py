@@ -243,11 +243,14 @@ def test_processes_around_a_shell_and_none_that_are_said() -> None:
     socket = f"#!/bin/bash\nexport NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=1\n{inside}\n"
     by_nccl = scenario_from_arguments(socket, cluster=cluster, source="run.sh", available=64).assumed
     assert any(sentence.endswith("on the cluster, without NCCL_IB_DISABLE=1") for sentence in by_nccl)
-    for launcher in ("torchrun --nproc_per_node 8 --nnodes $N", "mpirun -np $((8 * $N)) -npernode 8"):
+    by_hosts = "deepspeed --num_gpus 8"  # on all machines of a file of hosts
+    for launcher in ("torchrun --nproc_per_node 8 --nnodes $N", "mpirun -np $((8 * $N)) -npernode 8", by_hosts):
         text = f"#!/bin/bash\n{launcher} {inside}\n"
         one = scenario_from_arguments(text, cluster=cluster, source="run.sh", available=64)
         assert one.document["gpus"] == 8
         assert any("one machine of 8 GPUs" in sentence for sentence in one.assumed)
+    asked = scenario_from_arguments(f"#!/bin/bash\n{by_hosts} {inside}\n", cluster=cluster, source="x.sh", gpus=64)
+    assert not any("and not the" in fact for fact in asked.facts)
 
 
 def test_options_without_a_value_and_arguments_of_the_script() -> None:

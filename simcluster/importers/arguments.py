@@ -46,9 +46,12 @@ class Arguments:
 
     @property
     def machines_not_said(self) -> bool:
-        """Whether the launch is of several machines, whose number is no plain one."""
+        """Whether the launch is of several machines, whose number is no plain one, or of those in a file of hosts, as
+        deepspeed's is without a number."""
         names = {word.lstrip("-").partition("=")[0].replace("_", "-") for word in self.launcher if word[:1] == "-"}
-        return "nnodes" not in self.launched and bool(names & {"nnodes", "num-nodes", "nodes", "np", "N"})
+        asked = names & {"nnodes", "num-nodes", "nodes", "np", "N"}
+        by_hosts = any(word.rsplit("/", 1)[-1] == "deepspeed" for word in self.launcher)
+        return "nnodes" not in self.launched and bool(asked or by_hosts)
 
 
 def parse_arguments(text: str, source: str) -> Arguments:

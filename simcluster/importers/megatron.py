@@ -99,7 +99,7 @@ def scenario_from_arguments(
     if not arguments.launcher:
         return found
     facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"]
-    if gpus and arguments.gpus not in (None, gpus):
+    if gpus and arguments.gpus not in (None, gpus) and not arguments.machines_not_said:
         facts.append(f"{gpus} GPUs as asked for, and not the {arguments.gpus} that it launches")
     return replace(found, facts=tuple(facts))
 

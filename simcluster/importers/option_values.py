@@ -49,6 +49,12 @@ def _valued(name: str, words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     return option, (value,) if value else words
 
 
+def _is_absent(name: str, words: tuple[str, ...], *, deepspeed: bool) -> bool:
+    """Whether an option is as if it were not given: Megatron-DeepSpeed has a plain MLP where there is one expert
+    (ParallelTransformerLayer, megatron/model/transformer.py), Megatron-Core a mixture of one."""
+    return name in ABSENT_AT_0 and (words == ("0",) or (words == ("1",) and name == "num-experts" and deepspeed))
+
+
 def _in_a_section(name: str) -> str:
     """An option as NeMo and Megatron-Bridge write it, in the section that both have it in."""
     return f"{'train' if 'batch' in name else 'model'}.{name.replace('-', '_')}"
@@ -73,11 +79,11 @@ class Options:
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
         """Every option in its place; one that is not modelled and changes the time is a problem."""
         plain = {RENAMED.get(name, name): words for name, words in map(_valued, options, options.values())}
+        absent = [name for name, words in plain.items() if _is_absent(name, words, deepspeed="deepspeed" in plain)]
+        self.no_effect += absent
+        plain = {name: words for name, words in plain.items() if name not in absent}
         on = {name for name, words in plain.items() if " ".join(words).lower() not in _OFF}
         for name, words in plain.items():
-            if words == ("0",) and name in ABSENT_AT_0:
-                self.no_effect.append(name)
-                continue
             self.given[name] = words
             if name in MAPPED:
                 try:
