@@ -111,6 +111,19 @@ def test_the_configuration_of_deepspeed_that_a_script_writes() -> None:
     assert any("ds.json says is not known: it is not there" in sentence for sentence in other.assumed)
 
 
+def test_the_configuration_of_deepspeed_that_a_script_makes_of_a_template() -> None:
+    template = '{"zero_optimization": {"stage": ZERO_STAGE}, "fp16": {"enabled": CONFIG_FP16}}'
+    edits = 'sed "s/ZERO_STAGE/${STAGE}/" ${DIR}/T.json \\\n  | sed "s#CONFIG_FP16#true#" \\\n  > ds.json'
+    text = f"#!/bin/bash\nSTAGE=3\nDIR=`pwd`\n{edits}\n{TRAINS} --deepspeed --deepspeed_config ds.json\n"
+    cluster = {"topology": "dgx_h100", "nodes": 1}
+    found = scenario_from_arguments(text, cluster=cluster, beside={"T.json": template}.get)
+    assert (found.document["parallel"]["zero"], found.document["training"]["precision"]) == (3, "fp16-mixed")
+    assert not any("is not there" in sentence for sentence in found.assumed)
+    for other in (text.replace("`pwd`", "/there/$X"), text.replace('"s#CONFIG_FP16#true#"', "-n p")):
+        without = scenario_from_arguments(other, cluster=cluster, beside=lambda name: None)
+        assert any("ds.json says is not known: it is not there" in sentence for sentence in without.assumed)
+
+
 def test_values_that_the_user_gives() -> None:
     document = imported("arrays.sh", NUM_NODES="4", DTYPE="bf16", EXTRA="yes").document
     assert (document["gpus"], document["parallel"]["pp"], document["training"]["precision"]) == (32, 4, "bf16-mixed")

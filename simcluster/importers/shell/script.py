@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from simcluster.importers.shell.arithmetic import assign, counting, whole_number
 from simcluster.importers.shell.batch import batch_lines, batch_variables
 from simcluster.importers.shell.conditions import MOST_CALLS, asks, ends, holds
+from simcluster.importers.shell.edited import edited_text
 from simcluster.importers.shell.started import read_command, read_text
 from simcluster.importers.shell.state import State, Value, joined
 from simcluster.importers.shell.syntax import kind_of, text_of, tree_of
@@ -222,6 +223,12 @@ def _redirected(node: Node, state: State) -> None:
         elif kind == "file_redirect" and any(text_of(child) in (">", ">>", "&>") for child in part.children):
             goes = goes or " ".join(words_of(part.named_children[-1], state))
     words = _argv(body, state) if kind_of(body) == "command" else []
+    if text is None and goes and text_of(body).startswith("sed "):
+        edits = body.named_children if kind_of(body) == "pipeline" else [body]
+        text = edited_text([_argv(part, state) for part in edits], state)
+        if text is not None:
+            state.files[goes] = text
+            return
     if text is None and words[:1] in (["echo"], ["printf"]):
         text = " ".join(words[1:]) + "\n"
     if text is not None and words[:1] == ["tee"]:

@@ -85,10 +85,10 @@ class State:
                 self.unset[name] = None
         return REFERENCE.sub("", text)
 
-    def text_named(self, name: str) -> str | None:
+    def text_named(self, name: str, *, wanted: bool = True) -> str | None:
         """A file that the script has written, or one beside it or in a folder around it; None where neither is there.
 
-        Of its path what follows the last part that only a shell knows.
+        Of its path what follows the last part that only a shell knows.  One that is ``wanted`` is told as missing.
         """
         if name in self.files:
             return self.files[name]
@@ -96,7 +96,7 @@ class State:
         known = next((n for n in range(len(parts), 0, -1) if UNKNOWN.search(parts[n - 1])), 0)
         path = "/".join(part for part in parts[known:] if part not in ("", ".", ".."))
         text = self.beside(path) if path else None
-        if text is None and path:
+        if text is None and path and wanted:
             self.missing[path] = None
         return text
 
