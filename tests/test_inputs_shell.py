@@ -124,6 +124,20 @@ def test_the_configuration_of_deepspeed_that_a_script_makes_of_a_template() -> N
         assert any("ds.json says is not known: it is not there" in sentence for sentence in without.assumed)
 
 
+def test_a_script_that_ends_itself_says_what_it_tests() -> None:
+    size = "SIZE=$2\nif [[ $SIZE -eq 117 ]]; then N=2\nelse\n  echo no\n  exit 1\nfi\n"
+    text = f"#!/bin/bash\n{size}{TRAINS.replace('--num-layers 2', '--num-layers $N')}\n"
+    cluster = {"topology": "dgx_h100", "nodes": 1}
+    with pytest.raises(InputError, match=r"argument 2 \(SIZE\), which is not given; give it with --arg 2=\.\.\."):
+        scenario_from_arguments(text, cluster=cluster)
+    assert scenario_from_arguments(text, cluster=cluster, given={"2": "117"}).document["model"]["layers"] == 2
+    named = text.replace("SIZE=$2", "").replace("[[ $SIZE -eq", "[[ $MODE = big || $SIZE -eq")
+    with pytest.raises(
+        InputError, match=r"it tests MODE, SIZE, which are not given; give them with --arg MODE=\.\.\. "
+    ):
+        scenario_from_arguments(named, cluster=cluster)
+
+
 def test_values_that_the_user_gives() -> None:
     document = imported("arrays.sh", NUM_NODES="4", DTYPE="bf16", EXTRA="yes").document
     assert (document["gpus"], document["parallel"]["pp"], document["training"]["precision"]) == (32, 4, "bf16-mixed")

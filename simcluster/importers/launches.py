@@ -40,6 +40,7 @@ _USUAL = {
 }
 """Variables by the names that they have in most scripts, and the options that they become."""
 _PER_NODE, _TOTAL = ("ntasks-per-node", "npernode"), ("ntasks", "np", "n")
+_MOST_NAMED = 4
 _STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed")
 
 
@@ -74,7 +75,7 @@ def arguments_of_script(
     return replace(
         found,
         options=options,
-        problems=(*_without_arguments(options, text), *_without_files(options, state), *found.problems),
+        problems=(*_without_arguments(options, text, state), *_without_files(options, state), *found.problems),
         launched=_processes(found.launcher, around, gpus_per_node),
         assumed=(*state.assumed, *assumed_of_nccl(state.variables)),
     )
@@ -90,7 +91,9 @@ def _training(state: State) -> tuple[list[str], list[str]]:
         why = f" ({state.stopped})" if state.stopped else ""
         what = "no command in it has options such as --num-layers"
         remedy = "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
-        if state.missing:
+        if state.stopped and state.unset:
+            what, remedy = _tested(state)
+        elif state.missing:
             what = f"it goes on in {listed(state.missing)}, which is neither beside it nor in a folder around it"
             remedy = f"{'put that there' if len(state.missing) == 1 else 'put them there'}, or {remedy}"
         raise InputError(f"{state.source}: starts no training that can be read{why}: {what}; {remedy}")
@@ -99,6 +102,18 @@ def _training(state: State) -> tuple[list[str], list[str]]:
     if len({tuple(other) for other, _ in equal}) > 1:
         state.assumed[f"the first of {len(equal)} trainings that the script starts"] = None
     return words, around
+
+
+def _tested(state: State) -> tuple[str, str]:
+    """What a script that ends itself has tested and nobody gives, and how it is given."""
+    holders = {value.strip("${}"): name for name, value in state.variables.items() if isinstance(value, str)}
+    names = [
+        name if not name.isdecimal() else f"argument {name}" + (f" ({holders[name]})" if name in holders else "")
+        for name in state.unset
+    ]
+    given = " ".join(f"--arg {name}=..." for name in list(state.unset)[:_MOST_NAMED])
+    it, is_ = ("them", "are") if len(names) > 1 else ("it", "is")
+    return f"it tests {', '.join(names[:_MOST_NAMED])}, which {is_} not given", f"give {it} with {given}"
 
 
 def _filled(found: Mapping[str, tuple[str, ...]], text: str, state: State) -> dict[str, tuple[str, ...]]:
@@ -165,14 +180,15 @@ def _asked(text: str, state: State, depth: int = 0) -> str:
     return ""
 
 
-def _without_arguments(options: Mapping[str, tuple[str, ...]], text: str) -> list[str]:
-    """What to say of a script whose arguments nobody gives, where options rest on them."""
+def _without_arguments(options: Mapping[str, tuple[str, ...]], text: str, state: State) -> list[str]:
+    """What to say of a script whose arguments nobody gives, or not all, where options rest on them."""
     takes = max((int(number) for number in _NUMBERED.findall(_COMMENT.sub("", text))), default=0)
     rest = [name for name in MAPPED if name not in FILES and _ARGUMENT.search(" ".join(options.get(name, ())))]
     if not takes or not rest:
         return []
     which = f"{takes} arguments" if takes > 1 else "an argument"
-    return [f"the script takes {which}, and none is given: --arg @='...' gives all, --arg 1=... the first"]
+    given = "not all that options rest on are" if state.positional else "none is"
+    return [f"the script takes {which}, and {given} given: --arg @='...' gives all, --arg 1=... the first"]
 
 
 def _without_files(options: Mapping[str, tuple[str, ...]], state: State) -> list[str]:
