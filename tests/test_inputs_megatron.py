@@ -101,6 +101,16 @@ def test_the_flash_kernel_of_legacy_layers_is_not_run_again(more: str, recompute
     assert ("runs nothing again" in found.text("x")) == (recompute == "none")
 
 
+def test_scales_of_blocks_are_told() -> None:
+    def told(more: str) -> bool:
+        found = imported(f"{GPT_345M.replace('--fp16', '--bf16')} {more}", gpus=8)
+        return any("scales of blocks" in sentence for sentence in found.assumed)
+
+    assert told("--fp8-format e4m3 --fp8-recipe blockwise")
+    assert not told("--fp8-format e4m3 --fp8-recipe tensorwise")
+    assert not told("--fp8-recipe blockwise")
+
+
 def test_the_tables_do_not_overlap() -> None:
     names = [*tables.MAPPED, *tables.NO_EFFECT, *tables.NOT_MODELLED, *tables.REFUSED]
     assert len(names) == len(dict.fromkeys(names))

@@ -239,7 +239,10 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
 
 
 def _fp8(run: Options) -> str:
-    return "mxfp8-mixed" if run.get("fp8-recipe") == "mxfp8" else "fp8-mixed"
+    recipe = run.get("fp8-recipe")
+    if recipe == "blockwise" and run.get("fp8-format"):
+        run.assumed.append("products in fp8 take as long with scales of blocks (blockwise) as with one for each tensor")
+    return "mxfp8-mixed" if recipe == "mxfp8" else "fp8-mixed"
 
 
 def _recipe_of(run: Options, half: str, precision: str) -> dict[str, str]:
