@@ -434,7 +434,12 @@ def test_a_window_does_the_work_of_the_tokens_in_it() -> None:
     ("change", "words"),
     [
         ({"vision_config": {"hidden_size": 1}}, "has vision_config: a model of several parts"),
-        ({"text_config": {"hidden_size": 1}}, "the config has no model_type"),
+        ({"text_config": {"hidden_size": 1}}, "the config of model_type 'gemma2' lacks num_hidden_layers"),
+        (
+            {"text_config": {"hidden_size": 1}, "model_type": "minimax_m3_vl"},
+            "'minimax_m3_vl', which .*an indexer picks",
+        ),
+        ({"index_topk": 2048}, "has index_topk: attention to tokens that an indexer picks is not modelled"),
         ({"model_type": "qwen3_next"}, "layers that are not all attention and MLP are not modelled"),
         ({"model_type": "deepseek_v32"}, "attention to tokens that an indexer picks is not modelled"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is true"),

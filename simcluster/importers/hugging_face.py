@@ -27,11 +27,16 @@ _HYBRIDS = (
     "nemotron_h", "mamba", "mamba2", "jamba", "bamba", "zamba2", "granitemoehybrid", "falcon_h1", "lfm2", "lfm2_moe",
     "kimi_linear", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "minimax", "recurrent_gemma", "rwkv",
 )  # fmt: skip
-_SPARSE = ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3")
+_SPARSE = ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3", "minimax_m3_vl")
+_SPARSE_KEYS = ("index_topk", "sparse_attention_config")
+_REASONS = {
+    _HYBRIDS: "layers that are not all attention and MLP are not modelled",
+    _SPARSE: "attention to tokens that an indexer picks is not modelled",
+}
 _TOWERS = ("vision_config", "audio_config", "speech_config")
 _DECODERS = ("text_config", "llm_config", "language_config")
 _FLAT = ("qwen2_vl", "qwen2_5_vl", "kimi_k25")  # of which the decoder's sizes stand beside the towers
-_OF_THE_WHOLE = ("tie_word_embeddings", "vocab_size", "max_position_embeddings")
+_OF_THE_WHOLE = ("model_type", "tie_word_embeddings", "vocab_size", "max_position_embeddings")
 
 
 def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None = None) -> dict[str, Any]:
@@ -96,19 +101,22 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     _refuse_more_than_a_decoder(data)
     if family is None or not isinstance(kind, str):
-        stated = "has no model_type"
-        if kind is not None:
-            stated = f"has model_type {str(kind)[:40]!r}, which is not supported"
-        instead = "for another model write its fields (layers, hidden_size, heads, ...) in the scenario"
-        if kind in _HYBRIDS:
-            instead = "layers that are not all attention and MLP are not modelled"
-        if kind in _SPARSE:
-            instead = "attention to tokens that an indexer picks is not modelled"
-        raise InputError(f"the config {stated}; supported are {', '.join(FAMILIES)}: {instead}")
+        raise _unknown(kind)
+    if sparse := next((key for key in _SPARSE_KEYS if data.get(key)), ""):
+        raise InputError(f"the config has {sparse}: {_REASONS[_SPARSE]}")
     config = Config(data, kind)
     fields = _fields(config, family, sequence_length)
     assumed = (*without, *(family.assumed(config) if family.assumed else ()), *_dropped(data))
     return {name: value for name, value in fields.items() if value is not None}, assumed, config
+
+
+def _unknown(kind: Any) -> InputError:
+    """The complaint about a model_type: why it is not modelled, or those that are."""
+    stated = "has no model_type" if kind is None else f"has model_type {str(kind)[:40]!r}, which is not supported"
+    if why := next((reason for kinds, reason in _REASONS.items() if kind in kinds), ""):
+        return InputError(f"the config {stated}: {why}")
+    instead = "for another model write its fields (layers, hidden_size, heads, ...) in the scenario"
+    return InputError(f"the config {stated}; supported are {', '.join(FAMILIES)}: {instead}")
 
 
 def _fields(config: Config, family: Family, sequence_length: int | None) -> dict[str, Any]:
