@@ -12,6 +12,7 @@ from simcluster.cli import main
 from simcluster.documents.reading import parse_document
 from simcluster.importers.imported import Imported
 from simcluster.importers.torchtitan import scenario_from_torchtitan
+from simcluster.model.transformer import parameters
 from simcluster.scenario.scenario import Scenario, load_text
 
 LLAMA_8B = """
@@ -443,6 +444,16 @@ def test_attention_that_stays_in_documents_is_told(name: str, flavor: str, more:
     assert (MASKED in found.assumed) == masked
     assert not found.unknown
     assert found.document["model"] == of(flavor.partition("_")[0]).document["model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "total"),
+    [("llama2", "271M", 271_090_688), ("llama2", "1B", 1_055_991_808), ("deepseek_v3", "kimi_k2", 1_026_408_232_448)],
+)
+def test_models_that_no_one_else_calls_so(name: str, flavor: str, total: int) -> None:
+    text = LLAMA_8B.replace('name = "llama3"', f'name = "{name}"').replace('"8B"', f'"{flavor}"')
+    model = load_text(imported(text).text("x")).model
+    assert (parameters(model).total, model.norm, model.position, model.bias) == (total, "rmsnorm", "rope", False)
 
 
 def test_a_flavor_by_its_kernel_of_a_model_that_is_not_known_is_refused() -> None:

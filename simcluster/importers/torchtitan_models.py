@@ -14,6 +14,7 @@ from simcluster.importers.torchtitan_flavors import flavors_beside, model_of_fla
 from simcluster.importers.torchtitan_settings import TABLES, JobSettings
 
 _MODELS: dict[str, str] = TABLES["models"]
+_OWN_MODELS: dict[str, dict[str, Any]] = TABLES["own_models"]
 _DEBUG_MODELS: dict[str, dict[str, Any]] = TABLES["debug_models"]
 _NO_DECODERS: dict[str, str] = TABLES["no_decoders"]
 _MASKED = frozenset(TABLES["masked"])
@@ -44,6 +45,8 @@ def model_of_job(job: JobSettings, beside: Beside) -> dict[str, Any]:
         return {**published_model(_MODELS[found]), **more}
     if own:
         return {**own, **more}
+    if name in _OWN_MODELS:
+        return {"gated_mlp": True, **_OWN_MODELS[name], **more}
     if name not in _DEBUG_MODELS:
         raise _unknown(job, beside, family, f"{family} {flavor}")
     job.assumed.append("the sizes of the debug model are those that it had longest; they changed at times")
@@ -63,7 +66,7 @@ def _unknown(job: JobSettings, beside: Beside, family: str, name: str) -> InputE
     if has := flavors_beside(beside, family):
         says = f"the {where} with the file does not say its sizes; it says those of {listed(has[:8])}"
         return job.error("model.flavor", f"{name} is not in the catalogue, and {says}")
-    near = [known for known in _MODELS if known.startswith(f"{family} ")]
+    near = [known for known in (*_MODELS, *_OWN_MODELS) if known.startswith(f"{family} ")]
     of = "one of" if near else "a model of"
     near = near or list(dict.fromkeys(known.split()[0] for known in _MODELS))
     what = f"{name} is not in the catalogue, and no {where} that says its sizes lies with the file; put it there"
