@@ -308,7 +308,7 @@ def test_a_recipe_of_nemo_2_that_changes_another() -> None:
     found = nemo("from_a_recipe", llama3_8b=NEMO.replace("performance=True", "performance=False, num_nodes=1"))
     assert (found["model"]["layers"], found["overlap"]["grad_reduce"]) == (8, False)
     assert found["pipeline"]["p2p"] == "rendezvous"
-    with pytest.raises(InputError, match=r"llm\.llama3_8b\.pretrain_recipe of nemo\.collections, which is not beside"):
+    with pytest.raises(InputError, match=r"llm\.llama3_8b\.pretrain_recipe of nemo\.collections\.llm\.recipes"):
         nemo("from_a_recipe")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -41,6 +42,7 @@ from simcluster.studies.launch.imported_model import scenario_of_model
 from simcluster.topology.dragonfly import DragonflyPlusSpec
 from simcluster.topology.fabrics import MachinesSpec
 
+_OF_PYTHON = ("nemo", "megatron-bridge")
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "nemo", "deepspeed", "hugging-face", "astra-network")
 _MAX_BYTES = 2_000_000
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
@@ -119,6 +121,8 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
     _refuse(args, "device", *(("log",) if args.kind in ("torchtitan", "deepspeed") else ()))
     if args.kind != "deepspeed":
         _refuse(args, "model", "sequence_length")
+    if args.arg and args.kind != "megatron" and not (args.kind in _OF_PYTHON and args.file.endswith(".py")):
+        _refuse(args, "arg")
     if not args.cluster:
         raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")
     if args.gpus is not None and args.gpus < 1:
@@ -146,6 +150,7 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
         more = _for_megatron(args) if args.kind == "megatron" else {"available": _gpus_of(args.cluster)}
         more |= {"beside": partial(_beside, args.file)}
         more |= {"function": args.function} if args.kind != "megatron" else {}
+        more |= {"given": _given(args)} if args.kind in _OF_PYTHON else {}
         reader: Callable[..., Imported] = readers.get(args.kind, scenario_from_bridge)
         found = reader(text, cluster=cluster, gpus=args.gpus, source=args.file, **more)
     document = found.document
@@ -191,18 +196,24 @@ def _cluster(name: str, output: str | None) -> dict[str, Any]:
     return {"topology": path if "/" in path else f"./{path}"}
 
 
-def _for_megatron(args: argparse.Namespace) -> dict[str, Any]:
-    """What reading a launch script takes: values for its variables, files that lie with it, the size of machines."""
+def _given(args: argparse.Namespace) -> dict[str, str]:
+    """Values of a script's variables, or of a program's arguments, by name or number."""
     given: dict[str, str] = {}
     for text in args.arg or []:
         name, equals, value = text.partition("=")
-        if not equals or not (name == "@" or name.replace("_", "a").isalnum()):
+        if not equals or not (name == "@" or re.sub("[_-]", "a", name).isalnum()):
             raise InputError(
                 f"--arg {text[:40]!r}: write NAME=VALUE, as in --arg GBS=512 (or 1=... for its first argument)"
             )
         given[name] = value
     for number, word in enumerate(shlex.split(given.pop("@", "")), 1):
         given.setdefault(str(number), word)
+    return given
+
+
+def _for_megatron(args: argparse.Namespace) -> dict[str, Any]:
+    """What reading a launch script takes: values for its variables, files that lie with it, the size of machines."""
+    given = _given(args)
     machine = _machine_of(args.cluster)
     return {"available": _gpus_of(args.cluster), "gpus_per_node": machine[0] if machine else None, "given": given}
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import listed
 from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened
@@ -21,8 +20,10 @@ from simcluster.importers.model_classes import (
     no_decoder,
     said_of_model,
 )
+from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments, telling
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
+from simcluster.importers.recipe_programs import of_another_file, what_is_started
 from simcluster.importers.written_containers import written_container
 
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
@@ -31,9 +32,6 @@ _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _BASES: dict[str, Any] = _TABLES["bases"]
 _IN_ALL_WRITTEN = frozenset(_TABLES["in_all_written"].split())
 _NULL_VOCABULARY = 32_000  # DEFAULT_NULL_TOKENIZER_VOCAB_SIZE of recipes/utils/tokenizer_utils.py
-_GPUS = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
-_STARTED = re.compile(r"\btorchrun\b[^\n]*")
-_SCRIPT = "the script"
 _OF_OVERRIDES = (
     "create_omegaconf_dict_config", "parse_hydra_overrides", "process_config_with_overrides", "apply_overrides",
     "get_rank_safe",
@@ -46,17 +44,21 @@ _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 @dataclass(frozen=True)
 class ReadRecipe:
     """What a function says: its name, that of its model (empty where its fields say it), its settings by dotted name,
-    what is modelled otherwise, and what it does that is not known here."""
+    what is modelled otherwise, what it does that is not known here, and which arguments of its program nobody gives.
+    """
 
     function: str
     model: str
     settings: dict[str, Any]
     assumed: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
-def settings_of_recipe(text: str, source: str, function: str, beside: Beside = nothing_beside) -> ReadRecipe:
-    """What the function of the file says that is read.
+def settings_of_recipe(
+    text: str, source: str, function: str, beside: Beside = nothing_beside, given: Mapping[str, str] = NONE_GIVEN
+) -> ReadRecipe:
+    """What the function of the file says that is read, where ``given`` are arguments of the program by name.
 
     Raises InputError where there are several recipes of pre-training and none is named, for one of fine-tuning that is
     not asked for by name, and for what makes no configuration.
@@ -67,15 +69,17 @@ def settings_of_recipe(text: str, source: str, function: str, beside: Beside = n
         "pretrain": lambda config=None, *_, **__: started.append(config),
         **dict.fromkeys(_OF_OVERRIDES, lambda *_, **__: Unread("what the command line says")),
     }  # fmt: skip
-    configs = PythonConfigs(text, source, known=known, models=is_model, beside=beside)
+    arguments = ProgramArguments(given)
+    configs = PythonConfigs(text, source, known=known, models=is_model, beside=beside, arguments=arguments)
     function, found = what_is_started(configs, function, _PRETRAINS, started)
+    arguments.require_used(source)
     if not isinstance(found, Built):
         raise InputError(f"{source}: {function} makes no configuration that can be read as data")
     if found.name != "ConfigContainer" and found.name not in _BASES:
-        where = configs.module_of(found.name)
-        of = f" of {where}, which is not beside it; put it there" if where else ", which it does not say"
-        raise InputError(f"{source}: {function} takes its configuration from {found.name}{of}")
-    return _recipe(found, function, source, tuple(dict.fromkeys(configs.undecided)))
+        what = f"{source}: {function} takes its configuration from {found.name}"
+        raise of_another_file(what, found.name, configs.module_of(found.name))
+    read = _recipe(found, function, source, configs)
+    return replace(read, undecided=tuple(dict.fromkeys(configs.undecided)), missing=tuple(arguments.missing))
 
 
 def settings_of_written(text: str, source: str) -> ReadRecipe | None:
@@ -83,7 +87,7 @@ def settings_of_written(text: str, source: str) -> ReadRecipe | None:
     found = written_container(text, source)
     if found is None:
         return None
-    read = _recipe(found, "the file", source, ())
+    read = _recipe(found, "the file", source)
     copies = {f"optimizer.{name}": f"ddp.{name}" for name in _OVERLAPS}
     copies |= {f"optimizer.{name}": f"model.{name}" for name in ("bf16", "fp16")}
     muon = "muon" in str(read.settings.get("optimizer.optimizer"))
@@ -96,7 +100,7 @@ def settings_of_written(text: str, source: str) -> ReadRecipe | None:
     return replace(read, settings={name: value for name, value in read.settings.items() if says(name, value)})
 
 
-def _recipe(found: Built, function: str, source: str, undecided: tuple[str, ...]) -> ReadRecipe:
+def _recipe(found: Built, function: str, source: str, configs: PythonConfigs | None = None) -> ReadRecipe:
     """What a container says, made by the function; InputError for adapters and models that are not known."""
     if found.fields.get("peft") is not None or found.name.startswith("_peft"):
         raise InputError(
@@ -112,8 +116,8 @@ def _recipe(found: Built, function: str, source: str, undecided: tuple[str, ...]
         settings |= _section(section, value)
     settings |= _vocabulary(name, settings)
     if not name:
-        require_sizes(model, settings, f"{source}: the model of {function}")
-    return ReadRecipe(function, name, _settled(settings), _packed(found), undecided)
+        require_sizes(model, settings, f"{source}: the model of {function}", configs)
+    return ReadRecipe(function, name, _settled(settings), _packed(found))
 
 
 def _vocabulary(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,54 +129,23 @@ def _vocabulary(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"model.vocab_size": size if isinstance(size, int) else _NULL_VOCABULARY}
 
 
-def require_sizes(model: Any, settings: Mapping[str, Any], what: str) -> None:
-    """InputError for a model that is no decoder, or whose sizes are not said; ``what`` names it."""
+def require_sizes(model: Any, settings: Mapping[str, Any], what: str, configs: PythonConfigs | None = None) -> None:
+    """InputError for a model that is no decoder, or whose sizes are not said; ``what`` names it, and ``configs`` is the
+    file that makes it."""
     kind = model.name if isinstance(model, Built) else str(getattr(model, "text", "none"))
-    against = no_decoder(kind)
-    if not against and "model.num_layers" not in settings:
-        against = "is not known here, and the recipe does not say its sizes (num_layers and others)"
-    if not against and isinstance(model, Built) and not defaults_of_class(model.name):
-        against = "is of a class that is not known here, nor what that says of norms, activation and attention"
-    if against:
+    if against := no_decoder(kind):
         raise InputError(f"{what} ({kind[:80]}) {against}")
-
-
-def what_is_started(
-    configs: PythonConfigs, function: str, pattern: re.Pattern[str], started: list[Any]
-) -> tuple[str, Any]:
-    """What the function returns, or, of a script without recipes, what it starts, which goes to ``started``."""
-    if not function and not any(pattern.search(name) and configs.is_whole(name) for name in configs.functions):
-        configs.run_as_script()
-        if started:
-            return _SCRIPT, started[0]
-    function = function or the_recipe(configs, pattern)
-    found = configs.read(function)
-    return function, started[0] if started and not isinstance(found, Built) else found
-
-
-def the_recipe(configs: PythonConfigs, pattern: re.Pattern[str]) -> str:
-    """The one function of pre-training in a file; InputError where there are several or none."""
-    made = [name for name in configs.functions if pattern.search(name) and not name.startswith("_")]
-    if len(made) != 1:
-        source = configs.source
-        raise InputError(
-            f"{source}: has {'several recipes' if made else 'no recipe of pre-training'}; name one behind a colon, as "
-            f"in {source}:{made[0] if made else 'NAME'}" + (f" (it has {listed(made)})" if made else "")
-        )
-    return made[0]
-
-
-def told_gpus(function: str, text: str) -> int | None:
-    """The number of GPUs that a recipe's name says, or the commands in a script's own words that start it; None where
-    nothing does, or they say several."""
-    if told := _GPUS.search(function):
-        return int(told[1])
-    commands = _STARTED.findall(text.replace("\\\n", " ")) if function == _SCRIPT else []
-    said = [(re.search(r"--nproc[-_]per[-_]node[= ](\d{1,4})\b", each), each) for each in commands]
-    nodes = [(found, re.search(r"--nnodes[= ](\S+)", each)) for found, each in said if found]
-    sizes = {int(each[1]) * (int(of[1]) if of and of[1].isdecimal() else 1) for each, of in nodes}
-    unknown = any(of and not of[1].isdecimal() for _, of in nodes)
-    return sizes.pop() if len(sizes) == 1 and not unknown else None
+    against = ""
+    if "model.num_layers" not in settings:
+        against = "is not known here, and the recipe does not say its sizes (num_layers and others)"
+    elif isinstance(model, Built) and not defaults_of_class(model.name):
+        against = "is of a class that is not known here, nor what that says of norms, activation and attention"
+    module = configs.module_of(kind) if configs else ""
+    if against and module and kind.rpartition(".")[2][:1].islower():
+        raise of_another_file(f"{what} comes from {kind[:80]}", kind, module)
+    if against:
+        with telling(configs.arguments.missing if configs else ()):
+            raise InputError(f"{what} ({kind[:80]}) {against}")
 
 
 def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:

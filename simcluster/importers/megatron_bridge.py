@@ -18,13 +18,15 @@ from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
-from simcluster.importers.bridge_recipes import named_model, settings_of_recipe, settings_of_written, told_gpus
+from simcluster.importers.bridge_recipes import named_model, settings_of_recipe, settings_of_written
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
 from simcluster.importers.model_classes import said_of_model
 from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
 from simcluster.importers.published_models import published_model
+from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
+from simcluster.importers.recipe_programs import told_gpus
 from simcluster.model.transformer import Model
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
@@ -55,6 +57,7 @@ def scenario_from_bridge(
     available: int | None = None,
     function: str = "",
     beside: Beside = nothing_beside,
+    given: Mapping[str, str] = NONE_GIVEN,
     source: str = "<overrides>",
 ) -> Imported:
     """The scenario of Megatron-Bridge's overrides or YAML, with or without a recipe's name, or of a recipe in Python.
@@ -64,22 +67,13 @@ def scenario_from_bridge(
     """
     model_name, assumed, unknown = "", tuple[str, ...](), list[str]()
     python = source.endswith(".py") or bool(function)
-    read = settings_of_recipe(text, source, function, beside) if python else settings_of_written(text, source)
+    read = settings_of_recipe(text, source, function, beside, given) if python else settings_of_written(text, source)
     if read:
         recipe, settings, function = "", read.settings, read.function
         model_name, assumed = read.model, read.assumed
         unknown = [f"what the recipe does {place}" for place in read.undecided]
     else:
-        recipe, settings = _settings(text, source)
-        model_name = named_model(settings.pop("model.hf_model_id", None), source)
-        if not recipe and not model_name and "model.num_layers" not in settings:
-            raise InputError(
-                f"{source}: says of no model how many layers it has; name the recipe that is changed, as in recipe: "
-                "llama3_8b_pretrain_config, or give the model's fields, as in model.num_layers=32"
-            )
-        if model_name:
-            settings = {f"model.{field}": value for field, value in said_of_model(model_name).items()} | settings
-            assumed = ("what the file does not say is as Megatron-Core has it, since no recipe is named",)
+        recipe, settings, model_name, assumed = _overrides(text, source)
     options: Words = {}
     no_effect: list[str] = []
     problems = Problems(source)
@@ -92,10 +86,13 @@ def scenario_from_bridge(
         unknown = [name for name in unknown if settings.get(name.partition(" ")[0])]
     if "num-query-groups" in options:
         options["group-query-attention"] = ()
-    found = scenario_from_options(
-        options, cluster=cluster, gpus=gpus, launched=told_gpus(function, text), available=available, source=source,
-        problems=problems.found,
-    )  # fmt: skip
+    missing = read.missing if read else ()
+    with telling(missing):
+        found = scenario_from_options(
+            options, cluster=cluster, gpus=gpus, launched=told_gpus(function, text), available=available,
+            source=source, problems=problems.found,
+        )  # fmt: skip
+    assumed += (said,) if (said := not_given(missing)) else ()
     if model_name:
         found.document["model"] = whole_model(model_name, found.document["model"], settings)
     model: tuple[str, ...] = (
@@ -137,6 +134,21 @@ def options_of_settings(
     if "num-query-groups" in options:
         options["group-query-attention"] = ()
     return options
+
+
+def _overrides(text: str, source: str) -> tuple[str, dict[str, Any], str, tuple[str, ...]]:
+    """The recipe, if one is named, the overrides by dotted name, the published model, and what is assumed of it."""
+    recipe, settings = _settings(text, source)
+    name = named_model(settings.pop("model.hf_model_id", None), source)
+    if not recipe and not name and "model.num_layers" not in settings:
+        raise InputError(
+            f"{source}: says of no model how many layers it has; name the recipe that is changed, as in recipe: "
+            "llama3_8b_pretrain_config, or give the model's fields, as in model.num_layers=32"
+        )
+    if not name:
+        return recipe, settings, "", ()
+    settings = {f"model.{field}": value for field, value in said_of_model(name).items()} | settings
+    return recipe, settings, name, ("what the file does not say is as Megatron-Core has it, since no recipe is named",)
 
 
 def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:

@@ -20,6 +20,7 @@ from simcluster.importers.imported import Imported, Problems
 from simcluster.importers.megatron import scenario_from_options
 from simcluster.importers.megatron_bridge import Words, model_options, options_of_settings, whole_model
 from simcluster.importers.nemo_recipes import settings_of_nemo_recipe
+from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _NO_EFFECT, _SECTIONS = frozenset(_TABLES["no_effect"].split()), _TABLES["no_effect_sections"].split()
@@ -40,6 +41,7 @@ def scenario_from_nemo(
     available: int | None = None,
     function: str = "",
     beside: Beside = nothing_beside,
+    given: Mapping[str, str] = NONE_GIVEN,
     source: str = "<NeMo>",
 ) -> Imported:
     """The scenario of a configuration, or of a recipe in Python, on a cluster (as ``cluster`` stands in a scenario).
@@ -49,7 +51,7 @@ def scenario_from_nemo(
     """
     recipe = None
     if source.endswith(".py") or function:
-        recipe = settings_of_nemo_recipe(text, source, function, beside)
+        recipe = settings_of_nemo_recipe(text, source, function, beside, given)
         plain = recipe.settings
     else:
         plain = _resolved(flattened(_sections(text, source), source))
@@ -72,10 +74,13 @@ def scenario_from_nemo(
     nodes, devices = plain.get("trainer.num_nodes", 1), plain.get("trainer.devices")
     if isinstance(nodes, int) and isinstance(devices, int):
         launched = nodes * devices
-    found = scenario_from_options(
-        options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=source,
-        problems=problems.found,
-    )  # fmt: skip
+    missing = recipe.missing if recipe else ()
+    with telling(missing):
+        found = scenario_from_options(
+            options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=source,
+            problems=problems.found,
+        )  # fmt: skip
+    assumed += (said,) if (said := not_given(missing)) else ()
     if recipe and recipe.model:
         found.document["model"] = whole_model(recipe.model, found.document["model"], settings)
         assumed += (f"the vocabulary of {recipe.model}, where NeMo takes that of the data's tokenizer",)
@@ -165,7 +170,9 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
     found.setdefault("model.overlap_p2p_comm", False)  # as of NeMo's own configuration, and Megatron-Core's
     if plain.get("model.transformer_engine") is False and plain.get("model.mcore_gpt") is False:
         found["model.transformer_impl"] = "local"  # with Megatron-Core its layers were Transformer Engine's at any rate
-    if not plain.get("model.activations_checkpoint_granularity"):
+    if found.get("mixed_precision"):  # the plugin of the precision writes over those of the model
+        found = {name: value for name, value in found.items() if name not in ("model.bf16", "model.fp16")}
+    if not found.get("model.recompute_granularity"):
         found = {name: value for name, value in found.items() if not name.startswith("model.recompute_")}
     return found
 

@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside, nothing_beside
-from simcluster.importers.bridge_recipes import PACKED, ReadRecipe, plain_fields, require_sizes, what_is_started
+from simcluster.importers.bridge_recipes import (
+    PACKED,
+    ReadRecipe,
+    plain_fields,
+    require_sizes,
+)
 from simcluster.importers.model_classes import defaults_of_class, is_model, model_of_class, no_decoder, said_of_model
+from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
+from simcluster.importers.recipe_programs import of_another_file, what_is_started
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _PRETRAINS = re.compile(r"(^|_)(pretrain|recipe)(_\w*)?$")
@@ -24,11 +32,15 @@ _PARTS = ("trainer", "model", "data", "optim")
 _PARTS_GIVEN = ("model", "data", "trainer")
 _CONFIGURES = ("run.Config", "run.Partial", "Config", "Partial", "fdl.Config", "fdl.Partial")
 _OF_NEMO = "nemo/collections/llm/"
+_ADAPTERS = "trains adapters beside weights that stand still, which are not modelled (a peft scheme of none trains all)"
 _READ = "run"  # what a configuration is a method of that is read whole
 
 
-def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Beside = nothing_beside) -> ReadRecipe:
-    """What the function of the file says that is read, by the attributes of NeMo's trainer, model, data and optimizer.
+def settings_of_nemo_recipe(
+    text: str, source: str, function: str, beside: Beside = nothing_beside, given: Mapping[str, str] = NONE_GIVEN
+) -> ReadRecipe:
+    """What the function of the file says that is read, by the attributes of NeMo's trainer, model, data and optimizer,
+    where ``given`` are arguments of the program by name.
 
     Raises InputError where there are several recipes of pre-training and none is named, for adapters, and for what
     makes no recipe.
@@ -38,28 +50,77 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
     known |= {
         name: lambda *args, **named: started.append(_started(*args, **named)) for name in _TABLES["starts"].split()
     }
-    configs = PythonConfigs(text, source, known=known, models=is_model, beside=lambda path: _beside(beside, path))
+    arguments = ProgramArguments(given)
+    configs = PythonConfigs(
+        text, source, known=known, models=is_model, beside=lambda path: _beside(beside, path), arguments=arguments,
+        methods={"fit": lambda trainer, *args, **named: started.append(_fitted(trainer, *args, **named))},
+    )  # fmt: skip
     function, found = what_is_started(configs, function, _PRETRAINS, started)
+    arguments.require_used(source)
     if isinstance(found, Built) and found.of != _READ:
-        where = configs.module_of(found.name)
-        of = f" of {where}, which is not beside it; put it there" if where else ", which the file does not say"
-        raise InputError(f"{source}: {function} takes its recipe from {found.name}{of}")
+        raise _of_another_file(found, f"{source}: {function}", configs)
     if not isinstance(found, Built):
         raise InputError(f"{source}: {function} makes no recipe that can be read as data")
+    read = _recipe(found, function, source, configs)
+    return replace(read, undecided=tuple(dict.fromkeys(configs.undecided)), missing=tuple(arguments.missing))
+
+
+def _of_another_file(found: Built, what: str, configs: PythonConfigs) -> InputError:
+    """What to say of a recipe of NeMo's that is not beside the file."""
+    module = configs.module_of(found.name)
+    if re.fullmatch(r"nemo\.collections\.llm\.\w+", module):  # which hands on its recipes
+        module = module.replace(".llm.", ".llm.recipes.")
+    scheme = found.fields.get("peft_scheme", "lora")
+    if found.name.endswith("finetune_recipe") and str(scheme).lower() != "none" and not isinstance(scheme, Unread):
+        return InputError(f"{what} {_ADAPTERS}, as NeMo's {found.name} does where peft_scheme says nothing else")
+    return of_another_file(f"{what} takes its recipe from {found.name}", found.name, module)
+
+
+def _recipe(found: Built, function: str, source: str, configs: PythonConfigs) -> ReadRecipe:
+    """What a recipe says, made by the function; InputError for adapters and models that are not known."""
     if found.fields.get("peft") is not None:
-        raise InputError(
-            f"{source}: {function} trains adapters beside weights that stand still, which are not modelled (a peft "
-            "scheme of none trains all)"
-        )
-    trainer = found.fields.get("trainer")
+        raise InputError(f"{source}: {function} {_ADAPTERS}")
+    trainer, model, data = (found.fields.get(name) for name in ("trainer", "model", "data"))
     _plugin(trainer)
-    model = found.fields.get("model")
     if isinstance(model, Built) and model.args:
         model.fields.setdefault("config", model.args[0])
     sizes = model.fields.get("config") if isinstance(model, Built) else None
+    if isinstance(model, Built) and found.fields.get("optim") is None:
+        found.fields["optim"] = model.fields.get("optim")
     optimizer = found.fields.get("optim")
     if isinstance(optimizer, Built) and optimizer.args:
         optimizer.fields.setdefault("config", optimizer.args[0])
+    if isinstance(data, Built):
+        data.fields = {**_TABLES["data"].get(data.name.rpartition(".")[2], {}), **data.fields}
+    settings = _settings(found, trainer)
+    name = model_of_class(sizes.name) if isinstance(sizes, Built) else ""
+    own = said_of_model(name) if name else defaults_of_class(sizes.name) if isinstance(sizes, Built) else {}
+    settings = {f"model.config.{field}": value for field, value in own.items()} | settings
+    what = f"{source}: the model of {function}"
+    if isinstance(model, Built) and (against := no_decoder(model.name)):
+        raise InputError(f"{what} ({model.name}) {against}")
+    settings |= _tokenizer(data, model)
+    if not name:
+        require_sizes(sizes, {key.replace(".config.", "."): value for key, value in settings.items()}, what, configs)
+    return ReadRecipe(function, name, settings, _packed(found))
+
+
+def _tokenizer(data: Any, model: Any) -> dict[str, Any]:
+    """The tokenizer by its name on Hugging Face, where the model or the data is given one; that of GPT-2 where data
+    that have it by default are given none."""
+    given = [part.fields.get("tokenizer") for part in (model, data) if isinstance(part, Built)]
+    for made in given:
+        words = (*made.args, *made.fields.values()) if isinstance(made, Built) else (made,)
+        if name := next((each for each in words if isinstance(each, str) and "/" in each), ""):
+            return {"model.tokenizer.library": "huggingface", "model.tokenizer.type": name}
+    kind = data.name.rpartition(".")[2] if isinstance(data, Built) else ""
+    if kind in _TABLES["gpt2_tokenizer"].split() and data.fields.get("tokenizer") is None:
+        return {"model.tokenizer.library": "megatron"}
+    return {}
+
+
+def _settings(found: Built, trainer: Any) -> dict[str, Any]:
+    """What the parts say, by dotted name."""
     settings: dict[str, Any] = {}
     for part in _PARTS:
         settings |= _flat(part, found.fields.get(part))
@@ -71,15 +132,7 @@ def settings_of_nemo_recipe(text: str, source: str, function: str, beside: Besid
         if key in _TABLES["renamed"] or key not in settings:
             settings.pop(key, None)
             settings[_TABLES["renamed"].get(key, key)] = value
-    name = model_of_class(sizes.name) if isinstance(sizes, Built) else ""
-    own = said_of_model(name) if name else defaults_of_class(sizes.name) if isinstance(sizes, Built) else {}
-    settings = {f"model.config.{field}": value for field, value in own.items()} | settings
-    what = f"{source}: the model of {function}"
-    if isinstance(model, Built) and (against := no_decoder(model.name)):
-        raise InputError(f"{what} ({model.name}) {against}")
-    if not name:
-        require_sizes(sizes, {key.replace(".config.", "."): value for key, value in settings.items()}, what)
-    return ReadRecipe(function, name, settings, _packed(found), tuple(dict.fromkeys(configs.undecided)))
+    return settings
 
 
 def _beside(beside: Beside, path: str) -> str | None:
@@ -102,6 +155,12 @@ def _started(recipe: Any = None, *args: Any, **named: Any) -> Any:
         return recipe
     given = dict(zip(_PARTS_GIVEN, (each for each in (recipe, *args) if each is not None), strict=False)) | named
     return Built("pretrain", (), given, _READ)
+
+
+def _fitted(trainer: Built, model: Any = None, data: Any = None, **named: Any) -> Any:
+    """What a trainer's ``fit`` trains."""
+    data = named.get("datamodule", named.get("train_dataloaders", data))
+    return Built("pretrain", (), {"model": model, "data": data, "trainer": trainer}, _READ)
 
 
 def _made(name: str) -> Any:

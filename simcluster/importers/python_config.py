@@ -15,6 +15,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.importers.beside import Beside, nothing_beside
+from simcluster.importers.python_arguments import ProgramArguments
 from simcluster.importers.python_expressions import MOST_DEPTH, MOST_STEPS, PythonExpressions
 from simcluster.importers.python_modules import files_of, imported_names
 from simcluster.importers.python_values import (
@@ -23,7 +24,6 @@ from simcluster.importers.python_values import (
     Unread,
     called_builtin,
     called_of,
-    called_of_parser,
     changes,
     is_configured,
     truth,
@@ -45,10 +45,13 @@ class PythonConfigs(PythonExpressions):
         models: Callable[[str], bool] = bool,
         beside: Beside = nothing_beside,
         module: str = "",
+        arguments: ProgramArguments | None = None,
+        methods: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
         """``closed`` is a pattern of functions that are not followed: a call of one stays what it is.  ``known`` are
         functions of other files by name, as they are here; ``models`` says whether a class is that of a known model.
-        ``beside`` gives the text of files that the file, which is ``module``, imports from."""
+        ``beside`` gives the text of files that the file, which is ``module``, imports from; ``arguments`` are those of
+        the program."""
         if len(text) > _MOST_CHARACTERS:
             raise InputError(f"{source}: has more than {_MOST_CHARACTERS:,} characters, which no recipes have")
         try:
@@ -63,6 +66,7 @@ class PythonConfigs(PythonExpressions):
         self.functions = {node.name: node for node in made if not re.search(closed, node.name)}
         self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
         self.undecided: list[str] = []
+        self.arguments, self._methods = arguments or ProgramArguments({}), methods
         self._known, self._models = known, models
         self._closed, self._beside, self._imported = closed, beside, imported_names(tree, module)
         self._others: dict[str, PythonConfigs | None] = {}
@@ -85,6 +89,10 @@ class PythonConfigs(PythonExpressions):
         given = self.functions[name].args
         return len(given.args) <= len(given.defaults) and None not in given.kw_defaults
 
+    def is_program(self) -> bool:
+        """Whether the file says what it does where it is started."""
+        return any(isinstance(node, ast.If) and "__main__" in ast.unparse(node.test) for node in self._tree.body)
+
     def run_as_script(self) -> None:
         """Read what the file does where it is started, for what the functions that are known make of it."""
         scope = {"__name__": "__main__"}
@@ -92,8 +100,10 @@ class PythonConfigs(PythonExpressions):
         self._body([node for node in self._tree.body if not isinstance(node, plain)], scope, 0)
 
     def module_of(self, name: str) -> str:
-        """The module that a name is imported from, with dots; empty where it is none of another file."""
-        return self._imported.get(name.partition(".")[0], ("", ""))[0]
+        """The module, with dots, of a function that is called by this name; empty where no import says it."""
+        head, *parts = name.split(".")
+        module, original = self._imported.get(head, ("", ""))
+        return ".".join([module, original, *parts[:-1]] if module and parts else [module])
 
     def _called(self, function: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any], depth: int) -> Any:
         if depth > MOST_DEPTH:
@@ -139,7 +149,7 @@ class PythonConfigs(PythonExpressions):
                 known = node.value.func
                 if isinstance(made, Built) and isinstance(known, ast.Name) and is_configured(made.args):
                     self.undecided.append(f"in {ast.unparse(node.value)}"[:100])
-            elif isinstance(node, ast.With):
+            elif isinstance(node, ast.With | ast.Try):
                 done, value = self._body(node.body, scope, depth)
                 if done:
                     return True, value
@@ -203,6 +213,9 @@ class PythonConfigs(PythonExpressions):
         other, name = self._elsewhere(node.id)
         return other.constants.get(name, NOTHING) if other else NOTHING
 
+    def _variable(self, name: str) -> Any:
+        return self.arguments.variable(name)
+
     def _elsewhere(self, name: str, over: int = 0) -> tuple[PythonConfigs | None, str]:
         """The file that a name is imported from, over those that only hand it on, and its name there; None."""
         module, original = self._imported.get(name, ("", ""))
@@ -215,7 +228,7 @@ class PythonConfigs(PythonExpressions):
                     inside = f"{module}.__init__" if path.endswith("__init__.py") else module
                     read = PythonConfigs(
                         text, path, closed=self._closed, known=self._known, models=self._models,
-                        beside=self._beside, module=inside,
+                        beside=self._beside, module=inside, arguments=self.arguments, methods=self._methods,
                     )  # fmt: skip
                     read.undecided = self.undecided
                     self._others[module] = read
@@ -244,7 +257,11 @@ class PythonConfigs(PythonExpressions):
                 named[keyword.arg] = value
             elif isinstance(value, dict):
                 named |= value
+            else:
+                self.undecided.append(f"with **{ast.unparse(keyword.value)}"[:100])
         name = ast.unparse(node.func)
+        if isinstance(held := scope.get(name), Unread) and held.text.replace(".", "a").isidentifier():
+            name = held.text  # a class or function in a variable
         if isinstance(node.func, ast.Call):  # partial(f, a=1)()
             held = self._value(node.func, scope, depth)
             if isinstance(held, Built) and held.name.endswith("partial") and held.args:
@@ -256,16 +273,19 @@ class PythonConfigs(PythonExpressions):
         other, original = self._of_module(name) if "." in name else self._elsewhere(name)
         if other and original in other.functions:
             return other._called(other.functions[original], args, named, depth)
-        found = called_builtin(name, args, named)
-        if found is not NOTHING:
-            return found
+        for found in (called_builtin(name, args, named), self.arguments.of_environment(name, args)):
+            if found is not NOTHING:
+                return found
         of = self._value(node.func.value, scope, depth) if isinstance(node.func, ast.Attribute) else None
+        method = name.rpartition(".")[2]
         if isinstance(of, Built) and of.name.endswith("ArgumentParser"):
-            return called_of_parser(of, name.rpartition(".")[2], args, named)
+            return self.arguments.of_parser(of, method, args, named)
+        if isinstance(of, Built) and method in self._methods:
+            return self._methods[method](of, *args, **named)
         if isinstance(of, Built):
-            return Built(name.rsplit(".", 1)[-1], tuple(args), named, of)
+            return Built(method, tuple(args), named, of)
         if isinstance(of, dict | list | str):
-            return called_of(of, name.rpartition(".")[2], args)
+            return called_of(of, method, args)
         return self._filled(Built(name, tuple(args), named), depth)
 
     def _filled(self, made: Any, depth: int) -> Any:

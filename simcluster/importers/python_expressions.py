@@ -28,6 +28,9 @@ class PythonExpressions:
     def _call(self, node: ast.Call, scope: Mapping[str, Any], depth: int) -> Any:
         raise NotImplementedError
 
+    def _variable(self, name: str) -> Any:
+        raise NotImplementedError
+
     def _value(self, node: ast.expr, scope: Mapping[str, Any], depth: int) -> Any:
         reader = _READERS.get(type(node))
         if reader is None or depth > MOST_DEPTH:
@@ -53,17 +56,25 @@ class PythonExpressions:
     def _list(self, node: ast.List | ast.Tuple, scope: Mapping[str, Any], depth: int) -> Any:
         return [self._value(each, scope, depth) for each in node.elts]
 
-    def _each(self, node: ast.ListComp, scope: Mapping[str, Any], depth: int) -> Any:
-        """A list made of another by one loop without conditions."""
+    def _each(self, node: ast.ListComp | ast.DictComp, scope: Mapping[str, Any], depth: int) -> Any:
+        """A list or dictionary made of a list by one loop, whose conditions are all decided."""
         loop = node.generators[0]
         items = self._value(loop.iter, scope, depth)
-        target = loop.target
-        if len(node.generators) > 1 or loop.ifs or not isinstance(target, ast.Name) or not isinstance(items, list):
+        if len(node.generators) > 1 or not isinstance(items, list):
             return NOTHING
         self._steps += len(items)
         if self._steps > MOST_STEPS:
             raise InputError(f"{self.source}: takes more than {MOST_STEPS:,} steps to read")
-        return [self._value(node.elt, {**scope, target.id: item}, depth) for item in items]
+        found: list[Any] = []
+        for item in items:
+            inside = {**scope, **_taken_apart(loop.target, item)}
+            met = [truth(self._value(each, inside, depth)) for each in loop.ifs]
+            if None in met:
+                return NOTHING
+            if all(met):
+                parts = [node.elt] if isinstance(node, ast.ListComp) else [node.key, node.value]
+                found.append([self._value(each, inside, depth) for each in parts])
+        return [each for (each,) in found] if isinstance(node, ast.ListComp) else {str(k): v for k, v in found}
 
     def _operation(self, node: ast.BinOp, scope: Mapping[str, Any], depth: int) -> Any:
         return operated(node.op, self._value(node.left, scope, depth), self._value(node.right, scope, depth))
@@ -96,7 +107,18 @@ class PythonExpressions:
 
     def _item(self, node: ast.Subscript, scope: Mapping[str, Any], depth: int) -> Any:
         held, key = self._value(node.value, scope, depth), self._value(node.slice, scope, depth)
+        if isinstance(held, Unread) and held.text == "os.environ":
+            return self._variable(str(key))
         return held.get(str(key), NOTHING) if isinstance(held, dict) else NOTHING
+
+
+def _taken_apart(target: ast.expr, item: Any) -> dict[str, Any]:
+    """What a loop calls an item, or its parts."""
+    names = [each for each in ast.walk(target) if isinstance(each, ast.Name)]
+    if isinstance(target, ast.Name):
+        return {target.id: item}
+    parts = item if isinstance(item, list) and len(item) == len(names) else [Unread(each.id) for each in names]
+    return {each.id: part for each, part in zip(names, parts, strict=True)}
 
 
 _READERS: Mapping[type[ast.expr], Any] = {
@@ -108,6 +130,7 @@ _READERS: Mapping[type[ast.expr], Any] = {
     ast.List: PythonExpressions._list,
     ast.Tuple: PythonExpressions._list,
     ast.ListComp: PythonExpressions._each,
+    ast.DictComp: PythonExpressions._each,
     ast.BinOp: PythonExpressions._operation,
     ast.UnaryOp: PythonExpressions._unary,
     ast.Compare: PythonExpressions._compare,

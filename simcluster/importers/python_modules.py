@@ -7,12 +7,17 @@ from collections.abc import Iterator
 
 
 def imported_names(tree: ast.Module, module: str) -> dict[str, tuple[str, str]]:
-    """By each name that ``from MODULE import NAME`` gives, at the top of a file, the module and the name in it.
+    """By each name that ``from MODULE import NAME`` or ``import MODULE as NAME`` gives, at the top of a file or in its
+    functions, the module and the name in it.
 
     ``module`` is that of the file itself, with dots (``""``: not known), from which relative ones are counted.
     """
     found: dict[str, tuple[str, str]] = {}
-    for node in tree.body:
+    inner = [each for node in tree.body if not isinstance(node, ast.ImportFrom | ast.Import) for each in ast.walk(node)]
+    for node in (*inner, *tree.body):  # those at the top have the last word
+        if isinstance(node, ast.Import):
+            named = [(each.asname, each.name.rpartition(".")) for each in node.names if each.asname]
+            found |= {name: (module, part) for name, (module, _, part) in named if name and module}
         if not isinstance(node, ast.ImportFrom):
             continue
         parts = module.split(".")[: -node.level] if node.level and module else []

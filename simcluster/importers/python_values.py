@@ -46,8 +46,8 @@ def operated(sign: ast.operator, left: Any, right: Any) -> Any:
         operators: dict[type[ast.operator], Callable[[int, int], int]] = {
             ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul
         }  # fmt: skip
-        if isinstance(sign, ast.FloorDiv) and right:
-            return left // right
+        if isinstance(sign, ast.FloorDiv | ast.Mod) and right:
+            return left // right if isinstance(sign, ast.FloorDiv) else left % right
         return operators[type(sign)](left, right) if type(sign) in operators else NOTHING
     if isinstance(sign, ast.Add) and isinstance(left, list) and isinstance(right, list):
         return left + right
@@ -93,6 +93,13 @@ def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
         return deepcopy(first) if isinstance(first, list | Built | dict) else NOTHING
     if name == "getattr" and len(args) == 3 and isinstance(first, Built):
         return first.fields.get(str(args[1]), args[2])
+    if name == "getattr" and len(args) == 2 and isinstance(first, Built):
+        return first.fields.get(str(args[1]), NOTHING)
+    if name == "setattr" and len(args) == 3 and isinstance(first, Built):
+        first.fields[str(args[1])] = args[2]
+        return None
+    if name == "vars" and len(args) == 1 and isinstance(first, Built):
+        return dict(first.fields)
     if name == "hasattr" and len(args) == 2 and isinstance(first, Built) and str(args[1]) in first.fields:
         return True
     if name == "isinstance" and len(args) == 2 and not isinstance(first, Unread):
@@ -102,13 +109,19 @@ def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
             return True if own == asked or own[:1].islower() else NOTHING
         other = named_kind.rpartition(".")[2][:1].isupper()  # a class, of which no plain value is
         return isinstance(first, _KINDS[named_kind]) if named_kind in _KINDS else False if other else NOTHING
-    if name == "int" and len(args) == 1 and isinstance(first, int | float):
-        return int(first)
+    if name == "int" and len(args) == 1 and (isinstance(first, int | float) or _is_number(first)):
+        return int(first or 0)
+    if name == "os.path.basename" and len(args) == 1 and isinstance(first, str):
+        return first.rpartition("/")[2]
     if name == "range" and 1 <= len(args) <= 2 and all(isinstance(each, int) and each < 10_000 for each in args):
         return list(range(*args))
     if name == "field" and isinstance(named.get("default_factory"), list | int | str):
         return named["default_factory"]  # of a lambda without arguments
     return NOTHING
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, str) and len(value) < 16 and value.isascii() and value.isdecimal()
 
 
 _OF_TEXTS = ("lower", "upper", "strip", "startswith", "endswith", "replace")
@@ -125,25 +138,12 @@ def called_of(held: dict[str, Any] | list[Any] | str, method: str, args: list[An
         elif method == "extend" and len(args) == 1 and isinstance(args[0], list):
             held.extend(args[0])
         return None
+    if method == "items" and not args:
+        return [[key, value] for key, value in held.items()]
     if method in ("get", "pop") and args:
         return held.get(str(args[0]), args[1] if len(args) > 1 else None)
     if method == "update" and args and isinstance(args[0], dict):
         held.update(args[0])
-    return None
-
-
-def called_of_parser(parser: Built, method: str, args: list[Any], named: dict[str, Any]) -> Any:
-    """What a method of ``argparse.ArgumentParser`` returns where nothing is given on the command line."""
-    if method == "add_argument" and args and isinstance(args[-1], str):
-        name = named.get("dest", str(args[-1]).lstrip("-").replace("-", "_"))
-        switch = named.get("action") in ("store_true", "store_false")
-        parser.fields[name] = named.get("action") == "store_false" if switch else named.get("default")
-    elif method == "parse_args":
-        return Built("Namespace", (), dict(parser.fields))
-    elif method == "parse_known_args":
-        return [Built("Namespace", (), dict(parser.fields)), []]
-    elif method == "add_argument_group":
-        return parser
     return None
 
 

@@ -1,0 +1,206 @@
+"""Programs in Python that start a training with arguments of their own: NeMo's and Megatron-Bridge's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcluster.base.errors import InputError
+from simcluster.cli import main
+from simcluster.importers.imported import Imported
+from simcluster.importers.megatron_bridge import scenario_from_bridge
+from simcluster.importers.nemo import scenario_from_nemo
+
+CLUSTER = {"topology": "dgx_h100", "nodes": 1}
+BENCHMARK = """
+import argparse, os
+import nemo.collections.llm as llm
+import nemo.lightning as nl
+
+MODELS = {"small": (llm.Qwen3Config1P7B, llm.Qwen3Model, 28), "large": (llm.Llama31Config8B, llm.LlamaModel, 32)}
+PP = 8
+
+def uneven(layers, pp):
+    if layers % pp == 0:
+        return {}
+    middle = -(-layers // pp)
+    first = (layers - (pp - 2) * middle) // 2
+    return {"num_layers_in_first_pipeline_stage": first, "num_layers_in_last_pipeline_stage": first}
+
+def parse_args():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("-b", "--batch", type=int, required=True)
+    parser.add_argument("--micro-batch", type=int, default=2)
+    return parser.parse_args()
+
+def main():
+    args = parse_args()
+    config_class, model_class, layers = MODELS[os.path.basename(args.model)]
+    split = uneven(layers, PP)
+    config = config_class(seq_length=2048, fp16=True, recompute_granularity="full", recompute_method="uniform",
+                          recompute_num_layers=1, **{name: value for name, value in split.items() if value})
+    data = llm.MockDataModule(seq_length=2048, global_batch_size=args.batch, micro_batch_size=args.micro_batch)
+    trainer = nl.Trainer(
+        devices=PP, num_nodes=1, strategy=nl.MegatronStrategy(pipeline_model_parallel_size=PP),
+        plugins=nl.MegatronMixedPrecision(precision="fp16-mixed"),
+    )
+    START
+
+if __name__ == "__main__":
+    main()
+"""
+BY_PRETRAIN = "llm.pretrain(model=model_class(config=config), data=data, trainer=trainer)"
+
+
+def nemo(text: str, **given: str) -> Imported:
+    return scenario_from_nemo(text, cluster=CLUSTER, given=given, source="r.py")
+
+
+def test_a_program_is_read_with_what_its_command_line_gives() -> None:
+    found = nemo(BENCHMARK.replace("START", BY_PRETRAIN), model="/models/small", batch="32").document
+    assert (found["model"]["name"], found["training"]["global_batch"]) == ("qwen3-1.7b", 32)
+    assert found["pipeline"]["layers_per_stage"] == [2, 4, 4, 4, 4, 4, 4, 2]
+    assert (found["training"]["precision"], found["training"]["recompute"]) == ("fp16-mixed", "full")
+    assert found["training"]["micro_batch"] == 2
+
+
+def test_a_trainer_that_fits_a_model() -> None:
+    text = BENCHMARK.replace("START", "trainer.fit(model_class(config, optim=None), data)")
+    found = nemo(text, model="large", batch="16").document
+    assert (found["model"]["preset"], found["parallel"]["pp"]) == ("llama3-8b", 8)
+    assert "layers_per_stage" not in found["pipeline"]
+
+
+def test_arguments_that_a_program_needs_are_asked_for() -> None:
+    words = r"\(config_class\) is not known here.*is given no model or batch \(--arg model=\.\.\. gives one\)"
+    with pytest.raises(InputError, match=words):
+        nemo(BENCHMARK.replace("START", BY_PRETRAIN))
+    with pytest.raises(InputError, match=r"r\.py: takes no argument 'batches'"):
+        nemo(BENCHMARK.replace("START", BY_PRETRAIN), model="small", batch="32", batches="1")
+    with pytest.raises(InputError, match="--arg 'many': the program takes int there"):
+        nemo(BENCHMARK.replace("START", BY_PRETRAIN), model="small", batch="many")
+
+
+def test_arguments_are_given_by_name_on_our_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bench.py"
+    file.write_text(BENCHMARK.replace("START", BY_PRETRAIN))
+    told = ["--arg", "model=small", "--arg", "batch=32", "--arg", "micro-batch=4"]
+    assert main(["import", "nemo", str(file), "--cluster", "dgx_h100", *told]) == 0
+    assert "micro_batch: 4" in capsys.readouterr().out
+    plain = tmp_path / "llama.yaml"
+    plain.write_text("model: {num_layers: 2}\n")
+    assert main(["import", "nemo", str(plain), "--cluster", "dgx_h100", *told]) == 2
+    assert "--arg means nothing for nemo" in capsys.readouterr().err
+
+
+SMALL = """
+import os
+from nemo.collections import llm
+from nemo import lightning as nl
+
+data = DATA
+config = llm.GPTConfig(num_layers=6, hidden_size=384, num_attention_heads=6, seq_length=2048)
+if __name__ == "__main__":
+    nodes = int(os.environ["NODES"])
+    trainer = nl.Trainer(
+        devices=8, num_nodes=nodes, strategy=nl.MegatronStrategy(tensor_model_parallel_size=4),
+        plugins=nl.MegatronMixedPrecision(precision="bf16-mixed"),
+    )
+    llm.train(model=llm.GPTModel(config, tokenizer=data.tokenizer), data=data, trainer=trainer)
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("llm.MockDataModule()", (8, 4, 50257)),  # as NeMo's data have it, and GPT-2's tokenizer
+        ("llm.PreTrainingDataModule(paths=[], micro_batch_size=1, global_batch_size=64)", (64, 1, 50257)),
+        (
+            "llm.FineTuningDataModule(dataset_root='x', global_batch_size=64, "
+            "tokenizer=AutoTokenizer('Qwen/Qwen3-8B'))",
+            (64, 4, 151936),
+        ),
+    ],
+)
+def test_what_data_say_of_which_nothing_is_given(data: str, expected: tuple[int, ...]) -> None:
+    found = nemo(SMALL.replace("DATA", data), NODES="1").document
+    training = found["training"]
+    assert (training["global_batch"], training["micro_batch"], found["model"]["vocab_size"]) == expected
+    assert found["gpus"] == 8
+
+
+def test_variables_of_the_environment_are_asked_for() -> None:
+    found = nemo(SMALL.replace("DATA", "llm.MockDataModule(global_batch_size=64)"))
+    assert "the program is given no NODES (--arg NODES=... gives one)" in found.assumed
+
+
+RECIPES = """
+from nemo.collections import llm
+from nemo.collections.llm.recipes.NAME import finetune_recipe as base
+from tests.small import config
+
+def trains():
+    RECIPE
+    RECIPE_SET
+    return recipe
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "words"),
+    [
+        ("llama3_8b", "recipe = llm.llama3_8b.finetune_recipe(num_nodes=1)", "trains adapters .* where peft_scheme"),
+        ("llama3_8b", "recipe = base(peft_scheme='none')", r"put nemo/collections/llm/recipes/llama3_8b\.py or "),
+        ("nemotronh_8b", "recipe = base(peft_scheme='none')", "has layers of Mamba-2"),
+        (
+            "llama3_8b", "recipe = run.Partial(x, model=run.Config(llm.LlamaModel, config(1)))",
+            r"comes from config of tests\.small, which is not beside it",
+        ),
+        ("llama3_8b", "recipe = run.Partial(x, model=vlm.LlavaModel(vlm.LlavaConfig()))", "takes images or sound"),
+    ],
+)  # fmt: skip
+def test_recipes_of_another_file(name: str, recipe: str, words: str) -> None:
+    text = RECIPES.replace("NAME", name).replace("RECIPE_SET", "recipe.trainer.devices = 4").replace("RECIPE", recipe)
+    with pytest.raises(InputError, match=words):
+        scenario_from_nemo(text, cluster=CLUSTER, source="r.py", function="trains")
+
+
+BRIDGE = """
+from megatron.bridge.training.pretrain import pretrain
+
+def built(*, tp=1, pp=1):
+    return ConfigContainer(
+        model=Llama3ModelProvider8B(seq_length=256, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp),
+        train=TrainingConfig(global_batch_size=8, micro_batch_size=1), mixed_precision="bf16_mixed",
+    )
+
+def starts_two():
+    sizes = {"tensor_model_parallel_size": None, "sequence_parallel": True}
+    config = built(tp=2, pp=2)
+    for name, value in sizes.items():
+        if value is not None:
+            setattr(config.model, name, value)
+    try:
+        pretrain(config, forward_step)
+    except Exception as problem:
+        print(problem)
+"""
+
+
+def test_a_function_that_starts_a_training() -> None:
+    found: dict[str, Any] = scenario_from_bridge(
+        BRIDGE, cluster=CLUSTER, source="r.py", function="starts_two", gpus=4
+    ).document
+    assert (found["parallel"]["tp"], found["parallel"]["pp"]) == (2, 2)
+    assert found["parallel"]["sequence_parallel"] is True
+    with pytest.raises(InputError, match=r"as in r\.py:built \(it has built or starts_two\)"):
+        scenario_from_bridge(BRIDGE, cluster=CLUSTER, source="r.py", gpus=4)
+
+
+def test_what_is_handed_on_unread_is_told() -> None:
+    text = BRIDGE.replace("built(tp=2, pp=2)", "built(**asked())")
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="starts_two", gpus=4)
+    assert found.unknown == ("what the recipe does with **asked()",)
