@@ -184,3 +184,43 @@ def test_files_that_extend_each_other_come_to_an_end() -> None:
     model = "primus/configs/models/megatron/own_1B.yaml"
     files = {**REPOSITORY, model: REPOSITORY[model].replace("own_base", "own_1B")}
     assert imported(PRIMUS, files.get, gpus=8).document["model"]["layers"] == 4
+
+
+def test_what_primus_says_of_its_own_is_listed() -> None:
+    text = PRIMUS + "      turbo_sync_free_moe_stage: 2\n"
+    found = imported(text, REPOSITORY.get)
+    assert "stderr-sink-level" in found.no_effect
+    said = [each.partition(":")[0] for each in found.assumed]
+    assert {"--enable-primus-turbo", "--turbo-deepep-num-cu", "--turbo-sync-free-moe-stage"} <= {*said}
+
+
+FIELDS = """
+run_name: own
+num_layers: 4
+hidden_size: 512
+num_attention_heads: 8
+seq_length: 2048
+micro_batch_size: 1
+global_batch_size: 64
+vocab_size: 32000
+add_bias_linear: false
+bf16: true
+fp8: null
+"""
+STARTS = "#!/bin/bash\ntorchrun --nproc_per_node 8 pretrain_gpt.py --config specs/own.yaml MORE\n"
+
+
+def test_fields_of_megatron_alone_and_in_the_file_that_a_script_names() -> None:
+    model = imported(FIELDS).document["model"]
+    assert (model["layers"], model["bias"]) == (4, False)
+    started = STARTS.replace("MORE", "--micro-batch-size 2 --num-layers 8")
+    found = imported(started, {"specs/own.yaml": FIELDS}.get).document
+    assert (found["gpus"], found["model"]["layers"], found["training"]["micro_batch"]) == (8, 8, 2)
+    assert found["model"]["hidden_size"] == 512
+
+
+def test_a_script_whose_options_are_in_a_file_that_is_not_there() -> None:
+    with pytest.raises(InputError, match=r"the file that --config names \(specs/own\.yaml\), which is not there"):
+        imported(STARTS.replace("MORE", ""))
+    with pytest.raises(InputError, match=r"goes on in what is neither .*: specs/own\.yaml"):
+        imported(STARTS.replace("MORE", "--micro-batch-size 2"))

@@ -2,7 +2,7 @@
 
 FlagScale writes options with underscores in sections ``system``, ``model`` and ``data``; an experiment names such a
 file in its ``defaults``.  Primus writes fields of Megatron-LM's arguments as ``overrides`` of a model and a module,
-which are files of its repository that extend others.
+which are files of its repository that extend others.  Forks take such fields alone, in a file that ``--config`` names.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ _INVERTED = {
     "scatter_gather_tensors_in_pipeline": "no-scatter-gather-tensors-in-pipeline",
 }  # fmt: skip
 _FIELDS = {"fp8": "fp8-format", "fp4": "fp4-format", "add_position_embedding": ""}
-_OWN = ("stderr_sink_level", "log_avg_", "disable_wandb", "disable_tensorboard", "disable_last_saving",
-        "file_sink_level", "enable_primus_turbo", "use_turbo_attention", "use_turbo_grouped_mlp", "turbo_",
-        "use_turbo_deepep", "moe_use_fused_router_with_aux_score", "trainable", "auto_continue_",
-        "use_sink_attention", "sink_")  # fmt: skip
+_OWN = ("use_turbo_deepep", "use_sink_attention", "sink_")  # as options of Megatron-LM, below
+_FIELDS_ALONE = re.compile(r"^num_layers:[ \t]+\d", re.MULTILINE), re.compile(r"^hidden_size:[ \t]+\d", re.MULTILINE)
 
 
 def is_framework_file(text: str) -> bool:
-    return any(pattern.search(text) for pattern in (_FLAGSCALE, _EXPERIMENT, _PRIMUS))
+    alone = all(pattern.search(text) for pattern in _FIELDS_ALONE)
+    return alone or any(pattern.search(text) for pattern in (_FLAGSCALE, _EXPERIMENT, _PRIMUS))
 
 
 def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
@@ -50,6 +49,8 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
     data = _read(text, source)
     if isinstance(data.get("modules"), Mapping):
         return _of_primus(data["modules"].get("pre_trainer"), source, beside)
+    if "num_layers" in data:
+        return Arguments(_options({name: value for name, value in data.items() if not isinstance(value, Mapping)}))
     launched: dict[str, str] = {}
     if "defaults" in data:
         names = [each["train"] for each in data["defaults"] if isinstance(each, Mapping) and "train" in each]
@@ -61,6 +62,12 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
         if value is not None and value is not False:
             options[_dashed(name)] = _words(value)
     return Arguments(options, launched=launched)
+
+
+def options_of_fields(text: str, source: str) -> dict[str, tuple[str, ...]]:
+    """What a YAML of fields says, whatever sections they are in; InputError for what is no YAML."""
+    plain = flattened(_read(text, source), source)
+    return _options({name.rpartition(".")[2]: value for name, value in plain.items()})
 
 
 def _read(text: str, source: str) -> dict[str, Any]:

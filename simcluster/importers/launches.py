@@ -11,6 +11,7 @@ from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import Arguments, from_words
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import options_of_deepspeed
+from simcluster.importers.framework_files import options_of_fields
 from simcluster.importers.megatron_vocabulary import names_vocabulary
 from simcluster.importers.nccl_settings import assumed_of_nccl
 from simcluster.importers.option_values import FILES, MAPPED
@@ -41,6 +42,8 @@ _USUAL = {
 """Variables by the names that they have in most scripts, and the options that they become."""
 _PER_NODE, _TOTAL = ("ntasks-per-node", "npernode"), ("ntasks", "np", "n")
 _MOST_NAMED = 4
+_CONFIGURES = ("config-file", "config", "yaml-cfg", "model-config", "model-config-path")
+"""Options that name a YAML file with more options, or with the sizes of the model."""
 _STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed")
 
 
@@ -76,7 +79,7 @@ def arguments_of_script(
         found,
         options=options,
         problems=(*_without_arguments(options, text, state), *_without_files(options, state), *found.problems),
-        launched=_processes(found.launcher, around, gpus_per_node),
+        launched=processes_of(found.launcher, around, gpus_per_node),
         assumed=(*state.assumed, *assumed_of_nccl(state.variables)),
     )
 
@@ -91,6 +94,10 @@ def _training(state: State) -> tuple[list[str], list[str]]:
         why = f" ({state.stopped})" if state.stopped else ""
         what = "no command in it has options such as --num-layers"
         remedy = "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
+        for words, _ in state.commands:
+            if named := _configured(from_words(words, repeated=True).options):
+                what = f"its options are in the file that --{named[0]} names ({named[1][:80]}), which is not there"
+                remedy = "import that file itself, with --gpus"
         if state.stopped and state.unset:
             what, remedy = _tested(state)
         elif state.missing:
@@ -128,12 +135,20 @@ def _filled(found: Mapping[str, tuple[str, ...]], text: str, state: State) -> di
     if says := _vocabulary(options, text):
         options |= says
         state.assumed[f"a vocabulary of {says['vocab-size'][0]} tokens, as a comment in the script says"] = None
+    if (named := _configured(options)) and (fields := state.text_named(named[1])):
+        options = {**options_of_fields(fields, named[1]), **options}
     if name := " ".join(options.get("deepspeed-config", ())):
         config = state.text_named(name) or ""
         if not config:
             state.assumed[f"what the DeepSpeed configuration {name[:60]} says is not known: it is not there"] = None
         options = {**_of_deepspeed(config, state.source, options), **options}
     return options
+
+
+def _configured(options: Mapping[str, tuple[str, ...]]) -> tuple[str, str] | None:
+    """The option that names a YAML file with more options, and the file; None where none does."""
+    found = ((name, " ".join(options.get(name, ()))) for name in _CONFIGURES)
+    return next(((name, file) for name, file in found if "$" in file or file.endswith((".yaml", ".yml"))), None)
 
 
 def _held(state: State) -> list[list[str]]:
@@ -240,7 +255,7 @@ def _empty(word: str, behind: str, state: State) -> bool:
     return True
 
 
-def _processes(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None) -> dict[str, str]:
+def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
     """``nnodes`` and ``nproc-per-node``, as far as torchrun, deepspeed, srun or the head of a batch script say them."""
     own, outer = _options(launcher), _options(around)
     nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nodes", "N") or _number(own, "nodes", "N")
