@@ -481,3 +481,30 @@ def test_batches_in_tokens() -> None:
     assert imported("\n".join(lines)).document["training"]["global_batch"] == 256
     with pytest.raises(InputError, match="num_tokens_per_train_step: 1048577 tokens are not whole sequences of 4096"):
         imported("\n".join(lines).replace(str(2**20), str(2**20 + 1)))
+
+
+STARTED = """#!/bin/bash
+export CONFIG_FILE=${CONFIG_FILE:-"./train_configs/own.toml"}
+NGPU=${NGPU:-4}
+torchrun --nnodes 2 --nproc_per_node=${NGPU} --role rank -m torchtitan.train --job.config_file ${CONFIG_FILE} \\
+    --parallelism.tensor_parallel_degree 2 --training.local-batch-size=3 --compile.enable \\
+    --fault_tolerance.enable --activation_checkpoint.selective_ac_option=2
+"""
+
+
+def test_a_script_that_starts_a_job_with_settings_of_its_own() -> None:
+    there = {"train_configs/own.toml": LLAMA_8B}
+    found = scenario_from_torchtitan(STARTED, cluster={}, available=64, beside=there.get, source="run.sh")
+    document = found.document
+    assert (document["gpus"], document["parallel"]["tp"], document["training"]["micro_batch"]) == (8, 2, 3)
+    assert (document["training"]["recompute_every"], document["software"]) == (2, "torch-compile")
+    assert "8 GPUs, as its script starts them" in found.assumed
+    assert any(each.startswith("one replica group alone") for each in found.assumed)
+    plain = STARTED.replace("--job.config_file ${CONFIG_FILE}", "")
+    by_variable = scenario_from_torchtitan(plain, cluster={}, available=64, beside=there.get, source="run.sh")
+    assert by_variable.document["model"] == document["model"]
+
+
+def test_a_script_whose_job_config_is_not_there() -> None:
+    with pytest.raises(InputError, match=r"starts torchtitan with \./train_configs/own\.toml, which is not beside it"):
+        scenario_from_torchtitan(STARTED, cluster={}, available=64, source="run.sh")

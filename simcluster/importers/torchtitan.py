@@ -15,11 +15,10 @@ from simcluster.documents.diagnostics import shown
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.imported import Imported
-from simcluster.importers.shell.script import read_script
-from simcluster.importers.shell.state import State
 from simcluster.importers.split_points import layers_between
 from simcluster.importers.torchtitan_models import model_of_job
 from simcluster.importers.torchtitan_registry import settings_of_registry
+from simcluster.importers.torchtitan_scripts import job_of_script
 from simcluster.importers.torchtitan_settings import FLOAT8, MXFP8, TABLES, JobSettings
 from simcluster.schedules import schedules_with
 
@@ -48,26 +47,23 @@ def scenario_from_torchtitan(
     as one that says the sizes of a model that is not in the catalogue.  Raises InputError with the names of all keys
     that are not modelled, for a model that is not known, and for text that is not TOML, JSON or Python.
     """
-    text = _written_by(text, source) if text.startswith("#!") else text
-    if source.endswith(".py") or function:
+    told = _PRESET.search(text)
+    started = (int(told[1]), "the note at the head of the file says") if told else None
+    if text.startswith("#!") or source.endswith(".sh"):
+        job_started = job_of_script(text, source, beside)
+        settings, started = (
+            job_started.settings,
+            (job_started.gpus, "its script starts them") if job_started.gpus else None,
+        )
+    elif source.endswith(".py") or function:
         families = tuple(name.split()[0] for name in _MODELS)
         settings = settings_of_registry(text, source, function, families, beside)
     else:
         settings = flattened(parse_toml_or_json(text, source), source)
-    told = _PRESET.search(text)
-    job = _Job(settings, source, available, int(told[1]) if told else None, beside)
+    job = _Job(settings, source, available, started, beside)
+    if settings.get("fault_tolerance.enable") is True:
+        job.assumed.append("one replica group alone: what fault tolerance averages between several is not modelled")
     return job.imported(dict(cluster), gpus)
-
-
-def _written_by(text: str, source: str) -> str:
-    """The job config that a launch script writes; InputError where it writes none."""
-    written = read_script(text, State(source)).files.values()
-    found = next((file for file in written if re.search(r"^\[model\]", file, re.MULTILINE)), None)
-    if found is None:
-        raise InputError(
-            f"{source}: is a script that writes no job config; give the TOML that it starts torchtitan with"
-        )
-    return found
 
 
 class _Job(JobSettings):
@@ -76,7 +72,7 @@ class _Job(JobSettings):
         settings: Mapping[str, Any],
         source: str,
         available: int | None,
-        told: int | None,
+        told: tuple[int, str] | None,
         beside: Beside,
     ) -> None:
         super().__init__(settings, source)
@@ -124,9 +120,9 @@ class _Job(JobSettings):
         replicate, shard = values["data_parallel_replicate_degree"], values["data_parallel_shard_degree"]
         fixed = tp * pp * cp * replicate
         if shard == -1:
-            if not gpus and self._told and self._told % fixed == 0:
-                gpus = self._told
-                self.assumed.append(f"{gpus} GPUs, as the note at the head of the file says")
+            if not gpus and self._told and self._told[0] % fixed == 0:
+                gpus, who = self._told
+                self.assumed.append(f"{gpus} GPUs, as {who}")
             if not gpus and self._available:
                 gpus = max(1, self._available // fixed) * fixed
                 self.assumed.append(f"{gpus} GPUs, as the cluster has: the file does not say how many (--gpus does)")

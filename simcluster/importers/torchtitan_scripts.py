@@ -1,0 +1,85 @@
+"""A torchtitan job as a shell script starts it: the job config that it names or writes, with what is said behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.importers.beside import Beside
+from simcluster.importers.flat_settings import flattened, parse_toml_or_json
+from simcluster.importers.launches import processes_of
+from simcluster.importers.shell.script import read_script
+from simcluster.importers.shell.state import State, joined
+
+_NAMED = re.compile(r"--job\.config[_-]file")
+_OVERRIDE = re.compile(r"--([a-z][a-z0-9_-]*(?:\.[a-z0-9_-]+)+)(?:=(.*))?", re.DOTALL)
+_CONFIG = re.compile(r"^\[(model|training)\]", re.MULTILINE)
+_VARIABLE = "CONFIG_FILE"
+"""What run_train.sh, which a script may start, takes the path of the job config from."""
+
+
+@dataclass(frozen=True)
+class StartedJob:
+    """The settings of a job by dotted name, and how many GPUs its launcher starts (None: that is not said)."""
+
+    settings: dict[str, Any]
+    gpus: int | None
+
+
+def job_of_script(text: str, source: str, beside: Beside) -> StartedJob:
+    """The job that the script starts; InputError where its job config is not there, or it starts none."""
+    state = read_script(text, State(source, beside=beside))
+    words, around = next(
+        ((words, around) for words, around in state.commands if any(_NAMED.match(word) for word in words)),
+        ([], state.around),
+    )
+    named = _named(words) or joined(state.get(_VARIABLE) or "")
+    config = state.text_named(named) if named else None
+    config = config or next((file for file in state.files.values() if _CONFIG.search(file)), None)
+    if config is None and named:
+        raise InputError(
+            f"{source}: starts torchtitan with {named}, which is not beside it; put it there, or import it"
+        )
+    if config is None:
+        raise InputError(
+            f"{source}: is a script that writes no job config; give the TOML that it starts torchtitan with"
+        )
+    settings = flattened(parse_toml_or_json(config, named or source), source)
+    launched = processes_of(words, around)
+    nodes, each = launched.get("nnodes", "1"), launched.get("nproc-per-node")
+    return StartedJob(settings | _overrides(words, settings), int(nodes) * int(each) if each else None)
+
+
+def _named(words: Sequence[str]) -> str:
+    """The path behind --job.config_file."""
+    for place, word in enumerate(words):
+        if _NAMED.match(word):
+            return word.partition("=")[2] or "".join(words[place + 1 : place + 2])
+    return ""
+
+
+def _overrides(words: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command line says over the job config, each of the kind that it has there or looks like."""
+    found: dict[str, Any] = {}
+    for word, after in zip(words, [*words, ""][1:], strict=False):
+        match = _OVERRIDE.fullmatch(word)
+        if match and not _NAMED.match(word):
+            value = match[2] if match[2] is not None else after if after and not after.startswith("--") else "true"
+            name = match[1].replace("-", "_")
+            found[name] = _typed(value, settings.get(name))
+    return found
+
+
+def _typed(text: str, before: Any) -> Any:
+    if isinstance(before, str):
+        return text
+    if isinstance(before, list):
+        return [part for part in text.split(",") if part]
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if re.fullmatch(r"-?\d{1,15}", text):
+        return int(text)
+    return text
