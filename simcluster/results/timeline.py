@@ -102,13 +102,14 @@ class PlacedSpans:
     """The spans of the simulated ranks by reference, in no order: each is a ``row`` of an ``op``.
 
     ``rows`` has of every different row, in columns, stream, kind and name (codes into ``words``), layer, bytes, and the
-    axis of its group, of which ``group`` [axis, rank] has the code.  ``ready``, ``start``, ``end`` are those of
-    ``Spans``.
+    axis of its group, of which ``group`` [axis, place] has the code: places are those among the simulated ``ranks``,
+    ascending.  ``ready``, ``start``, ``end`` are those of ``Spans``.
     """
 
     told: ToldOps
     words: tuple[str, ...]
     rows: Mapping[str, npt.NDArray[Any]]
+    ranks: Ints
     group: Ints
     op: Ints
     row: Ints
@@ -125,12 +126,17 @@ class PlacedSpans:
         order[tied] = some[np.lexsort((self.op[some], self.end[some], self.start[some]))]
         return order[np.argsort(narrow(lane)[order], kind="stable")]
 
+    def place_of(self, rank: Ints) -> Ints:
+        """The places of simulated ranks."""
+        all_are = len(self.ranks) > 0 and self.ranks[-1] == len(self.ranks) - 1
+        return rank if all_are else np.searchsorted(self.ranks, rank)
+
     def spans(self) -> Spans:
         """All of each, by rank, start, end and op."""
         order = self.in_order(self.told.lane_rank[self.told.lane][self.op])
         op, row = self.op[order], self.row[order]
         own = {**of_ops(self.told, op), **{name: self.rows[name][row] for name in (*_OF_ROW, "layer", "bytes")}}
-        own["group"] = self.group[self.rows["axis"][row], own["rank"]]
+        own["group"] = self.group[self.rows["axis"][row], self.place_of(own["rank"])]
         own |= {"ready": self.ready[order], "start": self.start[order], "end": self.end[order]}
         return Spans(self.words, op, *(own[name] for name in COLUMNS))
 
@@ -152,7 +158,8 @@ def expand(
 
     op, first, row, columns = spread_rows(told, of_rows, _ROW)
     start, end = row_times(times, slowed, op, first, {name: columns[name][row] for name in ("start", "end")})
-    group = _group_codes(axes, told.lane_rank.tolist(), group_name, codes)
+    ranks = np.unique(told.lane_rank)
+    group = _group_codes(axes, ranks, told.lane_rank.tolist(), group_name, codes)
     meets = np.flatnonzero(told.met[op])
     start[meets], end[meets] = times.start[op[meets]], times.end[op[meets]]
     ready = start.copy()
@@ -165,7 +172,7 @@ def expand(
         op, row, ready, start, end = (
             np.concatenate(pair) for pair in zip((op, row, ready, start, end), more, strict=True)
         )
-    return PlacedSpans(told, tuple(codes), columns, group, op, row, ready, start, end)
+    return PlacedSpans(told, tuple(codes), columns, ranks, group, op, row, ready, start, end)
 
 
 def narrow(numbers: Ints) -> npt.NDArray[np.signedinteger[Any]]:
@@ -227,13 +234,18 @@ def spread_rows(
 
 
 def _group_codes(
-    axes: Collection[str], ranks: Sequence[int], group_name: Callable[[str, int], str], codes: dict[str, int]
+    axes: Collection[str],
+    ranks: Ints,
+    told: Sequence[int],
+    group_name: Callable[[str, int], str],
+    codes: dict[str, int],
 ) -> Ints:
-    """The code of the name of every simulated rank's group, by axis and rank; of no axis that of no name."""
-    found = np.zeros((len(axes), max(ranks, default=-1) + 1), dtype=np.int64)
-    for rank in dict.fromkeys(ranks):
+    """The code of the name of every simulated rank's group, by axis and place among ``ranks``; of no axis that of no
+    name.  They are named in the order in which they were told."""
+    found = np.zeros((len(axes), len(ranks)), dtype=np.int64)
+    for rank in dict.fromkeys(told):
         names = (group_name(axis, rank) if axis else "" for axis in axes)
-        found[:, rank] = [codes.setdefault(name, len(codes)) for name in names]
+        found[:, np.searchsorted(ranks, rank)] = [codes.setdefault(name, len(codes)) for name in names]
     return found
 
 

@@ -105,7 +105,7 @@ def packed_by_reference(spans: PlacedSpans, blob: Blob, *, weights: Mapping[int,
     }
     rank = of_op["rank"][op]
     columns |= {name: blob.integers(_least(of_op[name])[op]) for name in _OWN if name != "group"}
-    columns["group"] = blob.integers(_least(spans.group)[spans.rows["axis"][row], rank])
+    columns["group"] = blob.integers(_least(spans.group)[spans.rows["axis"][row], spans.place_of(rank)])
     lanes = np.stack([rank[first], spans.rows["stream"][row[first]], first], axis=1)
     return {
         "duration": duration,
