@@ -268,6 +268,15 @@ def test_scores_of_the_router_are_as_wide_as_the_options_say(dtype: str) -> None
         imported(f"{MIXTRAL_ARGUMENTS} --moe-router-dtype bf16")
 
 
+def test_rounds_of_sinkhorn_are_told() -> None:
+    by_loss = imported(MIXTRAL_ARGUMENTS)
+    rounds = imported(MIXTRAL_ARGUMENTS.replace("aux_loss --", "sinkhorn --"))
+    assert "aux_loss" not in rounds.document["model"]["moe"]
+    assert [said for said in rounds.assumed if said not in by_loss.assumed] == [
+        "sinkhorn balances tokens in no time: its rounds over the router's scores are not modelled"
+    ]
+
+
 def test_deepseek_as_megatron_launches_it() -> None:
     found = big(DEEPSEEK_ARGUMENTS, gpus=512)
     assert parameters(found.model).total == 671_026_419_200

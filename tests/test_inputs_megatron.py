@@ -101,6 +101,26 @@ def test_the_flash_kernel_of_legacy_layers_is_not_run_again(more: str, recompute
     assert ("runs nothing again" in found.text("x")) == (recompute == "none")
 
 
+@pytest.mark.parametrize(
+    ("formats", "attention"),
+    [
+        ("--bf16", "fused"),
+        ("--fp16", "fused"),
+        ("--fp8-format hybrid", "fused"),
+        ("", "unfused"),
+        ("--use-flash-attn", "unfused"),
+        ("--attention-backend flash", "unfused"),
+        ("--context-parallel-size 2", "fused"),  # in pieces by a kernel alone
+        ("--attention-backend unfused", "unfused"),
+    ],
+)
+def test_the_kernel_of_attention_takes_no_fp32(formats: str, attention: str) -> None:
+    found = imported(f"{GPT_345M.replace('--fp16', '')} {formats}", gpus=8)
+    assert found.document["training"]["attention"] == attention
+    told = [sentence for sentence in found.assumed if "takes no fp32" in sentence]
+    assert len(told) == (attention == "unfused" and "unfused" not in formats)
+
+
 def test_scales_of_blocks_are_told() -> None:
     def told(more: str) -> bool:
         found = imported(f"{GPT_345M.replace('--fp16', '--bf16')} {more}", gpus=8)

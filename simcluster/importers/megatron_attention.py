@@ -8,8 +8,21 @@ _BEFORE_2024 = ("deepspeed", "data-impl", "DDP-impl", "checkpoint-activations", 
 """Options of versions whose layers are their own, not Transformer Engine's, unless another is asked for."""
 
 
+_HALF = ("bf16", "fp16", "fp8-format", "fp4-format")
+"""The options of formats that the one kernel takes; with none of them all is in fp32."""
+
+
 def attention_of(run: Options) -> str:
     """Whether the core of attention is one kernel."""
+    asked = _asked(run)
+    in_fp32 = not any(run.get(name) for name in _HALF)
+    if asked == "fused" and in_fp32 and (run.get("context-parallel-size") or 1) == 1:
+        run.assumed.append("attention in steps, as without --bf16 or --fp16: its one kernel takes no fp32")
+        return "unfused"
+    return asked
+
+
+def _asked(run: Options) -> str:
     backend = run.get("attention-backend") or "auto"
     if run.flag("use-flash-attn"):
         return "fused"

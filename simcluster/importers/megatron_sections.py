@@ -71,7 +71,10 @@ def _balance(run: Options) -> dict[str, Any]:
         if not capacity:
             raise run.error("moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0")
         found["pad_to_capacity"] = True
-    by_loss = (run.get("moe-router-load-balancing-type") or "aux_loss") not in ("none", "sinkhorn", "noaux_tc")
+    kind = run.get("moe-router-load-balancing-type") or "aux_loss"
+    if kind == "sinkhorn":
+        run.assumed.append("sinkhorn balances tokens in no time: its rounds over the router's scores are not modelled")
+    by_loss = kind not in ("none", "sinkhorn", "noaux_tc")
     if by_loss and any(_numbers(run, "moe-aux-loss-coeff")):
         found["aux_loss"] = True
     return found
