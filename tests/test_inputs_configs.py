@@ -86,6 +86,12 @@ HYBRID = (
     [
         ("--deepspeed --num-experts 1 --moe-expert-parallel-size 1 --moe-eval-capacity-factor 2", "model",
          {"moe": None, "ffn_hidden_size": 2048}),
+        ("--deepspeed --num-experts 8 8 8 --expert-interval 4 --mlp-type standard", "model",
+         {"moe": {"experts": 8, "top_k": 1, "expert_ffn_hidden_size": 2048, "every": 4}}),
+        ("--deepspeed --num-experts 8 --expert-interval 1 --mlp-type residual", "model",
+         {"moe": {"experts": 8, "top_k": 1, "expert_ffn_hidden_size": 2048,
+                  "shared_ffn_hidden_size": 2048, "shared_gate": True}}),
+        ("--deepspeed --mlp-type residual", "model", {"moe": None}),
         ("--num-experts 1 --moe-router-topk 1", "model",
          {"moe": {"experts": 1, "top_k": 1, "expert_ffn_hidden_size": 2048, "router_bias": True}}),
         ("--pipeline-model-parallel-layout Et*2|(tt|)*4t|t,mL", "pipeline",
@@ -157,6 +163,10 @@ def test_options_of_published_scripts(more: str, section: str, expected: dict[st
         ("--experimental-attention-variant dsa --dsa-indexer-topk 4", "to tokens that an indexer picks"),
         ("--attention-residuals --attention-residual-type full", "outputs of earlier layers is not modelled"),
         ("--engram-layer-ids 1 --engram-seed 0", "tables of embeddings beside the layers are not modelled"),
+        (
+            "--deepspeed --num-experts 64 64 128",
+            "num-experts: numbers that differ from layer to layer are not modelled",
+        ),
     ],
 )
 def test_layers_of_another_kind_are_refused(more: str, words: str) -> None:

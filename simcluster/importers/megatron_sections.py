@@ -34,6 +34,9 @@ def add_experts(run: Options, model: dict[str, Any]) -> None:
     shared = run.get("moe-shared-expert-intermediate-size")
     if shared:
         moe["shared_ffn_hidden_size"] = shared
+    if run.get("mlp-type") == "residual":  # Megatron-DeepSpeed
+        moe |= {"shared_ffn_hidden_size": model["ffn_hidden_size"], "shared_gate": True}
+        run.assumed.append("the MLP beside the experts (mlp-type residual) is a shared expert, weighed by a gate")
     if run.flag("moe-shared-expert-gate"):
         moe["shared_gate"] = True
     every = (run.get("expert-interval") or 2) if deepspeed else 1  # Megatron-DeepSpeed's default

@@ -39,6 +39,8 @@ ONLY_WITH: dict[str, str] = _TABLES["only_with"]
 LATENT: dict[str, tuple[str, int]] = _TABLES["latent_attention"]
 _BOUNDS = "1", "1000000000"
 _DIGITS = 20
+_BY_LAYER = "num-experts"
+"""What Megatron-DeepSpeed takes of each layer of experts, too."""
 FILES = ("tokenizer-model", "vocab-file")
 _OFF = ("0", "false", "none")
 
@@ -122,6 +124,10 @@ class Options:
             if len(words) > 1 or (words and words[0].lower() not in ("true", "false", "1", "0")):
                 raise self.error(name, f"takes no value, got {' '.join(words)[:40]!r}")
             return not words or words[0].lower() in ("true", "1")
+        if name == _BY_LAYER:
+            if len(set(words)) > 1:
+                raise self.error(name, "numbers that differ from layer to layer are not modelled; give one for all")
+            words = words[:1]
         if len(words) != 1:
             raise self.error(name, f"takes one value, got {len(words)}; keep one")
         word = words[0]
