@@ -438,6 +438,14 @@ def own_registry(text: str = OLD) -> dict[str, Any]:
     return scenario_from_torchtitan(text, cluster=CLUSTER, function="llama3_own", beside=beside, source="r.py").document
 
 
+def test_recipes_of_float8_in_a_registry_are_told() -> None:
+    text = OLD.replace("Float8LinearConverter.Config(", 'Float8LinearConverter.Config(recipe_name="rowwise"')
+    beside = {"__init__.py": LAYER}.get
+    found = scenario_from_torchtitan(text, cluster=CLUSTER, function="llama3_own", beside=beside, source="r.py")
+    assert any("with scales of rows (rowwise)" in sentence for sentence in found.assumed)
+    assert found.document == own_registry()
+
+
 def test_a_registry_of_early_2026() -> None:
     found = own_registry()
     sizes = ("layers", "hidden_size", "heads", "kv_heads", "ffn_hidden_size")

@@ -221,6 +221,36 @@ def test_float8_says_nothing_without_its_converter() -> None:
     assert given.document["training"]["precision"] == "fp8-mixed"
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ('recipe_name = "tensorwise"\nfilter_fqns = ["output", "router.gate"]', []),
+        ('recipe_name = "rowwise"', ["take as long with scales of rows"]),
+        ('recipe_name = "rowwise_with_gw_hp"', ["take as long with scales of rows", "though rowwise_with_gw_hp has"]),
+        ('filter_fqns = "attention.wk,output"', ["in fp8, too: attention.wk"]),
+        ("filter_fqns = []", ["the product of the head is in 16 bits"]),
+    ],
+)
+def test_products_in_float8_that_are_taken_otherwise_are_told(settings: str, said: list[str]) -> None:
+    usual = imported(changed(model__converters='["float8"]'))
+    found = imported(changed(model__converters='["float8"]') + f"\n[float8]\n{settings}\n")
+    assert found.document == usual.document
+    more = [sentence for sentence in found.assumed if sentence not in usual.assumed]
+    assert len(more) == len(said)
+    assert all(words in sentence for words, sentence in zip(said, more, strict=True))
+
+
+def test_float8_that_is_emulated_is_refused() -> None:
+    with pytest.raises(InputError, match=r"float8.emulate: true is not modelled"):
+        imported(changed(model__converters='["float8"]') + "\n[float8]\nemulate = true\n")
+
+
+def test_the_first_switch_of_float8_is_refused_where_it_is_on() -> None:
+    assert imported(changed(training__fp8_linear='""')).document == imported().document
+    with pytest.raises(InputError, match=r"training.fp8_linear: 'dynamic' is not modelled"):
+        imported(changed(training__fp8_linear='"dynamic"'))
+
+
 def test_float8_before_there_were_converters() -> None:
     found = imported(changed(float8__enable_float8_linear="true"))
     assert found.document["training"]["precision"] == "fp8-mixed"

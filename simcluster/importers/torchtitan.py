@@ -16,6 +16,7 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.imported import Imported
 from simcluster.importers.split_points import layers_between
+from simcluster.importers.torchtitan_float8 import not_as_asked
 from simcluster.importers.torchtitan_models import model_of_job
 from simcluster.importers.torchtitan_registry import settings_of_registry
 from simcluster.importers.torchtitan_scripts import job_of_script
@@ -236,6 +237,8 @@ class _Job(JobSettings):
             return {"precision": "fp32"}
         if self.on("float8.enable_fsdp_float8_all_gather") and converters:
             self.assumed.append("parameters are gathered in 16 bits, though enable_fsdp_float8_all_gather is set")
+        if FLOAT8 & set(converters):
+            self.assumed += not_as_asked(self.values, self.given)
         recipe = "fp32-16" if reduce == "float32" else "mixed-16"
         if self.values["training.dtype"] == "bfloat16":
             recipe = "bf16-8"

@@ -18,6 +18,7 @@ _SECTIONS = ("training", "parallelism", "compile")
 _CHECKPOINTING = {"FullAC": "full", "SelectiveAC": "selective", "NoAC": "none"}
 _TRAINER = re.compile(r"(\w*Trainer)\.Config$")
 _FILE = "config_registry.py"
+_OF_FLOAT8 = {"enable_fsdp_float8_all_gather": bool, "emulate": bool, "recipe_name": str, "filter_fqns": list}
 
 
 def settings_of_registry(
@@ -88,7 +89,7 @@ def _section(name: str, value: Any, model: str) -> dict[str, Any]:
 
 
 def _converters(listed_ones: Any) -> dict[str, Any]:
-    """What takes the place of layers: the names, and what FSDP gathers in 8 bits."""
+    """What takes the place of layers: the names, and what changes products in 8 bits and what FSDP gathers."""
     if not isinstance(listed_ones, list):
         return {}
     found: dict[str, Any] = {
@@ -97,8 +98,9 @@ def _converters(listed_ones: Any) -> dict[str, Any]:
         ]
     }
     for each in listed_ones:
-        if isinstance(each, Built) and each.fields.get("enable_fsdp_float8_all_gather") is True:
-            found["float8.enable_fsdp_float8_all_gather"] = True
+        fields = each.fields if isinstance(each, Built) and each.name.startswith("Float8Linear") else {}
+        values = ((name, fields.get(name), kind) for name, kind in _OF_FLOAT8.items())
+        found |= {f"float8.{name}": value for name, value, kind in values if isinstance(value, kind)}
     return found
 
 
