@@ -396,6 +396,47 @@ def test_a_script_that_is_none_is_one_clear_message(text: str, words: str) -> No
     assert "run.sh" in str(caught.value)
 
 
+SIZES = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --micro-batch-size 1"
+FOUND_OUT = """#!/bin/bash
+RANK=""
+if [ "$(hostname)" == "node0" ]; then RANK=0; fi
+if [[ $RANK == "" ]]; then
+    echo "which node is this?"
+    exit 1
+fi
+deepspeed pretrain_gpt.py SIZES --global-batch-size 64 --vocab-size 5000
+"""
+
+
+def test_a_check_that_something_was_found_out_is_passed() -> None:
+    text = FOUND_OUT.replace("SIZES", SIZES)
+    found = scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, gpus_per_node=8, source="run.sh")
+    assert "the check in line 4 of the script is passed" in found.assumed
+    assert found.document["gpus"] == 8
+    assert "it starts all 8 GPUs of a machine, as it says no number (--gpus says how many)" in found.assumed
+    said = scenario_from_arguments(
+        text.replace("deepspeed", "deepspeed --num_gpus 4"), cluster={"topology": "dgx_h100"}, gpus_per_node=8
+    )
+    assert said.document["gpus"] == 4
+    assert not any("GPUs of a machine" in each for each in said.assumed)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            f"#!/bin/bash\nsource own/helpers.sh\ntorchrun pretrain_gpt.py {SIZES.replace('512', '$HIDDEN')}\n",
+            r"goes on in what is neither beside it nor in a folder around it: own/helpers\.sh",
+        ),
+        ("#!/bin/bash\npython /opt/Megatron-Bridge/run_script.py -tp 1\n", "write simcluster import megatron-bridge"),
+        ("#!/bin/bash\npython -m torchtitan.train --job.config_file a.toml\n", "write simcluster import torchtitan"),
+    ],
+)
+def test_a_script_that_goes_on_elsewhere(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
+
+
 @pytest.mark.parametrize(
     ("text", "value"), [("2**3", 8), ("-7 / 2", -3), ("!0", 1), ("1 << 2", None), ("x", None), ("9**9**9", None)]
 )

@@ -44,6 +44,10 @@ _PER_NODE, _TOTAL = ("ntasks-per-node", "npernode"), ("ntasks", "np", "n")
 _MOST_NAMED = 4
 _CONFIGURES = ("config-file", "config", "yaml-cfg", "model-config", "model-config-path")
 """Options that name a YAML file with more options, or with the sizes of the model."""
+_OTHER_TOOLS = {
+    "megatron-bridge": r"Megatron-Bridge|megatron\.bridge|run_recipe\.py", "torchtitan": r"torchtitan",
+    "nemo": r"NeMo\b|nemo_run|megatron_gpt_pretraining\.py",
+}  # fmt: skip
 _STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed")
 
 
@@ -75,11 +79,15 @@ def arguments_of_script(
         names = ", ".join(state.unset)
         state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None
     options = _filled(found.options, text, state)
+    launched = processes_of(found.launcher, around, gpus_per_node)
+    if launched.get("nproc-per-node") != processes_of(found.launcher, around).get("nproc-per-node"):
+        each = launched["nproc-per-node"]
+        state.assumed[f"it starts all {each} GPUs of a machine, as it says no number (--gpus says how many)"] = None
     return replace(
         found,
         options=options,
         problems=(*_without_arguments(options, text, state), *_without_files(options, state), *found.problems),
-        launched=processes_of(found.launcher, around, gpus_per_node),
+        launched=launched,
         assumed=(*state.assumed, *assumed_of_nccl(state.variables)),
     )
 
@@ -98,6 +106,8 @@ def _training(state: State) -> tuple[list[str], list[str]]:
             if named := _configured(from_words(words, repeated=True).options):
                 what = f"its options are in the file that --{named[0]} names ({named[1][:80]}), which is not there"
                 remedy = "import that file itself, with --gpus"
+        if other := _of_another_tool(state):
+            remedy = f"its program is not Megatron-LM's: write simcluster import {other}, with what that takes"
         if state.stopped and state.unset:
             what, remedy = _tested(state)
         elif state.missing:
@@ -143,6 +153,12 @@ def _filled(found: Mapping[str, tuple[str, ...]], text: str, state: State) -> di
             state.assumed[f"what the DeepSpeed configuration {name[:60]} says is not known: it is not there"] = None
         options = {**_of_deepspeed(config, state.source, options), **options}
     return options
+
+
+def _of_another_tool(state: State) -> str:
+    """The kind of import that a program of the script is for; empty where it is known of none."""
+    words = " ".join(word for each, _ in state.commands for word in each)
+    return next((kind for kind, names in _OTHER_TOOLS.items() if re.search(names, words)), "")
 
 
 def _configured(options: Mapping[str, tuple[str, ...]]) -> tuple[str, str] | None:
@@ -209,7 +225,8 @@ def _without_arguments(options: Mapping[str, tuple[str, ...]], text: str, state:
 def _without_files(options: Mapping[str, tuple[str, ...]], state: State) -> list[str]:
     """What to say of a script that goes on in files that are not there, where sizes are not in it."""
     deep = any(name.endswith("num-layers") or name.startswith("hybrid-") for name in options)
-    if not state.missing or (deep and {"hidden-size", "micro-batch-size"} <= options.keys()):
+    unread = any("$" in " ".join(options.get(name, ())) for name in MAPPED if name not in FILES)
+    if not state.missing or (deep and not unread and {"hidden-size", "micro-batch-size"} <= options.keys()):
         return []
     return [f"the script goes on in what is neither beside it nor in a folder around it: {', '.join(state.missing)}"]
 

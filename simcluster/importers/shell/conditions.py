@@ -30,7 +30,7 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
 _JOINED = re.compile(r"\s(-[ao])\s")
 MOST_CALLS = 20
 """How deep functions call each other, as far as they are read."""
-_ASKS = re.compile(r"-z\b|\$\{?#|\$[@*\d]")
+_ASKS = re.compile(r"-z\b|\$\{?#|\$[@*\d]|=\s*(\"\"|'')")
 _OF_FILES = frozenset(["-e", "-f", "-d", "-s", "-r", "-w", "-x", "-L", "-h"])
 
 
