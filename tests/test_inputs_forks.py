@@ -191,3 +191,31 @@ def test_layers_of_another_kind_are_refused_by_the_name_of_what_makes_them() -> 
     text = f"{SIZES} --num-layers 12".replace("deepseek_spec", "qwen3_next_spec")
     with pytest.raises(InputError, match=r"spec\.qwen3_next_spec makes layers of another kind"):
         scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 8}, source="run.sh")
+
+
+def of_megatron_llama(more: str) -> Imported:
+    text = (
+        "torchrun --nproc_per_node 8 pretrain_llama.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 "
+        "--seq-length 512 --vocab-size 5000 --micro-batch-size 1 --global-batch-size 64 --bf16 --swiglu "
+        f"--ffn-hidden-size 1536 --disable-bias-linear --RMSNorm --causal-lm --no-position-embedding {more}"
+    )
+    return scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 1}, source="run.sh")
+
+
+def test_megatron_llama_overlaps_its_optimizer_bucket_by_bucket() -> None:
+    found = of_megatron_llama("--overlapped-distributed-optimizer --reduce-bucket-size=2e8")
+    document = found.document
+    assert (document["model"]["norm"], document["model"]["position"]) == ("rmsnorm", "none")
+    assert document["parallel"]["zero"] == 1
+    assert document["overlap"] == {
+        "grad_reduce": True, "param_gather": True, "tensor": False, "bucket_size": "800000000 B"
+    }  # fmt: skip
+    assert not found.unknown
+    assert of_megatron_llama("--use-rotary-position-embeddings").document["model"]["position"] == "rope"
+    with pytest.raises(InputError, match="ddp-bucket-size"):
+        of_megatron_llama("--overlapped-distributed-optimizer --reduce-bucket-size=1.2.3")
+
+
+def test_streams_of_residuals_are_refused() -> None:
+    with pytest.raises(InputError, match="--enable-hyper-connections: several streams of residuals"):
+        of_megatron_llama("--enable-hyper-connections")

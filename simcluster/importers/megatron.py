@@ -179,6 +179,8 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
     position = run.get("position-embedding-type") or "learned_absolute"
     if run.flag("use-rotary-position-embeddings") or position in ("yarn", "rotary", "mrope"):
         position = "rope"
+    if position == "learned_absolute" and "no-position-embedding" in run.given:
+        position = "none"
     if position == "alibi":
         run.assumed.append("ALiBi takes no time of its own within the kernel of attention, and has no parameters")
         position = "none"

@@ -1,13 +1,14 @@
 """Options of forks of Megatron-LM as its own, and layers of a stage that do nothing.
 
-The forks are MindSpeed-LLM (Ascend NPUs), Pai-Megatron-Patch (Alibaba), Intel's for Gaudi, EPFL's Megatron-LLM and
-that of MegaBlocks.
+The forks are MindSpeed-LLM (Ascend NPUs), Pai-Megatron-Patch and Megatron-LLaMA (Alibaba), Intel's for Gaudi, EPFL's
+Megatron-LLM and that of MegaBlocks.
 What only has another name is in ``megatron_options.yaml``.  Names are those of their arguments.py, from knowledge.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 from simcluster.base.errors import InputError
@@ -24,7 +25,7 @@ _OWN = (
     "first-k-dense-replace", "n-shared-experts", "moe-tp-extend-ep", "context-parallel-algo", "noop-layers",
     "num-layer-list", "schedules-method", "reuse-fp32-param", "moe-alltoall-overlap-comm", "swap-optimizer",
     "num-shared-experts", "qk-nope-head-dim", "use-fused-sdpa", "use-mc2", "use-ascend-coc", "glu-activation",
-    "model-name", "moe-num-experts",
+    "model-name", "moe-num-experts", "overlapped-distributed-optimizer",
 )  # fmt: skip
 _MEGABLOCKS = {
     "moe-num-experts": "num-experts", "moe-top-k": "moe-router-topk", "moe-loss-weight": "moe-aux-loss-coeff",
@@ -63,7 +64,7 @@ def as_megatron(
             raise InputError(f"{source}: --{what}")
     if "gemm-gradient-accumulation-fusion" in found:  # the same fusion, by a kernel of MindSpeed's
         found.pop("no-gradient-accumulation-fusion", None)
-    found = _of_epfl(found)
+    found = _of_megatron_llama(_of_epfl(found))
     if "num-experts" in found:
         found |= _experts(found)
     for name in (
@@ -115,6 +116,18 @@ def _of_epfl(options: Words) -> Words:
         if found.pop("use-bias", None) is None:
             found["disable-bias-linear"] = ()
     return found
+
+
+def _of_megatron_llama(options: Words) -> Words:
+    """Megatron-LLaMA's, whose optimizer reduces and gathers bucket by bucket beside the passes
+    (``OverlappedDistributedOptimizer``; ``reduce-bucket-size`` in elements, 5e8 where nothing is said)."""
+    found = dict(options)
+    if found.pop("overlapped-distributed-optimizer", None) is None:
+        return found
+    size = _first(found.pop("reduce-bucket-size", ()), "5e8")
+    size = str(int(float(size))) if re.fullmatch(r"\d+(\.\d+)?(e\d{1,2})?", size) else size
+    found |= dict.fromkeys(("use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"), ())
+    return found | {"ddp-bucket-size": (size,)}
 
 
 def layers_that_work(run: Options) -> list[bool]:
