@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,31 @@ def test_recipes_of_another_file(name: str, recipe: str, words: str) -> None:
         scenario_from_nemo(text, cluster=CLUSTER, source="r.py", function="trains")
 
 
+PARTS = """
+from nemo.collections.llm.recipes.trainer.default import default_trainer
+from own.parts import own_trainer
+
+def parts(nodes=2):
+    return run.Partial(
+        pretrain, model=run.Config(LlamaModel, config=run.Config(Llama3Config8B)), trainer=TRAINER,
+        data=run.Config(MockDataModule, seq_length=8192, global_batch_size=64, micro_batch_size=1),
+    )
+"""
+
+
+def test_parts_that_functions_of_other_files_make() -> None:
+    made = (
+        "default_trainer(tensor_parallelism=4, pipeline_parallelism=2, pipeline_parallelism_type=None, "
+        "virtual_pipeline_parallelism=4, context_parallelism=1, sequence_parallelism=True, num_nodes=nodes)"
+    )
+    text = PARTS.replace("TRAINER", made)
+    found = scenario_from_nemo(text, cluster=CLUSTER, source="r.py", function="parts").document
+    assert found["parallel"] == {"tp": 4, "pp": 2, "cp": 1, "sequence_parallel": True, "zero": 0}
+    assert (found["pipeline"]["chunks"], found["gpus"]) == (4, 16)
+    with pytest.raises(InputError, match=r"takes its trainer from own_trainer of own\.parts, which is not beside it"):
+        scenario_from_nemo(PARTS.replace("TRAINER", "own_trainer(4)"), cluster=CLUSTER, source="r.py", function="parts")
+
+
 BRIDGE = """
 from megatron.bridge.training.pretrain import pretrain
 
@@ -198,6 +224,24 @@ def test_a_function_that_starts_a_training() -> None:
     assert found["parallel"]["sequence_parallel"] is True
     with pytest.raises(InputError, match=r"as in r\.py:built \(it has built or starts_two\)"):
         scenario_from_bridge(BRIDGE, cluster=CLUSTER, source="r.py", gpus=4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("experimental_attention_variant='own'", "attention of another kind"),
+        ("enable_hyper_connections=True", "several streams of residuals"),
+    ],
+)
+def test_latent_attention_by_its_class_and_what_is_not_modelled_of_it(fields: str, words: str) -> None:
+    sizes = "num_layers=4, hidden_size=512, num_attention_heads=8, vocab_size=5000, normalization='RMSNorm', "
+    model = f"MLAModelProvider({sizes}add_bias_linear=False, gated_linear_unit=True, seq_length=256"
+    text = re.sub(r"Llama3ModelProvider8B\(.*\)", f"{model})", BRIDGE)
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="built", gpus=4).document["model"]
+    assert found["mla"]["kv_lora_rank"] == 512
+    text = re.sub(r"Llama3ModelProvider8B\(.*\)", f"{model}, {fields})", BRIDGE)
+    with pytest.raises(InputError, match=words):
+        scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="built", gpus=4)
 
 
 def test_what_is_handed_on_unread_is_told() -> None:

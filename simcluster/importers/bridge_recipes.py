@@ -213,7 +213,10 @@ def named_model(name: object, source: str) -> str:
     """The published model by its name on Hugging Face, nothing where none is named; InputError for others."""
     found = model_called(str(name or ""))
     if name and not found:
-        what = no_decoder(str(name)) or "is not known here: only its name is said, not its sizes"
+        what = no_decoder(str(name)) or (
+            "is not known here: only its name is said, not its sizes; name it as on Hugging Face (Qwen/Qwen3-8B), or "
+            "write its sizes in the scenario of its config.json, which simcluster import hugging-face makes"
+        )
         raise InputError(f"{source}: the model {str(name)[:60]!r} of the recipe {what}")
     return found
 

@@ -80,6 +80,11 @@ def _recipe(found: Built, function: str, source: str, configs: PythonConfigs) ->
     """What a recipe says, made by the function; InputError for adapters and models that are not known."""
     if found.fields.get("peft") is not None:
         raise InputError(f"{source}: {function} {_ADAPTERS}")
+    for part in _PARTS:
+        made = found.fields.get(part)
+        module = configs.module_of(made.name) if isinstance(made, Built) and made.of is None else ""
+        if module and isinstance(made, Built) and made.name.rpartition(".")[2][:1].islower():  # of what it makes
+            raise of_another_file(f"{source}: {function} takes its {part} from {made.name}", made.name, module)
     trainer, model, data = (found.fields.get(name) for name in ("trainer", "model", "data"))
     _plugin(trainer)
     if isinstance(model, Built) and model.args:
