@@ -538,3 +538,13 @@ def test_a_script_that_starts_a_job_with_settings_of_its_own() -> None:
 def test_a_script_whose_job_config_is_not_there() -> None:
     with pytest.raises(InputError, match=r"starts torchtitan with \./train_configs/own\.toml, which is not beside it"):
         scenario_from_torchtitan(STARTED, cluster={}, available=64, source="run.sh")
+
+
+def test_a_registry_takes_the_model_from_where_it_imports_it() -> None:
+    text = (
+        "from torchtitan.models.qwen3 import model_registry\n"
+        "def own_small():\n"
+        "    return Trainer.Config(model_spec=model_registry('0.6B'), training=TrainingConfig(seq_len=512))\n"
+    )
+    found = scenario_from_torchtitan(text, cluster={}, gpus=8, source="own.py")
+    assert found.document["model"]["name"] == "qwen3-0.6b"

@@ -48,7 +48,9 @@ def settings_of_registry(
         raise InputError(f"{source}: {function} is of {found.name.partition('.')[0]}, which trains no decoder of text")
     settings: dict[str, Any] = {}
     for name, value in found.fields.items():
-        settings |= _section(name, value, _model_of(source, function, models))
+        of = configs.module_of(value.name) if name == "model_spec" and isinstance(value, Built) else ""
+        imported = re.search(r"\bmodels\.(\w+)$", of)
+        settings |= _section(name, value, imported[1] if imported else _model_of(source, function, models))
     return settings
 
 
