@@ -124,6 +124,7 @@ if __name__ == "__main__":
             "tokenizer=AutoTokenizer('Qwen/Qwen3-8B'))",
             (64, 4, 151936),
         ),
+        ("llm.MockDataModule(global_batch_size=64, tokenizer=SentencePieceTokenizer(path='x'))", (64, 4, 32000)),
     ],
 )
 def test_what_data_say_of_which_nothing_is_given(data: str, expected: tuple[int, ...]) -> None:
@@ -138,9 +139,17 @@ def test_variables_of_the_environment_are_asked_for() -> None:
     assert "the program is given no NODES (--arg NODES=... gives one)" in found.assumed
 
 
+def test_a_variable_that_a_program_gives_a_default_is_not_asked_for() -> None:
+    text = SMALL.replace("DATA", "llm.MockDataModule(global_batch_size=64)")
+    text = text.replace("data = ", 'os.environ.setdefault("NODES", "2")\ndata = ')
+    assert nemo(text).document["gpus"] == 16
+    assert nemo(text, NODES="1").document["gpus"] == 8
+
+
 RECIPES = """
 from nemo.collections import llm
 from nemo.collections.llm.recipes.NAME import finetune_recipe as base
+from nemo.collections.vlm.clip.model import CLIPConfigB32, CLIPModel
 from tests.small import config
 
 def trains():
@@ -161,6 +170,7 @@ def trains():
             r"comes from config of tests\.small, which is not beside it",
         ),
         ("llama3_8b", "recipe = run.Partial(x, model=vlm.LlavaModel(vlm.LlavaConfig()))", "takes images or sound"),
+        ("llama3_8b", "recipe = run.Partial(x, model=CLIPModel(CLIPConfigB32()))", "takes images or sound"),
     ],
 )  # fmt: skip
 def test_recipes_of_another_file(name: str, recipe: str, words: str) -> None:

@@ -133,14 +133,14 @@ def require_sizes(model: Any, settings: Mapping[str, Any], what: str, configs: P
     """InputError for a model that is no decoder, or whose sizes are not said; ``what`` names it, and ``configs`` is the
     file that makes it."""
     kind = model.name if isinstance(model, Built) else str(getattr(model, "text", "none"))
-    if against := no_decoder(kind):
+    module = configs.module_of(kind) if configs else ""
+    if against := no_decoder(f"{module}.{kind}"):
         raise InputError(f"{what} ({kind[:80]}) {against}")
     against = ""
     if "model.num_layers" not in settings:
         against = "is not known here, and the recipe does not say its sizes (num_layers and others)"
     elif isinstance(model, Built) and not defaults_of_class(model.name):
         against = "is of a class that is not known here, nor what that says of norms, activation and attention"
-    module = configs.module_of(kind) if configs else ""
     if against and module and kind.rpartition(".")[2][:1].islower():
         raise of_another_file(f"{what} comes from {kind[:80]}", kind, module)
     if against:

@@ -102,7 +102,7 @@ def _recipe(found: Built, function: str, source: str, configs: PythonConfigs) ->
     own = said_of_model(name) if name else defaults_of_class(sizes.name) if isinstance(sizes, Built) else {}
     settings = {f"model.config.{field}": value for field, value in own.items()} | settings
     what = f"{source}: the model of {function}"
-    if isinstance(model, Built) and (against := no_decoder(model.name)):
+    if isinstance(model, Built) and (against := no_decoder(f"{configs.module_of(model.name)}.{model.name}")):
         raise InputError(f"{what} ({model.name}) {against}")
     settings |= _tokenizer(data, model)
     if not name:
@@ -114,6 +114,8 @@ def _tokenizer(data: Any, model: Any) -> dict[str, Any]:
     """The tokenizer by its name on Hugging Face, where the model or the data is given one; that of GPT-2 where data
     that have it by default are given none."""
     given = [part.fields.get("tokenizer") for part in (model, data) if isinstance(part, Built)]
+    if any(isinstance(made, Built) and "SentencePiece" in made.name for made in given):
+        return {"model.tokenizer.library": "sentencepiece"}
     for made in given:
         words = (*made.args, *made.fields.values()) if isinstance(made, Built) else (made,)
         if name := next((each for each in words if isinstance(each, str) and "/" in each), ""):

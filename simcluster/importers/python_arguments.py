@@ -11,7 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.python_values import NOTHING, Built, Unread
 
-_OF_THE_ENVIRONMENT = ("os.getenv", "os.environ.get", "getenv", "environ.get")
+_OF_THE_ENVIRONMENT = ("os.getenv", "os.environ.get", "os.environ.setdefault", "getenv", "environ.get")
 _MOST_TOLD = 8
 NONE_GIVEN: Mapping[str, str] = MappingProxyType({})
 
@@ -22,6 +22,7 @@ class ProgramArguments:
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lstrip("-").replace("-", "_"): value for name, value in given.items()}
         self._used: set[str] = set()
+        self._set: dict[str, Any] = {}
         self.missing: dict[str, None] = {}
 
     def require_used(self, source: str) -> None:
@@ -62,15 +63,18 @@ class ProgramArguments:
         """What a function returns that reads a variable of the environment; NOTHING for any other."""
         if name not in _OF_THE_ENVIRONMENT or not args or not isinstance(args[0], str):
             return NOTHING
-        return args[1] if len(args) > 1 and args[0] not in self._given else self.variable(args[0])
+        if name.endswith("setdefault") and len(args) > 1:
+            self._set.setdefault(args[0], args[1])
+        known = args[0] in self._given or args[0] in self._set
+        return args[1] if len(args) > 1 and not known else self.variable(args[0])
 
     def variable(self, name: str) -> Any:
         """A variable of the environment that a program needs."""
         if name in self._given:
             self._used.add(name)
-        else:
+        elif name not in self._set:
             self.missing[name] = None
-        return self._given.get(name, NOTHING)
+        return self._given.get(name, self._set.get(name, NOTHING))
 
 
 def _typed(text: str, kind: str) -> Any:
