@@ -216,6 +216,17 @@ def test_megatron_llama_overlaps_its_optimizer_bucket_by_bucket() -> None:
         of_megatron_llama("--overlapped-distributed-optimizer --reduce-bucket-size=1.2.3")
 
 
+def test_settings_of_hydra_behind_the_options_are_told() -> None:
+    found = of_megatron_llama("--use-distributed-optimizer model_type=own +own.layers=3")
+    assert found.unknown == ("model_type=own", "+own.layers=3")
+    assert found.document["parallel"]["zero"] == 1
+
+
+def test_stages_of_other_devices_are_refused_whatever_switches_them_on() -> None:
+    with pytest.raises(InputError, match="--hetero-mode: stages with ranks or devices of their own"):
+        of_megatron_llama("--hetero-mode pp --hetero-device-types ib roce --hetero-pipeline-stages 1 2 1 2")
+
+
 def test_streams_of_residuals_are_refused() -> None:
     with pytest.raises(InputError, match="--enable-hyper-connections: several streams of residuals"):
         of_megatron_llama("--enable-hyper-connections")

@@ -165,6 +165,7 @@ def trains():
         ("llama3_8b", "recipe = llm.llama3_8b.finetune_recipe(num_nodes=1)", "trains adapters .* where peft_scheme"),
         ("llama3_8b", "recipe = base(peft_scheme='none')", r"put nemo/collections/llm/recipes/llama3_8b\.py or "),
         ("nemotronh_8b", "recipe = base(peft_scheme='none')", "has layers of Mamba-2"),
+        ("llama3_8b", "recipe = llm.mamba2_130m.finetune_recipe(num_nodes=1)", "has layers of Mamba-2"),
         (
             "llama3_8b", "recipe = run.Partial(x, model=run.Config(llm.LlamaModel, config(1)))",
             r"comes from config of tests\.small, which is not beside it",
@@ -258,3 +259,26 @@ def test_what_is_handed_on_unread_is_told() -> None:
     text = BRIDGE.replace("built(tp=2, pp=2)", "built(**asked())")
     found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="starts_two", gpus=4)
     assert found.unknown == ("what the recipe does with **asked()",)
+
+
+TRON = """
+from nemo.tron.api import megatron_pretrain
+
+if __name__ == "__main__":
+    model = llm.Llama32Config1B(num_layers=4, seq_length=1024, bf16=True)
+    cfg = ConfigContainer(
+        model_config=model, train_config=TrainingConfig(global_batch_size=64, micro_batch_size=1),
+        optimizer_config=OptimizerConfig(bf16=True, use_distributed_optimizer=True),
+        ddp_config=DistributedDataParallelConfig(grad_reduce_in_fp32=True, overlap_grad_reduce=True),
+        dataset_config=GPTDatasetConfig(sequence_length=model.seq_length), rng_config=RNGConfig(seed=1),
+    )
+    megatron_pretrain(cfg, forward_step)
+"""
+
+
+def test_sections_of_a_container_by_the_names_of_nemo_tron() -> None:
+    found = scenario_from_bridge(TRON, cluster=CLUSTER, source="r.py", gpus=8)
+    assert (found.document["model"]["layers"], found.document["model"]["sequence_length"]) == (4, 1024)
+    assert (found.document["parallel"]["zero"], found.document["overlap"]["grad_reduce"]) == (1, True)
+    assert found.document["training"]["memory_recipe"] == "mixed-18"
+    assert not found.unknown

@@ -32,6 +32,7 @@ _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _BASES: dict[str, Any] = _TABLES["bases"]
 _IN_ALL_WRITTEN = frozenset(_TABLES["in_all_written"].split())
 _NULL_VOCABULARY = 32_000  # DEFAULT_NULL_TOKENIZER_VOCAB_SIZE of recipes/utils/tokenizer_utils.py
+_STARTS = ("pretrain", "megatron_pretrain", "finetune")
 _OF_OVERRIDES = (
     "create_omegaconf_dict_config", "parse_hydra_overrides", "process_config_with_overrides", "apply_overrides",
     "get_rank_safe",
@@ -66,7 +67,7 @@ def settings_of_recipe(
     started: list[Any] = []
     known: dict[str, Callable[..., Any]] = {
         "apply_flex_dispatcher_backend": _flexible, "get_mixed_precision_config": _precision,
-        "pretrain": lambda config=None, *_, **__: started.append(config),
+        **dict.fromkeys(_STARTS, lambda config=None, *_, **__: started.append(config)),
         **dict.fromkeys(_OF_OVERRIDES, lambda *_, **__: Unread("what the command line says")),
     }  # fmt: skip
     arguments = ProgramArguments(given)
@@ -78,6 +79,8 @@ def settings_of_recipe(
     if found.name != "ConfigContainer" and found.name not in _BASES:
         what = f"{source}: {function} takes its configuration from {found.name}"
         raise of_another_file(what, found.name, configs.module_of(found.name))
+    if "model_config" in found.fields:  # of nemo.tron, from which Megatron-Bridge comes
+        found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
     read = _recipe(found, function, source, configs)
     return replace(read, undecided=tuple(dict.fromkeys(configs.undecided)), missing=tuple(arguments.missing))
 

@@ -71,7 +71,13 @@ def _of_another_file(found: Built, what: str, configs: PythonConfigs) -> InputEr
     if re.fullmatch(r"nemo\.collections\.llm\.\w+", module):  # which hands on its recipes
         module = module.replace(".llm.", ".llm.recipes.")
     scheme = found.fields.get("peft_scheme", "lora")
-    if found.name.endswith("finetune_recipe") and str(scheme).lower() != "none" and not isinstance(scheme, Unread):
+    named = no_decoder(f"{module}.{found.name}")
+    if (
+        not named
+        and found.name.endswith("finetune_recipe")
+        and str(scheme).lower() != "none"
+        and not isinstance(scheme, Unread)
+    ):
         return InputError(f"{what} {_ADAPTERS}, as NeMo's {found.name} does where peft_scheme says nothing else")
     return of_another_file(f"{what} takes its recipe from {found.name}", found.name, module)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ TOKENIZERS: dict[str, int] = _TABLES["tokenizers"]
 UNREAD_TOKENIZERS: dict[str, int] = _TABLES["unread_tokenizers"]
 ONLY_WITH: dict[str, str] = _TABLES["only_with"]
 LATENT: dict[str, tuple[str, int]] = _TABLES["latent_attention"]
+_SETTING = re.compile(r"\+{0,2}[a-z]\w*(\.\w+)*=\S*")
 _BOUNDS = "1", "1000000000"
 _DIGITS = 20
 _BY_LAYER = "num-experts"
@@ -55,6 +57,14 @@ def _is_absent(name: str, words: tuple[str, ...], *, deepspeed: bool) -> bool:
     """Whether an option is as if it were not given: Megatron-DeepSpeed has a plain MLP where there is one expert
     (ParallelTransformerLayer, megatron/model/transformer.py), Megatron-Core a mixture of one."""
     return name in ABSENT_AT_0 and (words == ("0",) or (words == ("1",) and name == "num-experts" and deepspeed))
+
+
+def _without_settings(words: tuple[str, ...], *, least: int) -> tuple[str, ...]:
+    """The words of an option without settings as Hydra takes them, which stand behind the last of all options."""
+    count = len(words)
+    while count > least and _SETTING.fullmatch(words[count - 1]):
+        count -= 1
+    return words[:count]
 
 
 def _in_a_section(name: str) -> str:
@@ -81,6 +91,10 @@ class Options:
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
         """Every option in its place; one that is not modelled and changes the time is a problem."""
         plain = {RENAMED.get(name, name): words for name, words in map(_valued, options, options.values())}
+        for name, words in list(plain.items()):
+            kept = _without_settings(words, least=MAPPED.get(name) != "flag")
+            self.unknown += words[len(kept) :]
+            plain[name] = kept
         absent = [name for name, words in plain.items() if _is_absent(name, words, deepspeed="deepspeed" in plain)]
         self.no_effect += absent
         plain = {name: words for name, words in plain.items() if name not in absent}
