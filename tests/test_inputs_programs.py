@@ -282,3 +282,20 @@ def test_sections_of_a_container_by_the_names_of_nemo_tron() -> None:
     assert (found.document["parallel"]["zero"], found.document["overlap"]["grad_reduce"]) == (1, True)
     assert found.document["training"]["memory_recipe"] == "mixed-18"
     assert not found.unknown
+
+
+def test_the_file_that_is_asked_for_is_the_last_of_those_that_hand_a_recipe_on() -> None:
+    text = "from a.recipes import small_config\ndef own_pretrain_config():\n    return small_config()\n"
+    files = {"a/recipes.py": "from a.h100.small import own_config as small_config\n"}
+
+    def words() -> str:
+        with pytest.raises(InputError) as caught:
+            scenario_from_bridge(text, cluster=CLUSTER, source="r.py", gpus=8, beside=files.get)
+        return str(caught.value)
+
+    assert "small_config of a.h100.small, which is not beside it; put a/h100/small.py or" in words()
+    files["a/h100/small.py"] = "from a.base import base\ndef own_config():\n    return base(1)\n"
+    assert "takes its configuration from base of a.base, which is not beside it; put a/base.py or" in words()
+    files["a/base.py"] = "from a.recipes import base\n"
+    files["a/recipes.py"] += "from a.base import base\n"
+    assert "which is not beside it" in words()  # files that hand it on in a circle

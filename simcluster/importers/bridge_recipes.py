@@ -78,7 +78,7 @@ def settings_of_recipe(
         raise InputError(f"{source}: {function} makes no configuration that can be read as data")
     if found.name != "ConfigContainer" and found.name not in _BASES:
         what = f"{source}: {function} takes its configuration from {found.name}"
-        raise of_another_file(what, found.name, configs.module_of(found.name))
+        raise of_another_file(what, found.name, configs.missing_module(found.name))
     if "model_config" in found.fields:  # of nemo.tron, from which Megatron-Bridge comes
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
     read = _recipe(found, function, source, configs)

@@ -62,8 +62,9 @@ def scenario_from_bridge(
 ) -> Imported:
     """The scenario of Megatron-Bridge's overrides or YAML, with or without a recipe's name, or of a recipe in Python.
 
-    ``beside`` is the text of a file that a recipe imports from.  Raises InputError with the names of all fields that
-    are not modelled or have no value that can be.  A field that is not known is in ``unknown``.
+    ``beside`` is the text of a file that a recipe imports from, and ``given`` are arguments of a program by name.
+    Raises InputError with the names of all fields that are not modelled or have no value that can be.  A field that is
+    not known is in ``unknown``.
     """
     model_name, assumed, unknown = "", tuple[str, ...](), list[str]()
     python = source.endswith(".py") or bool(function)

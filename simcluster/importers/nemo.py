@@ -46,7 +46,8 @@ def scenario_from_nemo(
 ) -> Imported:
     """The scenario of a configuration, or of a recipe in Python, on a cluster (as ``cluster`` stands in a scenario).
 
-    ``function`` is the recipe's name, and ``beside`` the text of a file that it imports from.  ``gpus`` left out is
+    ``function`` is the recipe's name, ``beside`` the text of a file that it imports from, and ``given`` are arguments
+    of a program by name.  ``gpus`` left out is
     trainer.num_nodes x trainer.devices.  Raises InputError with all that is not modelled or missing.
     """
     recipe = None

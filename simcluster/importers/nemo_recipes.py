@@ -67,7 +67,7 @@ def settings_of_nemo_recipe(
 
 def _of_another_file(found: Built, what: str, configs: PythonConfigs) -> InputError:
     """What to say of a recipe of NeMo's that is not beside the file."""
-    module = configs.module_of(found.name)
+    module = configs.missing_module(found.name)
     if re.fullmatch(r"nemo\.collections\.llm\.\w+", module):  # which hands on its recipes
         module = module.replace(".llm.", ".llm.recipes.")
     scheme = found.fields.get("peft_scheme", "lora")

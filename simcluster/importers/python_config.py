@@ -105,6 +105,19 @@ class PythonConfigs(PythonExpressions):
         module, original = self._imported.get(head, ("", ""))
         return ".".join([module, original, *parts[:-1]] if module and parts else [module])
 
+    def missing_module(self, name: str, over: int = 0) -> str:
+        """The module that a function comes of at last, over files that hand it on and are read, and that is not there;
+        empty where no import of any file says it."""
+        files, read = [self], [self]
+        while files:
+            others = [each for each in files.pop()._others.values() if each is not None and each not in read]
+            files, read = [*files, *others], [*read, *others]
+        file = next((each for each in read if each.module_of(name)), self)
+        module, original = file._imported.get(name, (file.module_of(name), name))
+        handed = file._others.get(module)
+        further = handed.missing_module(original, over + 1) if handed and over < MOST_DEPTH else ""
+        return further or module
+
     def _called(self, function: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any], depth: int) -> Any:
         if depth > MOST_DEPTH:
             raise InputError(f"{self.source}: functions call each other more than {MOST_DEPTH} deep")
