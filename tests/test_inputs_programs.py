@@ -299,3 +299,21 @@ def test_the_file_that_is_asked_for_is_the_last_of_those_that_hand_a_recipe_on()
     files["a/base.py"] = "from a.recipes import base\n"
     files["a/recipes.py"] += "from a.base import base\n"
     assert "which is not beside it" in words()  # files that hand it on in a circle
+
+
+def test_what_a_program_does_that_starts_nothing_is_not_told_of_its_recipe() -> None:
+    main = """
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--way", required=True)
+    args = parser.parse_args()
+    if args.way == "long":
+        recipe.trainer.devices = 4
+    run.cli.main(own_pretrain_config)
+"""
+    text = BRIDGE.replace("def built(*, tp=1, pp=1)", "def own_pretrain_config(tp=1, pp=1)").partition(
+        "def starts_two"
+    )[0]
+    found = scenario_from_bridge(text + main, cluster=CLUSTER, source="r.py", gpus=4)
+    assert not found.unknown
+    assert not any("is given no way" in each for each in found.assumed)

@@ -26,6 +26,8 @@ def what_is_started(
         configs.run_as_script()
         if started:
             return _SCRIPT, started[0]
+        configs.undecided.clear()  # of what is not taken
+        configs.arguments.missing.clear()
     function = function or the_recipe(configs, pattern)
     found = configs.read(function)
     return function, started[0] if started and not isinstance(found, Built) else found
