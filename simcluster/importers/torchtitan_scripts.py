@@ -10,7 +10,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.importers.beside import Beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
-from simcluster.importers.launches import processes_of
+from simcluster.importers.processes import processes_of
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 

@@ -1,0 +1,57 @@
+"""How many processes the command of a launch script starts, and on how many machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+_PER_NODE, _TOTAL = ("ntasks-per-node", "npernode"), ("ntasks", "np", "n")
+_STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed")
+_DIGITS = re.compile(r"\d{1,7}")
+
+
+def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
+    """``nnodes`` and ``nproc-per-node``, as far as torchrun, deepspeed, srun or the head of a batch script say them."""
+    own, outer = _options(launcher), _options(around)
+    nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nodes", "N") or _number(own, "nodes", "N")
+    each = _number(own, "nproc-per-node", "num-gpus")
+    if each is None and {own.get("nproc-per-node")} & {"gpu", "auto"}:
+        each = gpus_per_node
+    starts_each = any(word.rsplit("/", 1)[-1] in _STARTERS for word in (*launcher, *around))
+    if each is None and starts_each and "nproc-per-node" not in own:
+        each = _number(own, *_PER_NODE) or _number(outer, *_PER_NODE, "gpus-per-node") or _of_gres(outer)
+        total = _number(own, *_TOTAL) or _number(outer, *_TOTAL)
+        if each and total and not nodes and total % each == 0:
+            nodes = total // each
+        if each is None and total and nodes and total % nodes == 0:
+            each = total // nodes
+        elif each is None and total and not nodes:
+            nodes, each = 1, total
+        if each is None and (nodes or "deepspeed" in launcher):
+            each = gpus_per_node
+    found = {"nnodes": nodes, "nproc-per-node": each}
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word, after in zip(words, [*words, ""][1:], strict=False):
+        if word.startswith("-"):
+            name, equals, value = word.lstrip("-").partition("=")
+            found[name.replace("_", "-")] = value if equals else after
+    return found
+
+
+def _number(options: Mapping[str, str], *names: str) -> int | None:
+    """The first of these that is a plain number; the greater end of a range of nodes."""
+    for name in names:
+        found = re.fullmatch(r"(?:\d+[-:])?(\d{1,7})", options.get(name, ""))
+        if found and int(found[1]):
+            return int(found[1])
+    return None
+
+
+def _of_gres(options: Mapping[str, str]) -> int | None:
+    """GPUs of ``--gres=gpu:8``."""
+    kind, *rest = options.get("gres", "").split(":")
+    return int(rest[-1]) if kind == "gpu" and rest and _DIGITS.fullmatch(rest[-1]) else None
