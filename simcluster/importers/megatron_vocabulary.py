@@ -12,6 +12,8 @@ from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VO
 from simcluster.importers.published_models import published_model, published_names
 
 _DEFAULT = "GPT2BPETokenizer"
+_ENDED = ("NullTokenizer", "NullMultimodalTokenizer")
+"""Kinds whose vocab_size is _vocab_size_without_eod + 1 (megatron/training/tokenizer)."""
 _SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-heads": "heads"}
 _INSIDE = {"ffn-hidden-size": "ffn_hidden_size", "num-query-groups": "kv_heads"}
 _THOUSANDS = re.compile(r"(?<![a-z0-9.])v?(\d{2,3})k(?![a-z0-9])")  # nemotron_2_256k.model
@@ -23,10 +25,13 @@ _FOLDERS = 2  # of the path of a file, in whose names a model may stand
 def vocabulary_of(run: Options) -> int:
     """What is given, or follows from the tokenizer's kind or name, or from a known model of these sizes; otherwise a
     size that is told as assumed.  InputError where nothing is said of a tokenizer."""
+    kind = run.get("tokenizer-type")
     given = run.get("vocab-size") or run.get("pad-vocab-size-to")
+    if given and kind in _ENDED and run.get("vocab-size"):
+        run.assumed.append(f"{kind} adds a token for the end of a document to the {given} that vocab-size says")
+        return int(given) + 1
     if given:
         return int(given)
-    kind = run.get("tokenizer-type")
     default = kind is None and run.get("vocab-file") is not None
     kind = _DEFAULT if default else kind
     name = run.get("tokenizer-model")
