@@ -27,3 +27,15 @@ def test_the_null_tokenizer_adds_a_token() -> None:
     found = imported(f"torchrun --nproc_per_node 8 {TRAINS} --tokenizer-type NullTokenizer")
     assert found.document["model"]["vocab_size"] == 1001
     assert told(found, "NullTokenizer adds a token")
+
+
+def test_how_many_experts_a_token_goes_to_is_told_where_it_is_not_given() -> None:
+    text = f"torchrun --nproc_per_node 8 {TRAINS} --num-experts 8"
+    assert told(imported(text), "a token goes to 2 of the experts")
+    assert not told(imported(f"{text} --moe-router-topk 2"), "a token goes to")
+
+
+def test_a_teacher_of_distillation_is_told() -> None:
+    found = imported(f"torchrun --nproc_per_node 8 {TRAINS} --kd --num-layers-teacher 4")
+    assert told(found, "--kd: the forward pass of the teacher is not played")
+    assert not found.unknown

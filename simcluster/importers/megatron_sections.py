@@ -23,7 +23,11 @@ def add_experts(run: Options, model: dict[str, Any]) -> None:
         run.without("num-experts", "the model is dense", OF_EXPERTS)
         return
     deepspeed = run.flag("deepspeed")
-    top_k = run.get("moe-router-topk") or (1 if deepspeed else 2)
+    top_k = run.get("moe-router-topk")
+    if top_k is None:
+        top_k = 1 if deepspeed else 2
+        whose = "Megatron-DeepSpeed's default" if deepspeed else "Megatron-Core's default, and its legacy layers take 1"
+        run.assumed.append(f"a token goes to {top_k} of the experts, as their number is not given: {whose}")
     if top_k > experts:
         raise run.error("moe-router-topk", f"{top_k} is more than the {experts} experts; use {experts} or fewer")
     moe: dict[str, Any] = {
