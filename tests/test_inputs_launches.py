@@ -23,6 +23,12 @@ def told(found: Imported, words: str) -> bool:
     return any(words in sentence for sentence in found.assumed)
 
 
+def test_a_file_that_sets_variables_and_is_not_there_is_told() -> None:
+    found = imported(f". $SETTINGS\nsource venv/bin/activate\ntorchrun --nproc_per_node 8 {TRAINS}")
+    assert told(found, "what $SETTINGS sets is not known")
+    assert not told(found, "activate")
+
+
 def test_the_null_tokenizer_adds_a_token() -> None:
     found = imported(f"torchrun --nproc_per_node 8 {TRAINS} --tokenizer-type NullTokenizer")
     assert found.document["model"]["vocab_size"] == 1001

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _MOST_ROUNDS = 200
+_OF_THE_ENVIRONMENT = re.compile(r"activate|conda|rc$|profile|/etc/|modules?\b|setvars|set_env|\.env$", re.IGNORECASE)
+"""Files that set up the programs, and nothing of a training."""
 
 
 def read_script(text: str, state: State) -> State:
@@ -283,6 +285,9 @@ def _command(node: Node, state: State) -> None:
         text = state.text_named(rest[0]) if rest else None
         if text is not None:
             read_text(text, state, read_script)
+        elif rest and not _OF_THE_ENVIRONMENT.search(rest[0]):
+            file = rest[0].rpartition("/")[2][:60]
+            state.assumed[f"what {file} sets is not known: it is not there"] = None
     elif name not in ("echo", "printf"):
         read_command(words, state, read_script)
 
