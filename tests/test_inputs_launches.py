@@ -1,7 +1,12 @@
 """What a launch script says besides the options of its program: its configuration, its machines, what it asks for."""
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
+import pytest
+
+from simcluster.base.errors import InputError
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 
@@ -21,6 +26,30 @@ def imported(text: str, files: Mapping[str, str] | None = None, **given: str) ->
 
 def told(found: Imported, words: str) -> bool:
     return any(words in sentence for sentence in found.assumed)
+
+
+DEEPSPEED = f"deepspeed --num_nodes 1 {TRAINS} --fp16 --deepspeed --deepspeed_config ds.json"
+
+
+def with_configuration(**more: Any) -> Imported:
+    return imported(DEEPSPEED, {"ds.json": json.dumps({"zero_optimization": {"stage": 1}, **more})})
+
+
+def test_a_curriculum_in_the_configuration_is_told_where_it_is_on() -> None:
+    on, off = ({"enabled": enabled, "min_difficulty": 72} for enabled in (True, False))
+    assert told(with_configuration(curriculum_learning=on), "curriculum_learning: sequences are whole")
+    assert not told(with_configuration(curriculum_learning=off), "curriculum_learning")
+    drops = {"enabled": True, "data_routing": {"enabled": True, "random_ltd": {"enabled": True}}}
+    assert told(with_configuration(data_efficiency=drops), "random_ltd: every layer works on all tokens")
+
+
+def test_settings_of_the_configuration_are_listed_or_refused_as_in_the_file_alone() -> None:
+    found = with_configuration(zero_optimization={"stage": 3, "sub_group_size": 1e9, "stage3_param_persitence": 1})
+    assert found.unknown == ("zero_optimization.stage3_param_persitence",)
+    assert told(found, "zero_optimization.sub_group_size")
+    with pytest.raises(InputError, match="sparse attention is not modelled"):
+        with_configuration(sparse_attention={"mode": "fixed"})
+    assert told(imported(DEEPSPEED, {"ds.json": "{"}), "what the DeepSpeed configuration says is not known")
 
 
 def test_a_file_that_sets_variables_and_is_not_there_is_told() -> None:

@@ -27,7 +27,7 @@ class Arguments:
     """``options`` by name without dashes, in the order given; ``launcher`` what stands before the program's own.
 
     ``problems`` are complaints about single words, to be told with all others; ``assumed`` what a script was taken to
-    do.
+    do; ``unknown`` are settings of files that it names, of which nothing is known.
     """
 
     options: dict[str, tuple[str, ...]]
@@ -35,6 +35,7 @@ class Arguments:
     launched: dict[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int | None:

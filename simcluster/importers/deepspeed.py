@@ -21,9 +21,9 @@ _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _MAPPED, _NO_EFFECT, _NO_EFFECT_SECTIONS, _ADAMS = (
     frozenset(_TABLES[name].split()) for name in ("mapped", "no_effect", "no_effect_sections", "adams")
 )
-_NOT_MODELLED, _REFUSED = (
+_NOT_MODELLED, _SWITCHED, _REFUSED = (
     {name: said for said, names in _TABLES[table].items() for name in names.split()}
-    for table in ("not_modelled", "refused")
+    for table in ("not_modelled", "switched", "refused")
 )
 
 
@@ -53,6 +53,15 @@ def options_of_deepspeed(text: str, source: str) -> dict[str, tuple[str, ...]]:
     ):
         found["optimizer-cpu-offload"] = ()
     return found
+
+
+def told_of_deepspeed(text: str, source: str) -> Imported:
+    """What is assumed of a configuration's settings and which are not known, without a document; InputError for what is
+    no JSON, and with those that are refused."""
+    run = _Config(flattened(parse_toml_or_json(text, source), source), source)
+    run.sort()
+    run.problems.tell()
+    return Imported({}, (), tuple(run.no_effect), tuple(run.assumed), unknown=tuple(run.unknown))
 
 
 def scenario_from_deepspeed(
@@ -189,7 +198,13 @@ class _Config:
         """Every key that nothing above has read in its place."""
         for name, value in self._settings.items():
             section = name.partition(".")[0]
+            switch = next((switch for switch in _SWITCHED if name.startswith(f"{switch}.")), "")
             if name in _MAPPED:
+                continue
+            if switch or section == "data_efficiency":
+                if name == f"{switch}.enabled" and value is True:
+                    self.assumed.append(f"{switch}: {_SWITCHED[switch]}")
+                self.no_effect.append(name)
                 continue
             refused = next((why for key, why in _REFUSED.items() if name.startswith(key)), None)
             if refused and value not in (False, None, 0):

@@ -10,7 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import Arguments, from_words
 from simcluster.importers.beside import Beside
-from simcluster.importers.deepspeed import options_of_deepspeed
+from simcluster.importers.deepspeed import options_of_deepspeed, told_of_deepspeed
 from simcluster.importers.framework_files import options_of_fields
 from simcluster.importers.megatron_vocabulary import names_vocabulary
 from simcluster.importers.nccl_settings import assumed_of_nccl
@@ -78,6 +78,7 @@ def arguments_of_script(
         names = ", ".join(state.unset)
         state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None
     options = _filled(found.options, text, state)
+    unknown, refused = _told_of_deepspeed(options, state)
     launched = processes_of(found.launcher, around, gpus_per_node)
     if launched.get("nproc-per-node") != processes_of(found.launcher, around).get("nproc-per-node"):
         each = launched["nproc-per-node"]
@@ -85,8 +86,14 @@ def arguments_of_script(
     return replace(
         found,
         options=options,
-        problems=(*_without_arguments(options, text, state), *_without_files(options, state), *found.problems),
+        problems=(
+            *_without_arguments(options, text, state),
+            *_without_files(options, state),
+            *refused,
+            *found.problems,
+        ),
         launched=launched,
+        unknown=unknown,
         assumed=(*state.assumed, *assumed_of_nccl(state.variables)),
     )
 
@@ -250,6 +257,28 @@ def _of_deepspeed(
         return {}
     formats = {"bf16", "fp16"}
     return {name: words for name, words in found.items() if name not in formats or not formats & options.keys()}
+
+
+def _told_of_deepspeed(
+    options: Mapping[str, tuple[str, ...]], state: State
+) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
+    """Of the script's DeepSpeed configuration what is not known, and what is refused; what is assumed is noted."""
+    name = " ".join(options.get("deepspeed-config", ()))
+    text = (state.text_named(name) or "") if name else ""
+    if not text:
+        return (), ()
+    file = name.rpartition("/")[2][:60]
+    try:
+        options_of_deepspeed(text, file)
+    except InputError as problem:
+        state.assumed[f"what the DeepSpeed configuration says is not known: {problem}"] = None
+        return (), ()
+    try:
+        told = told_of_deepspeed(text, file)
+    except InputError as problem:
+        return (), (str(problem),)
+    state.assumed |= dict.fromkeys(told.assumed)
+    return told.unknown, ()
 
 
 def _known(words: Sequence[str]) -> int:

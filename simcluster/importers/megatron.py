@@ -93,7 +93,9 @@ def scenario_from_arguments(
         arguments.options, cluster=cluster, gpus=gpus, launched=arguments.gpus, available=available,
         machine=gpus_per_node, source=source, dashes="--", problems=arguments.problems,
     )  # fmt: skip
-    found = replace(found, assumed=(*arguments.assumed, *found.assumed))
+    found = replace(
+        found, assumed=(*arguments.assumed, *found.assumed), unknown=(*found.unknown, *arguments.unknown)
+    )  # fmt: skip
     if not gpus and (said := _gpus_not_said(arguments, found.document)):
         found = replace(found, assumed=(*found.assumed, f"{said} (--gpus says how many)"))
     if not arguments.launcher:
