@@ -28,6 +28,30 @@ def told(found: Imported, words: str) -> bool:
     return any(words in sentence for sentence in found.assumed)
 
 
+def test_launcher_options_behind_a_program_say_how_many_gpus_there_are() -> None:
+    found = imported(f"python tools/{TRAINS} --nproc_per_node 4 --nnodes 2 --node_rank 0 --master_addr localhost")
+    assert found.document["gpus"] == 8
+    assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ("torchrun --nproc_per_node 2 --nnodes 2", "the script starts 2 on each of 2 machines"),
+        ("torchrun --nproc_per_node 16 --nnodes 1", "the script starts 16 on one machine"),
+    ],
+)
+def test_machines_of_other_sizes_than_the_cluster_s_are_told(launcher: str, words: str) -> None:
+    assert told(imported(f"{launcher} {TRAINS}"), words)
+
+
+@pytest.mark.parametrize(
+    "launcher", ["torchrun --nproc_per_node 8 --nnodes 2", "torchrun --nproc_per_node 4 --nnodes 1"]
+)
+def test_machines_as_the_cluster_s_are_not(launcher: str) -> None:
+    assert not told(imported(f"{launcher} {TRAINS}"), "the script starts")
+
+
 DEEPSPEED = f"deepspeed --num_nodes 1 {TRAINS} --fp16 --deepspeed --deepspeed_config ds.json"
 
 

@@ -20,6 +20,8 @@ _OPTIONS = re.compile(r"\$\{?\w*(ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS)\}?|\
 _SPACE = "\x1f"  # in what a shell would run, which is one word
 _LAUNCHERS = ("torch.distributed", "torchrun", "deepspeed", "accelerate")
 _OPTION = re.compile(r"--?[A-Za-z]")
+_OF_TORCHRUN = ("nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port")
+"""Options of torchrun that no program of Megatron-LM has: behind a program that reads them itself they say the same."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
     first = next((place for place, word in enumerate(words) if word.startswith("--")), 0)
     begin = (programs or modules or [first - 1])[0] + 1
     options, problems = _options(words[begin:], repeated=repeated)
-    launcher = list(words[:begin])
+    behind = [name for name in _OF_TORCHRUN if name in options]
+    launcher = [*words[:begin], *(f"--{name}={' '.join(options.pop(name))}" for name in behind)]
     return Arguments(options, tuple(launcher), _launched(launcher), problems)
 
 

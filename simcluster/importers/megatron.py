@@ -96,6 +96,8 @@ def scenario_from_arguments(
     found = replace(
         found, assumed=(*arguments.assumed, *found.assumed), unknown=(*found.unknown, *arguments.unknown)
     )  # fmt: skip
+    if not gpus and (said := _other_machines(arguments, gpus_per_node)):
+        found = replace(found, assumed=(*found.assumed, said))
     if not gpus and (said := _gpus_not_said(arguments, found.document)):
         found = replace(found, assumed=(*found.assumed, f"{said} (--gpus says how many)"))
     if not arguments.launcher:
@@ -104,6 +106,17 @@ def scenario_from_arguments(
     if gpus and arguments.gpus not in (None, gpus) and not arguments.machines_not_said:
         facts.append(f"{gpus} GPUs as asked for, and not the {arguments.gpus} that it launches")
     return replace(found, facts=tuple(facts))
+
+
+def _other_machines(arguments: Arguments, gpus_per_node: int | None) -> str:
+    """What is taken where the script starts so many processes on a machine that the cluster's are filled otherwise."""
+    nodes, each = arguments.launched.get("nnodes", "1"), arguments.launched.get("nproc-per-node", "")
+    if not (gpus_per_node and nodes.isdecimal() and each.isdecimal()):
+        return ""
+    if int(each) == gpus_per_node or (int(nodes) == 1 and int(each) < gpus_per_node):
+        return ""
+    machines = f"each of {nodes} machines" if int(nodes) > 1 else "one machine"
+    return f"machines of {gpus_per_node} GPUs, filled one by one: the script starts {each} on {machines}"
 
 
 def _gpus_not_said(arguments: Arguments, document: Mapping[str, Any]) -> str:
