@@ -76,6 +76,16 @@ def test_settings_of_the_configuration_are_listed_or_refused_as_in_the_file_alon
     assert told(imported(DEEPSPEED, {"ds.json": "{"}), "what the DeepSpeed configuration says is not known")
 
 
+def test_a_value_that_rests_on_the_machine_says_what_gives_it() -> None:
+    text = (
+        "count=$(($(all_hosts nvidia-smi | wc -l)-2))\nranks=$(( ${count} / 1 ))\nmicro=$(( 64 / ${ranks} ))\n"
+        f"torchrun --nproc_per_node 8 {SIZES} --vocab-size 1000 --micro-batch-size ${{micro}}"
+    )
+    with pytest.raises(InputError, match=r"--micro-batch-size rests on count.*--arg count=\.\.\. gives it"):
+        imported(text)
+    assert imported(text, count="8").document["training"]["micro_batch"] == 8
+
+
 def test_a_file_that_sets_variables_and_is_not_there_is_told() -> None:
     found = imported(f". $SETTINGS\nsource venv/bin/activate\ntorchrun --nproc_per_node 8 {TRAINS}")
     assert told(found, "what $SETTINGS sets is not known")

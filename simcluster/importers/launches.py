@@ -32,6 +32,8 @@ _VOCABULARY = re.compile(
     r"^[ \t]*#.*\bvocab(?:ulary)?(?:[ _-]size)?[ :=]+(?:of |is )?(\d[\d,_]{3,8}\d)\b", re.MULTILINE | re.IGNORECASE
 )
 _DIGITS = re.compile(r"\d{1,7}")
+_OUTPUT = re.compile(r"\$\((?!\()|`")
+"""Of a command, which is not run."""
 _USUAL = {
     "tensor-model-parallel-size": ("TP", "TP_SIZE", "TENSOR_PARALLEL_SIZE", "TENSOR_MODEL_PARALLEL_SIZE"),
     "pipeline-model-parallel-size": ("PP", "PP_SIZE", "PIPELINE_PARALLEL_SIZE", "PIPELINE_MODEL_PARALLEL_SIZE"),
@@ -89,6 +91,7 @@ def arguments_of_script(
         problems=(
             *_without_arguments(options, text, state),
             *_without_files(options, state),
+            *_without_values(options, state),
             *refused,
             *found.problems,
         ),
@@ -209,7 +212,7 @@ def _asked(text: str, state: State, depth: int = 0) -> str:
     for found in re.finditer(r"\d+(?![\w.])|[A-Za-z_]\w*", text):
         name = found[0]
         value = state.get(name)
-        if value is None and not name.isdecimal():
+        if not name.isdecimal() and (value is None or (isinstance(value, str) and _OUTPUT.search(value))):
             return name
         if isinstance(value, str) and value.startswith("$") and depth < 8:
             inner = value.strip("${}")
@@ -235,6 +238,21 @@ def _without_files(options: Mapping[str, tuple[str, ...]], state: State) -> list
     if not state.missing or (deep and not unread and {"hidden-size", "micro-batch-size"} <= options.keys()):
         return []
     return [f"the script goes on in what is neither beside it nor in a folder around it: {', '.join(state.missing)}"]
+
+
+def _without_values(options: Mapping[str, tuple[str, ...]], state: State) -> list[str]:
+    """What gives the values that rest on what the script asks the machine for, such as how many GPUs there are."""
+    rests: dict[str, list[str]] = {}
+    for name in MAPPED:
+        value = " ".join(options.get(name, ()))
+        asked = _asked(value, state) if name not in FILES and "$((" in value else ""
+        if asked and not asked.isdecimal() and isinstance(state.get(asked), str):
+            rests.setdefault(asked, []).append(name)
+    return [
+        f"{listed([f'--{name}' for name in names])} {'rests' if len(names) == 1 else 'rest'} on {asked}, which the "
+        f"script finds out where it runs: --arg {asked}=... gives it"
+        for asked, names in rests.items()
+    ]
 
 
 def _example(text: str) -> dict[str, str]:
