@@ -69,11 +69,11 @@ def test_a_curriculum_in_the_configuration_is_told_where_it_is_on() -> None:
 
 def test_settings_of_the_configuration_are_listed_or_refused_as_in_the_file_alone() -> None:
     found = with_configuration(zero_optimization={"stage": 3, "sub_group_size": 1e9, "stage3_param_persitence": 1})
-    assert found.unknown == ("zero_optimization.stage3_param_persitence",)
+    assert found.unknown == ("zero_optimization.stage3_param_persitence of ds.json",)
     assert told(found, "zero_optimization.sub_group_size")
     with pytest.raises(InputError, match="sparse attention is not modelled"):
         with_configuration(sparse_attention={"mode": "fixed"})
-    assert told(imported(DEEPSPEED, {"ds.json": "{"}), "what the DeepSpeed configuration says is not known")
+    assert told(imported(DEEPSPEED, {"ds.json": "{"}), "what the DeepSpeed configuration ds.json says is not known")
 
 
 def test_a_value_that_rests_on_the_machine_says_what_gives_it() -> None:

@@ -111,6 +111,37 @@ def test_the_configuration_of_deepspeed_that_a_script_writes() -> None:
     assert any("ds.json says is not known: it is not there" in sentence for sentence in other.assumed)
 
 
+def with_deepspeed(zero: str) -> Imported:
+    config = f'{{"zero_optimization": {{{zero}}}, "fp16": {{"enabled": true}}}}'
+    text = f"#!/bin/bash\ncat <<EOT > ds.json\n{config}\nEOT\n{TRAINS} --deepspeed --deepspeed_config ds.json\n"
+    return scenario_from_arguments(text, cluster={"topology": "dgx_h100", "nodes": 1}, source="run.sh")
+
+
+@pytest.mark.parametrize(
+    ("zero", "words"),
+    [
+        ('"stage": 3, "offload_param": {"device": "cpu"}', "offload_param.device: parameters in host memory"),
+        ('"stage": 2, "offload_optimizer": {"device": "nvme"}', "offload_optimizer.device: nvme is not modelled"),
+        ('"stage": 3, "zero_quantized_gradients": true', "zero_quantized_gradients: reductions of quantized gradients"),
+    ],
+)
+def test_what_is_refused_of_deepspeed_is_refused_of_a_script_that_writes_it(zero: str, words: str) -> None:
+    with pytest.raises(InputError, match=rf"run\.sh: ds\.json: zero_optimization\.{words}"):
+        with_deepspeed(zero)
+
+
+def test_what_a_script_writes_for_deepspeed_is_listed() -> None:
+    found = with_deepspeed('"stage": 2, "offload_param": {"device": "cpu"}, "overlap_comm": true, "new_key": 1')
+    assert "zero_optimization.offload_param says nothing with stage 2: parameters are on the GPUs" in found.assumed
+    assert found.unknown == ("zero_optimization.new_key of ds.json",)
+    assert "bucket_size" not in found.document["overlap"]
+    assert (
+        "bucket_size"
+        in with_deepspeed('"stage": 1, "overlap_comm": true, "reduce_bucket_size": 5e8').document["overlap"]
+    )
+    assert any("it is no JSON" in sentence for sentence in with_deepspeed('"stage": $STAGE').assumed)
+
+
 def test_the_configuration_of_deepspeed_that_a_script_makes_of_a_template() -> None:
     template = '{"zero_optimization": {"stage": ZERO_STAGE}, "fp16": {"enabled": CONFIG_FP16}}'
     edits = 'sed "s/ZERO_STAGE/${STAGE}/" ${DIR}/T.json \\\n  | sed "s#CONFIG_FP16#true#" \\\n  > ds.json'

@@ -29,7 +29,7 @@ class Arguments:
     """``options`` by name without dashes, in the order given; ``launcher`` what stands before the program's own.
 
     ``problems`` are complaints about single words, to be told with all others; ``assumed`` what a script was taken to
-    do; ``unknown`` are settings of files that it names, of which nothing is known.
+    do, and ``unknown`` what is not known of the files that it names.
     """
 
     options: dict[str, tuple[str, ...]]

@@ -6,6 +6,7 @@ Every key is mapped, listed or refused by ``deepspeed.yaml`` beside this file.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,55 @@ _NOT_MODELLED, _SWITCHED, _REFUSED = (
 )
 
 
-def options_of_deepspeed(text: str, source: str) -> dict[str, tuple[str, ...]]:
-    """What a configuration says, by Megatron-LM's names; InputError for what is no JSON."""
-    settings = flattened(parse_toml_or_json(text, source), source)
+@dataclass(frozen=True)
+class DeepSpeedAdds:
+    """Options by Megatron-LM's names, what is taken otherwise, and the keys that are not known."""
+
+    options: dict[str, tuple[str, ...]]
+    assumed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, tuple[str, ...]]) -> DeepSpeedAdds:
+    """What a configuration, of the file ``name``, says beside the options of the script that gives it.
+
+    Raises InputError for what is refused of it, as where it stands alone.
+    """
+    try:
+        settings = flattened(parse_toml_or_json(text, source), source)
+    except InputError:
+        return DeepSpeedAdds({}, (f"what the DeepSpeed configuration {name[:60]} says is not known: it is no JSON",))
+    run = _Config(settings, f"{source}: {name}")
+    stage = settings.get(f"{_ZERO}stage", " ".join(options.get("zero-stage", ("0",))))
+    zero = int(stage) if str(stage) in ("1", "2", "3") else 0
+    run.problems.of(run.parameters, zero)
+    run.problems.of(run.optimizer_in)
+    run.problems.of(run.fsdp, zero)
+    run.sort()
+    run.problems.tell()
+    if settings.get(f"{_ZERO}mics_shard_size", -1) not in (-1, "auto"):
+        run.unknown.append(f"{_ZERO}mics_shard_size")
+    formats = {"bf16", "fp16"}
+    found = _options(settings)
+    if formats & options.keys():
+        found = {key: words for key, words in found.items() if key not in formats}
+    return DeepSpeedAdds(found, tuple(run.assumed), tuple(f"{key} of {name}" for key in run.unknown))
+
+
+def _options(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Settings by Megatron-LM's names."""
     found: dict[str, tuple[str, ...]] = {}
+    zero = settings.get(f"{_ZERO}stage")
+    overlaps = bool(zero) and settings.get(f"{_ZERO}overlap_comm", zero == 3) is True
     names = {
         "train_batch_size": "global-batch-size", "train_micro_batch_size_per_gpu": "micro-batch-size",
-        "zero_optimization.stage": "zero-stage",
+        f"{_ZERO}stage": "zero-stage",
     }  # fmt: skip
+    if overlaps and zero != 3:
+        names[f"{_ZERO}reduce_bucket_size"] = "ddp-bucket-size"
     for key, option in names.items():
         value = settings.get(key)
+        value = int(value) if isinstance(value, float) and value.is_integer() else value
         if isinstance(value, int) and not isinstance(value, bool):
             found[option] = (str(value),)
     for key in ("bf16", "fp16"):
@@ -44,8 +84,7 @@ def options_of_deepspeed(text: str, source: str) -> dict[str, tuple[str, ...]]:
             found[key] = ()
     if settings.get(_GRADIENTS) in ("bf16", "fp16"):
         found["grad-reduce-in-bf16"] = ()
-    zero = settings.get(f"{_ZERO}stage")
-    if zero and settings.get(f"{_ZERO}overlap_comm", zero == 3) is True:
+    if overlaps:
         found |= {"overlap-grad-reduce": (), **({"overlap-param-gather": ()} if zero == 3 else {})}
     if (
         settings.get(f"{_ZERO}offload_optimizer.device", "none") != "none"
@@ -53,15 +92,6 @@ def options_of_deepspeed(text: str, source: str) -> dict[str, tuple[str, ...]]:
     ):
         found["optimizer-cpu-offload"] = ()
     return found
-
-
-def told_of_deepspeed(text: str, source: str) -> Imported:
-    """What is assumed of a configuration's settings and which are not known, without a document; InputError for what is
-    no JSON, and with those that are refused."""
-    run = _Config(flattened(parse_toml_or_json(text, source), source), source)
-    run.sort()
-    run.problems.tell()
-    return Imported({}, (), tuple(run.no_effect), tuple(run.assumed), unknown=tuple(run.unknown))
 
 
 def scenario_from_deepspeed(
@@ -177,17 +207,26 @@ class _Config:
             self.assumed.append("parameters are gathered over all GPUs, though zero_hpz_partition_size is more than 1")
         return {"shard_group": group} if zero == 3 and group and group > 1 else {}
 
-    def offload(self, zero: int) -> dict[str, Any]:
-        if str(self._settings.get(f"{_ZERO}offload_param.device", "none")) != "none":
-            if zero == 3:
-                what = "parameters in host memory or on disk are not modelled"
-                raise self._error(f"{_ZERO}offload_param.device", what)
-            self.assumed.append(f"{_ZERO}offload_param says nothing with stage {zero}: parameters are on the GPUs")
+    def parameters(self, zero: int) -> None:
+        """InputError where the parameters are not on the GPUs, as they may be of stage 3."""
+        if str(self._settings.get(f"{_ZERO}offload_param.device", "none")) == "none":
+            return
+        if zero == 3:
+            what = "parameters in host memory or on disk are not modelled"
+            raise self._error(f"{_ZERO}offload_param.device", what)
+        self.assumed.append(f"{_ZERO}offload_param says nothing with stage {zero}: parameters are on the GPUs")
+
+    def optimizer_in(self) -> str:
+        """Where the optimizer's state is, if not on the GPUs; InputError for disks."""
         device = str(self._settings.get(f"{_ZERO}offload_optimizer.device", "none"))
-        if device == "none" and not self.switch(f"{_ZERO}cpu_offload"):
-            return {}
         if device == "nvme":
             raise self._error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; cpu is")
+        return "cpu" if device != "none" or self.switch(f"{_ZERO}cpu_offload") else ""
+
+    def offload(self, zero: int) -> dict[str, Any]:
+        self.parameters(zero)
+        if not self.optimizer_in():
+            return {}
         self.assumed.append(
             "the optimizer's state is in host memory and updated on the GPU; for an update on the host, as CPUAdam's, "
             "set memory.offload.optimizer to host and host_update to what its memory reaches"

@@ -10,7 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import Arguments, from_words
 from simcluster.importers.beside import Beside
-from simcluster.importers.deepspeed import options_of_deepspeed, told_of_deepspeed
+from simcluster.importers.deepspeed import added_to_megatron
 from simcluster.importers.framework_files import options_of_fields
 from simcluster.importers.megatron_vocabulary import names_vocabulary
 from simcluster.importers.nccl_settings import assumed_of_nccl
@@ -80,7 +80,6 @@ def arguments_of_script(
         names = ", ".join(state.unset)
         state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None
     options = _filled(found.options, text, state)
-    unknown, refused = _told_of_deepspeed(options, state)
     launched = processes_of(found.launcher, around, gpus_per_node)
     if launched.get("nproc-per-node") != processes_of(found.launcher, around).get("nproc-per-node"):
         each = launched["nproc-per-node"]
@@ -92,12 +91,11 @@ def arguments_of_script(
             *_without_arguments(options, text, state),
             *_without_files(options, state),
             *_without_values(options, state),
-            *refused,
             *found.problems,
         ),
         launched=launched,
-        unknown=unknown,
         assumed=(*state.assumed, *assumed_of_nccl(state.variables)),
+        unknown=tuple(state.unknown),
     )
 
 
@@ -157,10 +155,14 @@ def _filled(found: Mapping[str, tuple[str, ...]], text: str, state: State) -> di
     if (named := _configured(options)) and (fields := state.text_named(named[1])):
         options = {**options_of_fields(fields, named[1]), **options}
     if name := " ".join(options.get("deepspeed-config", ())):
-        config = state.text_named(name) or ""
+        config = state.text_named(name)
         if not config:
             state.assumed[f"what the DeepSpeed configuration {name[:60]} says is not known: it is not there"] = None
-        options = {**_of_deepspeed(config, state.source, options), **options}
+            return options
+        added = added_to_megatron(config, name, state.source, options)
+        state.assumed |= dict.fromkeys(added.assumed)
+        state.unknown |= dict.fromkeys(added.unknown)
+        options = {**added.options, **options}
     return options
 
 
@@ -263,40 +265,6 @@ def _example(text: str) -> dict[str, str]:
         if 0 < takes <= len(given) and not _PLACE.search(words):
             return {str(number): word for number, word in enumerate(given, 1)}
     return {}
-
-
-def _of_deepspeed(
-    text: str, source: str, options: Mapping[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:  # fmt: skip
-    """What the script's DeepSpeed configuration says that its options do not; nothing where it is no JSON."""
-    try:
-        found = options_of_deepspeed(text, source)
-    except InputError:
-        return {}
-    formats = {"bf16", "fp16"}
-    return {name: words for name, words in found.items() if name not in formats or not formats & options.keys()}
-
-
-def _told_of_deepspeed(
-    options: Mapping[str, tuple[str, ...]], state: State
-) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
-    """Of the script's DeepSpeed configuration what is not known, and what is refused; what is assumed is noted."""
-    name = " ".join(options.get("deepspeed-config", ()))
-    text = (state.text_named(name) or "") if name else ""
-    if not text:
-        return (), ()
-    file = name.rpartition("/")[2][:60]
-    try:
-        options_of_deepspeed(text, file)
-    except InputError as problem:
-        state.assumed[f"what the DeepSpeed configuration says is not known: {problem}"] = None
-        return (), ()
-    try:
-        told = told_of_deepspeed(text, file)
-    except InputError as problem:
-        return (), (str(problem),)
-    state.assumed |= dict.fromkeys(told.assumed)
-    return told.unknown, ()
 
 
 def _known(words: Sequence[str]) -> int:

@@ -45,6 +45,7 @@ class State:
     """Files that it would read on in, and that are not there."""
     unset: dict[str, None] = field(default_factory=dict)
     assumed: dict[str, None] = field(default_factory=dict)
+    unknown: dict[str, None] = field(default_factory=dict)
     stopped: str = ""
     leaned: int = 0
     depth: int = 0
