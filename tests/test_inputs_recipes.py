@@ -140,6 +140,54 @@ def test_recipes_whose_model_or_base_is_not_known(text: str, words: str) -> None
         scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
 
 
+BY_PATH = """
+import argparse
+from megatron.bridge import AutoBridge
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--hf-path", required=True)
+    args = parser.parse_args()
+    cfg = ConfigContainer(model=AutoBridge.from_hf_pretrained(PATH).to_megatron_provider())
+    cfg.train = TrainingConfig(global_batch_size=32, micro_batch_size=1)
+    cfg.dataset = GPTDatasetConfig(sequence_length=2048)
+    pretrain(cfg)
+"""
+CONFIG = """{"model_type": "qwen3", "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8,
+"head_dim": 64, "num_key_value_heads": 2, "intermediate_size": 1536, "vocab_size": 5000, "new_key": 1,
+"max_position_embeddings": 4096, "tie_word_embeddings": true}"""
+
+
+def by_path(path: str, files: dict[str, str], **given: str) -> Imported:
+    text = BY_PATH.replace("PATH", path)
+    return scenario_from_bridge(text, cluster=CLUSTER, source="r.py", gpus=8, beside=files.get, given=given)
+
+
+def test_a_model_that_is_named_by_its_path_alone_is_read_of_the_config_beside() -> None:
+    found = by_path("'own/Model-1B'", {"own/Model-1B/config.json": CONFIG})
+    model = found.document["model"]
+    assert {model[key] for key in ("layers", "hidden_size", "kv_heads", "sequence_length")} == {6, 512, 2, 2048}
+    assert model["tied_embeddings"] is True
+    assert model["qk_norm"]
+    assert "the model own/Model-1B is that of the config.json beside the file" in found.assumed
+    assert "new_key of config.json" in found.unknown
+    given = by_path("args.hf_path", {"/there/m/config.json": CONFIG}, hf_path="/there/m")
+    assert given.document["model"]["layers"] == 6
+
+
+@pytest.mark.parametrize(
+    ("path", "files", "words"),
+    [
+        ("'own/Model-1B'", {}, "put its config.json beside the file, or in a folder own/Model-1B there"),
+        ("args.hf_path", {}, "--arg hf_path="),
+        ("'a/b'", {"a/b/config.json": '{"model_type": "mamba"}'}, "config.json beside it: the config has model_type"),
+        ("'a/b'", {"a/b/config.json": "{"}, "a/b/config.json:1:2: is not JSON"),
+    ],
+)
+def test_a_path_that_says_no_model(path: str, files: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        by_path(path, files)
+
+
 def test_what_hangs_on_a_condition_that_is_not_known_is_told() -> None:
     text = RECIPE.replace("    cfg.peft", "    if on_hopper():\n        cfg.train.micro_batch_size = 1\n    cfg.peft")
     text = f"PRECISION = 'bf16_mixed'\nSHARDED = True\nADAPTERS = None\n{text}"

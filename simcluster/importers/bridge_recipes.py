@@ -15,11 +15,11 @@ from simcluster.importers.flat_settings import flattened
 from simcluster.importers.model_classes import (
     defaults_of_class,
     is_model,
-    model_called,
     model_of_class,
     no_decoder,
     said_of_model,
 )
+from simcluster.importers.models_by_path import NamedModel, model_named, model_published
 from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments, telling
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
@@ -44,12 +44,12 @@ _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 @dataclass(frozen=True)
 class ReadRecipe:
-    """What a function says: its name, that of its model (empty where its fields say it), its settings by dotted name,
-    what is modelled otherwise, what it does that is not known here, and which arguments of its program nobody gives.
+    """What a function says: its name, its model (none where its fields say it), its settings by dotted name, what is
+    modelled otherwise, what it does that is not known here, and which arguments of its program nobody gives.
     """
 
     function: str
-    model: str
+    model: NamedModel
     settings: dict[str, Any]
     assumed: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ def settings_of_recipe(
         raise of_another_file(what, found.name, configs.missing_module(found.name))
     if "model_config" in found.fields:  # of nemo.tron, from which Megatron-Bridge comes
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
-    read = _recipe(found, function, source, configs)
+    read = _recipe(found, function, source, configs, beside)
     return replace(read, undecided=tuple(dict.fromkeys(configs.undecided)), missing=tuple(arguments.missing))
 
 
@@ -103,14 +103,17 @@ def settings_of_written(text: str, source: str) -> ReadRecipe | None:
     return replace(read, settings={name: value for name, value in read.settings.items() if says(name, value)})
 
 
-def _recipe(found: Built, function: str, source: str, configs: PythonConfigs | None = None) -> ReadRecipe:
+def _recipe(
+    found: Built, function: str, source: str, configs: PythonConfigs | None = None, beside: Beside = nothing_beside
+) -> ReadRecipe:
     """What a container says, made by the function; InputError for adapters and models that are not known."""
     if found.fields.get("peft") is not None or found.name.startswith("_peft"):
         raise InputError(
             f"{source}: {function} trains adapters beside weights that stand still, which are not modelled"
         )
     model = found.fields.get("model")
-    name = _model_name(model, source)
+    known = _known_model(model, source, configs, beside)
+    name = known.name
     settings: dict[str, Any] = {f"model.{field}": value for field, value in said_of_model(name).items()}
     if isinstance(model, Built) and not name:
         settings = {f"model.{field}": value for field, value in defaults_of_class(model.name).items()}
@@ -120,7 +123,7 @@ def _recipe(found: Built, function: str, source: str, configs: PythonConfigs | N
     settings |= _vocabulary(name, settings)
     if not name:
         require_sizes(model, settings, f"{source}: the model of {function}", configs)
-    return ReadRecipe(function, name, _settled(settings), _packed(found))
+    return ReadRecipe(function, known, _settled(settings), (*known.assumed, *_packed(found)))
 
 
 def _vocabulary(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,29 +202,21 @@ def _precision(named: Any = None, *_: Any, **__: Any) -> Any:
     return Built(named) if isinstance(named, str) else named
 
 
-def _model_name(model: Any, source: str) -> str:
+def _known_model(model: Any, source: str, configs: PythonConfigs | None, beside: Beside) -> NamedModel:
+    """The model that a class or a place on Hugging Face names; none where neither does."""
     while isinstance(model, Built):
         if known := model_of_class(model.name):
-            return known
-        name = next((each for each in model.args if isinstance(each, str)), "")
+            return model_published(known)
+        given = (*model.args, model.fields.get("path"))
+        name = next((each for each in given if isinstance(each, str)), "")
         if model.name.endswith("from_hf_pretrained") or "/" in name:
-            return named_model(name or model.name, source)
+            unread = next((each.text for each in given if isinstance(each, Unread)), model.name)
+            with telling(configs.arguments.missing if configs and not name else ()):
+                return model_named(name or unread, source, beside)
         if model.of is None:
-            return ""
+            break
         model = model.of
-    return ""
-
-
-def named_model(name: object, source: str) -> str:
-    """The published model by its name on Hugging Face, nothing where none is named; InputError for others."""
-    found = model_called(str(name or ""))
-    if name and not found:
-        what = no_decoder(str(name)) or (
-            "is not known here: only its name is said, not its sizes; name it as on Hugging Face (Qwen/Qwen3-8B), or "
-            "write its sizes in the scenario of its config.json, which simcluster import hugging-face makes"
-        )
-        raise InputError(f"{source}: the model {str(name)[:60]!r} of the recipe {what}")
-    return found
+    return NamedModel()
 
 
 def _section(section: str, value: Any) -> dict[str, Any]:

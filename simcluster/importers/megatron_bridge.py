@@ -18,13 +18,13 @@ from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
-from simcluster.importers.bridge_recipes import named_model, settings_of_recipe, settings_of_written
+from simcluster.importers.bridge_recipes import settings_of_recipe, settings_of_written
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
 from simcluster.importers.model_classes import said_of_model
+from simcluster.importers.models_by_path import NamedModel, model_named
 from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
-from simcluster.importers.published_models import published_model
 from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
 from simcluster.importers.recipe_programs import told_gpus
 from simcluster.model.transformer import Model
@@ -66,22 +66,22 @@ def scenario_from_bridge(
     Raises InputError with the names of all fields that are not modelled or have no value that can be.  A field that is
     not known is in ``unknown``.
     """
-    model_name, assumed, unknown = "", tuple[str, ...](), list[str]()
     python = source.endswith(".py") or bool(function)
     read = settings_of_recipe(text, source, function, beside, given) if python else settings_of_written(text, source)
     if read:
         recipe, settings, function = "", read.settings, read.function
-        model_name, assumed = read.model, read.assumed
+        named, assumed = read.model, read.assumed
         unknown = [f"what the recipe does {place}" for place in read.undecided]
     else:
-        recipe, settings, model_name, assumed = _overrides(text, source)
+        recipe, settings, named, assumed = _overrides(text, source, beside)
+        unknown = []
     options: Words = {}
     no_effect: list[str] = []
     problems = Problems(source)
     if recipe:
         options |= _recipe_options(recipe)
-    if model_name:
-        options |= model_options(model_name)
+    if named.name:
+        options |= model_options(named.section)
     options |= options_of_settings(settings, source, problems, no_effect, unknown)
     if read and not python:  # it has all fields; of those that are not known here the ones that are on count
         unknown = [name for name in unknown if settings.get(name.partition(" ")[0])]
@@ -94,8 +94,8 @@ def scenario_from_bridge(
             source=source, problems=problems.found,
         )  # fmt: skip
     assumed += (said,) if (said := not_given(missing)) else ()
-    if model_name:
-        found.document["model"] = whole_model(model_name, found.document["model"], settings)
+    if named.name:
+        found.document["model"] = whole_model(named.section, found.document["model"], settings)
     model: tuple[str, ...] = (
         (f"{recipe}: the model of it; parallelism and batch are what is written here",) if recipe else ()
     )
@@ -103,16 +103,15 @@ def scenario_from_bridge(
         model += (f"{recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)",)
     return Imported(
         found.document, tuple(settings), (*no_effect, *found.no_effect), (*model, *assumed, *found.assumed),
-        unknown=(*unknown, *found.unknown),
+        unknown=(*unknown, *named.unknown, *found.unknown),
     )  # fmt: skip
 
 
-def whole_model(name: str, said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a published model, and not only what options say, with what ``settings`` say otherwise."""
-    published = published_model(name)
+def whole_model(published: Mapping[str, Any], said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a model that is known, and not only what options say, with what ``settings`` say otherwise."""
     fields = ("sequence_length", "mtp_layers", *(_SIZES[key] for key in settings.keys() & _SIZES))
     own = {key: said[key] for key in dict.fromkeys(fields) if key in said}
-    mixture = model_document(name).get("moe") if "preset" in published else published.get("moe")
+    mixture = model_document(published["preset"]).get("moe") if "preset" in published else published.get("moe")
     if any(key in settings for key in _OF_MIXTURES) and "moe" in said:
         own["moe"] = said["moe"]
     elif mixture and said.get("moe", {}).get("aux_loss"):
@@ -137,19 +136,20 @@ def options_of_settings(
     return options
 
 
-def _overrides(text: str, source: str) -> tuple[str, dict[str, Any], str, tuple[str, ...]]:
-    """The recipe, if one is named, the overrides by dotted name, the published model, and what is assumed of it."""
+def _overrides(text: str, source: str, beside: Beside) -> tuple[str, dict[str, Any], NamedModel, tuple[str, ...]]:
+    """The recipe, if one is named, the overrides by dotted name, the model that is named, and what is assumed of it."""
     recipe, settings = _settings(text, source)
-    name = named_model(settings.pop("model.hf_model_id", None), source)
-    if not recipe and not name and "model.num_layers" not in settings:
+    named = model_named(str(settings.pop("model.hf_model_id", None) or ""), source, beside)
+    if not recipe and not named.name and "model.num_layers" not in settings:
         raise InputError(
             f"{source}: says of no model how many layers it has; name the recipe that is changed, as in recipe: "
             "llama3_8b_pretrain_config, or give the model's fields, as in model.num_layers=32"
         )
-    if not name:
-        return recipe, settings, "", ()
-    settings = {f"model.{field}": value for field, value in said_of_model(name).items()} | settings
-    return recipe, settings, name, ("what the file does not say is as Megatron-Core has it, since no recipe is named",)
+    if not named.name:
+        return recipe, settings, named, ()
+    settings = {f"model.{field}": value for field, value in said_of_model(named.name).items()} | settings
+    what = "what the file does not say is as Megatron-Core has it, since no recipe is named"
+    return recipe, settings, named, (what, *named.assumed)
 
 
 def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
@@ -254,15 +254,10 @@ def _mixture(name: str) -> str | None:
 def _recipe_options(recipe: str) -> Words:
     """The model of a recipe that is known, as Megatron-LM's options."""
     match = _RECIPE.fullmatch(recipe)
-    return _model_options({"preset": _mixture(recipe) or f"llama3-{match[2] if match else ''}"})
+    return model_options({"preset": _mixture(recipe) or f"llama3-{match[2] if match else ''}"})
 
 
-def model_options(name: str) -> Words:
-    """A published model as Megatron-LM's options."""
-    return _model_options(published_model(name))
-
-
-def _model_options(section: Mapping[str, Any]) -> Words:
+def model_options(section: Mapping[str, Any]) -> Words:
     """A model of the catalogue, or its fields, as Megatron-LM's options."""
     model = Model(**(model_document(section["preset"]) if "preset" in section else section))
     options = _of(model, _FIELDS["model"])

@@ -62,7 +62,7 @@ def scenario_from_nemo(
     settings = problems.of(_settings, plain, source, no_effect) or {}
     if recipe is None:
         settings = {"model.add_bias_linear": True, **settings}
-    options: Words = model_options(recipe.model) if recipe and recipe.model else {}
+    options: Words = model_options(recipe.model.section) if recipe and recipe.model.name else {}
     options |= options_of_settings(settings, source, problems, no_effect, unknown)
     options |= _tokenizer(plain, options) | _plugin_of_fp8(plain)
     if str(plain.get("model.fp8", plain.get("model.fp8_hybrid", False))).lower() in ("true", "hybrid"):
@@ -82,9 +82,9 @@ def scenario_from_nemo(
             problems=problems.found,
         )  # fmt: skip
     assumed += (said,) if (said := not_given(missing)) else ()
-    if recipe and recipe.model:
-        found.document["model"] = whole_model(recipe.model, found.document["model"], settings)
-        assumed += (f"the vocabulary of {recipe.model}, where NeMo takes that of the data's tokenizer",)
+    if recipe and recipe.model.name:
+        found.document["model"] = whole_model(recipe.model.section, found.document["model"], settings)
+        assumed += (f"the vocabulary of {recipe.model.name}, where NeMo takes that of the data's tokenizer",)
     return Imported(
         found.document, tuple(settings), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
         unknown=(*unknown, *found.unknown),

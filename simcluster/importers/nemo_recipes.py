@@ -21,6 +21,7 @@ from simcluster.importers.bridge_recipes import (
     require_sizes,
 )
 from simcluster.importers.model_classes import defaults_of_class, is_model, model_of_class, no_decoder, said_of_model
+from simcluster.importers.models_by_path import model_published
 from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
@@ -113,7 +114,7 @@ def _recipe(found: Built, function: str, source: str, configs: PythonConfigs) ->
     settings |= _tokenizer(data, model)
     if not name:
         require_sizes(sizes, {key.replace(".config.", "."): value for key, value in settings.items()}, what, configs)
-    return ReadRecipe(function, name, settings, _packed(found))
+    return ReadRecipe(function, model_published(name), settings, _packed(found))
 
 
 def _tokenizer(data: Any, model: Any) -> dict[str, Any]:
