@@ -121,7 +121,8 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
     _refuse(args, "device", *(("log",) if args.kind in ("torchtitan", "deepspeed") else ()))
     if args.kind != "deepspeed":
         _refuse(args, "model", "sequence_length")
-    if args.arg and args.kind != "megatron" and not (args.kind in _OF_PYTHON and args.file.endswith(".py")):
+    takes_arg = (".py", *_SCRIPTS) if args.kind == "megatron-bridge" else (".py",)
+    if args.arg and args.kind != "megatron" and not (args.kind in _OF_PYTHON and args.file.endswith(takes_arg)):
         _refuse(args, "arg")
     if not args.cluster:
         raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")

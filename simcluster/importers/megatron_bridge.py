@@ -18,6 +18,7 @@ from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
+from simcluster.importers.bridge_launcher import Launch, launched_recipe
 from simcluster.importers.bridge_recipes import settings_of_recipe, settings_of_written
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
@@ -67,11 +68,15 @@ def scenario_from_bridge(
     not known is in ``unknown``.
     """
     python = source.endswith(".py") or bool(function)
+    launch: Launch | None = None
     read = settings_of_recipe(text, source, function, beside, given) if python else settings_of_written(text, source)
     if read:
         recipe, settings, function = "", read.settings, read.function
         named, assumed = read.model, read.assumed
         unknown = [f"what the recipe does {place}" for place in read.undecided]
+    elif launch := launched_recipe(text, source, beside, given):
+        recipe, settings, named, assumed = _known_recipe(launch.recipe, source), launch.settings, NamedModel(), ()
+        unknown = list(launch.unknown)
     else:
         recipe, settings, named, assumed = _overrides(text, source, beside)
         unknown = []
@@ -88,17 +93,19 @@ def scenario_from_bridge(
     if "num-query-groups" in options:
         options["group-query-attention"] = ()
     missing = read.missing if read else ()
+    told = launch.gpus if launch else told_gpus(function, text)
+    no_effect += launch.no_effect if launch else ()
     with telling(missing):
         found = scenario_from_options(
-            options, cluster=cluster, gpus=gpus, launched=told_gpus(function, text), available=available,
+            options, cluster=cluster, gpus=gpus, launched=told, available=available,
             source=source, problems=problems.found,
         )  # fmt: skip
     assumed += (said,) if (said := not_given(missing)) else ()
     if named.name:
         found.document["model"] = whole_model(named.section, found.document["model"], settings)
-    model: tuple[str, ...] = (
-        (f"{recipe}: the model of it; parallelism and batch are what is written here",) if recipe else ()
-    )
+    model: tuple[str, ...] = launch.assumed if launch else ()
+    if recipe and not launch:
+        model = (f"{recipe}: the model of it; parallelism and batch are what is written here",)
     if recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
         model += (f"{recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)",)
     return Imported(
