@@ -317,3 +317,80 @@ if __name__ == "__main__":
     found = scenario_from_bridge(text + main, cluster=CLUSTER, source="r.py", gpus=4)
     assert not found.unknown
     assert not any("is given no way" in each for each in found.assumed)
+
+
+BY_NAME = """
+import argparse
+import megatron.bridge.recipes as recipes
+from megatron.bridge.training.finetune import finetune
+from megatron.bridge.training.pretrain import pretrain
+from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+
+# torch.distributed.run --nproc-per-node=4 run.py
+MODES = {"pretrain": pretrain, "finetune": finetune}
+
+
+def mode_of(name):
+    pre, fine = "pretrain" in name.lower(), "finetune" in name.lower()
+    if pre ^ fine:
+        return "pretrain" if pre else "finetune"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--recipe", required=True)
+    args, overrides = parser.parse_known_args()
+    builder = getattr(recipes, args.recipe)
+    config = process_config_with_overrides(builder(), cli_overrides=overrides)
+    train = MODES[mode_of(args.recipe)]
+    train(config=config)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_program_that_takes_its_recipe_by_name() -> None:
+    recipe = (
+        "def small_pretrain_config():\n    cfg = _pretrain_common()\n    cfg.model = Llama32ModelProvider1B()\n"
+        "    cfg.ft = FaultToleranceConfig(enable_ft_package=True)\n    return cfg\n"
+    )
+    files = {"megatron/bridge/recipes/__init__.py": recipe}
+    found = scenario_from_bridge(
+        BY_NAME, cluster=CLUSTER, source="r.py", beside=files.get, given={"recipe": "small_pretrain_config"}
+    )
+    assert found.document["model"]["layers"] == 16
+    assert found.document["gpus"] == 4
+    assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, r"starts what is said to it; the program is given no recipe \(--arg recipe=\.\.\. gives one\)"),
+        (
+            {"recipe": "a_pretrain_config"},
+            r"recipes\.a_pretrain_config of megatron\.bridge\.recipes, which is not beside",
+        ),
+    ],
+)
+def test_a_program_whose_recipe_by_name_is_not_there(given: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        scenario_from_bridge(BY_NAME, cluster=CLUSTER, source="r.py", given=given)
+
+
+def test_a_recipe_that_a_dictionary_holds_with_its_arguments() -> None:
+    text = """
+from functools import partial
+from nemo.collections import llm
+
+def main():
+    made: dict = {"8b": {"pretrain": partial(llm.llama3_8b.pretrain_recipe, num_nodes=1)}}
+    run.run(made["8b"]["pretrain"](name="x"))
+
+if __name__ == "__main__":
+    main()
+"""
+    with pytest.raises(InputError, match=r"put nemo/collections/llm/recipes/llama3_8b\.py"):
+        nemo(text)

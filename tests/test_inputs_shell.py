@@ -549,3 +549,36 @@ def test_a_script_cut_anywhere_is_read_or_one_complaint(place: int, junk: str) -
         arguments_of_script(text[:place] + junk + text[place:], "x.sh", fixed={}, beside=lambda name: None)
     except InputError:
         return
+
+
+@pytest.mark.parametrize(
+    ("lines", "gpus"), [("", 16), ("CUDA_VISIBLE_DEVICES=0,1,2\n", 6), ("export CUDA_VISIBLE_DEVICES=$X\n", 16)]
+)
+def test_devices_that_a_script_counts_in_a_list(lines: str, gpus: int) -> None:
+    counts = """`echo "$CUDA_VISIBLE_DEVICES" | awk -F, '{print NF}'`"""
+    train = f"torchrun --nnodes 2 --nproc_per_node $N pretrain_gpt.py {SIZES} --global-batch-size 96 --vocab-size 5000"
+    text = f"#!/bin/bash\n{lines}N={counts}\n{train}\n"
+    found = scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, gpus_per_node=8, source="run.sh")
+    assert found.document["gpus"] == gpus
+
+
+def test_sizes_that_a_checkpoint_has_are_given_as_options() -> None:
+    rest = SIZES.replace("--num-layers 4", "--use-checkpoint-args")
+    text = f"#!/bin/bash\npython pretrain_gpt.py {rest} --global-batch-size 8 --vocab-size 5000\n"
+
+    def read(**given: str) -> Imported:
+        return scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, given=given, source="run.sh")
+
+    with pytest.raises(InputError, match=r"it is in the checkpoint .*; give it as --arg=--num-layers="):
+        read()
+    found = read(**{"--num-layers": "6", "--swiglu": ""})
+    assert (found.document["model"]["layers"], found.document["model"]["gated_mlp"]) == (6, True)
+    assert any("the checkpoint has the last word on sizes" in sentence for sentence in found.assumed)
+
+
+@pytest.mark.parametrize(("name", "said"), [("Mixtral-8x7B-v0.1-VE", True), ("Mixtral-8x7B-v0.1", False)])
+def test_a_tokenizer_that_extends_one_that_is_known(name: str, said: bool) -> None:
+    options = f"--tokenizer-type Llama2Tokenizer --tokenizer-model /m/{name}/tokenizer.model --global-batch-size 8"
+    text = f"#!/bin/bash\npython pretrain_gpt.py {SIZES} {options}\n"
+    found = scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
+    assert any("how many it adds is not read (--set" in sentence for sentence in found.assumed) is said

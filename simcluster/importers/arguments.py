@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from simcluster.base.errors import InputError
 
@@ -89,6 +89,12 @@ def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
     behind = [name for name in _OF_TORCHRUN if name in options]
     launcher = [*words[:begin], *(f"--{name}={' '.join(options.pop(name))}" for name in behind)]
     return Arguments(options, tuple(launcher), _launched(launcher), problems)
+
+
+def with_given(arguments: Arguments, given: Mapping[str, str]) -> Arguments:
+    """The arguments with the options among what the user gives (``--num-layers`` and its value) over their own."""
+    own = {name[2:].replace("_", "-"): tuple(value.split()) for name, value in given.items() if name.startswith("--")}
+    return replace(arguments, options={**arguments.options, **own}) if own else arguments
 
 
 def for_a_shell(word: str) -> str:

@@ -34,8 +34,7 @@ _IN_ALL_WRITTEN = frozenset(_TABLES["in_all_written"].split())
 _NULL_VOCABULARY = 32_000  # DEFAULT_NULL_TOKENIZER_VOCAB_SIZE of recipes/utils/tokenizer_utils.py
 _STARTS = ("pretrain", "megatron_pretrain", "finetune")
 _OF_OVERRIDES = (
-    "create_omegaconf_dict_config", "parse_hydra_overrides", "process_config_with_overrides", "apply_overrides",
-    "get_rank_safe",
+    "create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides", "get_rank_safe",
 )  # fmt: skip
 """Functions of Megatron-Bridge that a script calls with its command line, on which nothing is given."""
 PACKED = "sequences are full and of one sample each, though its samples are packed to a sequence"
@@ -68,6 +67,7 @@ def settings_of_recipe(
     known: dict[str, Callable[..., Any]] = {
         "apply_flex_dispatcher_backend": _flexible, "get_mixed_precision_config": _precision,
         **dict.fromkeys(_STARTS, lambda config=None, *_, **__: started.append(config)),
+        "process_config_with_overrides": lambda config=None, *_, **__: config,
         **dict.fromkeys(_OF_OVERRIDES, lambda *_, **__: Unread("what the command line says")),
     }  # fmt: skip
     arguments = ProgramArguments(given)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
-from simcluster.importers.arguments import Arguments, from_words
+from simcluster.importers.arguments import Arguments, from_words, with_given
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import added_to_megatron
 from simcluster.importers.framework_files import options_of_fields
@@ -75,7 +75,7 @@ def arguments_of_script(
     words, around = _training(state)
     before = ["", *words[:-1]]
     kept = [word for word, behind in zip(words, before, strict=True) if not _empty(word, behind, state)]
-    found = from_words(kept, repeated=True)
+    found = with_given(from_words(kept, repeated=True), fixed)
     if state.unset:
         names = ", ".join(state.unset)
         state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from simcluster.importers.arguments import Arguments, parse_arguments
+from simcluster.importers.arguments import Arguments, parse_arguments, with_given
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.framework_files import arguments_of_framework, is_framework_file
 from simcluster.importers.imported import Imported
@@ -83,6 +83,7 @@ def scenario_from_arguments(
         )  # fmt: skip
     else:
         arguments = parse_arguments(text, source)
+    arguments = with_given(arguments, given or {})
     options, assumed = as_layers(arguments.options)
     arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
     require_pre_training(arguments, source, layers=bool(assumed))

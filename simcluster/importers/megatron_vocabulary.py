@@ -17,6 +17,8 @@ _ENDED = ("NullTokenizer", "NullMultimodalTokenizer")
 _SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-heads": "heads"}
 _INSIDE = {"ffn-hidden-size": "ffn_hidden_size", "num-query-groups": "kv_heads"}
 _THOUSANDS = re.compile(r"(?<![a-z0-9.])v?(\d{2,3})k(?![a-z0-9])")  # nemotron_2_256k.model
+_EXTENDED = re.compile(r"(?<![a-z])(ve|ext(end(ed)?)?|expand(ed)?|merged?|enlarged|added|resized?)(?![a-z])")
+"""Words behind a known tokenizer's name that say of one that it has more tokens, as Mixtral-8x7B-v0.1-VE does."""
 _LLAMA_3_ROTARY_BASE = ("500000",)
 """Llama 2 70B and Llama 3 70B have the same sizes, and Mistral 7B those of Llama 3 8B."""
 _FOLDERS = 2  # of the path of a file, in whose names a model may stand
@@ -55,7 +57,9 @@ def vocabulary_of(run: Options) -> int:
         )
     known = _tokenizer_in(name or "") or _tokenizer_in(kind)
     if known:
-        run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens")
+        more = " of the tokenizer that it extends; how many it adds is not read (--set model.vocab_size=...)"
+        extended = more if _EXTENDED.search((name or "").lower().rpartition(known)[2]) else ""
+        run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens{extended}")
         return TOKENIZERS[known]
     return _unread(run, kind, name)
 

@@ -165,8 +165,10 @@ def _configured(made: Any = None, *args: Any, **named: Any) -> Any:
 
 def _started(recipe: Any = None, *args: Any, **named: Any) -> Any:
     """What is started: a recipe, or a model with data and a trainer, in this order."""
-    if isinstance(recipe, Built) and (recipe.of == _READ or recipe.fields.keys() & {"trainer", "model"}):
-        return recipe
+    if isinstance(recipe, Built):
+        alone = not args and recipe.name.endswith("_recipe")
+        if alone or recipe.of == _READ or recipe.fields.keys() & {"trainer", "model"}:
+            return recipe
     given = dict(zip(_PARTS_GIVEN, (each for each in (recipe, *args) if each is not None), strict=False)) | named
     return Built("pretrain", (), given, _READ)
 

@@ -207,5 +207,7 @@ class Options:
         value = self.get(*names)
         if value is None:
             name, written = f"{self._dashes}{names[0]}", "" if self._dashes else f", as {_in_a_section(names[0])}"
-            raise InputError(f"{self.source}: {name} is missing; add it{written}")
+            there = ": it is in the checkpoint (--use-checkpoint-args)" if "use-checkpoint-args" in self.given else ""
+            remedy = f"give it as --arg=--{names[0]}=..." if there else f"add it{written}"
+            raise InputError(f"{self.source}: {name} is missing{there}; {remedy}")
         return value

@@ -275,7 +275,7 @@ class PythonConfigs(PythonExpressions):
         name = ast.unparse(node.func)
         if isinstance(held := scope.get(name), Unread) and held.text.replace(".", "a").isidentifier():
             name = held.text  # a class or function in a variable
-        if isinstance(node.func, ast.Call):  # partial(f, a=1)()
+        if isinstance(node.func, ast.Call | ast.Subscript):  # partial(f, a=1)(), of a dictionary too
             held = self._value(node.func, scope, depth)
             if isinstance(held, Built) and held.name.endswith("partial") and held.args:
                 name, args, named = getattr(held.args[0], "text", name), [*held.args[1:], *args], held.fields | named

@@ -44,7 +44,7 @@ def operated(sign: ast.operator, left: Any, right: Any) -> Any:
     """Sums, products and joined lists and texts; NOTHING of other operands."""
     if isinstance(left, int) and isinstance(right, int):
         operators: dict[type[ast.operator], Callable[[int, int], int]] = {
-            ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul
+            ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.BitXor: operator.xor
         }  # fmt: skip
         if isinstance(sign, ast.FloorDiv | ast.Mod) and right:
             return left // right if isinstance(sign, ast.FloorDiv) else left % right
@@ -95,6 +95,8 @@ def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
         return first.fields.get(str(args[1]), args[2])
     if name == "getattr" and len(args) == 2 and isinstance(first, Built):
         return first.fields.get(str(args[1]), NOTHING)
+    if name == "getattr" and len(args) == 2 and isinstance(first, Unread) and isinstance(args[1], str):
+        return Unread(f"{first.text}.{args[1]}")  # of a module
     if name == "setattr" and len(args) == 3 and isinstance(first, Built):
         first.fields[str(args[1])] = args[2]
         return None

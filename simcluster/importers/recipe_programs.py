@@ -8,12 +8,13 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.model_classes import no_decoder
+from simcluster.importers.python_arguments import not_given
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_modules import files_of
 from simcluster.importers.python_values import Built
 
 _GPUS = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
-_STARTED = re.compile(r"\btorchrun\b[^\n]*")
+_STARTED = re.compile(r"\b(?:torchrun|ft_launcher|torch\.distributed\.run)\b[^\n]*")
 _SCRIPT = "the script"
 
 
@@ -26,6 +27,8 @@ def what_is_started(
         configs.run_as_script()
         if started:
             return _SCRIPT, started[0]
+        if configs.arguments.missing and not recipes and not any(pattern.search(name) for name in configs.functions):
+            raise InputError(f"{configs.source}: starts what is said to it; {not_given([*configs.arguments.missing])}")
         configs.undecided.clear()  # of what is not taken
         configs.arguments.missing.clear()
     function = function or the_recipe(configs, pattern)

@@ -19,7 +19,9 @@ REFERENCE = re.compile(r"\$\{?(\w+)\}?")
 UNKNOWN = re.compile(r"\$\(|\$\{|\$\w|`")
 _MOST_STEPS = 20_000
 _LONGEST = 200_000
-_OF_THE_MACHINE = frozenset(("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME", "RANDOM", "PATH", "PYTHONPATH", "0"))
+_OF_THE_MACHINE = frozenset(
+    ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME", "RANDOM", "PATH", "PYTHONPATH", "0", "PIPESTATUS")
+)  # fmt: skip
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import whole_number
-from simcluster.importers.shell.state import State, Value, is_unset, joined
+from simcluster.importers.shell.state import UNKNOWN, State, Value, is_unset, joined
 from simcluster.importers.shell.syntax import EXPANSIONS, kind_of, text_of
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ _PLAIN = re.compile(r"\\(\n|.)", re.DOTALL)
 _LEAD = re.compile(r"(?:\s|\\\n)*")
 _BEHIND = re.compile(r"\(\?<=([^()\[\]\\*+?|{}^$.]+)\)(\\[dwS]|\[0-9\]|\[\^ \])\+")
 _COUNTS_GPUS = re.compile(r"device_count|nvidia-smi|rocm-smi|/dev/nvidia")
+_COUNTS_LIST = re.compile(r"\$\{?(\w+_VISIBLE_DEVICES)\b[^|]*\|.*(\bNF\b|\bwc\b)")
 _DECIMAL = re.compile(r"-?\d+")
 _ARITHMETIC = re.compile(r"\$\(\((.*)\)\)", re.DOTALL)
 
@@ -258,7 +259,11 @@ def _output(node: Node, state: State) -> str:
         return picked
     if words[:1] == ["cat"] and len(words) == 2 and words[1] in state.files:
         return state.files[words[1]].rstrip("\n")
-    if _COUNTS_GPUS.search(inner) and state.gpus_per_node:
+    listed = _COUNTS_LIST.search(inner)
+    visible = state.get(listed[1]) if listed else None
+    if isinstance(visible, str) and not UNKNOWN.search(visible):
+        return str(len([each for each in visible.split(",") if each.strip()]))
+    if (_COUNTS_GPUS.search(inner) or listed) and state.gpus_per_node:
         state.assumed[
             f"{state.gpus_per_node} GPUs in a machine, those of the cluster, where the script counts them"
         ] = None
