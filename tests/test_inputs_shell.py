@@ -152,6 +152,22 @@ def test_the_performance_launcher_of_megatron_bridge_with_the_workload_beside_it
     assert own["pipeline"].get("chunks", 1) == 1
 
 
+def test_the_performance_launcher_of_releases_before_recipe_names() -> None:
+    text = PERFORMANCE.replace("-m llama -mr llama3_70b", "-m llama3 -s 70b").replace("${N}", "128")
+    text = text.replace("MORE", "-cp 2 mixed_precision.grad_reduce_in_fp32=true")
+    base = WORKLOAD.replace("PRETRAIN_CONFIG_H100_BF16_V1", "H100_BF16_BASE_CONFIG").replace("num_gpus=64, ", "")
+    files = {"scripts/performance/configs/llama3/workload_base_configs.py": base}
+    cluster = {"topology": "dgx_h100", "nodes": 16}
+    found = scenario_from_bridge(text, cluster=cluster, source="run.sh", beside=files.get).document
+    assert found["training"]["global_batch"] == 128  # which these releases do not scale
+    narrow = text.replace("mixed_precision.grad_reduce_in_fp32=true", "")
+    other = scenario_from_bridge(narrow, cluster=cluster, source="run.sh", beside=files.get).document
+    assert other["training"]["memory_recipe"] == "aware-14"
+    assert (found["parallel"]["pp"], found["training"]["memory_recipe"]) == (4, "aware-16")
+    with pytest.raises(InputError, match=r"from LLAMA3_70B_H100_BF16_BASE_CONFIG or .* put .*llama3/workload_base"):
+        scenario_from_bridge(text, cluster=cluster, source="run.sh")
+
+
 def test_the_performance_launcher_of_megatron_bridge_alone() -> None:
     found = performance("-tp 4 -pp 2 -cp 1 -vp 5 -gb 64 -mb 1 -c fp8_cs --use_megatron_fsdp false", N="16")
     assert found.document["parallel"]["pp"] == 2

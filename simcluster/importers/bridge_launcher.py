@@ -42,7 +42,7 @@ _SAID = (
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchedRecipe:
     """The recipe that is launched, on how many GPUs, and its settings by dotted name."""
 
     recipe: str
@@ -53,7 +53,7 @@ class Launch:
     unknown: tuple[str, ...]
 
 
-def launched_recipe(text: str, source: str, beside: Beside, given: Mapping[str, str]) -> Launch | None:
+def launched_recipe(text: str, source: str, beside: Beside, given: Mapping[str, str]) -> LaunchedRecipe | None:
     """What a script or a command launches; None for one that does not start the launcher.
 
     ``given`` are values of the script's variables, and ``beside`` the text of a file that lies with it.  InputError
@@ -82,8 +82,10 @@ def launched_recipe(text: str, source: str, beside: Beside, given: Mapping[str, 
             f"it; put {_files(options, recipe)[0]} there or in a folder around it, or add them to the command"
         )
     settings, gpus = _settings(workload, options, recipe)
+    if (wide := overrides.get("mixed_precision.grad_reduce_in_fp32")) is not None:
+        settings["ddp.grad_reduce_in_fp32"] = wide
     idle = tuple(name for name in options if name in _NO_EFFECT)
-    return Launch(
+    return LaunchedRecipe(
         recipe, gpus, {**settings, **overrides}, (said, _SAID, *state.assumed), idle, tuple(unknown)
     )  # fmt: skip
 
@@ -148,7 +150,8 @@ def _constants(options: Mapping[str, str], recipe: str) -> list[str]:
     variants = dict.fromkeys([options.get("config_variant", "v2"), "v1"])
     names = [f"{recipe}_{task}_config_{gpu}_{dtype}_{variant}" for variant in variants]
     before = f"{recipe}_{gpu}_{dtype}" if task == "pretrain" else f"{recipe}_{gpu}_{task}_{dtype}"
-    return [name.upper() for name in (*names, f"{before}_base_config")]
+    names = [*names, f"{before}_base_config"]
+    return [name.upper() for name in (names[::-1] if "model_size" in options else names)]
 
 
 def _files(options: Mapping[str, str], recipe: str) -> list[str]:
@@ -171,7 +174,7 @@ def _workload(
             if isinstance(found, Built):
                 ones = ("tensor", "pipeline", "context", "expert")
                 fields = {f"{each}{'' if each == 'context' else '_model'}_parallel_size": 1 for each in ones}
-                fields |= {"global_batch_size": 1, "micro_batch_size": 1, "num_gpus": 1}
+                fields |= {"global_batch_size": 1, "micro_batch_size": 1}
                 fields |= {_SHORT.get(key, key): value for key, value in found.fields.items() if value is not None}
                 unread = [key for key, value in fields.items() if isinstance(value, Unread | Built)]
                 if unread:
@@ -199,8 +202,8 @@ def _settings(
     both: dict[str, Any] = {**workload, **said}
     gpus = int(both["num_gpus"]) if str(both.get("num_gpus", "")).isdecimal() else None
     base = workload.get("num_gpus")
-    if workload and gpus and "global_batch_size" not in options:  # set_post_overrides scales the batch with the GPUs
-        both["global_batch_size"] = int(workload["global_batch_size"] / int(base or 1) * gpus)
+    if base and gpus and "global_batch_size" not in options:  # set_post_overrides scales the batch with the GPUs
+        both["global_batch_size"] = int(workload["global_batch_size"] / int(base) * gpus)
     sequence = next(length for front, length in _TABLES["sequences"].items() if recipe.startswith(front))
     found: dict[str, Any] = {"model.seq_length": sequence, **_ALWAYS}
     found["mixed_precision"] = _TABLES["precisions"][_number_format(options)]

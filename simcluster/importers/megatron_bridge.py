@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
-from simcluster.importers.bridge_launcher import Launch, launched_recipe
-from simcluster.importers.bridge_recipes import settings_of_recipe, settings_of_written
+from simcluster.importers.bridge_launcher import launched_recipe
+from simcluster.importers.bridge_recipes import ReadRecipe, settings_of_recipe, settings_of_written
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
@@ -68,50 +69,65 @@ def scenario_from_bridge(
     not known is in ``unknown``.
     """
     python = source.endswith(".py") or bool(function)
-    launch: Launch | None = None
+    python = source.endswith(".py") or bool(function)
     read = settings_of_recipe(text, source, function, beside, given) if python else settings_of_written(text, source)
-    if read:
-        recipe, settings, function = "", read.settings, read.function
-        named, assumed = read.model, read.assumed
-        unknown = [f"what the recipe does {place}" for place in read.undecided]
-    elif launch := launched_recipe(text, source, beside, given):
-        recipe, settings, named, assumed = _known_recipe(launch.recipe, source), launch.settings, NamedModel(), ()
-        unknown = list(launch.unknown)
-    else:
-        recipe, settings, named, assumed = _overrides(text, source, beside)
-        unknown = []
-    options: Words = {}
-    no_effect: list[str] = []
+    said = _of_read(read, text) if read else _of_text(text, source, beside, given)
+    no_effect, unknown = list(said.no_effect), list(said.unknown)
     problems = Problems(source)
-    if recipe:
-        options |= _recipe_options(recipe)
-    if named.name:
-        options |= model_options(named.section)
-    options |= options_of_settings(settings, source, problems, no_effect, unknown)
+    options: Words = _recipe_options(said.recipe) if said.recipe else {}
+    options |= model_options(said.model.section) if said.model.name else {}
+    options |= options_of_settings(said.settings, source, problems, no_effect, unknown)
+    options |= {"group-query-attention": ()} if "num-query-groups" in options else {}
     if read and not python:  # it has all fields; of those that are not known here the ones that are on count
-        unknown = [name for name in unknown if settings.get(name.partition(" ")[0])]
-    if "num-query-groups" in options:
-        options["group-query-attention"] = ()
+        unknown = [name for name in unknown if said.settings.get(name.partition(" ")[0])]
     missing = read.missing if read else ()
-    told = launch.gpus if launch else told_gpus(function, text)
-    no_effect += launch.no_effect if launch else ()
     with telling(missing):
         found = scenario_from_options(
-            options, cluster=cluster, gpus=gpus, launched=told, available=available,
+            options, cluster=cluster, gpus=gpus, launched=said.gpus, available=available,
             source=source, problems=problems.found,
         )  # fmt: skip
-    assumed += (said,) if (said := not_given(missing)) else ()
-    if named.name:
-        found.document["model"] = whole_model(named.section, found.document["model"], settings)
-    model: tuple[str, ...] = launch.assumed if launch else ()
-    if recipe and not launch:
-        model = (f"{recipe}: the model of it; parallelism and batch are what is written here",)
-    if recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
-        model += (f"{recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)",)
+    assumed = (*said.assumed, *([told] if (told := not_given(missing)) else []))
+    if said.model.name:
+        found.document["model"] = whole_model(said.model.section, found.document["model"], said.settings)
+    if said.recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
+        assumed += (f"{said.recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)",)
     return Imported(
-        found.document, tuple(settings), (*no_effect, *found.no_effect), (*model, *assumed, *found.assumed),
-        unknown=(*unknown, *named.unknown, *found.unknown),
+        found.document, tuple(said.settings), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
+        unknown=(*unknown, *said.model.unknown, *found.unknown),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a file says: a recipe by its name or a model (neither where its fields say it), settings by dotted name.
+
+    Also what is assumed, has no effect and is not known, and how many GPUs there are.
+    """
+
+    recipe: str
+    model: NamedModel
+    settings: Mapping[str, Any]
+    assumed: tuple[str, ...]
+    no_effect: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    gpus: int | None = None
+
+
+def _of_read(read: ReadRecipe, text: str) -> _Said:
+    unknown = tuple(f"what the recipe does {place}" for place in read.undecided)
+    return _Said("", read.model, read.settings, read.assumed, (), unknown, told_gpus(read.function, text))
+
+
+def _of_text(text: str, source: str, beside: Beside, given: Mapping[str, str]) -> _Said:
+    """Of a command of the performance launcher, or overrides."""
+    if launch := launched_recipe(text, source, beside, given):
+        recipe = _known_recipe(launch.recipe, source)
+        more = launch.assumed, launch.no_effect, launch.unknown
+        return _Said(recipe, NamedModel(), launch.settings, *more, launch.gpus)
+    recipe, settings, named, assumed = _overrides(text, source, beside)
+    if recipe:
+        assumed = (f"{recipe}: the model of it; parallelism and batch are what is written here", *assumed)
+    return _Said(recipe, named, settings, assumed)
 
 
 def whole_model(published: Mapping[str, Any], said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,8 @@ def state_recipe(run: Options, usual: str) -> str:
         return usual
     names = ("main-grads-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
     gradient, *moments = (_bytes(run, name) for name in names)
+    if usual == "mixed-16":  # the optimizer reads the buffer that is reduced (decoupled_grad of distrib_optimizer.py)
+        gradient = 2
     small = sum(moments) < 8
     if sum(moments) not in (4, 8):
         run.assumed.append(
