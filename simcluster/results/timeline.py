@@ -95,6 +95,7 @@ _OF_ROW = ("stream", "kind", "name")
 _TEXT = (*_OF_ROW, "group")
 _ROW = {**dict.fromkeys((*_OF_ROW, "layer", "axis"), "i8"), **dict.fromkeys(("bytes", "start", "end"), "f8")}
 """What spans have of a ``SpanRow``: codes of its texts, and the place of its axis."""
+_NUMBERS = [(name, SpanRow._fields.index(name), _ROW[name]) for name in ("layer", "bytes", "start", "end")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +132,20 @@ class PlacedSpans:
         all_are = len(self.ranks) > 0 and self.ranks[-1] == len(self.ranks) - 1
         return rank if all_are else np.searchsorted(self.ranks, rank)
 
+    def by_stream(self, lane: Ints) -> Ints:
+        """The same order where a lane is of one stream: in most of these spans are in it as they are here, op by op."""
+        order = np.argsort(narrow(lane), kind="stable")
+        own = lane[order]
+        same, later = own[1:] == own[:-1], np.diff(self.start[order])
+        wrong, tied = same & (later < 0), np.flatnonzero(same & (later == 0))
+        here, behind = order[tied], order[tied + 1]
+        longer = self.end[behind] - self.end[here]
+        wrong[tied] = (longer < 0) | (longer == 0) & (self.op[behind] < self.op[here])
+        places = np.flatnonzero(np.isin(own, own[1:][wrong]))
+        some = order[places]
+        order[places] = some[np.lexsort((self.op[some], self.end[some], self.start[some], lane[some]))]
+        return order
+
     def spans(self) -> Spans:
         """All of each, by rank, start, end and op."""
         order = self.in_order(self.told.lane_rank[self.told.lane][self.op])
@@ -148,15 +163,9 @@ def expand(
 
     ``slowed`` has start and end of an op's rows, in seconds from its start, where they are not what the rows say.
     """
-    rows = list(chain.from_iterable(told.different_rows[0]))
-    words = dict.fromkeys(chain.from_iterable([row[:3] for row in rows]))
-    codes = {word: code for code, word in enumerate(words)}
-    axes = {axis: place for place, axis in enumerate(dict.fromkeys(["", *(row.axis for row in rows)]))}
-
-    def of_rows(own: tuple[SpanRow, ...]) -> list[tuple[object, ...]]:
-        return [(codes[row[0]], codes[row[1]], codes[row[2]], row[3], axes[row[4]], *row[5:8]) for row in own]
-
-    op, first, row, columns = spread_rows(told, of_rows, _ROW)
+    different, numbers = told.different_rows
+    op, first, row = _placed(numbers, list(map(len, different)))
+    columns, codes, axes = _columns_of(list(chain.from_iterable(different)))
     start, end = row_times(times, slowed, op, first, {name: columns[name][row] for name in ("start", "end")})
     ranks = np.unique(told.lane_rank)
     group = _group_codes(axes, ranks, told.lane_rank.tolist(), group_name, codes)
@@ -175,10 +184,23 @@ def expand(
     return PlacedSpans(told, tuple(codes), columns, ranks, group, op, row, ready, start, end)
 
 
+def _columns_of(rows: Sequence[SpanRow]) -> tuple[dict[str, npt.NDArray[Any]], dict[str, int], dict[str, int]]:
+    """What spans have of their rows, row by row (``_ROW``); the codes of texts, and the places of axes there."""
+    texts = [row[:3] for row in rows]
+    different = {each: number for number, each in enumerate(dict.fromkeys(texts))}  # a few of many
+    codes = {word: code for code, word in enumerate(dict.fromkeys(chain.from_iterable(different)))}
+    axes = {axis: place for place, axis in enumerate(dict.fromkeys(["", *(row.axis for row in rows)]))}
+    of_text = np.array([[codes[word] for word in each] for each in different], dtype=np.int64).reshape(-1, 3)
+    columns = dict(zip(_OF_ROW, of_text[[different[each] for each in texts]].T, strict=True))
+    columns["axis"] = np.array([axes[row.axis] for row in rows], dtype=np.int64)
+    columns |= {name: np.array([row[place] for row in rows], dtype=kind) for name, place, kind in _NUMBERS}
+    return columns, codes, axes
+
+
 def narrow(numbers: Ints) -> npt.NDArray[np.signedinteger[Any]]:
     """The same in 16 bits if they fit, which are sorted in a tenth of the time."""
     fit = len(numbers) > 0 and numbers.min() >= 0 and numbers.max() < 2**15
-    return numbers.astype(np.int16) if fit else numbers
+    return numbers.astype(np.int16, copy=False) if fit else numbers
 
 
 def row_times(
@@ -225,12 +247,18 @@ def spread_rows(
     """
     different, numbers = told.different_rows
     found = [list(of_set(own)) for own in different]
-    count = np.array([len(own) for own in found], dtype=np.int64)
-    many = count[numbers]
-    which = np.repeat((np.cumsum(count) - count)[numbers], many) + within(many)
+    op, first, which = _placed(numbers, list(map(len, found)))
     whole = np.array(list(chain.from_iterable(found)), dtype=list(fields.items()))
-    columns = {name: whole[name].copy() for name in fields}
-    return np.repeat(np.arange(len(numbers)), many), np.concatenate([[0], np.cumsum(many)]), which, columns
+    return op, first, which, {name: whole[name].copy() for name in fields}
+
+
+def _placed(numbers: Ints, count: Sequence[int]) -> tuple[Ints, Ints, Ints]:
+    """By the number of every op's set, and what each set counts: the op of each; op by op where its first one is, and
+    the end of all; and the place of each among those of all sets."""
+    counts = np.array(count, dtype=np.int64)
+    many = counts[numbers]
+    which = np.repeat((np.cumsum(counts) - counts)[numbers], many) + within(many)
+    return np.repeat(np.arange(len(numbers)), many), np.concatenate([[0], np.cumsum(many)]), which
 
 
 def _group_codes(

@@ -84,10 +84,12 @@ def packed_by_reference(spans: PlacedSpans, blob: Blob, *, weights: Mapping[int,
     of_op = of_ops(spans.told, np.arange(len(spans.told)))
     places = _places(spans.words, np.unique(spans.rows["stream"]).tolist())
     lane_of_row = np.array([places.get(word, -1) for word in spans.words] or [0])[spans.rows["stream"]]
-    lane = of_op["rank"][spans.op] * (len(spans.words) + len(STREAM_ORDER)) + lane_of_row[spans.row]
-    order = spans.in_order(lane)
+    width = len(spans.words) + len(STREAM_ORDER)
+    least = np.min_scalar_type(-width * (1 + int(of_op["rank"].max(initial=0))))
+    lane = (of_op["rank"] * width).astype(least)[spans.op] + lane_of_row.astype(least)[spans.row]
+    order = spans.by_stream(lane)
     lane, op, row = lane[order], spans.op[order], spans.row[order]
-    first = np.flatnonzero(np.diff(lane, prepend=-1))
+    first = _opens(lane)
     low, high = (int(of_op["chunk"].min()), int(of_op["chunk"].max())) if len(of_op["chunk"]) else (0, 0)
     chunks = high - low + 1
     place, many = _without_gaps(row * chunks + (of_op["chunk"] - low)[op], max(1, len(spans.rows["stream"])) * chunks)
@@ -96,11 +98,13 @@ def packed_by_reference(spans: PlacedSpans, blob: Blob, *, weights: Mapping[int,
     there = {name: spans.rows[name][row[example]] for name in _WHAT if name != "chunk"}
     there["chunk"] = of_op["chunk"][op[example]]
     what, examples = _different({name: there[name] for name in _WHAT})
-    ready, start, end = (_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
+    start, end = (_ticks(values, duration).astype(np.uint32) for values in (spans.start, spans.end))
+    wait, waits = np.zeros_like(start), np.flatnonzero(spans.ready != spans.start)
+    wait[waits] = start[waits] - np.minimum(_ticks(spans.ready[waits], duration), start[waits])
     columns = {
-        "start": blob.integers(np.diff(start, prepend=0) % (TICKS + 1)),
-        "length": blob.integers(end - start),
-        "wait": blob.integers(np.maximum(start - ready, 0)),
+        "start": blob.integers(np.diff(start[order], prepend=start.dtype.type(0))),
+        "length": blob.integers((end - start)[order]),
+        "wait": blob.integers(wait[order]),
         "what": blob.integers(_least(what)[place]),
     }
     rank = of_op["rank"][op]
@@ -203,8 +207,15 @@ def _code(words: list[str], text: str) -> int:
     return words.index(text)
 
 
+def _opens(values: Ints) -> Ints:
+    """Where others begin than those before."""
+    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+
+
 def _ticks(seconds: npt.NDArray[np.float64], duration: float) -> Ints:
-    return np.rint(np.clip(seconds, 0.0, duration) * (TICKS / duration)).astype(np.int64)
+    found = np.clip(seconds, 0.0, duration)
+    found *= TICKS / duration
+    return np.rint(found, out=found).astype(np.int64)
 
 
 def _place_of_stream(spans: Spans) -> Ints:
