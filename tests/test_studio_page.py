@@ -163,6 +163,28 @@ def test_two_windows_do_not_disturb_each_other(browser: chromium.Browser, addres
     assert [*one.problems, *other.problems] == []
 
 
+def test_the_timeline_that_comes_first_is_that_with_all_details(browser: chromium.Browser, address: str) -> None:
+    """Its columns come in runs of equal numbers, and those of the other in byte planes."""
+    tab = chromium.Page(browser)
+    tab.size(1400, 900)
+    tab.call("Page.navigate", url=address)
+    tab.wait(READY)
+    tab.run("""window.seen = {};
+        const draw = studio.timeline.bind(studio);
+        const names = ["start", "length", "wait", "microbatch", "stage", "step", "group"];
+        studio.timeline = async (ask, of) => {
+            await draw(ask, of);
+            const {timeline} = studio.gantt.gantt.runs[0], {columns} = of.data.runs[0].timeline;
+            seen[of.part] = names.map((name) => [name, columns[name].length, [...timeline[name]]]);
+        }; 0""")
+    move(tab, "slow_gpu", "1.5")
+    first, whole = ([*zip(*tab.run(f"seen.{part}"), strict=True)] for part in ("timeline", "detail"))
+    assert set(first[1]) == {3, 5}  # some are in runs
+    assert set(whole[1]) == {3}
+    assert [first[0], first[2]] == [whole[0], whole[2]]
+    assert len(first[2][0]) > 100
+
+
 def test_it_is_read_and_moved_without_a_mouse(browser: chromium.Browser, address: str) -> None:
     """By Tab to a control, where the focus is seen, and by arrow keys to another value, which is said; texts are plain
     to read in light and dark."""

@@ -10,12 +10,15 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-Place = tuple[int, int, str]
-"""Where a column begins in the inflated bytes, how many numbers it has, and of which type (u1, u2, u4, i2, i4, f4)."""
+Place = tuple[int, int, str] | tuple[int, int, str, int, int]
+"""Where a column begins in the inflated bytes, how many numbers it has, and of which type (u1, u2, u4, i2, i4, f4).
+
+Of one in runs of equal numbers there is one of each run: how many these are, and where their lengths begin (u4)."""
 
 _INTEGERS = ("u1", "u2", "i2", "u4", "i4")
 
 
+_FEWER = 8  # so many times fewer runs than numbers are worth a second column
 ALIGNED = 4
 """Columns in no planes begin at multiples of so many bytes, the largest number's."""
 
@@ -23,7 +26,8 @@ ALIGNED = 4
 class Blob:
     """Collects columns; ``text`` is all of them, ``raw`` as they are.
 
-    Without ``planes`` the numbers of a column stand one after the other, for who reads them where they lie.
+    Without ``planes`` the numbers of a column stand one after the other, for who reads them where they lie, whole
+    numbers in runs where there are few.
     """
 
     def __init__(self, *, planes: bool = True) -> None:
@@ -33,6 +37,15 @@ class Blob:
 
     def integers(self, values: npt.NDArray[np.integer]) -> Place:
         """A column of whole numbers in the smallest type that holds them."""
+        if not self._planes:
+            begins = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+            if len(begins) * _FEWER < len(values):
+                begin, many, name = self._integers(values[begins])
+                lengths = np.diff(begins, append=len(values))
+                return begin, len(values), name, many, self._add(lengths.astype("<u4"), "u4")[0]
+        return self._integers(values)
+
+    def _integers(self, values: npt.NDArray[np.integer]) -> tuple[int, int, str]:
         low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
         for name in _INTEGERS:
             limits = np.iinfo(name)
@@ -57,7 +70,7 @@ class Blob:
         """Base64 of the columns, deflated at a level from 1 (quick) to 9 (small)."""
         return deflated(self.raw(), level)
 
-    def _add(self, values: npt.NDArray[np.generic], name: str) -> Place:
+    def _add(self, values: npt.NDArray[np.generic], name: str) -> tuple[int, int, str]:
         """Byte planes, first the lowest bytes of all numbers: the high ones hardly change, and deflate well."""
         place = self._size, len(values), name
         if self._planes and len(values):

@@ -23,7 +23,8 @@ async function inflated(text) {
   return whole;
 }
 
-function column(bytes, [offset, count, type]) {
+function column(bytes, [offset, count, type, runs, lengths]) {
+  if (lengths !== undefined) return fromRuns(column(bytes, [offset, runs, type]), column(bytes, [lengths, runs, "u4"]), count);
   if (bytes.inPlace) return new ARRAYS[type](bytes.buffer, bytes.byteOffset + offset, count); // in no planes
   const values = new ARRAYS[type](count);
   const width = values.BYTES_PER_ELEMENT;
@@ -33,6 +34,13 @@ function column(bytes, [offset, count, type]) {
   else if (width === 2) for (let i = 0; i < count; i++) whole[i] = a[i] | b[i] << 8;
   else for (let i = 0; i < count; i++) whole[i] = a[i] | b[i] << 8 | c[i] << 16 | d[i] << 24;
   return values;
+}
+
+// A column from its runs of equal numbers.
+function fromRuns(values, lengths, count) {
+  const whole = new values.constructor(count);
+  for (let run = 0, at = 0; run < values.length; run++) whole.fill(values[run], at, at += lengths[run]);
+  return whole;
 }
 
 // A timeline: lanes of spans in time, each span's start and end in ticks, and what it is.  Ranks that do exactly the
