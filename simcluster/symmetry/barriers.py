@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from itertools import pairwise
 from operator import itemgetter
 
-from simcluster.planning.ops import MAIN, Item, StageProgram
+from simcluster.planning.ops import MAIN, Item, Segment, StageProgram
 
 _PASSES = 2  # each narrows down when items are under way; what is known is true at any time
 
@@ -26,19 +26,22 @@ class _Order:
     def __init__(self, programs: Sequence[StageProgram], axis: str) -> None:
         self._programs = programs
         self._axis = axis
-        self._barriers: set[int] = set()  # segments, by their identity
+        self._barriers: set[Segment] = set()
         self._low: dict[int, dict[Hashable, int]] = {}  # by stage and key
         self._high: dict[int, dict[Hashable, int]] = {}
-        counts = [self._number(program) for program in programs]
-        self._last = max(counts, default=0)
-        self._alike = len(set(counts)) == 1
+        self._places = [self._barriers_of(program) for program in programs]
+        self._last = max(map(len, self._places), default=0)
 
     def settled(self) -> bool:
         """Is every item on one side of every barrier?"""
-        if not self._alike or any(
-            self._of_axis(item) for stage in self._programs for item in _beside(stage, once=True)
+        if len(set(map(len, self._places))) != 1 or any(
+            self._of_axis(item.segment) for stage in self._programs for item in _beside(stage, once=True)
         ):
             return False
+        if not any(map(_beside, self._programs)):
+            return True  # soon told: all is on main lanes
+        for program, places in zip(self._programs, self._places, strict=True):
+            self._number(program, places)
         for _ in range(_PASSES):
             for stage in self._programs:
                 for name, lane in stage.lanes.items():
@@ -58,24 +61,25 @@ class _Order:
                 return False
         return True
 
-    def _number(self, program: StageProgram) -> int:
-        """Number the items of the main lane; how many barriers there are."""
+    def _barriers_of(self, program: StageProgram) -> list[int]:
+        """Where barriers are on the main lane."""
+        segments = [item[0] for item in program.lanes.get(MAIN, ())]
+        self._barriers |= {segment for segment in dict.fromkeys(segments) if self._of_axis(segment)}
+        return [place for place, segment in enumerate(segments) if segment in self._barriers]
+
+    def _number(self, program: StageProgram, places: Sequence[int]) -> None:
+        """Number the items of the main lane."""
         main = program.lanes.get(MAIN, ())
-        segments, keys, also = (list(map(itemgetter(place), main)) for place in (0, 1, 6))
-        numbers = list(map(id, segments))
-        barriers = {number for number, item in dict(zip(numbers, main, strict=True)).items() if self._of_axis(item)}
-        self._barriers |= barriers
-        places = [place for place, number in enumerate(numbers) if number in barriers]
+        keys, also = (list(map(itemgetter(place), main)) for place in (1, 6))
         found: dict[Hashable, int] = {}
         for passed, (begin, end) in enumerate(pairwise([0, *places, len(main)])):
             found.update(dict.fromkeys(keys[begin:end], passed))
             for others in filter(None, also[begin:end]):
                 found.update(dict.fromkeys(others, passed))
         self._low[program.stage], self._high[program.stage] = found, dict(found)
-        return len(places)
 
-    def _of_axis(self, item: Item) -> bool:
-        return any(op.work.axis == self._axis for op in item.segment.ops)
+    def _of_axis(self, segment: Segment) -> bool:
+        return any(op.work.axis == self._axis for op in segment.ops)
 
     def _forward(self, stage: int, lane: Sequence[Item]) -> None:
         """Nothing begins before what it waits for is over."""
@@ -94,7 +98,7 @@ class _Order:
             high, main = self._last, name == MAIN
             for item in reversed(lane):
                 if main:
-                    high -= id(item.segment) in barriers  # what a barrier waits for is over before it
+                    high -= item.segment in barriers  # what a barrier waits for is over before it
                 else:
                     high = min(high, here.get(item.key, self._last))
                     here[item.key] = high
