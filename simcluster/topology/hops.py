@@ -36,9 +36,6 @@ class Hops:
         """The links between these switches, which are numbered as they come here; ``nodes`` are all there are."""
         size, lowest = len(switches), min(switches, default=0)
         number = places(np.array(switches, dtype=np.int64) - lowest, max(0, nodes - lowest))
-        number = number.astype(
-            np.int32 if size**2 < 2**31 else np.int64
-        )  # of millions of links, half as many new pages
         among = np.flatnonzero((numbers.ends >= lowest) & (numbers.begins >= lowest))  # few others come after machines
         start, code = number[numbers.begins[among] - lowest], number[numbers.ends[among] - lowest]
         if min(start.min(initial=0), code.min(initial=0)) < 0:
@@ -46,8 +43,7 @@ class Hops:
             among, start, code = among[both], start[both], code[both]
         start *= size
         code += start
-        link = among.astype(np.int32)
-        link += numbers.first
+        link = (among + numbers.first).astype(np.int32)
         if (code[1:] < code[:-1]).any():
             order = np.argsort(code, kind="stable")  # they come in runs
             code, link = code[order], link[order]

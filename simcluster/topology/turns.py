@@ -162,15 +162,6 @@ class LinkImages:
 
 def step_of(machines: Machines, gpus: NDArray[np.integer[Any]]) -> Step | None:
     """What takes GPU i, of those used, to GPU ``gpus[i]``; None if machines or places do not stay together."""
-    size = machines.size
-    if len(gpus) and len(gpus) % size == 0:  # whole machines, which is usual: a row each
-        grid = gpus.reshape(-1, size)
-        to, place = grid[:, 0].astype(np.int64) // size, grid[0].astype(np.int64) % size
-        if (grid != to[:, None] * size + place).any():
-            return None
-        machine = np.full(machines.count, -1, dtype=np.int64)
-        machine[: len(to)] = to
-        return Step(machine, place)
     numbers, found = np.arange(len(gpus)), []
     for size, here, there in zip((machines.count, machines.size), np.divmod(numbers, machines.size),
                                  np.divmod(gpus, machines.size), strict=True):  # fmt: skip
