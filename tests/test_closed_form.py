@@ -105,7 +105,7 @@ def check_same(cluster: Cluster, routing: Any) -> None:
     assert (cluster.gpus, cluster.links, cluster.host_of) == (graph.gpus, graph.links, graph.host_of)
     assert cluster.link_index == graph.link_index
     assert cluster.capacity.tolist() == graph.capacity.tolist()
-    assert cluster.latency.all.tolist() == graph.latency.all.tolist()
+    assert cluster.latency.tolist() == graph.latency.tolist()
     gpus = range(len(cluster.gpus))
     for name in ("uplinks", "nvswitch", "box_of"):
         assert [getattr(cluster, name)(gpu) for gpu in gpus] == [getattr(graph, name)(gpu) for gpu in gpus], name

@@ -62,7 +62,7 @@ class Scale(Spec):
             return cluster
         number, media = cluster.media
         factors = np.array([self._of_link(medium) for medium in media])[number]
-        latency = cluster.latency if self.latency == 1.0 else cluster.latency.times(self.latency)
+        latency = cluster.latency if self.latency == 1.0 else cluster.latency * self.latency
         return replace(cluster, capacity=cluster.capacity * factors, latency=latency)
 
     def _of_link(self, medium: str) -> float:

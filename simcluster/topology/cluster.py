@@ -24,7 +24,6 @@ import networkx as nx
 import numpy as np
 
 from simcluster.base.arrays import Ints
-from simcluster.base.by_sort import BySort
 from simcluster.base.errors import InputError
 from simcluster.base.kept import Kept
 from simcluster.base.link_columns import PerLink
@@ -62,7 +61,7 @@ class Cluster(Shown):
     host_of: tuple[int, ...]
     device: Device
     capacity: NDArray[np.float64] = field(repr=False)
-    latency: BySort = field(repr=False)
+    latency: NDArray[np.float64] = field(repr=False)
     wiring: Wiring = field(repr=False)
     nccl: str | None = None
     machines_per_site: int = 0
@@ -254,7 +253,7 @@ class Cluster(Shown):
 
     def path_latency(self, links: Iterable[int]) -> float:
         """Seconds that the first byte needs along these links: the exact sum of theirs."""
-        return math.fsum(self.latency[np.array(list(links), dtype=np.int64)].tolist())
+        return math.fsum(self.latency[list(links)].tolist())
 
     def path_bandwidth(self, links: Sequence[int]) -> float:
         """B/s of a lone flow along these links: that of the narrowest; infinite for no link at all."""

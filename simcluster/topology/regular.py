@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Ints
-from simcluster.base.by_sort import BySort
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import PerLink
 from simcluster.base.multiset_hash import places
@@ -58,11 +57,10 @@ class Regular(Wiring):
 
     def __init__(self, draft: Draft, numbers: LinkNumbers, routing: RoutingSpec) -> None:
         self.draft, self._numbers, self._routing = draft, numbers, routing
-        sorts = [(data["bandwidth"], data["latency"]) for data in draft.sorts]
-        place = {sort: number for number, sort in enumerate(dict.fromkeys(sorts))}
-        kind = np.array([place[sort] for sort in sorts]).astype(np.min_scalar_type(len(place)))
-        self.capacity = constant(numbers.by_link(np.array([bandwidth for bandwidth, _ in sorts], dtype=np.float64)))
-        self.latency = BySort(np.array([latency for _, latency in place], dtype=np.float64), numbers.by_link(kind))
+        self.capacity, self.latency = (
+            constant(numbers.by_link(np.array([data[key] for data in draft.sorts], dtype=np.float64)))
+            for key in ("bandwidth", "latency")
+        )
         self._locals = [node for node, data in draft.pattern.nodes(data=True) if data["kind"] == "gpu"]
         self.hosts = np.repeat(np.arange(draft.stamped) // draft.per_host, len(self._locals))
         self._sample, self._sample_index = self._one_machine()
@@ -114,7 +112,10 @@ class Regular(Wiring):
         hops = Hops.of(numbers, switches, draft.size)
         self._ends = Ends.of(machines, links, self._nics, places(np.array(switches, dtype=np.int64), draft.size),
                              hops.parts(), position)  # fmt: skip
-        self._ground = Ground.of(machines, self._ends, hops, self.latency.sort)
+        sorts = [(data["bandwidth"], data["latency"]) for data in draft.sorts]
+        number = {sort: place for place, sort in enumerate(dict.fromkeys(sorts))}
+        kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
+        self._ground = Ground.of(machines, self._ends, hops, numbers.by_link(kind))
         self._paths = Paths(self._ground, self._routing, lambda *flow: self.router.spread(*flow), self._walk)
 
     def _meet(self) -> bool:

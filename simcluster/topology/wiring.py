@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.by_sort import BySort
 from simcluster.base.kept import Kept
 from simcluster.base.link_columns import PerLink
 from simcluster.topology.access_paths import Spread
@@ -29,28 +28,27 @@ _MOST_DRAWN = 64  # pictures of groups, of which a job has some ten
 class Wiring:
     """A graph that is there.  ``Regular`` answers the same questions without one; each says what ``Cluster`` does."""
 
-    _drawn: tuple[BySort, Kept] | None = None
+    _drawn: tuple[Floats, Kept] | None = None
 
     def __init__(self, graph: Graph, gpus: tuple[str, ...], hosts: Sequence[int], routing: RoutingSpec) -> None:
         self._routing = routing
         self.graph, self.gpus = graph, gpus
         self.hosts = np.array(hosts, dtype=np.int64)
         self.links = tuple(graph.edges)
-        self.capacity, latency = (
+        self.capacity, self.latency = (
             constant(np.fromiter((data[key] for *_, data in graph.edges(data=True)), np.float64, len(self.links)))
             for key in ("bandwidth", "latency")
         )
-        self.latency = BySort.of(latency)
 
     @cached_property
     def link_index(self) -> dict[tuple[str, str], int]:
         """The number of a link by its nodes."""
         return {link: number for number, link in enumerate(self.links)}
 
-    def drawn(self, latency: BySort) -> Kept:
+    def drawn(self, latency: Floats) -> Kept:
         """What groups do on its links at these latencies, as far as it was drawn: clusters that differ in the capacity
         of links alone have it in common."""
-        if self._drawn is None or not self._drawn[0].equals(latency):
+        if self._drawn is None or not (self._drawn[0] is latency or np.array_equal(self._drawn[0], latency)):
             self._drawn = latency, Kept(_MOST_DRAWN)
         return self._drawn[1]
 

@@ -52,7 +52,7 @@ def _no_slower(one: Scenario, other: Scenario) -> bool:
         return all(b <= a if name in _LESS_IS_FASTER else b >= a for name, (a, b) in pairs.items())
     before, after = mine.built, theirs.built
     same = mine.scale == theirs.scale and mine.device == theirs.device and before.links == after.links
-    return same and bool(np.all(after.capacity >= before.capacity) and np.all(after.latency.all <= before.latency.all))
+    return same and bool(np.all(after.capacity >= before.capacity) and np.all(after.latency <= before.latency))
 
 
 def _drawn(one: Scenario, other: Scenario) -> bool:
