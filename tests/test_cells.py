@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from test_window import CLUSTERS, assert_same, documents
 
 from simcluster import load_cluster
+from simcluster.base.link_values import LinkValues
+from simcluster.base.profiles import Watched
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
 from simcluster.step.planned import PreparedStep, prepare
@@ -183,7 +185,16 @@ def test_owners_are_turned_with_their_links(nodes: int, rails: int) -> None:
 
 
 def test_nothing_is_odd_where_all_are_slow() -> None:
-    none = np.zeros(0, dtype=np.int64)
-    assert not Irregularities(np.full(4, 7), none, none, ()).something
-    assert Irregularities(np.array([0, 0, 1, 0]), none, none, ()).something
-    assert Irregularities(np.zeros(4, dtype=np.int64), none, np.array([3]), ()).something
+    none, capacity = np.zeros(0, dtype=np.int64), LinkValues(np.ones(4))
+    assert not Irregularities(np.full(4, 7), capacity, none, {}).something
+    assert Irregularities(np.array([0, 0, 1, 0]), capacity, none, {}).something
+    assert Irregularities(np.zeros(4, dtype=np.int64), capacity, np.array([3]), {}).something
+
+
+def test_links_have_the_colours_of_their_capacities_and_of_how_they_change() -> None:
+    flap, load = Watched(0), Watched(1)
+    capacity = LinkValues(np.array([2.0, 2.0, 3.0, 2.0, 2.0, 2.0]))
+    odd = Irregularities(np.zeros(1, dtype=np.int64), capacity, np.arange(2), {4: flap, 1: load, 5: flap})
+    assert odd.colours(np.array([0, 3]))[0] == odd.colours(np.array([3]))[0]
+    assert odd.colours(np.array([4]))[0] == odd.colours(np.array([1, 5]))[1]
+    assert len(set(odd.colours(np.array([0, 1, 2, 4])).tolist())) == 4

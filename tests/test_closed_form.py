@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simcluster import load_cluster
+from simcluster.base import link_values
 from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
 from simcluster.scenario.files import load_topology
@@ -106,6 +108,10 @@ def check_same(cluster: Cluster, routing: Any) -> None:
     assert cluster.link_index == graph.link_index
     assert cluster.capacity.tolist() == graph.capacity.tolist()
     assert cluster.latency.tolist() == graph.latency.tolist()
+    with mock.patch.object(link_values, "_FEW", 0):  # by the rule, not from an array of all
+        links = np.arange(len(cluster.links))
+        assert cluster.link_capacity.of(links).tolist() == cluster.capacity.tolist()
+        assert cluster.link_latency.of(links[::-3]).tolist() == cluster.latency[::-3].tolist()
     gpus = range(len(cluster.gpus))
     for name in ("uplinks", "nvswitch", "box_of"):
         assert [getattr(cluster, name)(gpu) for gpu in gpus] == [getattr(graph, name)(gpu) for gpu in gpus], name

@@ -228,7 +228,8 @@ def test_which_rank_is_slow_does_not_matter_among_equals(tiny: Tiny, ranks: tupl
 
 
 def fold(colours: list[int], communicators: list[Communicator], links: list[float]) -> Classes:
-    return partition(colours, bindings_of(communicators), bits(np.array(links, dtype=float)).view(np.int64))
+    by_link = bits(np.array(links, dtype=float)).view(np.int64)
+    return partition(colours, bindings_of(communicators), by_link.__getitem__)
 
 
 @st.composite

@@ -11,6 +11,7 @@ from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcluster.base.link_values import LinkValues
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 from simcluster.symmetry.bottleneck_links import tight_rows
@@ -27,7 +28,7 @@ def loads(draw: st.DrawFn) -> tuple[list[Usage], list[float]]:
 def rows_of(usages: list[Usage], capacity: list[float], varying: tuple[int, ...] = ()) -> list[Usage]:
     found = [Communicator("tp", (number,), (usage,), number) for number, usage in enumerate(usages)]
     bindings = bindings_of(found)
-    rows = tight_rows(bindings, np.array(capacity), varying, np.zeros(len(found), dtype=bool))
+    rows = tight_rows(bindings, LinkValues(np.array(capacity)), varying, np.zeros(len(found), dtype=bool))
     kept = zip(bindings.user.tolist(), bindings.link.tolist(), bindings.flows.tolist(), rows.tolist(), strict=True)
     left: list[list[tuple[int, float]]] = [[] for _ in usages]
     for user, link, flows, tight in kept:

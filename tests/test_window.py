@@ -201,7 +201,7 @@ def test_what_takes_no_turn() -> None:
     assert turned is not None  # routes are, and links as they are wired
     assert healthy is not None
     assert np.array_equal(turned.link, healthy.link)
-    assert turned.wired is cluster.capacity
+    assert turned.wired is cluster.link_capacity
 
 
 def test_rails_of_one_leaf_take_no_turn() -> None:

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
-from simcluster.base.arrays import Floats
 from simcluster.base.clock import on_grid
+from simcluster.base.link_values import LinkValues
 from simcluster.collectives import Phase
 from simcluster.collectives.relayed import RELAYED
 from simcluster.devices.interference import Beside, Interference
@@ -56,14 +56,14 @@ class CommunicationLowering:
         communicators: Communicators,
         classes: Classes,
         capacity: Sequence[float],
-        rates: Floats,
+        rates: LinkValues,
         program: Program,
         interference: Interference | None,
         *,
         in_steps: bool,
     ) -> None:
         self._ranks, self._communicators, self._classes = ranks, communicators, classes
-        self._capacity, self._rates, self._program = capacity, cast(Sequence[float], rates), program
+        self._capacity, self._rates, self._program = capacity, rates, program
         self._interference, self._in_steps = interference, in_steps
         self._shared = [  # whose transfers the network plays: others on their links, or links that come and go
             shared or any(link in program.capacities for usage in classes.quotient[number] for link, _ in usage)
@@ -214,5 +214,5 @@ class CommunicationLowering:
         if work.moves:
             traffics = communicators.traffics(number, work.moves, work.size, communicators.usages(number))
             loaded = [replace(each, round_bytes=work.load * each.round_bytes) for each in traffics]
-            alone = sum(each.alone_seconds(self._rates) for each in loaded)
+            alone = sum(each.alone_seconds(cast(Sequence[float], self._rates.all)) for each in loaded)
         return float(sent / alone) if alone > 0 else 0.0

@@ -15,6 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.link_values import LinkValues
 from simcluster.base.shown import Shown
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication import CommunicationLowering, Ranks, StepsOf
@@ -77,7 +78,7 @@ def lower(
     programs: Sequence[StageProgram],
     plan: RankLayout,
     fabric: Fabric,
-    capacity: Sequence[float] | Floats,
+    capacity: Sequence[float] | Floats | LinkValues,
     *,
     slowness: Sequence[float],
     choices: Choices,
@@ -91,7 +92,7 @@ def lower(
     ``disturbances`` is what else makes ranks and links differ; ``trust`` says which links may, of a job without any;
     ``symmetry`` is that of the same programs, plan and methods on this fabric, whatever is wrong with it.
     """
-    rates = np.asarray(capacity, dtype=float)
+    rates = capacity if isinstance(capacity, LinkValues) else LinkValues(np.array(capacity, dtype=float))
     symmetry = symmetry or Symmetry(programs, plan, fabric, choices.methods)
     if choices.folded:
         communicators, classes = symmetry.folding(rates, slowness, disturbances, trust)
@@ -125,12 +126,12 @@ class _Lowering:
         ranks: Ranks,
         communicators: Communicators,
         classes: Classes,
-        capacity: Floats,
+        capacity: LinkValues,
         choices: Choices,
         disturbances: Disturbances,
     ) -> None:
         self._ranks, self._communicators, self._classes, self._choices = ranks, communicators, classes, choices
-        self._capacity = [float(capacity[link]) for link in classes.link_representatives]
+        self._capacity: list[float] = capacity.of(np.array(classes.link_representatives, dtype=np.int64)).tolist()
         played = [rank for rank in classes.rank_representatives if rank in disturbances.speeds]
         speeds = {rank: disturbances.speeds[rank] for rank in played}
         varying = disturbances.capacities_of(classes.link_representatives)

@@ -22,6 +22,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.clock import all_on_grid, require_exact
+from simcluster.base.link_values import LinkValues
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication import CommunicationLowering, Ranks
 from simcluster.engine.flights_beside import Track, when_over
@@ -83,7 +84,14 @@ class RankArrays:
         where = Ranks(self._ranks, stages, places, fabric.host_of, slowness)
         apart = each_apart(len(slowness), communicators.bindings, len(capacity))
         lowering = CommunicationLowering(
-            where, communicators, apart, capacity.tolist(), capacity, Program(), interference, in_steps=False
+            where,
+            communicators,
+            apart,
+            capacity.tolist(),
+            LinkValues(capacity),
+            Program(),
+            interference,
+            in_steps=False,
         )
         slow = np.array(slowness)
         self._alone = LinksAlone(np.asarray(capacity, dtype=float))

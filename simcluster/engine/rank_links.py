@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.base.link_values import LinkValues
 from simcluster.engine.links_alone import LinksAlone
 from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.engine.meet_on_links import Flights, MeetOnLinks
@@ -112,7 +113,7 @@ class RankLinks:
     def _tables(self) -> dict[tuple[int, int], Rows]:
         """By stage and op, what its transfers do on links that more than they may load beyond what they carry."""
         communicators = self._communicators
-        heeded = communicators.heeded(self._programs, self._capacity, ())
+        heeded = communicators.heeded(self._programs, LinkValues(self._capacity), ())
         tight = np.zeros(len(self._capacity), dtype=bool)
         tight[communicators.bindings.link[heeded]] = True
         of_sort: dict[Sort, tuple[Floats, Ints]] = {}

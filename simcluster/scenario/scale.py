@@ -12,6 +12,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from simcluster.base.link_values import LinkValues
 from simcluster.devices.device import Device
 from simcluster.documents.spec import Spec
 from simcluster.topology import Cluster
@@ -62,8 +63,10 @@ class Scale(Spec):
             return cluster
         number, media = cluster.media
         factors = np.array([self._of_link(medium) for medium in media])[number]
-        latency = cluster.latency if self.latency == 1.0 else cluster.latency * self.latency
-        return replace(cluster, capacity=cluster.capacity * factors, latency=latency)
+        latency = cluster.link_latency
+        if self.latency != 1.0:
+            latency = LinkValues(latency.all * self.latency)
+        return replace(cluster, link_capacity=LinkValues(cluster.capacity * factors), link_latency=latency)
 
     def _of_link(self, medium: str) -> float:
         resource = resource_of(medium)

@@ -113,7 +113,7 @@ def _in_arrays(
     def lowered() -> Lowered:
         _require_told(times)
         return lower(
-            planned.programs, planned.job.plan, cluster, cluster.capacity, slowness=slow, choices=choices,
+            planned.programs, planned.job.plan, cluster, cluster.link_capacity, slowness=slow, choices=choices,
             disturbances=disturbed, symmetry=planned.symmetry,
         )  # fmt: skip
 

@@ -95,7 +95,7 @@ def prepare(
         planned.programs,
         job.plan,
         cluster,
-        cluster.capacity,
+        cluster.link_capacity,
         slowness=slowness(scenario),
         choices=where_proved(planned.choices, [scenario], folded=folded, collapsed=collapsed),
         disturbances=disturbances_of(scenario, job.plan, cluster, watched, saved=job.saved),

@@ -12,14 +12,15 @@ from collections.abc import Collection
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.arrays import Bools, Ints
+from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import bits, compact, mixed, ordered, sums
 from simcluster.traffic.incidence import Bindings
 
 _MANY = 64  # a user with more links is not gone through link by link
 
 
-def tight_rows(bindings: Bindings, capacity: Floats, varying: Collection[int], alone: Bools) -> Bools:
+def tight_rows(bindings: Bindings, capacity: LinkValues, varying: Collection[int], alone: Bools) -> Bools:
     """Which rows of usage are of links that may decide a rate.
 
     ``varying`` links change their capacity on the way; communicators that are ``alone`` never meet others.
@@ -39,13 +40,13 @@ def tight_rows(bindings: Bindings, capacity: Floats, varying: Collection[int], a
 class _Table:
     """Rows of usage: ``user``, ``link`` (by its place in ``links``), and how full a rate of 1 makes it: ``weight``."""
 
-    def __init__(self, bindings: Bindings, rows: Ints, capacity: Floats) -> None:
+    def __init__(self, bindings: Bindings, rows: Ints, capacity: LinkValues) -> None:
         width = int(bindings.places.max(initial=1))
         self.user = bindings.user[rows] * width + bindings.place[rows]
         self.links, self.link = compact(bindings.link[rows])
         self.flows = bindings.flows[rows]
         self.times = np.ones(len(rows), dtype=np.int64) if bindings.times is None else bindings.times[rows]
-        self.capacity = capacity[self.links]
+        self.capacity = capacity.of(self.links)
         self.weight = self.flows / self.capacity[self.link]
 
     def of(self, kept: Bools) -> _Table:

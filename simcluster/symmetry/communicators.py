@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.arrays import Bools, Ints
+from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import firsts, mixed, numbered, rows_alike
 from simcluster.collectives import Phase
 from simcluster.planning.ops import StageProgram
@@ -105,7 +106,7 @@ class Communicators:
             first = end
         return np.concatenate(found)
 
-    def heeded(self, programs: Sequence[StageProgram], capacity: Floats, varying: Collection[int]) -> Bools:
+    def heeded(self, programs: Sequence[StageProgram], capacity: LinkValues, varying: Collection[int]) -> Bools:
         """Which rows of usage that are ``shown`` may make ranks differ; ``capacity`` is B/s per link, ``varying`` links
         change."""
         bindings = self.shown

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, overload
+from typing import NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
 
@@ -66,15 +66,15 @@ class Classes:
         return counts
 
 
-def partition(ranks: Sequence[Hashable], bindings: Bindings, by_link: Ints, heeded: Bools | None = None) -> Classes:
+def partition(ranks: Sequence[Hashable], bindings: Bindings, colours: Colours, heeded: Bools | None = None) -> Classes:
     """The coarsest equitable partition.
 
-    ``ranks[r]`` and ``by_link[l]`` are initial colours: whatever makes a rank or a link different by itself;
+    ``ranks[r]`` and ``colours`` (of links) are initial: whatever makes a rank or a link different by itself;
     ``heeded`` says which rows of usage may split classes (default: all).
     """
-    of_rank, of_communicator = coloured(ranks, bindings, by_link, heeded)
+    of_rank, of_communicator = coloured(ranks, bindings, colours, heeded)
     used = bindings.on_links[0]
-    of_link, first = numbered(mixed(by_link[used]) ^ carried(of_communicator[0], bindings))
+    of_link, first = numbered(mixed(colours(used)) ^ carried(of_communicator[0], bindings))
 
     def on_links(links: Ints) -> Carried:
         return carried_by(np.searchsorted(used, links), bindings)
@@ -82,6 +82,8 @@ def partition(ranks: Sequence[Hashable], bindings: Bindings, by_link: Ints, heed
     return classes_of(of_rank, of_communicator, (_Found(used, of_link), used[first]), bindings, on_links)
 
 
+Colours: TypeAlias = Callable[[Ints], Ints]
+"""The initial colours of some links."""
 Numbered = tuple[Ints, Ints]
 """The class of each of many, and the place of the first of each class."""
 Carried = tuple[Ints, Ints, Ints, Floats]
@@ -89,11 +91,11 @@ Carried = tuple[Ints, Ints, Ints, Floats]
 
 
 def coloured(
-    ranks: Sequence[Hashable], bindings: Bindings, by_link: Ints, heeded: Bools | None
+    ranks: Sequence[Hashable], bindings: Bindings, colours: Colours, heeded: Bools | None
 ) -> tuple[Numbered, Numbered]:
-    """The classes of ranks and of communicators; ``by_link`` is the initial colour of every link."""
+    """The classes of ranks and of communicators; ``colours`` tells the initial ones of links."""
     ranks_now = mixed(np.array(_numbered(ranks), dtype=np.int64))
-    groups_now, ranks_now = _refined(ranks_now, by_link, bindings, heeded)
+    groups_now, ranks_now = _refined(ranks_now, colours, bindings, heeded)
     return numbered(ranks_now), numbered(groups_now)
 
 
@@ -169,7 +171,7 @@ def each_apart(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
     )
 
 
-def _refined(ranks: Hashes, links: Ints, bindings: Bindings, heeded: Bools | None) -> tuple[Hashes, Hashes]:
+def _refined(ranks: Hashes, of_links: Colours, bindings: Bindings, heeded: Bools | None) -> tuple[Hashes, Hashes]:
     """Colours of communicators and ranks once nothing splits any more."""
     rows = np.flatnonzero(heeded) if heeded is not None else np.arange(len(bindings.link))
     used, link_of = compact(bindings.link[rows])
@@ -197,7 +199,7 @@ def _refined(ranks: Hashes, links: Ints, bindings: Bindings, heeded: Bools | Non
         around = sums(mixed(groups[member_by_rank], salt + 53), per_rank)
         return mixed(ranks ^ mixed(around, salt + 59)), groups, links
 
-    colours = initial = ranks, mixed(bindings.colour, 23), mixed(links[used], 19)
+    colours = initial = ranks, mixed(bindings.colour, 23), mixed(of_links(used), 19)
     before, salt = 0, 0
     while True:
         colours = finer(*colours, salt)

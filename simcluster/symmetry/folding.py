@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
-from simcluster.base.multiset_hash import mixed
+from simcluster.base.arrays import Ints
+from simcluster.base.link_values import LinkValues
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
@@ -53,7 +53,7 @@ class Symmetry:
 
     def folding(
         self,
-        capacity: Floats,
+        capacity: LinkValues,
         slowness: Sequence[float],
         disturbances: Disturbances = UNDISTURBED,
         trust: OptimisticFold | None = None,
@@ -95,7 +95,7 @@ class Symmetry:
 def classes_in_whole(
     communicators: Communicators,
     programs: Sequence[StageProgram],
-    capacity: Floats,
+    capacity: LinkValues,
     slowness: Sequence[float],
     disturbances: Disturbances = UNDISTURBED,
     trust: OptimisticFold | None = None,
@@ -106,7 +106,7 @@ def classes_in_whole(
     heeded = communicators.heeded(programs, capacity, odd.varying)
     if trust is not None and disturbances is UNDISTURBED:
         return trust.classes(colours, communicators.bindings, capacity, heeded)
-    return partition(colours, communicators.bindings, odd.by_link, heeded)
+    return partition(colours, communicators.bindings, odd.colours, heeded)
 
 
 class SplitQuotient(Communicators):
@@ -137,18 +137,15 @@ class SplitQuotient(Communicators):
         return self.cells.bindings.usages(int(self.cells.of_group[number]))
 
 
-def odd_of(wired: Floats, capacity: Floats, slowness: Sequence[float], disturbances: Disturbances) -> Irregularities:
+def odd_of(
+    wired: LinkValues, capacity: LinkValues, slowness: Sequence[float], disturbances: Disturbances
+) -> Irregularities:
     """What is wrong with a job; ``wired`` is what every link's ``capacity`` should be."""
-    by_link = np.ascontiguousarray(capacity).view(np.int64)  # as ``bits``: none is -0
-    differ = capacity != wired
-    if disturbances.capacities:
-        by_link = by_link.copy()
-        profiles: dict[object, int] = {}
-        for link, profile in disturbances.capacities.items():
-            number = profiles.setdefault(profile, len(profiles))
-            by_link[link] = mixed(by_link[link : link + 1], 71 + number).view(np.int64)[0]
-            differ[link] = True
-    return Irregularities(_colours(slowness, disturbances), by_link, np.flatnonzero(differ), disturbances.capacities)
+    varying = disturbances.capacities
+    links = capacity.unlike(wired)
+    if varying:
+        links = np.union1d(links, list(varying))
+    return Irregularities(_colours(slowness, disturbances), capacity, links, varying)
 
 
 def _colours(slowness: Sequence[float], disturbances: Disturbances) -> Ints:

@@ -16,7 +16,8 @@ from collections.abc import Collection, Hashable, Sequence
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.arrays import Bools, Ints
+from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import bits
 from simcluster.symmetry.equitable_partition import Classes, partition
 from simcluster.traffic.fairness import Usage
@@ -35,24 +36,27 @@ class OptimisticFold:
     def __init__(self) -> None:
         self._heeded: Bools | None = None
         self._last: tuple[Bindings, Classes, Bools] | None = None
-        self._job: tuple[Sequence[Hashable], Bindings, Floats, Bools] | None = None
+        self._job: tuple[Sequence[Hashable], Bindings, LinkValues, Bools] | None = None
 
     def classes(
-        self, ranks: Sequence[Hashable], bindings: Bindings, capacity: Floats, tight: Bools
+        self, ranks: Sequence[Hashable], bindings: Bindings, capacity: LinkValues, tight: Bools
     ) -> Classes:  # fmt: skip
         """The coarsest partition that heeds what is known to matter; only ``tight`` rows ever do."""
-        by_link = bits(capacity).view(np.int64)
         self._job = ranks, bindings, capacity, tight
+
+        def colours(links: Ints) -> Ints:
+            return bits(capacity.of(links)).view(np.int64)
+
         if self._heeded is None:
             self._heeded = np.zeros(len(tight), dtype=bool)
         while True:
-            found = partition(ranks, bindings, by_link, self._heeded)
+            found = partition(ranks, bindings, colours, self._heeded)
             more = _unlike(bindings, np.array(found.of_communicator), capacity, np.flatnonzero(tight & ~self._heeded))
             if not len(more):
                 break
             self._heeded[more] = True
         if self._heeded.any():
-            whole = partition(ranks, bindings, by_link, tight)
+            whole = partition(ranks, bindings, colours, tight)
             if _WORTH * len(found.rank_representatives) > len(whole.rank_representatives):
                 found, self._heeded = whole, tight
         self._last = bindings, found, tight
@@ -91,7 +95,7 @@ def _same(one: Classes, other: Classes) -> bool:
     return all(np.array_equal(np.asarray(first), np.asarray(second)) for first, second in pairs)
 
 
-def _unlike(bindings: Bindings, classes: Ints, capacity: Floats, rows: Ints) -> Ints:
+def _unlike(bindings: Bindings, classes: Ints, capacity: LinkValues, rows: Ints) -> Ints:
     """Of rows that are not heeded those of links on which a class' groups, all at once, are slower than some of them
     is by itself: they would not all go at one rate."""
     if not len(rows):  # one GPU alone crosses no link
@@ -100,9 +104,10 @@ def _unlike(bindings: Bindings, classes: Ints, capacity: Floats, rows: Ints) -> 
     flows, width = bindings.flows[rows], int(bindings.places.max(initial=1))
     part = classes[user] * width + place
     _, same = np.unique(part * len(capacity) + link, return_inverse=True)
-    together = capacity[link] / np.bincount(same, flows)[same]
+    rates = capacity.of(link)
+    together = rates / np.bincount(same, flows)[same]
     alone = np.full((len(bindings), width), np.inf)
-    np.minimum.at(alone, (user, place), capacity[link] / flows)
+    np.minimum.at(alone, (user, place), rates / flows)
     fastest = np.zeros(int(part.max(initial=0)) + 1)
     np.maximum.at(fastest, part, alone[user, place])
     found: Ints = rows[together < fastest[part]]

@@ -28,7 +28,9 @@ import numpy.typing as npt
 
 from simcluster.base.arrays import Few, Floats, Ints
 from simcluster.base.link_columns import PerLink
+from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import firsts, mixed, numbered, ordered, places
+from simcluster.base.profiles import Profile
 from simcluster.symmetry.communicator_table import CommunicatorTable
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.incidence import Bindings, Load
@@ -36,13 +38,29 @@ from simcluster.traffic.incidence import Bindings, Load
 
 @dataclass(frozen=True, eq=False)
 class Irregularities:
-    """Irregularities of a job: a colour for every rank, and for every link; ``links`` are those that are not as wired,
-    ``varying`` those among them that change on the way."""
+    """Irregularities of a job: a colour for every rank, and (``colours``) for links, of these capacities (B/s);
+    ``links`` are those that are not as wired, ``varying`` those among them that change on the way, by what they do."""
 
     ranks: Ints
-    by_link: Ints
+    capacity: LinkValues
     links: Ints
-    varying: Collection[int]
+    varying: Mapping[int, Profile]
+
+    def colours(self, links: Ints) -> Ints:
+        """A colour for each of some links."""
+        found = self.capacity.of(links).view(np.int64)  # as ``bits``: none is -0
+        for number, those in enumerate(self._changing):
+            there = np.isin(links, those)
+            found[there] = mixed(found[there], 71 + number).view(np.int64)
+        return found
+
+    @cached_property
+    def _changing(self) -> list[list[int]]:
+        """The links that change alike."""
+        found: dict[Profile, list[int]] = {}
+        for link, profile in self.varying.items():
+            found.setdefault(profile, []).append(link)
+        return list(found.values())
 
     @property
     def something(self) -> bool:
@@ -103,7 +121,7 @@ def _alike(axis: int, window: Quotient, turns: Sequence[Ints], odd: Irregulariti
     found = np.zeros(window.shifts[axis].count, dtype=np.uint64)
     for salt, there, what, colour in (
         (3, ranks, window.rank[ranks], odd.ranks[ranks]),
-        (5, owner, window.become.of(links), odd.by_link[links]),
+        (5, owner, window.become.of(links), odd.colours(links)),
     ):
         name = mixed(mixed(what, salt) ^ mixed(colour, salt + 4))
         for other, times in enumerate(turns):

@@ -25,8 +25,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from simcluster.base.arrays import Few, Floats, Ints
+from simcluster.base.arrays import Few, Ints
 from simcluster.base.link_columns import PerLink
+from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import places
 from simcluster.planning.parallel import Plan, RankLayout
 from simcluster.traffic.traffic import Fabric
@@ -46,7 +47,7 @@ class LinksInQuotient(Protocol):
     @property
     def settled(self) -> bool: ...
     @property
-    def wired(self) -> Floats: ...
+    def wired(self) -> LinkValues: ...
     @property
     def owner(self) -> Few: ...
     def along(self, turns: Sequence[Ints]) -> bool: ...

@@ -13,9 +13,18 @@ import numpy as np
 
 from simcluster.base.arrays import Few, Floats, Ints
 from simcluster.base.link_columns import PerLink
+from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import compact, mixed, numbered
 from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.equitable_partition import Carried, Classes, carried, carried_by, classes_of, coloured
+from simcluster.symmetry.equitable_partition import (
+    Carried,
+    Classes,
+    Colours,
+    carried,
+    carried_by,
+    classes_of,
+    coloured,
+)
 from simcluster.symmetry.orbits import Irregularities, Orbits
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.incidence import Bindings, Load
@@ -25,14 +34,14 @@ _FEW = 4096  # whole numbers of flows up to this are their own names
 
 
 def classes_in_window(
-    communicators: Communicators, window: Quotient | Orbits, odd: Irregularities, capacity: Floats
+    communicators: Communicators, window: Quotient | Orbits, odd: Irregularities, capacity: LinkValues
 ) -> Classes:
     """As ``folding.classes_in_whole``, seen through a window or the cells of one; ``capacity`` is B/s per link."""
     bindings, become = communicators.shown, window.become
     ranks = (communicators.stage_of[window.ranks] * (int(odd.ranks.max()) + 1) + odd.ranks[window.ranks]).tolist()
-    of_rank, of_group = coloured(ranks, bindings, odd.by_link, communicators.heeded((), capacity, odd.varying))
+    of_rank, of_group = coloured(ranks, bindings, odd.colours, communicators.heeded((), capacity, odd.varying))
     alone = _Apart(bindings.apart, len(capacity))
-    links = _links(bindings, of_group[0], become, odd.by_link, alone.code)
+    links = _links(bindings, of_group[0], become, odd.colours, alone.code)
     there = bindings.on_links[0]
 
     def on_links(firsts: Ints) -> Carried:
@@ -106,7 +115,7 @@ class _Kinds:
 
 
 def _links(
-    bindings: Bindings, of_group: Ints, become: PerLink, by_link: Ints, code: PerLink | None
+    bindings: Bindings, of_group: Ints, become: PerLink, colours: Colours, code: PerLink | None
 ) -> tuple[_Kinds, Ints]:
     """The classes of links, by what those carry that they ``become``, and those apart (``code``); the first link of
     each."""
@@ -115,7 +124,7 @@ def _links(
         raise NotAlikeError
     window = become.different
     window = window[become.of(window) == window]
-    loads, idle = mixed(by_link[window]), np.ones(len(window), dtype=bool)
+    loads, idle = mixed(colours(window)), np.ones(len(window), dtype=bool)
     busy = np.searchsorted(window, there)
     loads[busy] ^= carried(of_group, bindings)
     idle[busy] = False

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import networkx as nx
 import numpy as np
 
-from simcluster.base.arrays import Ints
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.kept import Kept
 from simcluster.base.link_columns import PerLink
+from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import bits, different, mixed, sums
 from simcluster.base.nearest import nearest
 from simcluster.base.shown import Shown
@@ -53,15 +54,16 @@ class Cluster(Shown):
     ``gpus`` are the nodes in the order in which ranks are placed (machine by machine); everywhere else a GPU is its
     index in ``gpus`` and a link its index in ``links``.  ``device`` is the GPU's name in the device catalogue, or an
     inline device document, ``nccl`` the platform that NCCL would take the machines for, if one is named;
-    ``machines_per_site`` is 0 where all are on one site.  ``graph``,
-    names and links are made when they are asked for, where the cluster is so regular that routes need none of them.
+    ``machines_per_site`` is 0 where all are on one site.  ``graph``, names, links and their ``capacity`` and
+    ``latency`` in arrays are made when they are asked for, where the cluster is so regular that routes need none of
+    them: ``link_capacity`` and ``link_latency`` tell those of some links.
     """
 
     name: str
     host_of: tuple[int, ...]
     device: Device
-    capacity: NDArray[np.float64] = field(repr=False)
-    latency: NDArray[np.float64] = field(repr=False)
+    link_capacity: LinkValues = field(repr=False)
+    link_latency: LinkValues = field(repr=False)
     wiring: Wiring = field(repr=False)
     nccl: str | None = None
     machines_per_site: int = 0
@@ -69,14 +71,23 @@ class Cluster(Shown):
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
         """All nodes and links; see above."""
-        changed = np.flatnonzero(self.capacity != self.wiring.capacity).tolist()
-        if not changed:
+        if not (changed := self.link_capacity.unlike(self.wiring.link_capacity).tolist()):
             return self.wiring.graph
         graph = self.wiring.graph.copy()
         for link in changed:
             a, b = self.links[link]
             graph[a][b]["bandwidth"] = float(self.capacity[link])
         return graph
+
+    @property
+    def capacity(self) -> Floats:
+        """B/s of every link."""
+        return self.link_capacity.all
+
+    @property
+    def latency(self) -> Floats:
+        """Seconds of every link."""
+        return self.link_latency.all
 
     @property
     def num_gpus(self) -> int:
@@ -111,7 +122,7 @@ class Cluster(Shown):
     @property
     def drawn(self) -> Kept:
         """What groups do on its links, as far as it was drawn."""
-        return self.wiring.drawn(self.latency)
+        return self.wiring.drawn(self.link_latency)
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
         """The nodes that some links lead from and to; where all machines are alike, no graph is made for them."""
@@ -124,7 +135,7 @@ class Cluster(Shown):
     @cached_property
     def media(self) -> tuple[NDArray[np.int16], list[str]]:
         """The medium of every link, by number; and the media."""
-        number, kinds = self.kinds(np.arange(len(self.capacity)))
+        number, kinds = self.kinds(np.arange(len(self.link_capacity)))
         media = list(dict.fromkeys(kind.medium for kind in kinds))
         return np.array([media.index(kind.medium) for kind in kinds], dtype=np.int16)[number], media
 
@@ -171,7 +182,7 @@ class Cluster(Shown):
         """``spread_latency`` of many ways: of ``rows``, given by the links of each in ascending order."""
         if not len(link):
             return np.zeros(rows)
-        seconds = fraction * self.latency[link]
+        seconds = fraction * self.link_latency.of(link)
         starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))])
         whole = sums(mixed(bits(seconds)), starts)
         kinds = different(whole)
@@ -266,13 +277,7 @@ class Cluster(Shown):
         unknown node, for two nodes with no link between them, and for a factor that is not positive.
         """
         found = [(link, factor) for a, b, factor in faults for link in self._to_scale(a, b, factor)]
-        if not found:
-            return self
-        capacity = self.capacity.copy()
-        for link, factor in found:
-            capacity[link] *= factor
-        capacity.flags.writeable = False
-        return replace(self, capacity=capacity)
+        return replace(self, link_capacity=self.link_capacity.times(found)) if found else self
 
     def _to_scale(self, a: str, b: str, factor: float) -> list[int]:
         if not (math.isfinite(factor) and factor > 0):
@@ -318,7 +323,7 @@ def make_cluster(
     host_of = tuple(hosts[gpu][0] for gpu in gpus)
     wiring = Wiring(graph, gpus, host_of, routing)
     wiring.router.check_reachable()
-    return Cluster(name, host_of, device, wiring.capacity, wiring.latency, wiring, nccl)
+    return Cluster(name, host_of, device, wiring.link_capacity, wiring.link_latency, wiring, nccl)
 
 
 def drafted_cluster(
@@ -332,7 +337,7 @@ def drafted_cluster(
         return make_cluster(name, device, draft.graph(), routing, nccl)
     machines, each = np.unique(wiring.hosts, return_counts=True)
     host_of = tuple(np.repeat(machines.astype(object), each).tolist())  # the GPUs of a machine have one object
-    return Cluster(name, host_of, device, wiring.capacity, wiring.latency, wiring, nccl)
+    return Cluster(name, host_of, device, wiring.link_capacity, wiring.link_latency, wiring, nccl)
 
 
 def _check_links(name: str, links: Iterable[tuple[str, str, dict[str, Any]]]) -> None:

@@ -47,13 +47,14 @@ class LinkEnds:
         for first in range(0, len(links), _AT_ONCE):
             some = links[first : first + _AT_ONCE]
             begin, end = (by_node[nodes].astype(np.int64) for nodes in self._nodes(some))
-            codes[first : first + _AT_ONCE] = (begin * len(labels) + end) * len(media) + of_sort[self._sorts(some)]
+            medium = of_sort[self._numbers.sorts_of(some)]
+            codes[first : first + _AT_ONCE] = (begin * len(labels) + end) * len(media) + medium
         different, number = compact(codes)
         kinds = []
         for code in different.tolist():
-            ends, medium = divmod(code, len(media))
+            ends, number_of_medium = divmod(code, len(media))
             begin_label, end_label = divmod(ends, len(labels))
-            kinds.append(LinkKind(labels[begin_label], labels[end_label], media[medium]))
+            kinds.append(LinkKind(labels[begin_label], labels[end_label], media[number_of_medium]))
         return number, kinds
 
     def _nodes(self, links: Ints) -> tuple[Ints, Ints]:
@@ -73,15 +74,6 @@ class LinkEnds:
         begin[outside] = numbers.begins[links[outside] - numbers.first]
         end[outside] = numbers.ends[links[outside] - numbers.first]
         return begin, end
-
-    def _sorts(self, links: Ints) -> Ints:
-        """The number, in ``Draft.sorts``, of what each link is like."""
-        numbers = self._numbers
-        found = np.empty(len(links), dtype=np.int64)
-        inside = links < numbers.first
-        found[inside] = numbers.sort[numbers.begun(links[inside])[1]]
-        found[~inside] = numbers.sorts[links[~inside] - numbers.first]
-        return found
 
     @cached_property
     def _labels(self) -> tuple[NDArray[np.int16], list[str]]:

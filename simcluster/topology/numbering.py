@@ -67,11 +67,19 @@ class LinkNumbers:
         """Columns of links that begin in machines; -1 for the others."""
         return np.where(links < self.first, self.begun(links)[1], -1)
 
-    def begun(self, links: Ints) -> tuple[Ints, Ints]:
+    def begun(self, links: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
         """The machines that links begin in, and their columns."""
         run = np.searchsorted(self.start, links, side="right") - 1
         machine, place = np.divmod(links - self.start[run], self.columns[run])
         return machine, (np.cumsum(self.columns) - self.columns)[run] + place
+
+    def sorts_of(self, links: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """What some links are like, by number in ``Draft.sorts``."""
+        found = np.empty(links.shape, dtype=self.sorts.dtype)
+        inside = links < self.first
+        found[inside] = self.sort[self.begun(links[inside])[1]]
+        found[~inside] = self.sorts[links[~inside] - self.first]
+        return found
 
     def by_link(self, of_sort: NDArray[Any]) -> NDArray[Any]:
         """For every link what links of its sort have."""

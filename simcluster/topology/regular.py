@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import PerLink
+from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import places
 from simcluster.base.natural import natural, naturals
 from simcluster.topology.access_paths import Spread, Ways
@@ -42,7 +43,7 @@ from simcluster.topology.turns import (
     stay_together,
     step_of,
 )
-from simcluster.topology.wiring import Wiring, constant, has_storage_nics, linked_to_each_other, nvswitch_of
+from simcluster.topology.wiring import Wiring, has_storage_nics, linked_to_each_other, nvswitch_of
 
 PROVED = {
     "routing": frozenset({"shortest", "static", "ecmp", "adaptive"}),
@@ -57,8 +58,8 @@ class Regular(Wiring):
 
     def __init__(self, draft: Draft, numbers: LinkNumbers, routing: RoutingSpec) -> None:
         self.draft, self._numbers, self._routing = draft, numbers, routing
-        self.capacity, self.latency = (
-            constant(numbers.by_link(np.array([data[key] for data in draft.sorts], dtype=np.float64)))
+        self.link_capacity, self.link_latency = (
+            LinkValues(np.array([data[key] for data in draft.sorts], dtype=np.float64), numbers)
             for key in ("bandwidth", "latency")
         )
         self._locals = [node for node, data in draft.pattern.nodes(data=True) if data["kind"] == "gpu"]
@@ -115,7 +116,7 @@ class Regular(Wiring):
         sorts = [(data["bandwidth"], data["latency"]) for data in draft.sorts]
         number = {sort: place for place, sort in enumerate(dict.fromkeys(sorts))}
         kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
-        self._ground = Ground.of(machines, self._ends, hops, numbers.by_link(kind))
+        self._ground = Ground.of(machines, self._ends, hops, kind)
         self._paths = Paths(self._ground, self._routing, lambda *flow: self.router.spread(*flow), self._walk)
 
     def _meet(self) -> bool:
@@ -202,11 +203,12 @@ class Regular(Wiring):
         if not all(stay_together(np.arange(self.draft.stamped) // self.draft.per_host, step) for step in those):
             return None
         links = links_turned(
-            self._ways, self._locals, self._sample_index, self.machines, (those, into), self._ground.sort
+            self._ways, self._locals, self._sample_index, self.machines, (those, into), self._ground.sorts_of
         )  # fmt: skip
         if links is None:
             return None
-        return counterparts(self._ground, self._routing, Automorphism(tuple(those), into, *links, count), self.capacity)
+        turn = Automorphism(tuple(those), into, *links, count)
+        return counterparts(self._ground, self._routing, turn, self.link_capacity)
 
     def leaves_together(self, gpus: Ints) -> bool:
         """May a step that takes GPUs there be one that ``turned`` knows?"""

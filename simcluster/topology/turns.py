@@ -7,7 +7,7 @@ the cluster, the *window*, tells what all others carry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -15,16 +15,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Few, Floats, Ints
+from simcluster.base.arrays import Few, Ints
 from simcluster.base.link_columns import LinkRows, PerLink
+from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import compact
 from simcluster.topology.access_paths import Ways
 from simcluster.topology.alike import ByMachine, Ends, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.policies import RoutingSpec
 
-Sorts: TypeAlias = NDArray[np.integer[Any]]
-"""For every link what must be equal."""
+Sorts: TypeAlias = Callable[[Ints], NDArray[np.integer[Any]]]
+"""For links what must be equal."""
 
 _BY_DESTINATION = ("static", "shortest")
 _FEW = 512  # machines among which most turns fail that fail
@@ -66,8 +67,8 @@ class Ground:
 
     The first of ``rows``' tables has the links of machines (``Machines.owned``).  Each other one has those of leaves
     with equally many links up, first all up and then the ways back; ``table`` and ``row`` say where each switch is,
-    -1 for those that are in none.  ``order`` of GPUs is modulo the links up from their leaves; ``sort`` is for every
-    link what must be equal.
+    -1 for those that are in none.  ``order`` of GPUs is modulo the links up from their leaves; ``kind`` is for every
+    sort of link what must be equal, ``unlike`` numbers the leaves' rows of links by it, table by table.
     """
 
     machines: Machines
@@ -77,11 +78,16 @@ class Ground:
     table: Ints
     row: Ints
     order: ByMachine
-    sort: Sorts
-    sorts: tuple[Ints, ...]
+    kind: NDArray[np.integer[Any]]
+    unlike: tuple[Ints, ...]
+
+    def sorts_of(self, links: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """``kind`` of some links."""
+        found: NDArray[np.integer[Any]] = self.kind[self.machines.numbers.sorts_of(links)]
+        return found
 
     @classmethod
-    def of(cls, machines: Machines, ends: Ends, hops: Hops, sort: Sorts) -> Ground:
+    def of(cls, machines: Machines, ends: Ends, hops: Hops, kind: NDArray[np.integer[Any]]) -> Ground:
         """That of a cluster."""
         tables = [machines.owned]
         table, row = np.full((2, hops.size), -1, dtype=np.int64)
@@ -99,8 +105,8 @@ class Ground:
         rows = LinkRows.of(tables, machines.numbers.total)
         _ = rows.ascending, rows.ends  # of the cluster, and not of who turns it first
         order = ByMachine.of((ends.order % np.maximum(1, degrees[ends.leaf])).reshape(machines.gpus.shape))
-        return cls(machines, ends, hops, rows, table, row, order, sort,
-                   tuple(ByMachine.of(sort[own]).kind for own in rows.tables))  # fmt: skip
+        unlike = [ByMachine.of(kind[machines.numbers.sorts_of(own)]).kind for own in tables[1:]]
+        return cls(machines, ends, hops, rows, table, row, order, kind, tuple(unlike))
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +117,7 @@ class LinkImages:
     """
 
     become: PerLink
-    wired: Floats
+    wired: LinkValues
     _ground: Ground
     _turn: Automorphism
 
@@ -203,7 +209,7 @@ def links_turned(
     maps = [_columns(ways, gpus, inside, step.place) for step in (*steps, window)]
     back = machines.owned[0, machines.numbers.back[columns]]
     for to in maps:
-        if to is None or any((sort[each] != sort[each[to]]).any() for each in (machines.links[0], back)):
+        if to is None or any((sort(each) != sort(each[to])).any() for each in (machines.links[0], back)):
             return None
     orbit = columns
     for _ in columns:  # until the lowest of all that take each other's places is known
@@ -241,7 +247,7 @@ def _columns(ways: Ways, gpus: Sequence[str], inside: Mapping[tuple[str, str], i
     return None if (found < 0).any() else found
 
 
-def counterparts(ground: Ground, policy: RoutingSpec, turn: Automorphism, wired: Floats) -> LinkImages | None:
+def counterparts(ground: Ground, policy: RoutingSpec, turn: Automorphism, wired: LinkValues) -> LinkImages | None:
     """What becomes of every link.
 
     None unless each route between used GPUs is turned into the route between the GPUs that these become: leaves are
@@ -263,7 +269,7 @@ def counterparts(ground: Ground, policy: RoutingSpec, turn: Automorphism, wired:
     if any((own != there[:, step.place]).any() for step in steps
            for own, there in [ground.order.moved(used, step.machine[used])]):  # fmt: skip
         return None
-    sort = ground.sorts[number]
+    sort = ground.unlike[number - 1]
     if (sort[ground.row[below]] != sort[ground.row[window]]).any():
         return None
     return LinkImages(_become(ground, turn, used, (below, window)), wired, ground, turn)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Ints
 from simcluster.base.kept import Kept
 from simcluster.base.link_columns import PerLink
+from simcluster.base.link_values import LinkValues
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.host_ways import host_way
 from simcluster.topology.link_ends import LinkKind, kinds_in
@@ -28,15 +29,15 @@ _MOST_DRAWN = 64  # pictures of groups, of which a job has some ten
 class Wiring:
     """A graph that is there.  ``Regular`` answers the same questions without one; each says what ``Cluster`` does."""
 
-    _drawn: tuple[Floats, Kept] | None = None
+    _drawn: tuple[LinkValues, Kept] | None = None
 
     def __init__(self, graph: Graph, gpus: tuple[str, ...], hosts: Sequence[int], routing: RoutingSpec) -> None:
         self._routing = routing
         self.graph, self.gpus = graph, gpus
         self.hosts = np.array(hosts, dtype=np.int64)
         self.links = tuple(graph.edges)
-        self.capacity, self.latency = (
-            constant(np.fromiter((data[key] for *_, data in graph.edges(data=True)), np.float64, len(self.links)))
+        self.link_capacity, self.link_latency = (
+            LinkValues(np.fromiter((data[key] for *_, data in graph.edges(data=True)), np.float64, len(self.links)))
             for key in ("bandwidth", "latency")
         )
 
@@ -45,10 +46,10 @@ class Wiring:
         """The number of a link by its nodes."""
         return {link: number for number, link in enumerate(self.links)}
 
-    def drawn(self, latency: Floats) -> Kept:
+    def drawn(self, latency: LinkValues) -> Kept:
         """What groups do on its links at these latencies, as far as it was drawn: clusters that differ in the capacity
         of links alone have it in common."""
-        if self._drawn is None or not (self._drawn[0] is latency or np.array_equal(self._drawn[0], latency)):
+        if self._drawn is None or len(self._drawn[0].unlike(latency)):
             self._drawn = latency, Kept(_MOST_DRAWN)
         return self._drawn[1]
 
@@ -159,9 +160,3 @@ def nvswitch_of(graph: Graph, gpu: str) -> str:
 def has_storage_nics(graph: Graph) -> bool:
     """Are there NICs on a network called storage?"""
     return any(data["kind"] == "nic" and data.get("network") == "storage" for _, data in graph.nodes(data=True))
-
-
-def constant(values: Floats) -> Floats:
-    """They are shared between variants of a cluster."""
-    values.flags.writeable = False
-    return values

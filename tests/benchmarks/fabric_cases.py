@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from simcluster.base.link_values import LinkValues
 from simcluster.bench.collective import concurrent_times
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster, parse_topology
@@ -45,7 +46,7 @@ class RingCase:
     def nudged(self, by: float) -> RingCase:
         """Each link's capacity changed a little, up or down, by up to this part of it."""
         factors = 1 + by * np.random.default_rng(SEED).uniform(-1, 1, len(self.cluster.capacity))
-        return replace(self, cluster=replace(self.cluster, capacity=self.cluster.capacity * factors))
+        return replace(self, cluster=replace(self.cluster, link_capacity=LinkValues(self.cluster.capacity * factors)))
 
     def as_text(self) -> str:
         """The same for ``simgrid_steps.cpp``."""

@@ -159,7 +159,7 @@ class RepresentativeNetwork:
         communicators = _AnySize(programs, plan, cluster, self._methods)
         communicators.group_of = self._made
         stages = plan.stages()
-        capacity = cluster.capacity
+        capacity = cluster.link_capacity
         classes = classes_in_whole(communicators, programs, capacity, [1.0] * plan.num_ranks)
         if len(classes.rank_representatives) > plan.pp or not communicators.alike():
             return None
@@ -169,7 +169,7 @@ class RepresentativeNetwork:
                 places[rank] = place
         where = Where(self._stage_ranks, stages.tolist(), places, cluster.host_of, [1.0] * plan.num_ranks)
         representatives = [classes.rank_representatives[classes.of_rank[ranks[0]]] for ranks in self._stage_ranks]
-        on_links = [float(capacity[link]) for link in classes.link_representatives]
+        on_links = capacity.of(np.array(classes.link_representatives, dtype=np.int64)).tolist()
         between = CommunicationLowering(
             where, communicators, classes, on_links, capacity, Program(), self._interference, in_steps=False
         )

@@ -116,7 +116,7 @@ def step_of(job: FewerReplicas) -> float:
             planned.programs,
             planned.job.plan,
             fabric,
-            cluster.capacity,
+            cluster.link_capacity,
             slowness=slowness(scenario),
             choices=choices,
             trust=trust,
