@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simcluster import load_cluster
-from simcluster.base import link_values
+from simcluster.base import link_columns, link_values
 from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
 from simcluster.scenario.files import load_topology
@@ -178,6 +178,13 @@ def test_shipped_topologies_need_no_graph(name: str) -> None:
     assert "graph" not in vars(wiring)
     assert "link_index" not in vars(wiring)
     check_same(cluster, routing)
+
+
+@pytest.mark.parametrize("name", ["dgx_h100", "gb200_nvl72", "azure_nd_h100_v5", "flat"])
+def test_rules_of_large_clusters_are_the_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_columns, "_FEW", 0)
+    monkeypatch.setattr(link_values, "_FEW", 0)
+    check_same(load_cluster(name, []), load_topology(name).routing)
 
 
 def test_a_slow_cable_is_in_the_graph() -> None:

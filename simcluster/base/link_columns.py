@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,32 +19,69 @@ import numpy.typing as npt
 from simcluster.base.arrays import Few, Ints
 from simcluster.base.multiset_hash import compact, firsts
 
+_FEW = 1 << 20  # links that are listed sooner than a rule is followed
 _SPARSE = 8  # so many more links than numbers that are looked up one by one
+
+
+class LinkRule(NamedTuple):
+    """A rule for the first ``width`` columns of the first table: they have the links below ``first``, and ``told`` says
+    in which row and column these are."""
+
+    first: int
+    width: int
+    told: Callable[[npt.NDArray[np.integer[Any]]], tuple[Ints, Ints]]
 
 
 @dataclass(frozen=True, eq=False)
 class LinkRows:
     """Links in tables: a row has those of one owner, a machine or a leaf; ``rest`` are of none.
 
-    ``place`` says for every link where it is in all of that, one table after the other; those of the rest come last.
+    ``places`` says of links where they are in all of that, one table after the other; those of the rest come last.
+    ``listed`` has it of the ``size`` links from the first on of which there is no rule (``rule``).
     """
 
     tables: tuple[Few, ...]
     rest: Few
-    place: Few
+    size: int
+    listed: Few
+    rule: LinkRule | None = None
 
     @classmethod
-    def of(cls, tables: Sequence[npt.NDArray[np.integer[Any]]], size: int) -> LinkRows:
+    def of(cls, tables: Sequence[npt.NDArray[np.integer[Any]]], size: int, rule: LinkRule | None = None) -> LinkRows:
         """Of ``size`` links; none is twice in the tables."""
-        place = np.full(size, -1, dtype=np.int32)
-        found, first = [], 0
+        if size <= _FEW:
+            rule = None
+        low, width = (rule.first, rule.width) if rule else (0, 0)
+        listed = np.full(size - low, -1, dtype=np.int32)
+        found: list[Few] = []
+        first = 0
         for table in tables:
-            place[table] = np.arange(first, first + table.size, dtype=np.int32).reshape(table.shape)
+            cut = width if not found else 0
+            row = np.arange(len(table), dtype=np.int32)[:, None] * np.int32(table.shape[1])
+            listed[table[:, cut:] - low] = row + np.arange(first + cut, first + table.shape[1], dtype=np.int32)
             first += table.size
             found.append(table.astype(np.int32, copy=False))
-        rest = np.flatnonzero(place < 0)
-        place[rest] = np.arange(first, size, dtype=np.int32)
-        return cls(tuple(found), rest.astype(np.int32), place)
+        rest = np.flatnonzero(listed < 0).astype(np.int32)
+        listed[rest] = np.arange(first, size, dtype=np.int32)
+        return cls(tuple(found), rest + np.int32(low), size, listed, rule)
+
+    def places(self, links: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
+        """Where some links are."""
+        if self.rule is None:
+            return np.asarray(self.listed[links])
+        low = links < self.rule.first
+        found = np.empty(links.shape, dtype=np.int32)
+        row, column = self.rule.told(links[low])
+        found[low] = row * self.tables[0].shape[1] + column
+        found[~low] = self.listed[links[~low] - self.rule.first]
+        return found
+
+    @cached_property
+    def place(self) -> Few:
+        """Where all are."""
+        if self.rule is None:
+            return self.listed
+        return np.concatenate([self.places(np.arange(self.rule.first)), self.listed])
 
     @cached_property
     def ascending(self) -> tuple[bool, ...]:
@@ -71,11 +108,11 @@ class PerLink:
     def one_by_one(cls, values: npt.NDArray[np.int32]) -> PerLink:
         """Of an array."""
         links = np.arange(len(values), dtype=np.int32)
-        return cls(LinkRows((), links, links), (), (), values)
+        return cls(LinkRows((), links, len(links), links), (), (), values)
 
     def of(self, links: Ints) -> Few:
         """Those of some links."""
-        place = self.rows.place[links]
+        place = self.rows.places(links)
         found, first = np.empty(len(place), dtype=np.int32), 0
         for end, kind, values in zip(self.rows.ends, self.kinds, self.values, strict=True):
             there = np.flatnonzero((place >= first) & (place < end))
@@ -115,14 +152,14 @@ class PerLink:
     @property
     def different(self) -> Ints:
         """The different ones, ascending, where they are numbers of links: -1 is none."""
-        there = np.zeros(len(self.rows.place) + 1, dtype=bool)  # the last is for -1
+        there = np.zeros(self.rows.size + 1, dtype=bool)  # the last is for -1
         for each in (*self.values, self.rest):
             there[each] = True
         return np.flatnonzero(there[:-1])
 
     def among(self, links: Ints) -> PerLink:
         """The place of each number among these links, ascending; as many as there are for one that is not."""
-        if len(self.rest) + sum(each.size for each in self.values) <= len(self.rows.place) // _SPARSE:
+        if len(self.rest) + sum(each.size for each in self.values) <= self.rows.size // _SPARSE:
             ends = np.append(links, -1)
 
             def looked_up(values: Few) -> Few:
@@ -131,13 +168,13 @@ class PerLink:
                 return found
 
             return self.each(looked_up)
-        place = np.full(len(self.rows.place) + 1, len(links), dtype=np.int32)  # the last is for -1
+        place = np.full(self.rows.size + 1, len(links), dtype=np.int32)  # the last is for -1
         place[links] = np.arange(len(links), dtype=np.int32)
         return self.each(lambda values: place.take(values, mode="wrap"))
 
     def firsts(self, count: int) -> Ints:
         """The first link of each number below ``count``, -1 for those that no link has."""
-        found = np.full(count, len(self.rows.place), dtype=np.int32)
+        found = np.full(count, self.rows.size, dtype=np.int32)
         parts = zip(self.rows.tables, self.rows.ascending, self.kinds, self.values, strict=True)
         for table, ascending, kind, values in parts:
             if ascending:  # the first row of each kind
@@ -148,4 +185,4 @@ class PerLink:
                 kinds, rows = kind, np.arange(len(kind))
             np.minimum.at(found, values[kinds].ravel(), table[rows].ravel())
         np.minimum.at(found, self.rest, self.rows.rest)
-        return np.where(found < len(self.rows.place), found, -1).astype(np.int64)
+        return np.where(found < self.rows.size, found, -1).astype(np.int64)

@@ -88,8 +88,8 @@ class Paths:
         kind = np.full(len(machines.links), len(kind_of), dtype=np.int64)
         kind[own] = which
         first, *ends = rows.ends
-        between = np.zeros(len(rows.place) - first, dtype=np.int32)
-        np.add.at(between, rows.place[crossed] - first, 1)
+        between = np.zeros(rows.size - first, dtype=np.int32)
+        np.add.at(between, rows.places(crossed) - first, 1)
         *leaves, rest = np.split(between, [end - first for end in ends])
         values = [part.reshape(each.shape) for part, each in zip(leaves, rows.tables[1:], strict=True)]
         return PerLink(rows, (kind, *(np.arange(len(each)) for each in values)), (inside, *values), rest)
@@ -112,7 +112,7 @@ class Paths:
         for rail in rails:
             for count, links in zip(kinds, (ends.out_links, ends.in_links), strict=True):
                 own = links[gpus[rail]]
-                place = rows.place[own[own >= 0]]
+                place = rows.places(own[own >= 0])
                 if (place >= rows.ends[0]).any():
                     return None
                 for column in (place % columns).tolist():

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Few, Ints
-from simcluster.base.link_columns import LinkRows, PerLink
+from simcluster.base.link_columns import LinkRows, LinkRule, PerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import compact
 from simcluster.topology.access_paths import Ways
@@ -102,9 +102,11 @@ class Ground:
             table[own], row[own] = len(tables), np.arange(len(own))
             up = hops.all_from(own, degree)
             tables.append(np.concatenate([up, machines.numbers.turned[up - machines.numbers.first]], axis=1))
-        rows = LinkRows.of(tables, machines.numbers.total)
+        numbers = machines.numbers
+        rows = LinkRows.of(tables, numbers.total, LinkRule(numbers.first, numbers.width, numbers.begun))
         _ = rows.ascending, rows.ends  # of the cluster, and not of who turns it first
-        order = ByMachine.of((ends.order % np.maximum(1, degrees[ends.leaf])).reshape(machines.gpus.shape))
+        up = np.maximum(1, degrees).astype(np.int32)[ends.leaf]
+        order = ByMachine.of((ends.order.astype(np.int32) % up).reshape(machines.gpus.shape))
         unlike = [ByMachine.of(kind[machines.numbers.sorts_of(own)]).kind for own in tables[1:]]
         return cls(machines, ends, hops, rows, table, row, order, kind, tuple(unlike))
 
@@ -168,15 +170,16 @@ class LinkImages:
 
 def step_of(machines: Machines, gpus: NDArray[np.integer[Any]]) -> Step | None:
     """What takes GPU i, of those used, to GPU ``gpus[i]``; None if machines or places do not stay together."""
-    numbers, found = np.arange(len(gpus)), []
-    for size, here, there in zip((machines.count, machines.size), np.divmod(numbers, machines.size),
-                                 np.divmod(gpus, machines.size), strict=True):  # fmt: skip
-        to = np.full(size, -1, dtype=np.int64)
-        to[here] = there
-        if (to[here] != there).any():
-            return None
-        found.append(to)
-    return Step(found[0], found[1])
+    size, used = machines.size, -(-len(gpus) // machines.size)
+    machine, place = np.full(machines.count, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
+    machine[:used] = gpus[::size] // size
+    place[: min(size, len(gpus))] = gpus[:size] % size
+    whole = len(gpus) // size
+    full, rest = gpus[: whole * size].reshape(whole, size), gpus[whole * size :]
+    first, onto = (machine[:used, None] * size).astype(gpus.dtype), place.astype(gpus.dtype)
+    if (full != first[:whole] + onto).any() or (rest != first[whole:] + onto[: len(rest)]).any():
+        return None
+    return Step(machine, place)
 
 
 def stay_together(part: Ints, step: Step) -> bool:
