@@ -32,7 +32,7 @@ Name = TypeVar("Name")
 class Named(Sequence[Name]):
     """What positions are linked to, by ``numbers``: equal for equal ones.  Names are made when they are looked at."""
 
-    def __init__(self, numbers: NDArray[np.int64], name: Callable[[int], Name]) -> None:
+    def __init__(self, numbers: NDArray[np.signedinteger[Any]], name: Callable[[int], Name]) -> None:
         self.numbers, self._name = numbers, name
 
     def __len__(self) -> int:
@@ -167,7 +167,7 @@ class Group:
         )
 
 
-def _runs(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+def _runs(numbers: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
     """Where another number comes than before."""
     return np.concatenate([[0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])
 

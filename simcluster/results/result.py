@@ -216,7 +216,7 @@ class Result(Run, FlatNumbers):
         told, bad = host_memory_words(self.scenario, self.host_memory, spec)
         found += [told] if bad else []
         plan = self.scenario.parallel
-        hosts = self.scenario.cluster.built.host_of
+        hosts = self.scenario.cluster.built.hosts
         if self.lowered.communicators.span("tp", hosts):
             found.append(f"tp {plan.tp} crosses machines: its collectives leave the NVLink domain")
         if note := launch_note(self.scenario):

@@ -153,11 +153,10 @@ class Communicators:
         number = self._number(axis, rank)
         return "" if number < 0 else f"{axis}{number - self._named[axis][0].first}"
 
-    def span(self, axis: str, hosts: Sequence[int]) -> bool:
+    def span(self, axis: str, hosts: Ints) -> bool:
         """Is a group of this axis on several machines?  ``hosts`` has that of every rank."""
-        where = np.asarray(hosts)
         tables = [kind.table[kind.drawn] for kind in self._named.get(axis, ())]
-        return any(bool((where[table] != where[table[:, :1]]).any()) for table in tables)
+        return any(bool((hosts[table] != hosts[table[:, :1]]).any()) for table in tables)
 
     def position(self, number: int, rank: int) -> int:
         """The rank's place in its group."""

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Few, Ints
-from simcluster.base.multiset_hash import compact, numbered, ordered, rows_alike
+from simcluster.base.in_turn import in_turn
+from simcluster.base.multiset_hash import compact, numbered, rows_alike
+from simcluster.topology.hops import Hops
 from simcluster.topology.numbering import LinkNumbers
 
 
@@ -77,10 +79,19 @@ class ByMachine(NamedTuple):
         """From all of them: a row for every machine."""
         if (rows == rows[:1]).all():
             return cls(np.zeros(len(rows), dtype=np.int64), rows[:1].astype(np.int64))
-        kind, first = numbered(rows_alike(rows))
-        if (rows[first][kind] != rows).any():  # different ones with equal sums
-            kind = first = np.arange(len(rows))
-        return cls(kind, rows[first].astype(np.int64))
+        new = (rows[1:] != rows[:-1]).any(axis=1)  # many machines are as the one before
+        runs = rows[np.append(0, np.flatnonzero(new) + 1)]
+        least = int(runs.min())
+        size = int(runs.max()) - least + 1
+        exact = size ** runs.shape[1] < 1 << 63
+        code = np.zeros(len(runs), dtype=np.int64) if exact else rows_alike(runs)
+        for column in runs.T if exact else ():
+            code *= size
+            code += column - least
+        kind, first = numbered(code)
+        if not exact and (runs[first][kind] != runs).any():  # different ones with equal sums
+            kind = first = np.arange(len(runs))
+        return cls(kind[np.append(0, np.cumsum(new))], runs[first].astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,25 +113,22 @@ class Ends:
 
     @classmethod
     def of(
-        cls, machines: Machines, ways: Sequence[Sequence[int]], nics: Sequence[str], switch: Ints, part: Ints,
-        position: Ints,
+        cls, machines: Machines, ways: Sequence[Sequence[int]], nics: Sequence[str], hops: Hops, position: Ints
     ) -> Ends:  # fmt: skip
-        """From machine 0, whose GPUs leave by these ``ways``, links from their leaf on, and by ``nics``.
-
-        ``switch`` numbers the switches by node.
-        """
+        """From machine 0, whose GPUs leave by these ``ways``, links from their leaf on, and by ``nics``."""
         numbers = machines.numbers
-        links, back = np.full((2, *machines.gpus.shape, max(map(len, ways))), -1, dtype=np.int32)
+        links, back = np.empty((2, *machines.gpus.shape, max(map(len, ways))), dtype=np.int32)
         leaf = np.empty_like(machines.gpus)
         for place, way in enumerate(ways):
             columns = numbers.column(np.array(way, dtype=np.int64))
+            links[:, place, len(way) :] = back[:, place, len(way) :] = -1
             links[:, place, : len(way)] = machines.owned[:, columns]
             back[:, place, : len(way)] = machines.owned[:, numbers.back[columns]]
-            leaf[:, place] = switch[numbers.begins[back[:, place, 0] - numbers.first]]
+            leaf[:, place] = hops.switches(numbers.begins[back[:, place, 0] - numbers.first])
         nodes = list(dict.fromkeys(nics))  # by their first GPU
         of_gpu = np.array([nodes.index(nic) for nic in nics])
         first = np.array([list(nics).index(node) for node in nodes])
-        order = np.empty((machines.count, len(nodes)), dtype=np.int64)  # leaf by leaf, then by the first GPU
-        order.ravel()[ordered(leaf[:, first].ravel())] = np.arange(order.size)
+        (of_node,), _ = in_turn([leaf[:, first]], int(leaf.max()) + 1)  # leaf by leaf, then by the first GPU
         links, back = (each.reshape(machines.gpus.size, -1) for each in (links, back))
-        return cls(part, position, order[:, of_gpu].ravel(), leaf.ravel(), links, back, ByMachine.of(leaf))
+        order = of_node[:, of_gpu].astype(np.int64)
+        return cls(hops.parts(), position, order.ravel(), leaf.ravel(), links, back, ByMachine.of(leaf))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import networkx as nx
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Few, Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.kept import Kept
 from simcluster.base.link_columns import PerLink
@@ -213,7 +213,7 @@ class Cluster(Shown):
         """Are the GPUs of a machine linked to each other directly, every one to every other?"""
         return self.wiring.meshed
 
-    def seats(self, gpus: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    def seats(self, gpus: Ints) -> tuple[Few, Few] | None:
         """Of many GPUs ``nvswitch`` and ``uplinks`` as numbers, equal for equal nodes; 0 for no NVSwitch.
 
         None where that is not known in closed form.

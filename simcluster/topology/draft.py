@@ -60,6 +60,11 @@ class LinkBlock:
         found: Few = table if self.columns is None else table[:, self.columns[which]]
         return found
 
+    def ends_of(self, column: int) -> Few:
+        """The nodes where a column's links end."""
+        found: Few = self.sides[1][:, column if self.columns is None else self.columns[1][column]]
+        return found
+
 
 @dataclass
 class Draft:
@@ -123,7 +128,8 @@ class Draft:
         """Switches of a fabric; their numbers."""
         numbers = list(range(self.size, self.size + len(names)))
         self.size += len(names)
-        self.switches.update((number, (name, dict(data))) for number, name in zip(numbers, names, strict=True))
+        of_all = dict(data)
+        self.switches.update({number: (name, of_all) for number, name in zip(numbers, names, strict=True)})
         self._named.append(lambda: ((name, dict(data)) for name in names))
         return numbers
 

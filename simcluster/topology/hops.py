@@ -17,38 +17,48 @@ _ROOM = 1 << 22  # entries of a table that replaces a search
 
 @dataclass(frozen=True, eq=False)
 class Hops:
-    """Links between switches (by number), both ways: ``code`` of their ends, ascending, and their ``link``.
+    """Links between switches (by number), both ways: ``link`` leads to switch ``near``, ascending for each switch.
 
     Those that begin at a switch are from ``first`` on.  ``onto`` numbers the sets of switches that are next to each:
-    ``neighbours`` of that number.
+    ``neighbours`` of that number.  ``number`` has that of every node from the ``lowest`` on, -1 for other nodes.
     """
 
     size: int
-    code: Ints
+    near: Few
     link: Few
     first: Ints
     onto: Ints
     neighbours: list[Ints]
+    lowest: int
+    number: Few
     _known: dict[int, Ints] = field(default_factory=dict)
 
     @classmethod
     def of(cls, numbers: LinkNumbers, switches: Sequence[int], nodes: int) -> Hops:
         """The links between these switches, which are numbered as they come here; ``nodes`` are all there are."""
         size, lowest = len(switches), min(switches, default=0)
-        number = places(np.array(switches, dtype=np.int64) - lowest, max(0, nodes - lowest))
-        among = np.flatnonzero((numbers.ends >= lowest) & (numbers.begins >= lowest))  # few others come after machines
-        start, code = number[numbers.begins[among] - lowest], number[numbers.ends[among] - lowest]
-        if min(start.min(initial=0), code.min(initial=0)) < 0:
-            both = (start >= 0) & (code >= 0)
-            among, start, code = among[both], start[both], code[both]
-        start *= size
-        code += start
-        link = (among + numbers.first).astype(np.int32)
-        if (code[1:] < code[:-1]).any():
-            order = np.argsort(code, kind="stable")  # they come in runs
-            code, link = code[order], link[order]
-        first = np.searchsorted(code, np.arange(size + 1) * size)
-        return cls(size, code, link, first, *_sets(code % max(size, 1), first))
+        number = places(np.array(switches, dtype=np.int64) - lowest, max(0, nodes - lowest)).astype(np.int32)
+        early = int(np.searchsorted(numbers.begins, np.int32(lowest)))
+        begins, ends = numbers.begins[early:], numbers.ends[early:]
+        among = np.flatnonzero(ends >= lowest).astype(np.int32)  # few others come after machines
+        start, near = number[begins[among] - lowest], number[ends[among] - lowest]
+        if min(start.min(initial=0), near.min(initial=0)) < 0:
+            both = (start >= 0) & (near >= 0)
+            among, start, near = among[both], start[both], near[both]
+        among += early + numbers.first
+        degrees = np.bincount(start, minlength=size)
+        first = np.concatenate([[0], np.cumsum(degrees)])
+        if (start[1:] < start[:-1]).any():  # switches come in another order than nodes, each with all of its links
+            pieces = _pieces(np.argsort(switches), degrees)
+            start, near, among = (np.concatenate([column[each] for each in pieces]) for column in (start, near, among))
+        if ((near[1:] < near[:-1]) & (start[1:] == start[:-1])).any():
+            order = np.lexsort((near, start))
+            near, among = near[order], among[order]
+        return cls(size, near, among, first, *_sets(near, first), lowest, number)
+
+    def switches(self, nodes: Few) -> Ints:
+        """The numbers of switches that are given by node."""
+        return self.number[nodes - self.lowest].astype(np.int64)
 
     def parts(self) -> Ints:
         """The parts of the fabric, by switch: each is named by the lowest of its switches."""
@@ -90,14 +100,14 @@ class Hops:
 
     def between(self, a: Ints, b: Ints) -> Ints:
         """The links from switches to switches, -1 for none."""
-        if not len(self.code):
+        if not len(self.near):
             return np.full(len(a), -1, dtype=np.int64)
         if len(self.neighbours) * self.size <= _ROOM:
             turn = self._turn[self.onto[a], b]
             return np.where(turn >= 0, self.nth(a, turn), -1)
         code = a * self.size + b
-        place = np.minimum(np.searchsorted(self.code, code), len(self.code) - 1)
-        return np.where(self.code[place] == code, self.link[place], -1).astype(np.int64)
+        place = np.minimum(np.searchsorted(self._code, code), len(self._code) - 1)
+        return np.where(self._code[place] == code, self.link[place], -1).astype(np.int64)
 
     def nth(self, a: Ints, turn: Ints) -> Ints:
         """The link from each switch to neighbour number ``turn`` of those behind it."""
@@ -110,6 +120,11 @@ class Hops:
         return found
 
     @cached_property
+    def _code(self) -> Ints:
+        """Of every link a number for its two ends, ascending."""
+        return np.repeat(np.arange(self.size) * self.size, np.diff(self.first)) + self.near
+
+    @cached_property
     def _turn(self) -> Ints:
         """By set of neighbours and switch: which of them it is, -1 for none."""
         found = np.full((len(self.neighbours), self.size), -1, dtype=np.int64)
@@ -118,7 +133,19 @@ class Hops:
         return found
 
 
-def _sets(near: Ints, first: Ints) -> tuple[Ints, list[Ints]]:
+def _pieces(by_node: Ints, degrees: Ints) -> list[slice]:
+    """Links of all switches, as they come, from those of the same by node; switches next to each other in both stay
+    together."""
+    place = np.empty_like(by_node)
+    place[by_node] = np.arange(len(by_node))
+    end = np.cumsum(degrees[by_node])
+    cuts = np.flatnonzero(np.diff(place) != 1) + 1
+    lowest, highest = place[np.append(0, cuts)], place[np.append(cuts, len(place)) - 1]
+    begins = end[lowest] - degrees[by_node[lowest]]
+    return [slice(*each) for each in zip(begins.tolist(), end[highest].tolist(), strict=True)]
+
+
+def _sets(near: Few, first: Ints) -> tuple[Ints, list[Ints]]:
     """Numbers of the sets of switches ``near[first[i] : first[i + 1]]``, and these."""
     known: dict[bytes, int] = {}
     neighbours: list[Ints] = []
@@ -127,11 +154,13 @@ def _sets(near: Ints, first: Ints) -> tuple[Ints, list[Ints]]:
     for degree in np.flatnonzero(np.bincount(degrees)).tolist():  # those with equally many at once
         switches = np.flatnonzero(degrees == degree)
         table = near[first[switches][:, None] + np.arange(degree)]
-        kind, one = numbered(mixed(table ^ np.arange(degree)).sum(axis=1, dtype=np.uint64))
-        if (table[one][kind] != table).any():  # different ones with equal sums
-            kind = one = np.arange(len(table))
+        kind, one = np.zeros(len(table), dtype=np.int64), np.zeros(1, dtype=np.int64)
+        if (table != table[0]).any():
+            kind, one = numbered(mixed(table ^ np.arange(degree)).sum(axis=1, dtype=np.uint64))
+            if (table[one][kind] != table).any():  # different ones with equal sums
+                kind = one = np.arange(len(table))
         numbers = []
-        for row in table[one]:
+        for row in table[one].astype(np.int64):
             numbers.append(known.setdefault(row.tobytes(), len(known)))
             neighbours += [row] * (len(known) - len(neighbours))
         sets[switches] = np.array(numbers)[kind]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Few, Ints
-from simcluster.base.multiset_hash import ordered
+from simcluster.base.in_turn import in_turn
 from simcluster.topology.draft import Draft, LinkBlock
 
 
@@ -42,7 +42,7 @@ class LinkNumbers:
     begins: Few
     ends: Few
     turned: Few
-    sorts: Few
+    sorts: NDArray[np.integer[Any]]
 
     @property
     def total(self) -> int:
@@ -105,10 +105,8 @@ class LinkNumbers:
             [c for c in range(len(block.data)) if places is None or places.begin[c] < 0]
             for block, places in zip(draft.blocks, of_machine, strict=True)
         ]
-        begins, ends, sorts = (_joined(draft, tails, what) for what in ("start", "end", "sort"))
-        order = ordered((begins - draft.nodes.size).astype(np.int64))
-        number = np.empty(len(order), dtype=np.int32)
-        number[order] = np.arange(first, first + len(order), dtype=np.int32)
+        at = [_begins(draft, block, cut) for block, cut in zip(draft.blocks, tails, strict=True)]
+        number, counts = in_turn(at, draft.size - draft.nodes.size, first)
         place_of = {(block, column): place for place, (_, block, column) in enumerate(listed)}
         out = [place for place, (_, block, column) in enumerate(listed) if (block, column ^ 1) not in place_of]
         back = [place_of.get((block, column ^ 1), -1) for _, block, column in listed]
@@ -117,11 +115,12 @@ class LinkNumbers:
         came = [(block, column) for _, block, column in listed]
         came += [(block, column ^ 1) for block, column in map(came.__getitem__, out)]
         into = {each: width + column for column, each in enumerate(came[width:])}
-        owned, turned = _both_ways(draft, tails, number, (start, columns), (place_of, into))
+        begins = np.repeat(np.arange(draft.nodes.size, draft.size, dtype=np.int32), counts)
+        owned, ends, turned, sorts = _both_ways(draft, tails, number, (start, columns), (place_of, into))
         return cls(
             draft.stamped, width, owned, np.array(back + out, dtype=np.int64),
-            np.array([sort for sort, *_ in listed], dtype=np.int64), came, start, columns, first,
-            begins[order], ends[order], turned, sorts[order],
+            np.array([sort for sort, *_ in listed], dtype=np.int64), came, start, columns, first, begins, ends, turned,
+            sorts,
         )  # fmt: skip
 
 
@@ -136,14 +135,23 @@ def _leaving(draft: Draft, of_machine: Sequence[_Places | None]) -> tuple[list[t
     return [link for run in runs for link in run], np.array([len(run) for run in runs], dtype=np.int64)
 
 
+def _begins(draft: Draft, block: LinkBlock, cut: Sequence[int]) -> Few:
+    """The switches, from 0 on, where the links of some columns begin."""
+    if not cut:
+        return np.zeros((block.rows, 0), dtype=np.int32)
+    side = block.side(0)
+    return (side if len(cut) == side.shape[1] else side[:, cut]) - np.int32(draft.nodes.size)
+
+
 def _both_ways(
     draft: Draft,
     tails: Sequence[Sequence[int]],
-    number: Few,
+    number: Sequence[Few],
     runs: tuple[Ints, Ints],
     places: tuple[Mapping[tuple[int, int], int], Mapping[tuple[int, int], int]],
-) -> tuple[Few, Few]:
-    """``owned``, and ``turned``: ``number`` are those of the links that begin at switches, as they come.
+) -> tuple[Few, Few, Few, NDArray[np.integer[Any]]]:
+    """``owned``, and of links that begin at switches ``ends``, ``turned`` and ``sorts``; ``number`` are these, block by
+    block.
 
     ``places`` are the columns of links that begin in machines, and of those that only end there, by block and column.
     """
@@ -153,17 +161,21 @@ def _both_ways(
     for begin, many in zip(start.tolist(), columns.tolist(), strict=True):
         owned[:, filled : filled + many] = begin + machine * many + np.arange(many, dtype=np.int32)
         filled += many
-    first = int((columns * draft.stamped).sum())
-    turned, came = np.empty(len(number), dtype=np.int32), 0
-    for which, (block, cut) in enumerate(zip(draft.blocks, tails, strict=True)):
-        those = number[came : came + block.rows * len(cut)].reshape(block.rows, len(cut))
-        came += those.size
+    first, switched = int((columns * draft.stamped).sum()), sum(each.size for each in number)
+    ends, turned = np.empty((2, switched), dtype=np.int32)
+    sorts = np.empty(switched, dtype=np.min_scalar_type(len(draft.sorts)))
+    sort = 0
+    for which, (block, cut, those) in enumerate(zip(draft.blocks, tails, number, strict=True)):
         for column, own in zip(cut, those.T, strict=True):
+            place = own - np.intp(first)
             there = begun.get((which, column ^ 1))
-            turned[own - first] = those[:, cut.index(column ^ 1)] if there is None else owned[:, there]
+            turned[place] = those[:, cut.index(column ^ 1)] if there is None else owned[:, there]
+            ends[place] = block.ends_of(column)
+            sorts[place] = sort + column
             if there is not None:
                 owned[:, ending[which, column]] = own
-    return owned, turned
+        sort += len(block.data)
+    return owned, ends, turned, sorts
 
 
 class _Places:
@@ -192,16 +204,3 @@ def _places(draft: Draft, block: LinkBlock) -> _Places | None:
     """None for links between switches alone."""
     lowest = min(int(side.min(initial=draft.size)) for side in block.sides)
     return _Places(draft, block) if lowest < draft.nodes.size else None
-
-
-def _joined(draft: Draft, tails: Sequence[Sequence[int]], what: str) -> Few:
-    """What the links that begin at switches begin at, end at, or are like, as they come."""
-    found, first = [np.zeros(0, dtype=np.int32)], 0
-    for block, cut in zip(draft.blocks, tails, strict=True):
-        if what == "sort":
-            found.append(np.tile(np.array(cut, dtype=np.int32) + first, block.rows))
-        elif cut:
-            side = block.side(int(what == "end"))
-            found.append((side if len(cut) == side.shape[1] else side[:, cut]).ravel())
-        first += len(block.data)
-    return np.concatenate(found)

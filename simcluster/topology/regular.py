@@ -16,11 +16,10 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Ints
+from simcluster.base.arrays import Few, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import PerLink
 from simcluster.base.link_values import LinkValues
-from simcluster.base.multiset_hash import places
 from simcluster.base.natural import natural, naturals
 from simcluster.topology.access_paths import Spread, Ways
 from simcluster.topology.alike import Ends, Machines
@@ -111,8 +110,7 @@ class Regular(Wiring):
         links = [[self._sample_index[hop] for hop in pairwise(way)][::-1] for way in ways]
         self._nics = [way[-2] for way in ways]
         hops = Hops.of(numbers, switches, draft.size)
-        self._ends = Ends.of(machines, links, self._nics, places(np.array(switches, dtype=np.int64), draft.size),
-                             hops.parts(), position)  # fmt: skip
+        self._ends = Ends.of(machines, links, self._nics, hops, position)
         sorts = [(data["bandwidth"], data["latency"]) for data in draft.sorts]
         number = {sort: place for place, sort in enumerate(dict.fromkeys(sorts))}
         kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
@@ -235,22 +233,24 @@ class Regular(Wiring):
         """Are the GPUs of a machine linked to each other?"""
         return linked_to_each_other(self._sample, self._locals)
 
-    def seats(self, gpus: Ints) -> tuple[Ints, Ints]:
+    def seats(self, gpus: Ints) -> tuple[Few, Few]:
         """Numbers of the NVSwitch (0 for none) and of the NICs of GPUs: those of different nodes are different."""
-        switches, nics = self._seats
-        return switches[gpus], nics[gpus]
+        before, place = np.divmod(gpus.astype(np.int32), np.int32(len(self._locals)))
+        switch, nic, each = self._seats
+        before *= each
+        switches = switch[place]
+        switches += before if switch.all() else np.where(switches > 0, before, 0)
+        before += nic[place]
+        return switches, before.reshape(-1, 1)
 
     @cached_property
-    def _seats(self) -> tuple[Ints, Ints]:
-        """``seats`` of all GPUs."""
-        names = list(dict.fromkeys([*self._nics, *(node for node in self._switch_of if node)]))
-        first = 1 + np.arange(self.machines.count)[:, None] * len(names)
-        nics, switches = (
-            first + np.array([names.index(node) if node else 0 for node in nodes], dtype=np.int64)
-            for nodes in (self._nics, self._switch_of)
+    def _seats(self) -> tuple[Few, Few, int]:
+        """``seats`` of the GPUs of machine 0, and by how much those of the next are higher."""
+        names = ["", *dict.fromkeys([*self._nics, *(node for node in self._switch_of if node)])]
+        switches, nics = (
+            np.array([names.index(node) for node in nodes], dtype=np.int32) for nodes in (self._switch_of, self._nics)
         )
-        switches[:, [not node for node in self._switch_of]] = 0
-        return switches.ravel(), nics.reshape(-1, 1)
+        return switches, nics, len(names) - 1
 
     def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
         """The way of a GPU to its NVSwitch, and back."""
