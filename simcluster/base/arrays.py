@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,4 +12,6 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Few = npt.NDArray[np.int32]
 """Small numbers, of which there are many."""
+Numbers = npt.NDArray[np.integer[Any]]
+"""Whole numbers of any width."""
 Hashes = npt.NDArray[np.uint64]

@@ -9,32 +9,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Few, Ints, Numbers
 from simcluster.base.multiset_hash import ordered
 
 
-def in_turn(tables: Sequence[npt.NDArray[np.signedinteger]], owners: int, first: int = 0) -> tuple[list[Few], Ints]:
-    """Numbers, from ``first`` on, of the entries of tables of owners, which come row by row and table after table; and
-    how many each owner has."""
-    counts = [[np.bincount(column, minlength=owners) for column in table.T] for table in tables]
-    total = sum((own for of_table in counts for own in of_table), np.zeros(owners, dtype=np.int64))
+def in_turn(tables: Sequence[Sequence[Numbers]], owners: int, first: int = 0) -> tuple[list[list[Few]], Ints]:
+    """Numbers, from ``first`` on, of the entries of tables of owners, given by columns, which come row by row and table
+    after table; and how many each owner has."""
+    counts = [[np.bincount(column, minlength=owners) for column in table] for table in tables]
+    none = np.zeros(owners, dtype=np.int64)
+    total: Ints = sum((own for of_table in counts for own in of_table), none)
     following, numbers = first + np.cumsum(total) - total, []
     for table, of_table in zip(tables, counts, strict=True):
-        number = np.empty(table.shape, dtype=np.int32)
-        if sum((own > 0 for own in of_table), np.zeros(owners, dtype=np.int64)).max(initial=0) > 1:
-            whole = sum(of_table, np.zeros(owners, dtype=np.int64))
-            number[:] = _as_they_come(table.ravel(), whole, following).reshape(table.shape)
+        whole: Ints = sum(of_table, none)
+        if sum((own > 0 for own in of_table), none).max(initial=0) > 1:
+            number = _as_they_come(np.stack(table, axis=1).ravel(), whole, following)
+            numbers.append([*number.reshape(-1, len(table)).T])
         else:  # no owner is in several columns
-            for column, (those, own) in enumerate(zip(table.T, of_table, strict=True)):
-                number[:, column] = _as_they_come(those, own, following)
-        following = sum(of_table, following)
-        numbers.append(number)
+            pairs = zip(table, of_table, strict=True)
+            numbers.append([_as_they_come(column, own, following) for column, own in pairs])
+        following = following + whole
     return numbers, total
 
 
-def _as_they_come(those: npt.NDArray[np.signedinteger], counts: Ints, following: Ints) -> Few:
+def _as_they_come(those: Numbers, counts: Ints, following: Ints) -> Few:
     """Numbers of entries of these owners, ``counts`` of each, one after the other from its ``following``."""
     by_owner = np.arange(len(those), dtype=np.int32)
     by_owner += np.repeat((following - (np.cumsum(counts) - counts)).astype(np.int32), counts)

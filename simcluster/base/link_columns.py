@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Few, Ints, Numbers
 from simcluster.base.multiset_hash import compact, firsts
 
 _FEW = 1 << 20  # links that are listed sooner than a rule is followed
@@ -29,7 +29,7 @@ class LinkRule(NamedTuple):
 
     first: int
     width: int
-    told: Callable[[npt.NDArray[np.integer[Any]]], tuple[Ints, Ints]]
+    told: Callable[[Numbers], tuple[Ints, Ints]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class LinkRows:
     rule: LinkRule | None = None
 
     @classmethod
-    def of(cls, tables: Sequence[npt.NDArray[np.integer[Any]]], size: int, rule: LinkRule | None = None) -> LinkRows:
+    def of(cls, tables: Sequence[Numbers], size: int, rule: LinkRule | None = None) -> LinkRows:
         """Of ``size`` links; none is twice in the tables."""
         if size <= _FEW:
             rule = None
@@ -65,7 +65,7 @@ class LinkRows:
         listed[rest] = np.arange(first, size, dtype=np.int32)
         return cls(tuple(found), rest + np.int32(low), size, listed, rule)
 
-    def places(self, links: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
+    def places(self, links: Numbers) -> Numbers:
         """Where some links are."""
         if self.rule is None:
             return np.asarray(self.listed[links])

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from simcluster.base.arrays import Floats, Ints
+from simcluster.base.arrays import Floats, Ints, Numbers
 
 _FEW = 1 << 20  # links, of which an array is made sooner than a rule followed
 
@@ -25,7 +24,7 @@ class Sorts(Protocol):
     def total(self) -> int:
         """How many links there are."""
 
-    def sorts_of(self, links: Ints) -> npt.NDArray[np.integer[Any]]:
+    def sorts_of(self, links: Ints) -> Numbers:
         """The sorts of some links."""
 
     def by_link(self, of_sort: Floats) -> Floats:

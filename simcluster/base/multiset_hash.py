@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Hashes, Ints
+from simcluster.base.arrays import Hashes, Ints, Numbers
 
 _SPARSE = 4  # numbers so much larger than there are of them are sorted
 
@@ -50,7 +50,7 @@ def compact(values: Ints) -> tuple[Ints, Ints]:
     return np.flatnonzero(there), (np.cumsum(there) - 1)[values]
 
 
-def ordered(values: Ints) -> Ints:
+def ordered(values: Numbers) -> Ints:
     """The places of small numbers in ascending order, equal ones as they come: 16 bits at a time, by counting."""
     order = np.argsort(values.astype(np.uint16), kind="stable")
     rest = values >> 16

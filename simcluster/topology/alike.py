@@ -126,9 +126,9 @@ class Ends:
             back[:, place, : len(way)] = machines.owned[:, numbers.back[columns]]
             leaf[:, place] = hops.switches(numbers.begins[back[:, place, 0] - numbers.first])
         nodes = list(dict.fromkeys(nics))  # by their first GPU
-        of_gpu = np.array([nodes.index(nic) for nic in nics])
+        of_gpu = [nodes.index(nic) for nic in nics]
         first = np.array([list(nics).index(node) for node in nodes])
-        (of_node,), _ = in_turn([leaf[:, first]], int(leaf.max()) + 1)  # leaf by leaf, then by the first GPU
+        (of_node,), _ = in_turn([[*leaf[:, first].T]], int(leaf.max()) + 1)  # leaf by leaf, then by the first GPU
         links, back = (each.reshape(machines.gpus.size, -1) for each in (links, back))
-        order = of_node[:, of_gpu].astype(np.int64)
+        order = np.stack([of_node[node] for node in of_gpu], axis=1).astype(np.int64)
         return cls(hops.parts(), position, order.ravel(), leaf.ravel(), links, back, ByMachine.of(leaf))

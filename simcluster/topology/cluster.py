@@ -335,8 +335,8 @@ def drafted_cluster(
     if wiring is None:
         check_drawn(draft.gpus, draft.gpus // max(1, draft.stamped))
         return make_cluster(name, device, draft.graph(), routing, nccl)
-    machines, each = np.unique(wiring.hosts, return_counts=True)
-    host_of = tuple(np.repeat(machines.astype(object), each).tolist())  # the GPUs of a machine have one object
+    machines = np.arange(int(wiring.hosts[-1]) + 1).astype(object)  # the GPUs of a machine have one object
+    host_of = tuple(machines[wiring.hosts].tolist())
     return Cluster(name, host_of, device, wiring.link_capacity, wiring.link_latency, wiring, nccl)
 
 

@@ -41,28 +41,42 @@ class Recorder(nx.DiGraph):  # type: ignore[type-arg]  # at run time networkx is
 class LinkBlock:
     """Links, row by row as they come; a column's have ``data`` in common, and two columns are the two ways of one.
 
-    ``sides`` are tables of the nodes where they begin and end, from which ``columns`` are taken: all, or of the nodes
-    of machines those that the pattern's links join.
+    The ends of these two are in a column of ``lower`` and in one of ``upper``, tables of nodes: in the same place, or,
+    of the nodes of machines, in the places that the pattern's links join (``joined``).
     """
 
-    sides: tuple[Few, Few]
+    lower: Few
+    upper: Few
     data: Sequence[EdgeData]
-    columns: tuple[Ints, Ints] | None = None
+    joined: tuple[Ints, Ints] | None = None
 
     @property
     def rows(self) -> int:
         """How many rows there are."""
-        return len(self.sides[0])
+        return len(self.lower)
 
-    def side(self, which: int, rows: slice = slice(None)) -> Few:
-        """The nodes where links begin (0) or end (1), of some rows."""
-        table = self.sides[which][rows]
-        found: Few = table if self.columns is None else table[:, self.columns[which]]
+    def column(self, which: int, column: int) -> Few:
+        """The nodes where the links of a column begin (0) or end (1)."""
+        side, place = (which + column) % 2, column // 2
+        found: Few = (self.lower, self.upper)[side][:, place if self.joined is None else self.joined[side][place]]
         return found
 
-    def ends_of(self, column: int) -> Few:
-        """The nodes where a column's links end."""
-        found: Few = self.sides[1][:, column if self.columns is None else self.columns[1][column]]
+    def side(self, which: int) -> Few:
+        """The nodes where all links begin (0) or end (1)."""
+        found = [self.column(which, column) for column in range(len(self.data))]
+        return np.stack(found, axis=1) if found else np.zeros((self.rows, 0), dtype=np.int32)
+
+    def first(self, which: int) -> list[int]:
+        """The nodes where the links of the first row begin (0) or end (1)."""
+        return [int(self.column(which, column)[0]) for column in range(len(self.data))]
+
+    def at(self, which: int, rows: Ints, columns: Ints) -> Few:
+        """The nodes where some links begin (0) or end (1)."""
+        found = np.empty(len(rows), dtype=np.int32)
+        for side, table in enumerate((self.lower, self.upper)):
+            own = np.flatnonzero((which + columns) % 2 == side)
+            place = columns[own] // 2
+            found[own] = table[rows[own], place if self.joined is None else self.joined[side][place]]
         return found
 
 
@@ -119,10 +133,8 @@ class Draft:
         place = {node: number for number, node in enumerate(names)}
         runs = [list(run) for _, run in itertools.groupby(pattern.came, key=lambda link: id(link[2]))]
         for run in runs if kinds else [pattern.came]:  # kind by kind links come call by call, else machine by machine
-            ends = np.array([(place[a], place[b]) for a, b, _ in run], dtype=np.int64).reshape(-1, 2)
-            self.blocks.append(
-                LinkBlock((self.nodes, self.nodes), [data for *_, data in run], (ends[:, 0], ends[:, 1]))
-            )
+            ends = np.array([(place[a], place[b]) for a, b, _ in run[::2]], dtype=np.int64).reshape(-1, 2)
+            self.blocks.append(LinkBlock(self.nodes, self.nodes, [data for *_, data in run], (ends[:, 0], ends[:, 1])))
 
     def add_switches(self, names: Sequence[str], data: Mapping[str, Any]) -> list[int]:
         """Switches of a fabric; their numbers."""
@@ -139,8 +151,7 @@ class Draft:
         """Full-duplex links, each with its two ways together; of tables row by row, with data for every column."""
         low, high = (each.reshape(len(each), -1).astype(np.int32, copy=False) for each in (lower, upper))
         columns = [data] * low.shape[1] if isinstance(data, dict) else list(data)
-        there, back = (np.stack(pair, axis=2).reshape(len(low), -1) for pair in ((low, high), (high, low)))
-        self.blocks.append(LinkBlock((there, back), [each for each in columns for _ in range(2)]))
+        self.blocks.append(LinkBlock(low, high, [each for each in columns for _ in range(2)]))
 
     def _copies(self, names: Sequence[str]) -> Named:
         """Nodes of the pattern in every machine, machine by machine."""

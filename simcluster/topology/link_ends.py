@@ -67,9 +67,7 @@ class LinkEnds:
         for which, block in enumerate(self._draft.blocks):
             own = np.flatnonzero(came[:, 0] == which)
             for found, side in ((begin, 0), (end, 1)):
-                table, place = block.sides[side], came[own, 1]
-                place = place if block.columns is None else block.columns[side][place]
-                found[inside[own]] = table[machine[own], place]
+                found[inside[own]] = block.at(side, machine[own], came[own, 1])
         outside = np.flatnonzero(links >= numbers.first)
         begin[outside] = numbers.begins[links[outside] - numbers.first]
         end[outside] = numbers.ends[links[outside] - numbers.first]

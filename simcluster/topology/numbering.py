@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Few, Ints, Numbers
 from simcluster.base.in_turn import in_turn
 from simcluster.topology.draft import Draft, LinkBlock
 
@@ -42,7 +42,7 @@ class LinkNumbers:
     begins: Few
     ends: Few
     turned: Few
-    sorts: NDArray[np.integer[Any]]
+    sorts: Numbers
 
     @property
     def total(self) -> int:
@@ -67,13 +67,13 @@ class LinkNumbers:
         """Columns of links that begin in machines; -1 for the others."""
         return np.where(links < self.first, self.begun(links)[1], -1)
 
-    def begun(self, links: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
+    def begun(self, links: Numbers) -> tuple[Ints, Ints]:
         """The machines that links begin in, and their columns."""
         run = np.searchsorted(self.start, links, side="right") - 1
         machine, place = np.divmod(links - self.start[run], self.columns[run])
         return machine, (np.cumsum(self.columns) - self.columns)[run] + place
 
-    def sorts_of(self, links: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+    def sorts_of(self, links: Numbers) -> Numbers:
         """What some links are like, by number in ``Draft.sorts``."""
         found = np.empty(links.shape, dtype=self.sorts.dtype)
         inside = links < self.first
@@ -105,7 +105,8 @@ class LinkNumbers:
             [c for c in range(len(block.data)) if places is None or places.begin[c] < 0]
             for block, places in zip(draft.blocks, of_machine, strict=True)
         ]
-        at = [_begins(draft, block, cut) for block, cut in zip(draft.blocks, tails, strict=True)]
+        switches = np.int32(draft.nodes.size)
+        at = [[block.column(0, c) - switches for c in cut] for block, cut in zip(draft.blocks, tails, strict=True)]
         number, counts = in_turn(at, draft.size - draft.nodes.size, first)
         place_of = {(block, column): place for place, (_, block, column) in enumerate(listed)}
         out = [place for place, (_, block, column) in enumerate(listed) if (block, column ^ 1) not in place_of]
@@ -135,21 +136,13 @@ def _leaving(draft: Draft, of_machine: Sequence[_Places | None]) -> tuple[list[t
     return [link for run in runs for link in run], np.array([len(run) for run in runs], dtype=np.int64)
 
 
-def _begins(draft: Draft, block: LinkBlock, cut: Sequence[int]) -> Few:
-    """The switches, from 0 on, where the links of some columns begin."""
-    if not cut:
-        return np.zeros((block.rows, 0), dtype=np.int32)
-    side = block.side(0)
-    return (side if len(cut) == side.shape[1] else side[:, cut]) - np.int32(draft.nodes.size)
-
-
 def _both_ways(
     draft: Draft,
     tails: Sequence[Sequence[int]],
-    number: Sequence[Few],
+    number: Sequence[Sequence[Few]],
     runs: tuple[Ints, Ints],
     places: tuple[Mapping[tuple[int, int], int], Mapping[tuple[int, int], int]],
-) -> tuple[Few, Few, Few, NDArray[np.integer[Any]]]:
+) -> tuple[Few, Few, Few, Numbers]:
     """``owned``, and of links that begin at switches ``ends``, ``turned`` and ``sorts``; ``number`` are these, block by
     block.
 
@@ -161,16 +154,16 @@ def _both_ways(
     for begin, many in zip(start.tolist(), columns.tolist(), strict=True):
         owned[:, filled : filled + many] = begin + machine * many + np.arange(many, dtype=np.int32)
         filled += many
-    first, switched = int((columns * draft.stamped).sum()), sum(each.size for each in number)
+    first, switched = int((columns * draft.stamped).sum()), sum(len(each) for those in number for each in those)
     ends, turned = np.empty((2, switched), dtype=np.int32)
     sorts = np.empty(switched, dtype=np.min_scalar_type(len(draft.sorts)))
     sort = 0
     for which, (block, cut, those) in enumerate(zip(draft.blocks, tails, number, strict=True)):
-        for column, own in zip(cut, those.T, strict=True):
+        for column, own in zip(cut, those, strict=True):
             place = own - np.intp(first)
             there = begun.get((which, column ^ 1))
-            turned[place] = those[:, cut.index(column ^ 1)] if there is None else owned[:, there]
-            ends[place] = block.ends_of(column)
+            turned[place] = those[cut.index(column ^ 1)] if there is None else owned[:, there]
+            ends[place] = block.column(1, column)
             sorts[place] = sort + column
             if there is not None:
                 owned[:, ending[which, column]] = own
@@ -186,15 +179,15 @@ class _Places:
 
     def __init__(self, draft: Draft, block: LinkBlock) -> None:
         place = {node: number for number, node in enumerate(draft.nodes[0].tolist())}
-        sides = [[place.get(node, -1) for node in block.side(which, slice(1))[0].tolist()] for which in (0, 1)]
+        sides = [[place.get(node, -1) for node in block.first(which)] for which in (0, 1)]
         self.begin = sides[0]
-        self.told = block.columns is not None or (
+        self.told = block.joined is not None or (
             block.rows == draft.stamped
             and all(
-                bool((side[:, column] == draft.nodes[:, own]).all())
+                bool((block.column(which, column) == draft.nodes[:, own]).all())
                 if own >= 0
-                else int(side[:, column].min()) >= draft.nodes.size
-                for side, places in zip(block.sides, sides, strict=True)
+                else int(block.column(which, column).min()) >= draft.nodes.size
+                for which, places in enumerate(sides)
                 for column, own in enumerate(places)
             )
         )
@@ -202,5 +195,5 @@ class _Places:
 
 def _places(draft: Draft, block: LinkBlock) -> _Places | None:
     """None for links between switches alone."""
-    lowest = min(int(side.min(initial=draft.size)) for side in block.sides)
+    lowest = min(int(side.min(initial=draft.size)) for side in (block.lower, block.upper))
     return _Places(draft, block) if lowest < draft.nodes.size else None

@@ -300,7 +300,7 @@ class Regular(Wiring):
         sample.add_nodes_from((name, dict(data)) for name, data in draft.pattern.nodes(data=True))
         pairs: dict[tuple[int, int], tuple[str, str]] = {}
         for which, block in enumerate(draft.blocks):
-            ends = zip(*(block.side(which, slice(1))[0].tolist() for which in (0, 1)), strict=True)
+            ends = zip(block.first(0), block.first(1), strict=True)
             for column, both in enumerate(ends):
                 if own.isdisjoint(both):
                     continue

@@ -82,9 +82,11 @@ def _joined(one: Draft, sites: int, wan: LinkSpec) -> Draft:
     draft.stamp(one.recorded, one.stamped * sites, one.domain, one.kinds)
     copies = [_copied(draft, one, site) for site in range(sites)]
     for block in one.blocks:
-        if block.columns is None:
-            start, end = (np.concatenate([of_site[side] for of_site in copies]) for side in block.sides)
-            draft.connect(start[:, ::2], end[:, ::2], list(block.data[::2]))
+        if block.joined is None:
+            lower, upper = (
+                np.concatenate([of_site[side] for of_site in copies]) for side in (block.lower, block.upper)
+            )
+            draft.connect(lower, upper, list(block.data[::2]))
     top = _top(one)
     network = {"kind": "switch", "tier": "border"}
     borders = draft.add_switches([f"site{site}.border" for site in range(sites)], network)
@@ -112,7 +114,7 @@ def _top(one: Draft) -> Ints:
     """The switches of a site that are farthest from its machines; InputError where some never meet the others."""
     among = np.zeros(one.size, dtype=bool)
     among[[number for number, (_, data) in one.switches.items() if data.get("network", COMPUTE) == COMPUTE]] = True
-    start, end = (np.concatenate([block.sides[side].ravel() for block in one.blocks if block.columns is None])
+    start, end = (np.concatenate([block.side(side).ravel() for block in one.blocks if block.joined is None])
                   for side in (0, 1))  # fmt: skip
     level = np.zeros(one.size, dtype=np.int64)
     level[start[among[start] & (end < one.nodes.size)]] = 1

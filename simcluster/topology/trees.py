@@ -83,8 +83,8 @@ class Site:
         for rate, alike in itertools.groupby(lower, key=lower.__getitem__):
             each = rate / len(upper)
             data = cable | {"line_rate": each, "bandwidth": each * cable["efficiency"]}
-            below = np.array(list(alike), dtype=np.int64)
-            self.draft.connect(np.repeat(below, len(upper)), np.tile(np.array(upper), len(below)), data)
+            below, above = (np.array(list(switches), dtype=np.int32) for switches in (alike, upper))
+            self.draft.connect(np.repeat(below, len(above)), np.tile(above, len(below)), data)
         return data
 
 

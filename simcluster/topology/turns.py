@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Few, Ints, Numbers
 from simcluster.base.link_columns import LinkRows, LinkRule, PerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import compact
@@ -24,7 +23,7 @@ from simcluster.topology.alike import ByMachine, Ends, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.policies import RoutingSpec
 
-Sorts: TypeAlias = Callable[[Ints], NDArray[np.integer[Any]]]
+Sorts: TypeAlias = Callable[[Ints], Numbers]
 """For links what must be equal."""
 
 _BY_DESTINATION = ("static", "shortest")
@@ -78,16 +77,16 @@ class Ground:
     table: Ints
     row: Ints
     order: ByMachine
-    kind: NDArray[np.integer[Any]]
+    kind: Numbers
     unlike: tuple[Ints, ...]
 
-    def sorts_of(self, links: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+    def sorts_of(self, links: Numbers) -> Numbers:
         """``kind`` of some links."""
-        found: NDArray[np.integer[Any]] = self.kind[self.machines.numbers.sorts_of(links)]
+        found: Numbers = self.kind[self.machines.numbers.sorts_of(links)]
         return found
 
     @classmethod
-    def of(cls, machines: Machines, ends: Ends, hops: Hops, kind: NDArray[np.integer[Any]]) -> Ground:
+    def of(cls, machines: Machines, ends: Ends, hops: Hops, kind: Numbers) -> Ground:
         """That of a cluster."""
         tables = [machines.owned]
         table, row = np.full((2, hops.size), -1, dtype=np.int64)
@@ -168,7 +167,7 @@ class LinkImages:
         )
 
 
-def step_of(machines: Machines, gpus: NDArray[np.integer[Any]]) -> Step | None:
+def step_of(machines: Machines, gpus: Numbers) -> Step | None:
     """What takes GPU i, of those used, to GPU ``gpus[i]``; None if machines or places do not stay together."""
     size, used = machines.size, -(-len(gpus) // machines.size)
     machine, place = np.full(machines.count, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
