@@ -226,9 +226,11 @@ def test_links_have_the_numbers_of_the_graph(name: str) -> None:
     owned, back = found.machines.owned, found.machines.numbers.back
     for column in range(owned.shape[1]):
         for machine in (0, len(owned) - 1):
-            a, b = found.links[owned[machine, column]]
-            assert found.links[owned[machine, back[column]]] == (b, a)
-    assert (found.machines.numbers.column(owned[-1].astype(np.int64)) == np.arange(owned.shape[1])).all()
+            link, turned = owned.at(np.array(machine), np.array([column, back[column]])).tolist()
+            assert found.links[turned] == found.links[link][::-1]
+            assert owned[np.array([machine])][0, column] == link
+    (last,) = owned[np.array([len(owned) - 1])].astype(np.int64)
+    assert (found.machines.numbers.column(last) == np.arange(owned.shape[1])).all()
     first = found.machines.numbers.first
     for link, turned in enumerate(found.machines.numbers.turned.tolist()):
         assert found.links[turned] == found.links[first + link][::-1]

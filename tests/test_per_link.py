@@ -36,16 +36,17 @@ def rows(draw: st.DrawFn) -> LinkRows:
         tables.append(links[first : first + height * width].reshape(height, width))
         first += height * width
     if not shapes or not draw(st.booleans()):
-        return LinkRows.of(tables, size)
+        return LinkRows.of([table.astype(np.int32) for table in tables], size)
     height, width = shapes[0]
     cut = draw(st.integers(0, width))
     told = height * cut  # all tables one number for another, so that a rule says where the first links are
     begins = np.concatenate([tables[0][:, :cut].ravel(), np.setdiff1d(links, tables[0][:, :cut])])
     number = np.empty(size, dtype=np.int64)
     number[begins] = np.arange(size)
-    rule = LinkRule(told, cut, lambda some: (some // max(cut, 1), some % max(cut, 1)))
+    dealt = [number[table].astype(np.int32) for table in tables]
+    rule = LinkRule(told, dealt[0][:, cut:], lambda some: (some // max(cut, 1), some % max(cut, 1)))
     with mock.patch.object(link_columns, "_FEW", 0):
-        return LinkRows.of([number[table] for table in tables], size, rule)
+        return LinkRows.of(dealt, size, rule)
 
 
 @st.composite
@@ -101,7 +102,9 @@ def test_firsts_places_and_pairs_are_those_of_the_links_one_by_one(data: st.Data
     links = data.draw(numbers(on, -1, len(plain) - 1))
     those = np.unique(data.draw(st.lists(st.integers(0, len(plain) - 1)))).astype(np.int64)
     place = {link: number for number, link in enumerate(those.tolist())}
-    wide = LinkRows.of([np.arange(len(plain)).reshape(1, -1)], 100 * len(plain))  # so few that they are looked up
+    wide = LinkRows.of(
+        [np.arange(len(plain), dtype=np.int32).reshape(1, -1)], 100 * len(plain)
+    )  # so few that they are looked up
     few = PerLink(wide, (np.zeros(1, dtype=np.int64),), (links.all[None],), np.zeros(0, dtype=np.int32))
     for each in (links, few):
         assert each.among(those).of(np.arange(len(plain))).tolist() == [

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,23 @@ _FEW = 1 << 20  # links that are listed sooner than a rule is followed
 _SPARSE = 8  # so many more links than numbers that are looked up one by one
 
 
+class LinksByOwner(Protocol):
+    """Rows of links, in an array or by a rule."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: Any, /) -> Few: ...
+
+
 class LinkRule(NamedTuple):
-    """A rule for the first ``width`` columns of the first table: they have the links below ``first``, and ``told`` says
-    in which row and column these are."""
+    """A rule for the first columns of the first table, whose links are those below ``first``, ascending by row in each:
+    ``told`` says in which row and column they are.  ``back`` are the other columns."""
 
     first: int
-    width: int
+    back: Few
     told: Callable[[Numbers], tuple[Ints, Ints]]
 
 
@@ -37,33 +48,31 @@ class LinkRows:
     """Links in tables: a row has those of one owner, a machine or a leaf; ``rest`` are of none.
 
     ``places`` says of links where they are in all of that, one table after the other; those of the rest come last.
-    ``listed`` has it of the ``size`` links from the first on of which there is no rule (``rule``).
+    ``listed`` has it of the ``size`` links from the first on of which there is no ``rule``.
     """
 
-    tables: tuple[Few, ...]
+    tables: tuple[LinksByOwner, ...]
     rest: Few
     size: int
     listed: Few
     rule: LinkRule | None = None
 
     @classmethod
-    def of(cls, tables: Sequence[Numbers], size: int, rule: LinkRule | None = None) -> LinkRows:
+    def of(cls, tables: Sequence[LinksByOwner], size: int, rule: LinkRule | None = None) -> LinkRows:
         """Of ``size`` links; none is twice in the tables."""
-        if size <= _FEW:
-            rule = None
-        low, width = (rule.first, rule.width) if rule else (0, 0)
+        if rule and size <= _FEW:
+            tables, rule = [tables[0][np.arange(len(tables[0]))], *tables[1:]], None
+        low, first = rule.first if rule else 0, 0
         listed = np.full(size - low, -1, dtype=np.int32)
-        found: list[Few] = []
-        first = 0
-        for table in tables:
-            cut = width if not found else 0
-            row = np.arange(len(table), dtype=np.int32)[:, None] * np.int32(table.shape[1])
-            listed[table[:, cut:] - low] = row + np.arange(first + cut, first + table.shape[1], dtype=np.int32)
-            first += table.size
-            found.append(table.astype(np.int32, copy=False))
+        for number, table in enumerate(tables):
+            width = table.shape[1]
+            links = rule.back if rule and not number else table[:]
+            columns = np.arange(first + width - links.shape[1], first + width, dtype=np.int32)
+            listed[links - low] = np.arange(len(table), dtype=np.int32)[:, None] * np.int32(width) + columns
+            first += len(table) * width
         rest = np.flatnonzero(listed < 0).astype(np.int32)
         listed[rest] = np.arange(first, size, dtype=np.int32)
-        return cls(tuple(found), rest + np.int32(low), size, listed, rule)
+        return cls(tuple(tables), rest + np.int32(low), size, listed, rule)
 
     def places(self, links: Numbers) -> Numbers:
         """Where some links are."""
@@ -86,12 +95,13 @@ class LinkRows:
     @cached_property
     def ascending(self) -> tuple[bool, ...]:
         """Of every table: do the links of later rows have higher numbers, column by column?"""
-        return tuple([bool((table[1:] > table[:-1]).all()) for table in self.tables])
+        tables = [self.rule.back if self.rule and not number else table[:] for number, table in enumerate(self.tables)]
+        return tuple([bool((table[1:] > table[:-1]).all()) for table in tables])
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
         """Where every table ends, in ``place``."""
-        return tuple(np.cumsum([table.size for table in self.tables], dtype=np.int64).tolist())
+        return tuple(np.cumsum([len(table) * table.shape[1] for table in self.tables], dtype=np.int64).tolist())
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from simcluster.base.arrays import Few, Ints
 from simcluster.base.in_turn import in_turn
 from simcluster.base.multiset_hash import compact, numbered, rows_alike
 from simcluster.topology.hops import Hops
-from simcluster.topology.numbering import LinkNumbers
+from simcluster.topology.numbering import LinkNumbers, MachineLinks
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,19 +32,13 @@ class Machines:
         """The GPUs of every machine by place."""
         return np.arange(self.count * self.size).reshape(self.count, self.size)
 
-    @property
-    def links(self) -> Few:
-        """The links that begin in every machine."""
-        found: Few = self.numbers.owned[:, : self.numbers.width]
-        return found
-
     @cached_property
     def origin(self) -> Ints:
         """Of every column of ``owned`` the place of the link that is it, or that it is the way back of."""
         return np.concatenate([np.arange(self.numbers.width), self.numbers.outside])
 
     @property
-    def owned(self) -> Few:
+    def owned(self) -> MachineLinks:
         """The links of every machine: those that begin in it, and the ways back of those that end outside."""
         return self.numbers.owned
 
@@ -118,12 +112,13 @@ class Ends:
         """From machine 0, whose GPUs leave by these ``ways``, links from their leaf on, and by ``nics``."""
         numbers = machines.numbers
         links, back = np.empty((2, *machines.gpus.shape, max(map(len, ways))), dtype=np.int32)
-        leaf = np.empty_like(machines.gpus)
+        leaf, every = np.empty_like(machines.gpus), np.arange(machines.count, dtype=np.int32)
         for place, way in enumerate(ways):
             columns = numbers.column(np.array(way, dtype=np.int64))
             links[:, place, len(way) :] = back[:, place, len(way) :] = -1
-            links[:, place, : len(way)] = machines.owned[:, columns]
-            back[:, place, : len(way)] = machines.owned[:, numbers.back[columns]]
+            for hop, column in enumerate(columns):
+                links[:, place, hop] = machines.owned.at(every, column)
+                back[:, place, hop] = machines.owned.at(every, numbers.back[column])
             leaf[:, place] = hops.switches(numbers.begins[back[:, place, 0] - numbers.first])
         nodes = list(dict.fromkeys(nics))  # by their first GPU
         of_gpu = [nodes.index(nic) for nic in nics]

@@ -20,19 +20,55 @@ from simcluster.topology.draft import Draft, LinkBlock
 
 
 @dataclass(frozen=True, eq=False)
+class MachineLinks:
+    """The links of every machine, in a row: those that begin in it, ascending, then the ways back of those that end
+    outside.
+
+    The former are ``first`` in machine 0 and ``step`` higher in each other, the latter in ``back``.
+    """
+
+    first: Few
+    step: Few
+    back: Few
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Machines and links of each."""
+        return len(self.back), len(self.first) + self.back.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.back)
+
+    def __getitem__(self, machines: Numbers) -> Few:
+        begun = self.first + machines[:, None].astype(np.int32) * self.step
+        return np.concatenate([begun, self.back[machines]], axis=1)
+
+    def at(self, machines: Numbers, columns: Numbers) -> Few:
+        """The links of some machines in some columns."""
+        width = len(self.first)
+        outside = columns >= width
+        if outside.all():
+            back: Few = self.back[machines, columns - width]
+            return back
+        own = np.minimum(columns, width - 1)
+        found = self.first[own] + machines.astype(np.int32) * self.step[own]
+        return np.where(outside, self.back[machines, np.maximum(columns - width, 0)], found) if outside.any() else found
+
+
+@dataclass(frozen=True, eq=False)
 class LinkNumbers:
     """The links of ``count`` machines and of the switches that they hang on.
 
-    ``owned`` are those of every machine: ``width`` that begin in it, ascending, then the ways back of those that end
-    outside.  ``back`` is for every column the one of the way back, ``sort`` what the links of a column are like (by
-    number in ``Draft.sorts``), ``came`` its block and column there.  ``start`` and ``columns`` cut the links of all
-    machines into runs: where each begins, and how many of a machine are in it.  ``first`` is the first link of a
-    switch; from there on ``begins``, ``ends`` (nodes), ``turned`` (the other way) and ``sorts`` have one value a link.
+    ``owned`` are those of every machine, of which ``width`` begin in it.  ``back`` is for every column the one of the
+    way back, ``sort`` what the links of a column are like (by number in ``Draft.sorts``), ``came`` its block and column
+    there.  ``start`` and ``columns`` cut the links of all machines into runs: where each begins, and how many of a
+    machine are in it.  ``first`` is the first link of a switch; from there on ``begins``, ``ends`` (nodes), ``turned``
+    (the other way) and ``sorts`` have one value a link.
     """
 
     count: int
     width: int
-    owned: Few
+    owned: MachineLinks
     back: Ints
     sort: Ints
     came: Sequence[tuple[int, int]]
@@ -142,18 +178,17 @@ def _both_ways(
     number: Sequence[Sequence[Few]],
     runs: tuple[Ints, Ints],
     places: tuple[Mapping[tuple[int, int], int], Mapping[tuple[int, int], int]],
-) -> tuple[Few, Few, Few, Numbers]:
+) -> tuple[MachineLinks, Few, Few, Numbers]:
     """``owned``, and of links that begin at switches ``ends``, ``turned`` and ``sorts``; ``number`` are these, block by
     block.
 
     ``places`` are the columns of links that begin in machines, and of those that only end there, by block and column.
     """
     (start, columns), (begun, ending) = runs, places
-    owned = np.empty((draft.stamped, len(begun) + len(ending)), dtype=np.int32)
-    machine, filled = np.arange(draft.stamped, dtype=np.int32)[:, None], 0
-    for begin, many in zip(start.tolist(), columns.tolist(), strict=True):
-        owned[:, filled : filled + many] = begin + machine * many + np.arange(many, dtype=np.int32)
-        filled += many
+    lowest = np.repeat(start - (np.cumsum(columns) - columns), columns) + np.arange(len(begun))
+    back = np.empty((draft.stamped, len(ending)), dtype=np.int32)
+    owned = MachineLinks(lowest.astype(np.int32), np.repeat(columns, columns).astype(np.int32), back)
+    machines = np.arange(draft.stamped, dtype=np.int32)
     first, switched = int((columns * draft.stamped).sum()), sum(len(each) for those in number for each in those)
     ends, turned = np.empty((2, switched), dtype=np.int32)
     sorts = np.empty(switched, dtype=np.min_scalar_type(len(draft.sorts)))
@@ -162,11 +197,11 @@ def _both_ways(
         for column, own in zip(cut, those, strict=True):
             place = own - np.intp(first)
             there = begun.get((which, column ^ 1))
-            turned[place] = those[cut.index(column ^ 1)] if there is None else owned[:, there]
+            turned[place] = those[cut.index(column ^ 1)] if there is None else owned.at(machines, np.array(there))
             ends[place] = block.column(1, column)
             sorts[place] = sort + column
             if there is not None:
-                owned[:, ending[which, column]] = own
+                back[:, ending[which, column] - len(begun)] = own
         sort += len(block.data)
     return owned, ends, turned, sorts
 

@@ -85,7 +85,7 @@ class Paths:
         if inside is None or crossed is None:
             return None
         rows = self._rows
-        kind = np.full(len(machines.links), len(kind_of), dtype=np.int64)
+        kind = np.full(machines.count, len(kind_of), dtype=np.int64)
         kind[own] = which
         first, *ends = rows.ends
         between = np.zeros(rows.size - first, dtype=np.int32)
@@ -154,7 +154,7 @@ class Paths:
             flows, key = flows[known], key[known]
         left[flows] = False
         way = ways[key]
-        link = machines.links[(src[flows] // machines.size)[:, None], way]
+        link = machines.owned.at((src[flows] // machines.size)[:, None], way).astype(np.int64)
         return _flat(flows, link, way >= 0, np.ones(way.shape[1]))
 
     # --- over the fabric ---------------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ class Regular(Wiring):
     def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
         """The way of a GPU to its NVSwitch, and back."""
         machine, place = divmod(gpu, len(self._locals))
-        up, down = self.machines.owned[machine, self._nvswitch_columns[place]].tolist()
+        up, down = self.machines.owned.at(np.array(machine), self._nvswitch_columns[place]).tolist()
         return ((up, 1.0),), ((down, 1.0),)
 
     @cached_property
@@ -286,7 +286,7 @@ class Regular(Wiring):
     def _moved(self, machine: int, way: Spread | Sequence[tuple[int, float]]) -> Spread:
         """A way in machine 0 as it is in another: links that begin there, or that lead back along such."""
         columns = self._numbers.column(np.array([link for link, _ in way], dtype=np.int64))
-        links = self.machines.owned[machine, columns].tolist()
+        links = self.machines.owned.at(np.array(machine), columns).tolist()
         return tuple((link, part) for link, (_, part) in zip(links, way, strict=True))
 
     # --- machine 0 ---------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class Regular(Wiring):
                         sample.add_node(names[node], **data)
                 pairs[which, column] = names[both[0]], names[both[1]]
                 sample.add_edge(*pairs[which, column], **block.data[column])
-        owned = self._numbers.owned[0].tolist()
+        (owned,) = self._numbers.owned[np.zeros(1, dtype=np.int64)].tolist()
         return sample, {pairs[came]: link for came, link in zip(self._numbers.came, owned, strict=True)}
 
     def _walk(self, src: int, dst: int) -> list[int] | None:

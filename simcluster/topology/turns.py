@@ -23,7 +23,7 @@ from simcluster.topology.alike import ByMachine, Ends, Machines
 from simcluster.topology.hops import Hops
 from simcluster.topology.policies import RoutingSpec
 
-Sorts: TypeAlias = Callable[[Ints], Numbers]
+Sorts: TypeAlias = Callable[[Numbers], Numbers]
 """For links what must be equal."""
 
 _BY_DESTINATION = ("static", "shortest")
@@ -88,7 +88,7 @@ class Ground:
     @classmethod
     def of(cls, machines: Machines, ends: Ends, hops: Hops, kind: Numbers) -> Ground:
         """That of a cluster."""
-        tables = [machines.owned]
+        tables: list[Few] = []
         table, row = np.full((2, hops.size), -1, dtype=np.int64)
         degrees = np.diff(hops.first)
         below = np.zeros(hops.size, dtype=bool)
@@ -98,15 +98,17 @@ class Ground:
         leaves = leaves[~near[hops.onto[leaves]]]
         for degree in np.unique(degrees[leaves]).tolist():
             own = leaves[degrees[leaves] == degree]
-            table[own], row[own] = len(tables), np.arange(len(own))
+            table[own], row[own] = 1 + len(tables), np.arange(len(own))
             up = hops.all_from(own, degree)
             tables.append(np.concatenate([up, machines.numbers.turned[up - machines.numbers.first]], axis=1))
         numbers = machines.numbers
-        rows = LinkRows.of(tables, numbers.total, LinkRule(numbers.first, numbers.width, numbers.begun))
+        rows = LinkRows.of(
+            [machines.owned, *tables], numbers.total, LinkRule(numbers.first, numbers.owned.back, numbers.begun)
+        )
         _ = rows.ascending, rows.ends  # of the cluster, and not of who turns it first
         up = np.maximum(1, degrees).astype(np.int32)[ends.leaf]
         order = ByMachine.of((ends.order.astype(np.int32) % up).reshape(machines.gpus.shape))
-        unlike = [ByMachine.of(kind[machines.numbers.sorts_of(own)]).kind for own in tables[1:]]
+        unlike = [ByMachine.of(kind[machines.numbers.sorts_of(own)]).kind for own in tables]
         return cls(machines, ends, hops, rows, table, row, order, kind, tuple(unlike))
 
 
@@ -209,9 +211,9 @@ def links_turned(
     found_at = zip(link_index, machines.numbers.column(np.array(list(link_index.values()))).tolist(), strict=True)
     inside = {pair: column for pair, column in found_at if 0 <= column < len(columns)}
     maps = [_columns(ways, gpus, inside, step.place) for step in (*steps, window)]
-    back = machines.owned[0, machines.numbers.back[columns]]
+    own, back = (machines.owned.at(np.array(0), those) for those in (columns, machines.numbers.back[columns]))
     for to in maps:
-        if to is None or any((sort(each) != sort(each[to])).any() for each in (machines.links[0], back)):
+        if to is None or any((sort(each) != sort(each[to])).any() for each in (own, back)):
             return None
     orbit = columns
     for _ in columns:  # until the lowest of all that take each other's places is known
