@@ -307,44 +307,24 @@ def test_dollars_are_shown_once_a_price_is_given() -> None:
 @pytest.mark.parametrize(
     ("change", "kept"),
     [
-        ({"faults+": {"kind": "slow_gpu", "rank": 3, "slowdown": 1.5}}, "plan"),
-        ({"cluster.scale.network": 0.5}, "programs"),
-        ({"cluster.scale.latency": 3}, "programs"),
-        ({"cluster.scale.nvlink": 0.5}, "programs"),
-        ({"pipeline.schedule": "gpipe"}, "passes"),
-        ({"training.global_batch": 16}, "passes"),
-        ({"parallel.zero": 2}, "passes"),
-        ({"parallel.pp": 1, "parallel.dp": 4}, "passes"),
-        ({"overlap.grad_reduce": True}, "passes"),
-        ({"training.micro_batch": 2}, ""),
-        ({"training.recompute": "full"}, ""),
-        ({"overlap.tensor": False}, ""),
-        ({"cluster.scale.flops": 2}, ""),
-        ({"cluster.scale.memory_bandwidth": 2}, ""),
-        ({"checkpoint": {"after": 1, "to": "100 GB/s"}, "steps": 3}, ""),
+        ({"cluster.scale.network": 0.5}, True),
+        ({"cluster.scale.latency": 3}, True),
+        ({"cluster.scale.nvlink": 0.5}, True),
+        ({"faults+": {"kind": "slow_gpu", "rank": 3, "slowdown": 1.5}}, True),
+        ({"training.recompute": "full"}, False),
+        ({"cluster.scale.flops": 2}, False),
+        ({"checkpoint": {"after": 1, "to": "100 GB/s"}, "steps": 3}, False),
     ],
 )
-def test_what_a_change_leaves_is_kept(change: dict[str, Any], kept: str) -> None:
-    """And what is played with it is the same to the bit."""
+def test_programs_are_kept_where_a_change_leaves_them(change: dict[str, Any], kept: bool) -> None:
+    """And what is played with them is the same to the bit."""
     plays, base = KeptPlays(), scenario_of(StudioState(BASE), Folder(HERE))
     before, changed = plays.planned(base), base.with_(change)
-    after = plays.planned(changed)
-    same = {"plan": after is before, "programs": after.programs is before.programs,
-            "passes": after.job.passes is before.job.passes}  # fmt: skip
-    order = [*same, ""]
-    assert list(same.values()) == [order.index(each) >= order.index(kept) for each in same]
+    assert (plays.planned(changed).programs is before.programs) == kept
+    assert (plays.planned(changed) is before) == ("faults+" in change)
     own, fresh = plays.result(changed), simulate(changed)
     assert own.step_time == fresh.step_time
     assert own.timeline.equals(fresh.timeline)
-
-
-def test_results_that_no_part_asks_for_are_let_go_of_behind_the_picture() -> None:
-    """So that the next play need not let go of any; a drag, in which no part follows, keeps no more than three."""
-    plays, base = KeptPlays(), scenario_of(StudioState(BASE), Folder(HERE))
-    found = [plays.result(base.with_({"cluster.scale.network": 0.5 + 0.1 * number})) for number in range(5)]
-    assert len(plays._results) == 3
-    plays.spare()
-    assert [*plays._results.values()] == found[-2:]
 
 
 def test_programs_of_an_automatic_cut_are_kept_where_the_times_cut_alike() -> None:

@@ -6,10 +6,8 @@ Ranks of one speed whose groups are alike play it in the same way, which is foun
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
-from simcluster.base.clock import tick
 from simcluster.engine.communication import CommunicationLowering
 from simcluster.planning.ops import Op, Segment, Work
 from simcluster.programs.collapse import ChainPiece, Collapsed, Form, collapse
@@ -155,10 +153,10 @@ class Segments:
         seconds, pressure, moved = zip(*said, strict=True)
         moves = [min(number, 0) for number in moved]
         pressure = pressure if feels else ()
-        whole = segment, seconds, tuple(moves), pressure, form
+        whole = segment, feels, seconds, pressure, tuple(moves), form
         pattern = self._patterns.get(whole)
         if pattern is None:
-            pattern = self._patterns[whole] = _collapsed(*whole, tick())
+            pattern = self._patterns[whole] = collapse(segment, seconds, moves, pressure, form)
         return pattern, iter([number for number in moved if number >= 0])
 
     def _groups(
@@ -179,15 +177,6 @@ class Segments:
                 groups.setdefault(group, []).append(piece.first)
                 meets.append(list(groups).index(group))
         return tuple(meets), tuple([(group, tuple(ops)) for group, ops in groups.items()])
-
-
-@lru_cache(maxsize=256)
-def _collapsed(
-    segment: Segment, seconds: Sequence[float | None], moved: Sequence[int], pressure: Sequence[float], form: Form,
-    _: float,
-) -> Collapsed:  # fmt: skip
-    """The events of a segment on the grid of this tick: the next play of a job may have the same."""
-    return collapse(segment, seconds, moved, pressure, form)
 
 
 def _moving(rows: Sequence[SpanRow], moved: Iterator[int]) -> tuple[SpanRow, ...]:

@@ -20,9 +20,8 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 from simcluster.model.context import context_of
 from simcluster.model.kernels import Block, Kernel, Section
@@ -125,7 +124,6 @@ class Passes:
             self._mixture = MixtureOps(model, shape, self.activation_bytes, overlap=overlap_experts, dispatch=dispatch)
         self._residencies = residencies(model, shape)
         self._made: dict[Hashable, tuple[Pass, Segment]] = {}  # by what is done, whatever the numbers of its layers
-        self._on_layers = cache(_on_layers)
 
     def forward(self, part: Pass) -> Segment:
         """F of a stretch."""
@@ -156,7 +154,7 @@ class Passes:
         if name not in self._made:
             self._made[name] = part, self._ops(kind, part).segment()
         made, segment = self._made[name]
-        return self._on_layers(segment, made.layers, part.layers)
+        return _on_layers(segment, dict(zip(made.layers, part.layers, strict=True)))
 
     def _ops(self, kind: str, part: Pass) -> OpsInMaking:
         ops = OpsInMaking(self._work, self._issue)
@@ -225,9 +223,16 @@ class Passes:
         return None
 
     def _body(
-        self, ops: OpsInMaking, kernels: Sequence[Kernel], kind: str, name: str, layer: int, *, gathers: float,
+        self,
+        ops: OpsInMaking,
+        kernels: Sequence[Kernel],
+        kind: str,
+        name: str,
+        layer: int,
+        *,
+        gathers: float,
         reduces: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Kernels between a gather of the first one's operand (bytes, 0: none) and a reduction of the last's result.
 
         Both are waited for, or cut into pieces that overlap with those of these products.
@@ -336,9 +341,8 @@ def _blocks(model: Model, shape: RankShape) -> dict[str, Block]:
     return {block.name: block for block in made}
 
 
-def _on_layers(segment: Segment, made: tuple[int, ...], layers: tuple[int, ...]) -> Segment:
-    """The ops of a segment that is ``made`` of some layers on these others; what is of no layer stays."""
-    number = dict(zip(made, layers, strict=True))
+def _on_layers(segment: Segment, number: Mapping[int, int]) -> Segment:
+    """The same ops on other layers: ``number`` has them by what they are in the segment; what it has not stays."""
     return Segment(tuple([
         Op(op.work, op.stream, op.kind, op.name, number.get(op.layer, op.layer), op.lane, op.after, op.memory,
            op.routed)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.devices.device import Device, kernels_seconds
@@ -26,11 +26,9 @@ from simcluster.faults.ranks import slowness as slow_ranks
 from simcluster.faults.spec import Batch, Setting
 from simcluster.faults.where import OnLinks
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
-from simcluster.model.layers import RankShape
 from simcluster.model.recipes import Recipe
 from simcluster.model.transformer import Model
 from simcluster.planning.checkpoint import SavedParts
-from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import DataParallel, Job, Sharding, Slices
 from simcluster.planning.parallel import Plan
@@ -48,49 +46,23 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
 
 
-class PassInputs(NamedTuple):
-    """All that the segments of a job's passes are made of."""
-
-    device: Device
-    model: Model
-    shape: RankShape
-    precision: str
-    interference: Interference | None
-    tensor: bool
-    tensor_pieces: int
-    experts: bool
-    dispatch: ExpertDispatch
-    issue: Issue
-
-    def passes(self) -> Passes:
-        """What makes the segments."""
-        timer = by_heart(partial(kernels_seconds, self.device, precision=self.precision))
-        return Passes(
-            self.model,
-            self.shape,
-            timer,
-            overlap_tensor=self.tensor,
-            tensor_pieces=self.tensor_pieces,
-            overlap_experts=self.experts,
-            dispatch=self.dispatch,
-            sensitivity=sensitivity_on(self.device, self.interference, self.precision),
-            attention=lambda kernels: timer([kernel for kernel in kernels if kernel.kind == "attention"]),
-            issue=self.issue,
-        )
-
-
-def pass_inputs(scenario: Scenario, device: Device) -> PassInputs:
-    """What the passes of a scenario are made of."""
-    precision, overlap = scenario.training.precision.removesuffix("-mixed"), scenario.overlap
-    return PassInputs(
-        device, scenario.model, shape_of(scenario), precision, interference_of(scenario, device), overlap.tensor,
-        overlap.tensor_pieces, overlap.experts, scenario.parallel.expert_dispatch, issue_of(scenario),
-    )  # fmt: skip
-
-
 def passes_of(scenario: Scenario, device: Device) -> Passes:
     """What makes the segments of the scenario's passes."""
-    return pass_inputs(scenario, device).passes()
+    precision = scenario.training.precision.removesuffix("-mixed")
+    timer = by_heart(partial(kernels_seconds, device, precision=precision))
+    sensitivity = sensitivity_on(device, interference_of(scenario, device), precision)
+    return Passes(
+        scenario.model,
+        shape_of(scenario),
+        timer,
+        overlap_tensor=scenario.overlap.tensor,
+        tensor_pieces=scenario.overlap.tensor_pieces,
+        overlap_experts=scenario.overlap.experts,
+        dispatch=scenario.parallel.expert_dispatch,
+        sensitivity=sensitivity,
+        attention=lambda kernels: timer([kernel for kernel in kernels if kernel.kind == "attention"]),
+        issue=issue_of(scenario),
+    )
 
 
 def job_of(scenario: Scenario, device: Device, passes: Passes | None = None) -> Job:

@@ -15,7 +15,6 @@ from simcluster.faults.where import OnLinks
 from simcluster.planning.footprint import Facts
 from simcluster.planning.job import Job
 from simcluster.planning.ops import StageProgram
-from simcluster.planning.segments import Passes
 from simcluster.planning.stages import stage_programs
 from simcluster.scenario.checkpoint_plan import saved_of
 from simcluster.scenario.effort import estimated_seconds
@@ -105,9 +104,9 @@ def prepare(
     return PreparedStep(lowered, facts, cluster)
 
 
-def plan_job(scenario: Scenario, device: Device, passes: Passes | None = None) -> tuple[Job, Facts]:
-    """Everything that is known before the clock starts, with ``passes`` that were made before, if any."""
-    job = by_own_times(scenario, job_of(scenario, device, passes))
+def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
+    """Everything that is known before the clock starts."""
+    job = by_own_times(scenario, job_of(scenario, device))
     job = replace(job, saved=saved_of(scenario, job))
     return job, facts_with_memory(scenario, device, job)
 

@@ -53,8 +53,6 @@ class StateAsked:
 def answer(asked: StateAsked, part: str) -> dict[str, Any]:
     """A part of what the page shows; ``problem`` in its place, and what would go, where the scenario is refused."""
     with collector_off():
-        if part not in _PICTURE:
-            _plays.spare()
         try:
             results = [_result(scenario) for scenario in _scenarios(asked)]
         except InputError as problem:
@@ -286,8 +284,6 @@ PARTS: Mapping[str, Callable[[StateAsked, list[Result]], dict[str, Any]]] = {
 """The parts of the page: a function of what is asked and the results of it."""
 QUICK = ("figures", "timeline", "answer", "memory", "detail")
 """Those that follow every change, in their order."""
-_PICTURE = QUICK[:2]
-"""Those of them that people wait for."""
 AHEAD_OF = {"timeline": "detail"}
 """Those that another part takes the place of when it comes: nobody asks for them once that is known."""
 SLOW = ("advice", "links", "run", "hints")

@@ -1,9 +1,8 @@
 """What a process of the studio has played and planned last: results, and plans that a change leaves as they are.
 
 A change of faults leaves the plan.  One of the speeds of links leaves the programs of the stages, but where the times
-of the run cut the model or make the schedule otherwise.  One of schedule, replicas or their overlap leaves the passes,
-whose segments are a third of the programs.  These are made once, and what comes of that is the same to the bit
-(``tests/test_studio.py`` compares).
+of the run cut the model or make the schedule otherwise.  These are made once, and what comes of that is the same to the
+bit (``tests/test_studio.py`` compares).
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from simcluster.base.errors import InputError
-from simcluster.base.kept import Kept
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
-from simcluster.scenario.job import pass_inputs
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times
 from simcluster.simulate import simulated
@@ -35,14 +32,12 @@ _Kept = TypeVar("_Kept")
 
 
 class KeptPlays:
-    """Results by the text of their scenarios; plans, programs and passes by what they are made of: the last few of
-    each."""
+    """Results by the text of their scenarios, plans and programs by what they are made of: the last few of each."""
 
     def __init__(self) -> None:
         self._results: OrderedDict[str, Result] = OrderedDict()
         self._programs: OrderedDict[Hashable, Sequence[StageProgram]] = OrderedDict()
         self._plans: OrderedDict[str, Planned] = OrderedDict()
-        self._passes = Kept(_MOST_KEPT)
 
     def result(self, scenario: Scenario) -> Result:
         """The step of a scenario, played if it is not kept; InputError for one that is too large to wait for."""
@@ -52,11 +47,6 @@ class KeptPlays:
                 raise InputError(f"gpus: the studio plays at most {MOST_GPUS:,} GPUs, and this has {scenario.gpus:,}")
             self._results[text] = simulated(scenario, self.planned(scenario))
         return _used(self._results, text)
-
-    def spare(self) -> None:
-        """Let go now, when nobody waits, of the result that the next one would take the place of: it takes 3 ms."""
-        while len(self._results) >= _MOST_KEPT:
-            self._results.popitem(last=False)
 
     def planned(self, scenario: Scenario) -> Planned:
         """The plan of a scenario, or one that differs in faults alone, with programs that were made before where they
@@ -69,9 +59,7 @@ class KeptPlays:
         return _used(self._plans, whole)
 
     def _with_programs(self, scenario: Scenario, document: str) -> Planned:
-        inputs = pass_inputs(scenario, scenario.cluster.device)
-        passes = self._passes.once((inputs.device.model_dump_json(), *inputs[1:]), inputs.passes)
-        job, facts = plan_job(scenario, inputs.device, passes)
+        job, facts = plan_job(scenario, scenario.cluster.device)
         made_of = document, job.slices, job.schedule if goes_by_own_times(scenario) else None
         if made_of not in self._programs:
             self._programs[made_of] = stage_programs(job)
