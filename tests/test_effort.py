@@ -114,8 +114,11 @@ def test_what_arrays_cannot_play_asks_before_it_begins(tiny: Tiny) -> None:
     )  # fmt: skip
     seconds = estimated_seconds(scenario, in_arrays=False)
     says = r"faults: 32 ranks that all differ .* in arrays over ranks \(sends slow .*\); one by one .* say --yes"
-    with at_most((seconds + estimated_seconds(scenario)) / 2), pytest.raises(InputError, match=says):
-        simcluster.simulate(scenario)
+    with at_most((seconds + estimated_seconds(scenario)) / 2):
+        with pytest.raises(InputError, match=says) as refused:
+            simcluster.simulate(scenario)
+        assert "(--replicas 10)" in str(refused.value)
+        assert len(simcluster.monte_carlo(scenario, replicas=10)) == 10
     assert simcluster.simulate(scenario).record.kind == "events"
 
 

@@ -41,6 +41,10 @@ _TELLING = 80e-6
 _RANKS_A_SWEEP = 12
 """Twice the ranks that events play in the time of a sweep (FSDP 7B on 128 GPUs 0.027 s a rank, 0.15 s a sweep): sweeps
 in vain take about half as long as events."""
+_FEWER = "use fewer ranks"
+_REPLICAS = (
+    f"ask for replicas (--replicas 10), whose links and interference are those of the step without chance, {_FEWER}"
+)
 _WHY = "every rank is different: op by op, in arrays over ranks"
 
 
@@ -77,7 +81,8 @@ def _require_begun(scenario: Scenario, reason: str) -> None:
     if seconds > most_seconds():
         raise InputError(
             f"faults: {scenario.gpus:,} ranks that all differ cannot be played in arrays over ranks ({reason}); one by "
-            f"one they would take about {in_words(seconds)}, and {unless_asked('use fewer ranks')}"
+            f"one they would take about {in_words(seconds)}, and "
+            + unless_asked(_REPLICAS if any(fault.by_chance for fault in scenario.faults) else _FEWER)
         )
 
 
