@@ -33,7 +33,10 @@ EVERY = [(kind, name) for kind in KINDS for name in names(kind)]
 def test_a_list_has_a_line_for_each(kind: str) -> None:
     entries = entries_of(kind)
     assert [entry.name for entry in entries] == names(kind) == list(dict.fromkeys(names(kind)))
-    assert all(entry.what and "\n" not in entry.what + entry.source and "``" not in entry.what for entry in entries)
+    for entry in entries:
+        assert entry.what, entry.name
+        assert not any(mark in entry.what for mark in ("\n", "``", ">>>", "{"))
+        assert "\n" not in entry.source
     assert names(kind.upper().replace("-", " ")) == names(kind)
 
 
@@ -114,6 +117,7 @@ def test_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_first_sentence_ends_where_one_does() -> None:
     assert first_sentence("8 A100 at 0.5 TB/s (arXiv:1.2).  ``More``.") == "8 A100 at 0.5 TB/s (arXiv:1.2)."
+    assert first_sentence("What n GPUs\n    do.\n\n    n of them.") == "What n GPUs do."
 
 
 # --- a first scenario -------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def reduce_in(group: Group, pieces: int) -> Sequence[Phase]:
 
 
 def binomial_broadcast(group: Group) -> Sequence[Phase]:
-    """ceil(log2 N) rounds: those that have the data send them half as far as in the round before."""
+    """A binomial tree: ceil(log2 N) rounds; those that have the data send it half as far as in the round before."""
     distances = [1 << k for k in range((group.num_ranks - 1).bit_length())]
     return tuple(_halving(group, distance, reduces=False) for distance in reversed(distances))
 

@@ -38,11 +38,11 @@ def sources_above(path: Path) -> dict[str, str]:
 
 
 def first_sentence(text: str) -> str:
-    """Up to the first full stop that ends one, on one line.
+    """Up to the first full stop that ends one, or the first empty line, on one line.
 
     >>> first_sentence("ZeRO 2.5 of ``arXiv:1.2``.  More.")
     'ZeRO 2.5 of arXiv:1.2.'
     """
-    line = " ".join(text.split())
+    line = " ".join(text.strip().partition("\n\n")[0].split())
     end = _ENDS.search(line)
     return _MARKUP.sub("", line[: end.end()] if end else line)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -153,8 +154,12 @@ def _specs(specs: Mapping[str, type]) -> Callable[[], Iterable[ShippedEntry]]:
 def _software() -> Iterable[ShippedEntry]:
     yield ShippedEntry("ideal", "Software that costs nothing: everything is issued in time.")
     for name, entry in presets("software.yaml").items():
-        what = ", ".join(f"{key} {value}" for key, value in entry.items() if key != "source")
+        what = ", ".join(f"{key} {_in_words(value)}" for key, value in entry.items() if key != "source")
         yield ShippedEntry(name, what, str(entry.get("source", "")))
+
+
+def _in_words(value: Any) -> str:
+    return ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 def _collectives() -> Iterable[ShippedEntry]:
@@ -163,13 +168,16 @@ def _collectives() -> Iterable[ShippedEntry]:
 
 
 def _algorithms() -> Iterable[ShippedEntry]:
+    """Algorithms by what their modules say first, or their functions where a module has several."""
     of: dict[str, list[str]] = {}
     for collective, known in ALGORITHMS.items():
         for name in known:
             of.setdefault(name, []).append(collective)
-    for name, collectives in of.items():
-        phases = ALGORITHMS[collectives[0]][name].phases
-        yield ShippedEntry(name, f"{first_sentence(inspect.getdoc(phases) or '')} ({', '.join(collectives)})")
+    functions = {name: ALGORITHMS[collectives[0]][name].phases for name, collectives in of.items()}
+    in_module = Counter(function.__module__ for function in functions.values())
+    for name, function in functions.items():
+        said = function if in_module[function.__module__] > 1 else inspect.getmodule(function)
+        yield ShippedEntry(name, f"{first_sentence(inspect.getdoc(said) or '')} ({', '.join(of[name])})")
 
 
 def _platforms() -> Iterable[ShippedEntry]:

@@ -47,7 +47,9 @@ class Automatic:
 
 
 def zb_auto(num_stages: int, num_microbatches: int, num_chunks: int = 1, **wanted: Any) -> Schedule:
-    """The schedule of ``automatic``, which says what may be wanted, without what it knows about it.
+    """The zero-bubble schedule that is best for given times of F, I and W and a limit of activations.
+
+    It is that of ``automatic``, whose keywords may be ``wanted``: arXiv:2401.10241, section 3.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(zb_auto(2, 3, memory_limit=2))
