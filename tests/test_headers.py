@@ -6,14 +6,16 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import Tiny
 
 import simcluster
 from simcluster.cli import main
 from simcluster.documents.shipped import shipped_names
 from simcluster.faults.words import all_in_words
-from simcluster.show.layout import layout
+from simcluster.show.layout import gpus_of_cluster, layout
 from simcluster.show.report import entry_of_result
 from simcluster.show.report.summary import what_was_run
 from simcluster.show.summary import summary
@@ -46,6 +48,19 @@ def test_the_same_line_is_in_text_page_and_comparison(capsys: pytest.CaptureFixt
     assert line in what_was_run(entry_of_result(result))[0]
     assert main(["compare", "tiny_3d", "--parallel.dp", "null", "--vary", "parallel.cp=1,2"]) == 0
     assert f"cp 2: 8 GPUs of {result.scenario.cluster.built.name} | {line}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("cluster", "told"),
+    [
+        ({"topology": "dgx_h100", "nodes": 1}, "8 GPUs of DGX H100"),
+        ({"topology": "dgx_h100", "nodes": 1, "device": "b200"}, "8 GPUs (b200) of DGX H100"),
+        ({"topology": "dgx_a100", "nodes": 1}, "8 GPUs of DGX A100"),
+        ({"topology": "aws_p4d", "nodes": 1}, "8 GPUs (a100-40gb) of AWS p4d.24xlarge"),
+    ],
+)
+def test_a_device_that_the_cluster_is_not_named_after_is_told(cluster: dict[str, Any], told: str, tiny: Tiny) -> None:
+    assert gpus_of_cluster(tiny(cluster=cluster, gpus=8, parallel={"dp": 8}, training={"global_batch": 8})) == told
 
 
 def test_titles_say_which_faults_are_played(

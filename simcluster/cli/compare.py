@@ -18,7 +18,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import change_words
 from simcluster.show import plots
 from simcluster.show.cells import cells, headings
-from simcluster.show.layout import layout
+from simcluster.show.layout import gpus_of_cluster, layout
 from simcluster.studies.variations import Outcomes, attribution, compare, differences, play_all, possible_variations
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 
@@ -152,7 +152,7 @@ def _longer(longer: Mapping[str, list[Longer]]) -> list[str]:
 def _layouts(played: Outcomes) -> list[str]:
     """How the job is laid out; for each variant where that differs."""
     lines = {
-        name: f"{result.scenario.gpus:,} GPUs of {result.scenario.cluster.built.name} | {layout(result.scenario)}"
+        name: f"{gpus_of_cluster(result.scenario)} | {layout(result.scenario)}"
         for name, result in played.items()
         if not isinstance(result, InputError)
     }

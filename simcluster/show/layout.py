@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
+
+
+def gpus_of_cluster(scenario: Scenario) -> str:
+    """How many GPUs of which cluster: 64 GPUs of DGX H100, or 64 GPUs (b200) of DGX H100 where its name tells another
+    device than it has, or none."""
+    cluster = scenario.cluster
+    name, device = cluster.built.name, cluster.device.name
+    family = re.escape(device.partition("-")[0])
+    told = re.search(rf"(?<![a-z0-9]){family}(?![a-z0-9])", name, re.IGNORECASE)
+    return f"{scenario.gpus:,} GPUs{'' if told else f' ({device})'} of {name}"
 
 
 def layout(scenario: Scenario) -> str:

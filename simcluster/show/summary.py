@@ -15,7 +15,7 @@ from simcluster.scenario.data import data_in_words
 from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.memory_plan import recipe_words, recompute_words
 from simcluster.show.cells import PARTS
-from simcluster.show.layout import layout
+from simcluster.show.layout import gpus_of_cluster, layout
 
 if TYPE_CHECKING:
     from simcluster.results.distribution import Distribution
@@ -88,7 +88,7 @@ def job_lines(scenario: Scenario) -> list[str]:
         recompute += f" of 1 layer in {training.recompute_every}"
     return [
         on_a_line(scenario.name),
-        f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name} | {layout(scenario)}",
+        f"{gpus_of_cluster(scenario)} | {layout(scenario)}",
         f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
         f"{training.micro_batch}, {scenario.microbatches:,} microbatch{'es' * (scenario.microbatches != 1)} | "
         f"{training.precision}, {recompute}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.counts import format_count
 from simcluster.base.shown import clipped
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.show.layout import layout
+from simcluster.show.layout import gpus_of_cluster, layout
 
 if TYPE_CHECKING:
     from simcluster.bench.collective import CollectiveTime
@@ -71,8 +71,7 @@ def _result(result: Result) -> str:
 
 
 def _scenario(scenario: Scenario) -> str:
-    where = f"{scenario.gpus:,} GPUs of {clipped(scenario.cluster.built.name, 30)}"
-    return _named(scenario, scenario.name, f"{where} | {layout(scenario)}")
+    return _named(scenario, scenario.name, f"{clipped(gpus_of_cluster(scenario), 50)} | {layout(scenario)}")
 
 
 def _cluster(cluster: Cluster) -> str:

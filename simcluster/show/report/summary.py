@@ -14,7 +14,7 @@ from simcluster.scenario.data import data_in_words
 from simcluster.scenario.memory_plan import recompute_words
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.cells import PARTS, told
-from simcluster.show.layout import layout
+from simcluster.show.layout import gpus_of_cluster, layout
 from simcluster.show.report import words
 from simcluster.show.report.entry import Entry
 from simcluster.show.report.html import Markup, element, joined, table
@@ -39,7 +39,7 @@ def scenario_in_words(scenario: Scenario) -> list[str]:
     training = scenario.training
     recompute = "no recompute" if training.recompute == "none" else f"{recompute_words(training)} recompute"
     return [
-        f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {layout(scenario)}",
+        f"{gpus_of_cluster(scenario)}; {layout(scenario)}",
         f"{scenario.model.layers:,} layers of {scenario.model.hidden_size:,}; global batch {training.global_batch:,} × "
         f"{scenario.model.sequence_length:,} tokens, micro batch {training.micro_batch}, {scenario.microbatches:,} "
         f"microbatches; {training.precision}, {recompute}",
