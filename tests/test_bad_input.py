@@ -51,7 +51,7 @@ SCENARIOS = {
     "broken_topology_file": ["zero_bandwidth.yaml:4:8:", "link.line_rate", "greater than zero"],
     "unknown_device": ["cluster.device", "'b3000'", "b200"],
     "huge_cluster": ["8,000,000,000 GPUs", "at most"],
-    "too_many_gpus": ["gpus", "16", "the cluster has 8"],
+    "too_many_gpus": ["gpus", "16", "the cluster has 8", "cluster.nodes: 2"],
     "gpus_not_a_multiple": ["tp 2 x pp 2 x cp 1 = 4", "7 GPUs", "gpus to 4 or 8"],
     "impossible_product": ["tp 2 x pp 2 x cp 1 x dp 3 = 12", "8 GPUs", "dp to 2"],
     "two_names_of_one_axis": ["tensor_model_parallel_size", "another name of tp"],

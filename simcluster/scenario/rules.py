@@ -76,7 +76,9 @@ def _grid(scenario: ScenarioFields) -> Iterator[Complaint]:
     fixed = parallel.tp * parallel.pp * parallel.cp
     if gpus > cluster_gpus:
         what = f"the job wants {gpus} GPUs, the cluster has {cluster_gpus}"
-        yield ("gpus",), f"{what}; use {cluster_gpus} or fewer, or a larger cluster"
+        nodes = getattr(scenario.cluster.topology, "nodes", None)
+        enough = f" (cluster.nodes: {-(-gpus * nodes // cluster_gpus)})" if isinstance(nodes, int) else ""
+        yield ("gpus",), f"{what}; use {cluster_gpus} or fewer, or a larger cluster{enough}"
     sizes = f"tp {parallel.tp} x pp {parallel.pp} x cp {parallel.cp}"
     if parallel.dp and fixed * parallel.dp != gpus:
         product = fixed * parallel.dp
