@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Hashes, Ints, Numbers
+from simcluster.base.runs import opens
 
 _SPARSE = 4  # numbers so much larger than there are of them are sorted
 
@@ -41,7 +42,7 @@ def compact(values: Ints) -> tuple[Ints, Ints]:
     """The different ones of many small numbers, ascending, and the place of each one among them."""
     if _SPARSE * len(values) < int(values.max(initial=-1)):
         order = ordered(values)
-        new = np.diff(values[order], prepend=-1) != 0
+        new = opens(values[order])
         place = np.empty(len(values), dtype=np.int64)
         place[order] = np.cumsum(new) - 1
         return values[order][new], place
@@ -74,7 +75,7 @@ def different(values: Hashes) -> Hashes:
     By sorting: 20 ms for 10^6 of them, where numpy's ``unique`` without an index, by hashing, takes 300.
     """
     ordered = np.sort(values)
-    found: Hashes = ordered[np.diff(ordered, prepend=~ordered[:1]) != 0]
+    found: Hashes = ordered[opens(ordered)]
     return found
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from simcluster.base.arrays import Ints
 from simcluster.base.multiset_hash import mixed, numbered
+from simcluster.base.runs import begins
 from simcluster.topology.links import Graph
 
 LINK_KEYS = ("medium", "line_rate", "efficiency", "bandwidth", "latency", "source")
@@ -72,7 +73,7 @@ def node_classes(table: LinkTable, colour: Mapping[str, Hashable]) -> Ints:
     way = np.concatenate([2 * kind, 2 * kind + 1])
     order = np.argsort(here, kind="stable")
     here, other, way = here[order], other[order], mixed(way[order], 1)
-    first = np.flatnonzero(np.diff(here, prepend=-1))
+    first = begins(here)
     count = _count(classes)
     while True:
         # the multiset of (link, class at its end)

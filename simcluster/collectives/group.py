@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.multiset_hash import compact
+from simcluster.base.runs import begins
 from simcluster.collectives.meshes import mesh_orders
 
 
@@ -104,9 +105,9 @@ class Group:
         """Ranks on every machine, machines in the order of their first position."""
         if isinstance(self.hosts, memoryview):  # of thousands of ranks: machine by machine, if that is how they come
             hosts = np.asarray(self.hosts)
-            begins = _runs(hosts)
-            if np.bincount(hosts[begins]).max() == 1:
-                return tuple(np.diff(begins, append=len(hosts)).tolist())
+            first = begins(hosts)
+            if np.bincount(hosts[first]).max() == 1:
+                return tuple(np.diff(first, append=len(hosts)).tolist())
         return tuple(Counter(self.hosts).values())
 
     @cached_property
@@ -120,9 +121,9 @@ class Group:
         """How many ranks have no NVSwitch, and how many there are on each of the others, ascending."""
         if isinstance(self.nvswitches, Named):
             numbers = self.nvswitches.numbers
-            begins = _runs(numbers)
-            number, which = compact(numbers[begins])
-            count = np.bincount(which, np.diff(begins, append=len(numbers))).astype(np.int64)
+            first = begins(numbers)
+            number, which = compact(numbers[first])
+            count = np.bincount(which, np.diff(first, append=len(numbers))).astype(np.int64)
             return int(count[number == 0].sum()), tuple(np.sort(count[number > 0]).tolist())
         counts = Counter(self.nvswitches)
         lost = counts.pop("", 0)
@@ -165,11 +166,6 @@ class Group:
                 f"another: use whole machines, or another algorithm"
             )
         )
-
-
-def _runs(numbers: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
-    """Where another number comes than before."""
-    return np.concatenate([[0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])
 
 
 def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, meshed: bool = False) -> tuple[Ring, ...]:

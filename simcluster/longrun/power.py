@@ -15,6 +15,7 @@ from pydantic import Field
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
+from simcluster.base.runs import opens
 from simcluster.catalogue import presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import Count, Spec
@@ -130,7 +131,7 @@ def power_curve(
     change = np.concatenate([utilisation, -utilisation])
     order = np.lexsort((at, who))
     who, at, change = who[order], at[order], change[order]
-    first = np.concatenate([[True], who[1:] != who[:-1]])
+    first = opens(who)
     total = np.cumsum(change)
     before = np.where(first, total - change, 0.0)[np.maximum.accumulate(np.where(first, np.arange(len(who)), 0))]
     busy = np.clip(total - before, 0.0, 1.0)

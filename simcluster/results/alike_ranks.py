@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Bools, Ints
+from simcluster.base.runs import begins
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.engine.templates import taken
@@ -116,10 +117,10 @@ def _only(rows: RowColumns, place: Ints) -> RowColumns:
 def _op_ranges(program: Program) -> dict[int, tuple[int, int]] | None:
     """The ops of every rank, from the first to before the last; None where ranks' ops are mixed."""
     rank = _ints(program.lane_rank)[_ints(program.lane)]
-    begins = np.flatnonzero(np.diff(rank, prepend=-1))
-    ends = [*begins[1:].tolist(), len(rank)]
-    found = dict(zip(rank[begins].tolist(), zip(begins.tolist(), ends, strict=True), strict=True))
-    return found if len(found) == len(begins) == len(set(program.lane_rank)) else None
+    first = begins(rank)
+    ends = [*first[1:].tolist(), len(rank)]
+    found = dict(zip(rank[first].tolist(), zip(first.tolist(), ends, strict=True), strict=True))
+    return found if len(found) == len(first) == len(set(program.lane_rank)) else None
 
 
 class _Names:

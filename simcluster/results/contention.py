@@ -15,6 +15,7 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.clock import on_grid
 from simcluster.base.profiles import STEADY, stretched
+from simcluster.base.runs import begins
 from simcluster.engine.lower import Lowered
 from simcluster.engine.record import Record
 from simcluster.programs.program import SpanRow
@@ -113,9 +114,9 @@ def slowed_seconds(
     found: dict[str, float] = {}
     for number in kinds[np.argsort(first)].tolist():
         own = kind == number
-        begins = np.flatnonzero(np.diff(op[own], prepend=-1))  # of each op's rows
-        each = np.add.reduceat(longer[own], begins)  # exact: on the clock's grid
-        rank = rank_of[op[own][begins]]
+        firsts = begins(op[own])  # of each op's rows
+        each = np.add.reduceat(longer[own], firsts)  # exact: on the clock's grid
+        rank = rank_of[op[own][firsts]]
         if alike is None:
             shares = np.array([weights.get(place, 0) / total for place in range(int(rank.max()) + 1)])
             parts = [shares[rank] * each]

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.runs import opens
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.power import PowerCurve
@@ -127,9 +128,8 @@ def _draw_failure(axes: Axes, training: DrawingRun, energy: DrawnEnergy, scale: 
     at = (table["at_s"].to_numpy(np.float64) - begin) / 60
     watts, what = table["watts"].to_numpy(np.float64) / scale, table["what"].to_numpy(str)
     step = max(float(energy.curve.instants[-1]), (end - begin) / 400)
-    new = np.concatenate([[True], what[1:] != what[:-1]])
     bins = np.floor((table["at_s"].to_numpy() - begin) / step)
-    parts = np.flatnonzero(new | np.concatenate([[True], bins[1:] != bins[:-1]]))
+    parts = np.flatnonzero(opens(what) | opens(bins))
     mean = np.add.reduceat(watts, parts) / np.diff(np.append(parts, len(watts)))
     seen: dict[str, Colour] = {}
     edges = np.append(at[parts], at[-1])

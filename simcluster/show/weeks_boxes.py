@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.runs import begins
 from simcluster.longrun.events.record import STRIKE
 from simcluster.longrun.run import FATES, LongRun
 from simcluster.show.run_looks import PlayedRun, weekly_goodput
@@ -161,9 +162,7 @@ def _lost_seconds(log: pd.DataFrame) -> Floats:
 
 def _joined(rows: pd.DataFrame) -> pd.DataFrame:
     what = rows["what"].to_numpy(object)
-    new = np.ones(len(rows), dtype=bool)
-    new[1:] = what[1:] != what[:-1]
-    first = np.flatnonzero(new)
+    first = begins(what)
     last = np.append(first[1:], len(rows)) - 1
     return pd.DataFrame(
         {"begin_s": rows["begin_s"].to_numpy()[first], "end_s": rows["end_s"].to_numpy()[last], "what": what[first]}

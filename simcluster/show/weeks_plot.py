@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from simcluster.base.errors import InputError
+from simcluster.base.runs import begins
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.show.bars import bar_rows
@@ -78,7 +79,7 @@ def _draw_boxes(axes: Axes, boxes: pd.DataFrame, unit: float) -> None:
         mine = what == fate
         begin, end, top = begun[mine], ended[mine], row[mine]
         if fate == "productive":
-            firsts = np.flatnonzero(np.diff(row, prepend=-1.0))
+            firsts = begins(row)
             begin, end, top = begun[firsts], ended[np.append(firsts[1:], len(row)) - 1], row[firsts]
         low = top + _BAR[0]
         corners = [(begin, low), (end, low), (end, low + _BAR[1]), (begin, low + _BAR[1])]

@@ -12,6 +12,7 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.runs import opens
 from simcluster.base.units import format_seconds
 from simcluster.documents.given_files import why_missing
 from simcluster.interop.kineto.chrome import ENDINGS
@@ -51,10 +52,10 @@ class ProfiledJob(Recorded):
         number = np.concatenate([_number_of_its_word(graph, of) for graph, of in zip(graphs, named, strict=True)])
         word, seconds = np.concatenate(named), np.concatenate([graph.seconds[:, 0] for graph in graphs])
         order = np.lexsort((number, word))  # stable: of equals the steps and ranks in their order
-        begins = np.flatnonzero(np.diff(word[order], prepend=-1) | np.diff(number[order], prepend=-1))
+        first = np.flatnonzero(opens(word[order]) | opens(number[order]))
         shared = [is_communication(optype) for optype, _ in words]
         typical = np.empty(len(word))
-        for pool in np.split(order, begins[1:]):
+        for pool in np.split(order, first[1:]):
             own = seconds[pool]
             typical[pool] = np.median(own) if shared[word[pool[0]]] else own.mean()
         parts = np.split(typical, np.cumsum([len(graph) for graph in graphs])[:-1])

@@ -10,6 +10,8 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
+from simcluster.base.runs import begins
+
 Place = tuple[int, int, str] | tuple[int, int, str, int, int]
 """Where a column begins in the inflated bytes, how many numbers it has, and of which type (u1, u2, u4, i2, i4, f4).
 
@@ -38,10 +40,10 @@ class Blob:
     def integers(self, values: npt.NDArray[np.integer]) -> Place:
         """A column of whole numbers in the smallest type that holds them."""
         if not self._planes:
-            begins = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
-            if len(begins) * _FEWER < len(values):
-                begin, many, name = self._integers(values[begins])
-                lengths = np.diff(begins, append=len(values))
+            first = begins(values)
+            if len(first) * _FEWER < len(values):
+                begin, many, name = self._integers(values[first])
+                lengths = np.diff(first, append=len(values))
                 return begin, len(values), name, many, self._add(lengths.astype("<u4"), "u4")[0]
         return self._integers(values)
 

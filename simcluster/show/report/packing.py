@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from simcluster.base.arrays import Bools, Ints
+from simcluster.base.runs import begins, opens
 from simcluster.results.timeline import COLUMNS, PlacedSpans, Spans, narrow, of_ops
 from simcluster.show.palette import STREAMS
 from simcluster.show.report.blob import Blob
@@ -47,7 +48,7 @@ def packed(
     duration = float(spans.end.max(initial=0.0)) or 1.0
     order = _by_lane(spans)
     rank, stream = spans.rank[order], spans.stream[order]
-    first = np.flatnonzero(np.concatenate([[True], (rank[1:] != rank[:-1]) | (stream[1:] != stream[:-1])]))
+    first = np.flatnonzero(opens(rank) | opens(stream))
     ready, start, end = (_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
     words, alike = list(spans.words), {name: getattr(spans, name) for name in _WHAT}
     if facts is not None:
@@ -63,8 +64,8 @@ def packed(
     columns |= {name: blob.integers(getattr(spans, name)[order]) for name in _OWN}
     if facts is not None:
         columns |= _told(facts, spans, order, first, blob, duration)
-    lanes = np.stack([rank[first], stream[first], first], axis=1) if len(rank) else np.empty((0, 3))
-    shown = [row.rank for row in rows] or np.unique(rank[first[: len(rank)]]).tolist()
+    lanes = np.stack([rank[first], stream[first], first], axis=1)
+    shown = [row.rank for row in rows] or np.unique(rank[first]).tolist()
     return {
         "duration": duration,
         "count": len(spans),
@@ -89,7 +90,7 @@ def packed_by_reference(spans: PlacedSpans, blob: Blob, *, weights: Mapping[int,
     lane = (of_op["rank"] * width).astype(least)[spans.op] + lane_of_row.astype(least)[spans.row]
     order = spans.by_stream(lane)
     lane, op, row = lane[order], spans.op[order], spans.row[order]
-    first = _opens(lane)
+    first = begins(lane)
     low, high = (int(of_op["chunk"].min()), int(of_op["chunk"].max())) if len(of_op["chunk"]) else (0, 0)
     chunks = high - low + 1
     place, many = _without_gaps(row * chunks + (of_op["chunk"] - low)[op], max(1, len(spans.rows["stream"])) * chunks)
@@ -181,8 +182,8 @@ def _told(facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, 
     by_lane = np.argsort(lane, kind="stable")
     step = np.empty(len(at), dtype=np.int64)
     step[by_lane] = np.diff(at[by_lane], prepend=0)
-    opens = by_lane[np.flatnonzero(np.diff(lane[by_lane], prepend=-1))]
-    step[opens] = at[opens] - first[lane[opens]]
+    of_lane = by_lane[begins(lane[by_lane])]
+    step[of_lane] = at[of_lane] - first[lane[of_lane]]
     return {
         "late": blob.integers(facts.late[order]),
         "mate": blob.integers(np.where(mate >= 0, place[mate], -1)),
@@ -205,11 +206,6 @@ def _code(words: list[str], text: str) -> int:
     if text not in words:
         words.append(text)
     return words.index(text)
-
-
-def _opens(values: Ints) -> Ints:
-    """Where others begin than those before."""
-    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
 
 
 def _ticks(seconds: npt.NDArray[np.float64], duration: float) -> Ints:

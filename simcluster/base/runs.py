@@ -1,0 +1,22 @@
+"""Runs of equal values in a column: where each begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcluster.base.arrays import Bools, Ints
+
+
+def opens(values: npt.NDArray[Any]) -> Bools:
+    """Which values differ from the one before; the first does."""
+    found = np.ones(len(values), dtype=np.bool_)
+    found[1:] = values[1:] != values[:-1]
+    return found
+
+
+def begins(values: npt.NDArray[Any]) -> Ints:
+    """The places at which runs of equal values begin."""
+    return np.flatnonzero(opens(values))
