@@ -192,7 +192,3 @@ class LongRun:
         if self.running and not any(cause.struck for cause in self.causes):
             shares[1:] = self.running
         return shares
-
-    def stop_cause(self, name: str) -> int:
-        """The number of a cause."""
-        return [cause.name for cause in self.causes].index(name)

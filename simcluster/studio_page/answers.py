@@ -74,11 +74,6 @@ def scenario_text(state: StudioState, folder: Path) -> str:
     return yaml_text(scenario_of(state, Folder(folder)).document())
 
 
-def scenarios_of(folder: Path) -> list[str]:
-    """Scenario files of the folder."""
-    return Folder(folder).names()
-
-
 # --- results ----------------------------------------------------------------------------------------------------------
 
 _plays = KeptPlays()

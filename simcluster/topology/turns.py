@@ -27,7 +27,6 @@ Sorts: TypeAlias = Callable[[Numbers], Numbers]
 """For links what must be equal."""
 
 _BY_DESTINATION = ("static", "shortest")
-_FEW = 512  # machines among which most turns fail that fail
 
 
 @dataclass(frozen=True, eq=False)

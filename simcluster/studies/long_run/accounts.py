@@ -19,9 +19,6 @@ from simcluster.results.distribution import half_width
 if TYPE_CHECKING:
     import pandas as pd
 
-BY_NONE = ("productive", "checkpoint", "write", "verification", "validation")
-"""Fates that no cause has."""
-
 _DAY = 86400.0
 _YEAR = 365.25 * _DAY
 _LONGEST = 100 * _YEAR

@@ -28,7 +28,6 @@ MERGED = {
     "exposed_pp": "pp messages and bubble",
 }
 """Where not every rank was recorded, and waiting cannot be told from transfer."""
-_TOLD = 0.95
 _MOST = 6
 _WORTH = 0.05
 """Of all that changed: what is less is not told."""

@@ -16,15 +16,12 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.collectives import Group
-from simcluster.planning.parallel import EXPERTS_APART, SHARDING, Plan
+from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Collective, Transfer
 from simcluster.studies.search.free_links import Way
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, phases_of
 from simcluster.traffic.traffic import group_of, patterns
-
-OVER_DP = frozenset(("dp", *SHARDING, *EXPERTS_APART))
-"""Axes whose groups are ranks of one stage that hold the same parameters."""
 
 
 class Begun(NamedTuple):
