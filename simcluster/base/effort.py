@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from simcluster.base.errors import InputError
+
 NOTED = 60.0
 """Seconds from which on a command says how long it will take."""
 
@@ -44,6 +46,12 @@ def unless_asked(remedy: str) -> str:
         f"without being asked for again {in_words(most_seconds())} are spent on a scenario: {remedy}, or say --yes "
         "(from Python: with simcluster.however_long():)"
     )
+
+
+def require_begun(seconds: float, what: str, remedy: str) -> None:
+    """InputError for work that takes longer than is begun: ``what`` says how long, ``remedy`` what would work."""
+    if seconds > most_seconds():
+        raise InputError(f"{what}; {unless_asked(remedy)}")
 
 
 def in_words(seconds: float) -> str:

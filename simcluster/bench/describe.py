@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 import networkx as nx
 import numpy as np
 
-from simcluster.base.effort import in_words, most_seconds, unless_asked
-from simcluster.base.errors import InputError
+from simcluster.base.effort import in_words, require_begun
 from simcluster.base.telling import estimated
 from simcluster.bench import places
 from simcluster.bench.expected import ring_all_reduce
@@ -68,9 +67,8 @@ def bisection_bandwidth(cluster: Cluster) -> float:
 
 def _require_begun(cluster: Cluster) -> None:
     seconds = _GPU * cluster.num_gpus
-    if seconds > most_seconds():
-        what = f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {in_words(seconds)} to describe"
-        raise InputError(f"{what}; {unless_asked('describe fewer machines of the same kind')}")
+    what = f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {in_words(seconds)} to describe"
+    require_begun(seconds, what, "describe fewer machines of the same kind")
     estimated(cluster.name, seconds)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
-from simcluster.base.effort import in_words, most_seconds, unless_asked
+from simcluster.base.effort import in_words, require_begun
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked_call
 from simcluster.documents.diagnostics import shown
@@ -176,9 +176,10 @@ def require_time_to_play(schedule: Schedule, steps: int, unlike: int) -> None:
     """InputError if so many steps, each stage's on so many ranks ``unlike`` each other, take longer than is begun
     unasked."""
     seconds = _PLAYED * sum(map(len, schedule.rows)) * steps * unlike
-    if seconds > most_seconds():
-        several = f" on {unlike:,} ranks of a stage that differ" if unlike > 1 else ""
-        raise InputError(
-            f"steps {steps:,}: so many steps of {schedule.num_microbatches:,} microbatches on {schedule.num_stages:,} "
-            f"stages{several} would take about {in_words(seconds)} to plan and play; {unless_asked('use fewer')}"
-        )
+    several = f" on {unlike:,} ranks of a stage that differ" if unlike > 1 else ""
+    require_begun(
+        seconds,
+        f"steps {steps:,}: so many steps of {schedule.num_microbatches:,} microbatches on {schedule.num_stages:,} "
+        f"stages{several} would take about {in_words(seconds)} to plan and play",
+        "use fewer",
+    )

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simcluster.base.effort import in_words, most_seconds, unless_asked
-from simcluster.base.errors import InputError
+from simcluster.base.effort import in_words, most_seconds, require_begun, unless_asked
 from simcluster.documents.diagnostics import Complaint, KeyPath
 from simcluster.faults import SAME_OPS
 from simcluster.model.flops import model_flops_per_sequence
@@ -91,11 +90,8 @@ def require_time_for(scenario: ScenarioFields, more: int, what: str, *, ops: int
     ``ops`` are those of its step, where it was played.
     """
     seconds = (1 + more) * max(estimated_seconds(scenario), _PLAYED_OP * ops)
-    if seconds > most_seconds():
-        raise InputError(
-            f"{what} plays about {more} steps beside the scenario's own, which would take about {in_words(seconds)}; "
-            f"{unless_asked('leave it out')}"
-        )
+    told = f"{what} plays about {more} steps beside the scenario's own, which would take about {in_words(seconds)}"
+    require_begun(seconds, told, "leave it out")
 
 
 def plays_within(scenario: ScenarioFields, most: int, *, ops: int = 0) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.clock import later_on_this_grid
-from simcluster.base.effort import in_words, most_seconds, unless_asked
+from simcluster.base.effort import in_words, require_begun
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.engine.beginnings import beginning
@@ -78,26 +78,24 @@ def in_arrays(scenario: Scenario, planned: Planned) -> tuple[PreparedStep, Recor
 def _require_begun(scenario: Scenario, reason: str) -> None:
     """InputError if events would take longer than is begun unasked; the loader has counted on arrays."""
     seconds = estimated_seconds(scenario, in_arrays=False)
-    if seconds > most_seconds():
-        raise InputError(
-            f"faults: {scenario.gpus:,} ranks that all differ cannot be played in arrays over ranks ({reason}); one by "
-            f"one they would take about {in_words(seconds)}, and "
-            + unless_asked(_REPLICAS if any(fault.by_chance for fault in scenario.faults) else _FEWER)
-        )
+    require_begun(
+        seconds,
+        f"faults: {scenario.gpus:,} ranks that all differ cannot be played in arrays over ranks ({reason}); one by "
+        f"one they would take about {in_words(seconds)}",
+        _REPLICAS if any(fault.by_chance for fault in scenario.faults) else _FEWER,
+    )
 
 
 def _require_told(times: RankTimes) -> None:
     """InputError if telling every op of every rank would take longer than is begun unasked."""
     seconds = times.count * _TELLING
-    if seconds > most_seconds():
-        ranks = sum(map(len, times.sweep.stage_ranks))
-        raise InputError(
-            f"faults: {ranks:,} ranks that all differ are played in arrays over ranks, and what was asked for needs "
-            f"their {times.count:,} ops one by one, which takes about {in_words(seconds)}; "
-            + unless_asked(
-                "ask for the step time, breakdown, waits and memory of simcluster run without --json, use fewer ranks"
-            )
-        )
+    ranks = sum(map(len, times.sweep.stage_ranks))
+    require_begun(
+        seconds,
+        f"faults: {ranks:,} ranks that all differ are played in arrays over ranks, and what was asked for needs "
+        f"their {times.count:,} ops one by one, which takes about {in_words(seconds)}",
+        "ask for the step time, breakdown, waits and memory of simcluster run without --json, use fewer ranks",
+    )
 
 
 @collector_off()

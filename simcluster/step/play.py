@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from simcluster.base.clock import on_fitting_grid
-from simcluster.base.effort import in_words, most_seconds, unless_asked
-from simcluster.base.errors import DeadlockError, InputError
+from simcluster.base.effort import in_words, require_begun
+from simcluster.base.errors import DeadlockError
 from simcluster.engine.by_reference import play_plainly
 from simcluster.engine.choose import play_by
 from simcluster.engine.communication import StepsOf
@@ -57,12 +57,12 @@ def _require_begun(scenario: Scenario, unlike: int) -> None:
     if unlike <= scenario.parallel.pp or scenario.engine == "reference":
         return
     seconds = estimated_seconds(scenario, unlike=unlike)
-    if seconds > most_seconds():
-        raise InputError(
-            f"cluster: {unlike:,} of its {scenario.gpus:,} ranks differ by their place in the network or by what is "
-            f"wrong with them and are played apart, which would take about {in_words(seconds)}; "
-            + unless_asked("use fewer ranks, or machines under one switch")
-        )
+    require_begun(
+        seconds,
+        f"cluster: {unlike:,} of its {scenario.gpus:,} ranks differ by their place in the network or by what is "
+        f"wrong with them and are played apart, which would take about {in_words(seconds)}",
+        "use fewer ranks, or machines under one switch",
+    )
 
 
 def play(scenario: Scenario, planned: Planned, prepared: PreparedStep) -> Record:

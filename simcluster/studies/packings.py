@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simcluster.base.effort import in_words, most_seconds, unless_asked
+from simcluster.base.effort import in_words, require_begun
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.packing.packed import Packed
@@ -57,9 +57,8 @@ def compare_packing(
             "packed; give fewer or shorter documents, or a longer sequence"
         )
     seconds = (_LOOK * len(lengths) + _SEQUENCE) * float(lengths.sum()) / length
-    if seconds > most_seconds():
-        what = f"documents: {len(lengths):,} of them take about {in_words(seconds)} to pack"
-        raise InputError(f"{what}; {unless_asked('give fewer, a sample of them, or a longer sequence')}")
+    what = f"documents: {len(lengths):,} of them take about {in_words(seconds)} to pack"
+    require_begun(seconds, what, "give fewer, a sample of them, or a longer sequence")
     rows = {}
     for rule, pack in PACKING.items():
         found = Packed.of(pack(lengths, length, len(lengths) + int(lengths.sum() // length)), length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcluster.base.effort import in_words, most_seconds, unless_asked
+from simcluster.base.effort import in_words, require_begun
 from simcluster.base.errors import InputError
 
 MAX_GPUS = 2_000_000
@@ -33,11 +33,12 @@ def check_drawn(gpus: int, together: int = 1) -> None:
             "nodes"
         )
     seconds = gpus * (_DRAWN_SECONDS + together * _DRAWN_BESIDE)
-    if seconds > most_seconds():
-        raise InputError(
-            f"has {gpus:,} GPUs, {together:,} in a machine, which would take about {in_words(seconds)} to draw link by "
-            f"link: {unless_asked('use fewer of them in a machine, or fewer machines')}"
-        )
+    require_begun(
+        seconds,
+        f"has {gpus:,} GPUs, {together:,} in a machine, which would take about {in_words(seconds)} to draw link by "
+        "link",
+        "use fewer of them in a machine, or fewer machines",
+    )
 
 
 def check_links(links: int, of: str) -> None:
