@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, ValidationError
+from pydantic import Field, StrictBool
 
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
 from simcluster.catalogue import presets
-from simcluster.documents.diagnostics import complaints, did_you_mean, dotted
+from simcluster.documents.diagnostics import did_you_mean, made
 from simcluster.documents.spec import Spec
 
 DEFAULT_LAW = "besiroglu"
@@ -253,12 +253,8 @@ def _made(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
     form = document.get("form", "NDC")
     if form not in _FORMS:
         raise InputError(f"a law of loss has form NDC, tokens or kaplan, got {form!r}; as in {_OWN}")
-    try:
-        made = _FORMS[form].model_validate(dict(document))
-    except ValidationError as problem:
-        path, wrong = complaints(problem, _FORMS[form], document)[0]
-        raise InputError(f"law of loss: {dotted(path)}: {wrong}; as in {_OWN}") from None
-    return made.as_law() if isinstance(made, KaplanConstants) else made
+    law = made(_FORMS[form], document, "law of loss: ", f"; as in {_OWN}")
+    return law.as_law() if isinstance(law, KaplanConstants) else law
 
 
 def _inverse(constant: float, left: float, exponent: float) -> float:

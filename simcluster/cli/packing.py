@@ -13,7 +13,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import format_table
-from simcluster.documents.diagnostics import complaints
+from simcluster.documents.diagnostics import made
 from simcluster.faults import SequenceLengths
 from simcluster.faults.draws import stream
 from simcluster.importers.csv_numbers import histogram_in
@@ -52,7 +52,8 @@ def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int |
     drawn = [fault.documents for fault in scenario.faults if isinstance(fault, SequenceLengths)] if scenario else []
     law: Lengths | None = (data and data.documents) or (drawn[0] if drawn else None)
     if args.median is not None:
-        law = _lognormal(args.median, _SIGMA if args.sigma is None else args.sigma)
+        sigma = _SIGMA if args.sigma is None else args.sigma
+        law = made(LognormalLengths, {"kind": "lognormal", "median": args.median, "sigma": sigma}, "--")
     batch = args.batch or (scenario.training.global_batch if scenario else None)
     unique = _tokens(args, "unique") or (data.unique if data else None)
     if args.documents:
@@ -75,15 +76,6 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--tokens gives steps with --batch (sequences of a step), and epochs with --unique; give one")
     if args.unique and not args.tokens:
         raise InputError("--unique gives epochs of so many --tokens to train on; give them, as in --tokens 2T")
-
-
-def _lognormal(median: float, sigma: float) -> LognormalLengths:
-    try:
-        return LognormalLengths(kind="lognormal", median=median, sigma=sigma)
-    except ValidationError as problem:
-        data = {"median": median, "sigma": sigma}
-        path, wrong = complaints(problem, LognormalLengths, data)[0]
-        raise InputError(f"--{path[0]}: {wrong}") from None
 
 
 def _tokens(args: argparse.Namespace, name: str) -> float | None:

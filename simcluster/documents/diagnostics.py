@@ -6,7 +6,7 @@ Turns pydantic's errors into sentences for a person.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sized
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -18,6 +18,7 @@ from simcluster.documents.suggestions import number_in, range_in, with_a_colon
 
 KeyPath = tuple[str | int, ...]
 Complaint = tuple[KeyPath, str]
+Made = TypeVar("Made", bound=BaseModel)
 
 
 class RuleError(InputError):
@@ -100,6 +101,15 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
     for path, what in found:
         merged.setdefault(path, []).append(what)
     return [(path, "; or ".join(dict.fromkeys(whats))) for path, whats in merged.items()]
+
+
+def made(model: type[Made], data: Mapping[str, Any], before: str, after: str = "") -> Made:
+    """A model of what somebody gave; InputError with the first thing that is wrong, its key behind ``before``."""
+    try:
+        return model.model_validate(dict(data))
+    except ValidationError as problem:
+        path, wrong = complaints(problem, model, data)[0]
+        raise InputError(f"{before}{dotted(path)}: {wrong}{after}") from None
 
 
 def _meant(other: tuple[Any, KeyPath], path: KeyPath, key: object) -> bool:
