@@ -91,6 +91,13 @@ def test_variants_of_which_none_can_be_are_an_error(capsys: pytest.CaptureFixtur
         assert "tp 3 does not divide" in capsys.readouterr().err
 
 
+def test_a_table_with_another_ending_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "table.txt"
+    assert main(["compare", "tiny_3d", "tiny_dp", "--csv", str(path)]) == 2
+    assert f"cannot write {path}: a table ends in .csv or .parquet" in capsys.readouterr().err
+    assert not path.exists()
+
+
 def test_run_writes_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = {option: str(tmp_path / name) for option, name in (
         ("--timeline", "t.csv"), ("--links", "l.csv"), ("--gantt", "g.svg"), ("--json", "r.json"))}  # fmt: skip

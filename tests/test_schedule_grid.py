@@ -141,6 +141,7 @@ def test_command_leaves_out_what_nobody_reads(capsys: pytest.CaptureFixture[str]
         (["1f1b", "--stages", "4", "--microbatches", "8", "--backward", "3", "--input", "4"], "the sum of"),
         (["1f1b", "zb-v", "--stages", "4", "--microbatches", "8", "--csv", "x.csv"], "--csv writes one schedule"),
         (["all", "--stages", "4", "--microbatches", "8", "--csv", "x.csv"], "--csv writes one schedule"),
+        (["1f1b", "--stages", "4", "--microbatches", "8", "--csv", "x.txt"], "a schedule ends in .csv"),
         (["--csv", "x.csv"], "a NAME is required"),
         (["--gallery", "x.png", "--csv", "x.csv"], "need a NAME"),
         (["--gallery", "x.jpeg"], "a picture ends in"),

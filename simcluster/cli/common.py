@@ -140,6 +140,7 @@ _ENDINGS: dict[str, tuple[tuple[str, ...], str]] = {
     "links": ((".csv", *_PICTURES), _NO_PICTURE),
     "memory": ((*_TABLES, *_PICTURES), _NO_PICTURE),
     "table": (_TABLES, "cannot write {}: a table ends in .csv or .parquet; choose a name that does"),
+    "csv": ((".csv",), "cannot write {}: a schedule ends in .csv; choose a name that does"),
     "page": ((".html", ".htm"), "cannot write {}: a page ends in .html; choose a name that does"),
     "scenario": ((".yaml", ".yml"), "cannot write {}: a scenario ends in .yaml; choose a name that does"),
     "device": ((".yaml", ".yml"), "-o {}: a device file ends in .yaml, as in my_gpu.yaml"),
