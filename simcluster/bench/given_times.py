@@ -5,9 +5,8 @@ The same stage programs, folding, engine and metrics as for a scenario; only dur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.documents.argument_types import checked
 from simcluster.engine.choose import PlayedAs, play_by
 from simcluster.engine.lower import Choices, lower
-from simcluster.planning.fixed_boundaries import FixedBoundaries
 from simcluster.planning.fixed_costs import (
     Costs,
     StageCosts,
@@ -27,13 +25,10 @@ from simcluster.planning.fixed_costs import (
     require_steps,
     require_time_to_play,
 )
-from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
-from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
+from simcluster.planning.fixed_stages import FixedStage, Way
 from simcluster.planning.parallel import Plan
-from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.works import Compute, Timed
 from simcluster.results.played import Run
-from simcluster.schedules import Action, Hop, Schedule, ScheduleFunction, ScheduleMaker, make_schedule
+from simcluster.schedules import Schedule, ScheduleFunction, ScheduleMaker, make_schedule
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Spread
 
@@ -42,8 +37,6 @@ __all__ = ["Costs", "OptimizerSync", "seconds_between_steps", "simulate_costs"]
 OptimizerSync = Literal["all_reduce", "post_validation"]
 """How the stages agree on the gradient norm and on overflow: before the optimizer, all together, or by a check that
 goes along with the next step, so that no stage waits (arXiv:2401.10241 section 4)."""
-
-Way = Literal["beside", "blocking", "rendezvous"]
 
 
 @checked
@@ -89,7 +82,7 @@ def simulate_costs(
     require_time_to_play(order, steps, min(tp * dp, 1 + len(slowness or ())) if folded else tp * dp)
     choices = Choices(methods=Methods({}), folded=folded)
     way: Way = "rendezvous" if rendezvous else "blocking" if blocking_sends else "beside"
-    programs = [_Stage(given, order, plan, stage, way, end).program(steps) for stage in range(stages)]
+    programs = [FixedStage(given, order, plan, stage, way, end).program(steps) for stage in range(stages)]
 
     def played() -> Run:
         lowered = lower(programs, plan, _NoFabric(plan.num_ranks), [], slowness=slow, choices=choices)
@@ -107,208 +100,6 @@ def seconds_between_steps(run: Run) -> float:
     spans = run.spans
     ends = [float(spans.end[spans.step == step].max()) for step in range(run.steps)]
     return ends[-1] - (ends[-2] if len(ends) > 1 else 0.0)
-
-
-_item: Callable[[tuple[object, ...]], Item] = partial(tuple.__new__, Item)
-_need: Callable[[tuple[object, ...]], Need] = partial(tuple.__new__, Need)
-"""An Item and a Need of all their fields: 150 and 140 ns instead of 240 and 200, half a million in deep pipelines."""
-
-_ENDS = ("F", "B", "W", "half F", "half B", "half W", "send F", "send B")
-"""Whose ends others wait for: actions by what they make, the first halves of pairs, and sends.  Each has a
-number for every step, slice of the model and microbatch: 523,264 ops are planned in 0.41 s, with tuples in 0.55 s."""
-
-_REDUCTIONS = "dp"  # the lane of gradients that are reduced beside computation
-
-
-class _Part(NamedTuple):
-    """What is the same of all actions of a kind on a chunk of a stage, of microbatches on one route.
-
-    ``key`` is the number of its end, of the first step and microbatch, ``half`` that as the first of a pair.  It waits
-    for the end ``source`` at the stage ``whence`` (-1 for nothing).  ``send``, put on its lane by ``leave``, takes what
-    it made to another stage, and is over at ``sent``.
-    """
-
-    segment: Segment
-    key: int
-    half: int
-    whence: int
-    source: int
-    send: Segment | None
-    sent: int
-    leave: Callable[[Item], None]
-
-
-class _Stage:
-    """The program of one stage in the making.  ``end`` is the all-reduce over the stages before the optimizer, or
-    None."""
-
-    def __init__(
-        self, costs: StageCosts, schedule: Schedule, plan: Plan, stage: int, way: Way, end: float | None
-    ) -> None:
-        self._costs, self._schedule, self._plan, self._stage = costs, schedule, plan, stage
-        self._blocking, self._end = way == "blocking", end
-        self._lanes = ProgramBuilder(stage, pipelined=plan.pp > 1)
-        self._meetings = FixedBoundaries(costs, schedule, self._lanes) if way == "rendezvous" else None
-        self._slices = max(map(len, schedule.routes))
-        self._parts: dict[tuple[str, int, int], _Part] = {}
-        gradients = {action.chunk: place for place, action in enumerate(schedule.rows[stage]) if action.kind in "BW"}
-        self._reducing = {
-            place: chunk for chunk, place in gradients.items() if plan.dp > 1 and costs.bucket(stage, chunk)[0]
-        }
-        self._reduced: tuple[Need, ...] = ()
-
-    def program(self, steps: int) -> StageProgram:
-        for step in range(steps):
-            self._pipeline(step)
-            self._finish(step)
-        return self._lanes.program()
-
-    def _pipeline(self, step: int) -> None:
-        """The row, in order.  Of a fused pair [F|B] the first half waits for what both need; what both make is there at
-        the end of the second, and is sent behind it."""
-        row, firsts = self._schedule.rows[self._stage], frozenset(self._schedule.fused_at(self._stage))
-        begin = step * len(_ENDS) * self._slices * self._schedule.num_microbatches
-        parts, route_of, meetings = self._parts, self._schedule.route_of, self._meetings
-        put = partial(self._lanes.put, MAIN) if meetings else self._lanes.end(MAIN)
-        meets = meetings.rendezvous(row, [*firsts]) if meetings else {}
-        reducing = self._reducing
-        halves: list[tuple[_Part, Action]] = []
-        for position, action in enumerate(row):
-            kind, microbatch, chunk = action
-            part = parts.get((kind, chunk, route_of[microbatch])) or self._make(action)
-            at = begin + microbatch
-            if meetings and not halves:
-                if position in meets:
-                    meetings.meet(row[position : position + meets[position]], step)
-                self._lanes.hold_up(meetings.arrivals(row[position : position + 1 + (position in firsts)], step))
-            if position in firsts:
-                other = row[position + 1]
-                others = parts.get((other.kind, other.chunk, route_of[other.microbatch])) or self._make(other)
-                needs = _needs(part, at) + _needs(others, begin + other.microbatch)
-                put(Item(part.segment, part.half + at, needs, step, chunk, microbatch))
-                halves.append((part, action))
-                continue
-            if halves:
-                first, done = halves.pop()
-                also = (first.key + begin + done.microbatch,)
-                put(Item(part.segment, part.key + at, (), step, chunk, microbatch, also))
-                self._send(first, step, begin, done)
-                for place in (position - 1, position):
-                    if place in reducing:
-                        self._reduce(step, reducing[place], [part.key + at])
-            elif position in reducing:
-                self._reduce(step, chunk, self._in_pieces(part, action, step, at))
-            else:
-                put(_item((part.segment, part.key + at, _needs(part, at), step, chunk, microbatch, ())))
-            if part.send or meetings:
-                self._send(part, step, begin, action)
-        if meetings:
-            meetings.meet((), step)
-
-    def _make(self, action: Action) -> _Part:
-        """A new part."""
-        schedule, stage, made = self._schedule, self._stage, "B" if action.kind == "I" else action.kind
-        here = schedule.virtual_stage(action.microbatch, stage, action.chunk)
-        source, _ = _neighbours(schedule, stage, action)
-        target = None if self._meetings else receiver(schedule, stage, action)
-        lane = MAIN if self._blocking else f"send {made}"
-        send = None
-        if target is not None:
-            seconds = self._costs.of(stage, action.chunk).sending(made)
-            send = self._lanes.once((lane, made, target, seconds), lambda: send_of(made, target, seconds, lane))
-        whence = wanted = -1
-        if source is not None and action.kind != "W" and not (self._meetings and source[0] != stage):
-            # W: what it makes itself is made there first
-            whence, there = source[0], here + (-1 if made == "F" else 1)
-            wanted = self._end_of(made if whence == stage else f"send {made}", there)
-        part = _Part(
-            self._pass(action), self._end_of(made, here), self._end_of(f"half {made}", here), whence, wanted,
-            send, self._end_of(f"send {made}", here) if send else -1, self._lanes.end(lane if send else MAIN),
-        )  # fmt: skip
-        self._parts[action.kind, action.chunk, schedule.route_of[action.microbatch]] = part
-        return part
-
-    def _end_of(self, what: str, place: int) -> int:
-        """The number of an end on a slice of the model, of the first step and microbatch."""
-        return (_ENDS.index(what) * self._slices + place) * self._schedule.num_microbatches
-
-    def _seconds(self, action: Action) -> float:
-        """Compute of an action, with what the host adds for what it sends."""
-        seconds = self._costs.seconds(action.kind, self._stage, action.chunk)
-        sends = receiver(self._schedule, self._stage, action) is not None
-        return seconds + self._costs.of(self._stage, action.chunk).send_launch if sends else seconds
-
-    def _pass(self, action: Action) -> Segment:
-        kind, chunk = action.kind, action.chunk
-        seconds = self._seconds(action)
-        costs = self._costs.of(self._stage, chunk)
-        return self._lanes.once((kind, chunk, seconds), lambda: pass_of(kind, seconds, costs, self._plan.tp))
-
-    def _in_pieces(self, part: _Part, action: Action, step: int, at: int) -> list[Hashable]:
-        """The action in as many pieces as it makes buckets of gradients; the keys of their ends."""
-        kind, microbatch, chunk = action
-        count, _ = self._costs.bucket(self._stage, chunk)
-        seconds = self._seconds(action)
-        costs = self._costs.of(self._stage, chunk)
-        put, ends = partial(self._lanes.put, MAIN), list[Hashable]()
-        for number, segment in enumerate(pieces_of(kind, seconds, costs, self._plan.tp, count), 1):
-            ends.append(part.key + at if number == count else ("piece", step, chunk, number))
-            put(Item(segment, ends[-1], () if number > 1 else _needs(part, at), step, chunk, microbatch))
-        return ends
-
-    def _reduce(self, step: int, chunk: int, ends: list[Hashable]) -> None:
-        """A chunk's buckets, one after the other beside computation, each behind the end of its piece; of a fused pair,
-        which is not cut, all behind its end."""
-        count, seconds = self._costs.bucket(self._stage, chunk)
-        segment = self._lanes.once(("reduce", seconds), lambda: reduction_of(seconds, _REDUCTIONS))
-        for number in range(count):
-            made = ends[min(number, len(ends) - 1)]
-            key = ("reduced", step, chunk, number)
-            self._lanes.put(_REDUCTIONS, Item(segment, key, (Need(self._stage, made),), step, chunk))
-            self._reduced = (Need(self._stage, key),)
-
-    def _send(self, part: _Part, step: int, begin: int, done: Action) -> None:
-        """What an action has made, to whom it goes."""
-        if self._meetings:
-            self._meetings.send(done, step)
-        elif part.send is not None:
-            _, microbatch, chunk = done
-            at = begin + microbatch
-            needs = (_need((self._stage, part.key + at)),)
-            part.leave(_item((part.send, part.sent + at, needs, step, chunk, microbatch, ())))
-
-    def _finish(self, step: int) -> None:
-        """Gradients over dp, agreement of the stages, optimizer."""
-        grad_reduce, optimizer = self._costs.after(self._stage)
-        self._lanes.hold_up(self._reduced)
-        if self._plan.dp > 1 and grad_reduce:
-            self._block("grad_reduce", Op(Timed("dp", grad_reduce), "dp", "all_reduce", "gradients"), step)
-        if self._end is not None:
-            stream = "pp" if self._plan.pp > 1 else "tp"
-            self._block("sync", Op(Timed("model", self._end), stream, "all_reduce", "gradient_norm"), step)
-        if optimizer or self._reduced:  # where the next step's forward would wait for gradients, too
-            self._block("optimizer", Op(Compute(optimizer), "compute", "optimizer", "optimizer"), step)
-
-    def _block(self, key: str, op: Op, step: int) -> None:
-        self._lanes.put(MAIN, Item(self._lanes.once(key, lambda: Segment((op,))), (key, step), (), step))
-
-
-def _needs(part: _Part, at: int) -> tuple[Need, ...]:
-    """What an action waits for besides its lane."""
-    return (_need((part.whence, part.source + at)),) if part.whence >= 0 else ()
-
-
-def receiver(schedule: Schedule, stage: int, action: Action) -> int | None:
-    """The other stage that waits for what an action makes, if there is one."""
-    _, target = _neighbours(schedule, stage, action)
-    return None if action.kind == "W" or target is None or target[0] == stage else target[0]
-
-
-def _neighbours(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | None, Hop | None]:
-    """Where the action's input comes from and where its result goes."""
-    before = schedule.previous_hop(action.microbatch, stage, action.chunk)
-    after = schedule.next_hop(action.microbatch, stage, action.chunk)
-    return (before, after) if action.kind == "F" else (after, before)
 
 
 class _NoFabric:
