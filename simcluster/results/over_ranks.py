@@ -21,7 +21,7 @@ from simcluster.engine.rank_times import RankTimes
 from simcluster.planning.ops import MAIN, Op
 from simcluster.results.metrics import BREAKDOWN, COMPUTE_KINDS, EXPOSED, GROUPS_OF_A_STAGE, RankTime
 from simcluster.results.rank_instants import Instants, PlayedStage, SpanDepths, stages_of
-from simcluster.results.step_time import StepTime, bubble_parts
+from simcluster.results.step_time import StepTime
 from simcluster.results.waits import Wait
 
 _TOGETHER = 1 << 20
@@ -57,16 +57,10 @@ class StatesOverRanks:
         share = np.full(len(self.stage), 1.0) / len(self.stage)
         breakdown = self.breakdown(np.arange(len(self.stage)), steps)
         communication, overlapped = (float(np.dot(each, share)) for each in (self.communication, self.overlapped))
-        seconds = self.total / steps
-        return StepTime(
-            step_seconds=seconds,
-            breakdown=breakdown,
-            communication=communication / steps,
-            overlap_fraction=overlapped / communication if communication else 0.0,
-            **bubble_parts(breakdown["bubble"], seconds),
-            pipeline_seconds=sum(self.pipeline) / steps,
-            of_rank=_OfRanks(self),
-        )
+        return StepTime.of_run(
+            self.total, steps, breakdown=breakdown, communication=communication, overlapped=overlapped,
+            pipeline=self.pipeline, of_rank=_OfRanks(self),
+        )  # fmt: skip
 
     def breakdown(self, ranks: Ints, steps: int) -> dict[str, float]:
         """Of the mean of some ranks, in seconds per step."""

@@ -7,8 +7,9 @@ what the formula gives for the schedule stands beside them (``schedules.comparis
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -35,6 +36,24 @@ class StepTime:
     pipeline_seconds: float
     of_rank: Mapping[int, RankTime] = field(compare=False, repr=False)
 
+    @classmethod
+    def of_run(
+        cls, total: float, steps: int, *, breakdown: dict[str, float], communication: float, overlapped: float,
+        pipeline: Iterable[float], of_rank: Mapping[int, RankTime],
+    ) -> Self:  # fmt: skip
+        """Of a run of so many steps: seconds of all of them together, but a breakdown in seconds per step."""
+        seconds, bubble = total / steps, breakdown["bubble"]
+        return cls(
+            step_seconds=seconds,
+            breakdown=breakdown,
+            communication=communication / steps,
+            overlap_fraction=overlapped / communication if communication else 0.0,
+            bubble_fraction=bubble / seconds if seconds else 0.0,
+            bubble_over_ideal=bubble / (seconds - bubble) if seconds > bubble else 0.0,
+            pipeline_seconds=sum(pipeline) / steps,
+            of_rank=of_rank,
+        )
+
 
 def step_time(
     spans: Spans, weights: dict[int, int], *, steps: int, alike: Mapping[int, int] | None = None
@@ -54,24 +73,11 @@ def step_time(
     breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)
     communication = _mean([rank.communication for rank in ranks], share)
     overlapped = _mean([rank.overlapped for rank in ranks], share)
-    seconds = total / steps
-    return StepTime(
-        step_seconds=seconds,
-        breakdown=breakdown,
-        communication=communication / steps,
-        overlap_fraction=overlapped / communication if communication else 0.0,
-        **bubble_parts(breakdown["bubble"], seconds),
-        pipeline_seconds=sum(_pipeline_seconds(spans, step) for step in range(steps)) / steps,
+    pipeline = [_pipeline_seconds(spans, step) for step in range(steps)]
+    return StepTime.of_run(
+        total, steps, breakdown=breakdown, communication=communication, overlapped=overlapped, pipeline=pipeline,
         of_rank=of_rank,
-    )
-
-
-def bubble_parts(bubble: float, seconds: float) -> dict[str, float]:
-    """A bubble over its step, and over the step without it."""
-    return {
-        "bubble_fraction": bubble / seconds if seconds else 0.0,
-        "bubble_over_ideal": bubble / (seconds - bubble) if seconds > bubble else 0.0,
-    }
+    )  # fmt: skip
 
 
 def mean_breakdown(
