@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from simcluster.base.errors import InputError
 from simcluster.base.nearest import nearest
 
 _BY_BYTES = (
@@ -83,6 +84,12 @@ def why_missing(path: Path, ending: str = ".yaml") -> str:
         return f" (the folder {path.parent} does not exist either); name one that is there"
     near = nearest(path.name, sorted(entry.name for entry in path.parent.iterdir()), cutoff=0.5, most=3)
     return f"; near it: {', '.join(near)}" if near else files_in(path.parent, ending) or _where(path)
+
+
+def unreadable(path: Path, problem: OSError | ValueError) -> InputError:
+    """What is said of a file that the system does not let be read."""
+    reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
+    return InputError(f"{str(path)!r}: cannot be read: {reason}")
 
 
 def _where(path: Path) -> str:

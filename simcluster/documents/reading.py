@@ -29,7 +29,7 @@ from simcluster.documents.diagnostics import (
     dotted,
     shown,
 )
-from simcluster.documents.given_files import files_in, kind_by_bytes, used_for, why_missing
+from simcluster.documents.given_files import files_in, kind_by_bytes, unreadable, used_for, why_missing
 from simcluster.documents.parser_words import of_json
 from simcluster.documents.shipped import shipped_folder
 from simcluster.documents.suggestions import with_a_colon
@@ -181,8 +181,7 @@ def _read_text(path: Path) -> str:
     except IsADirectoryError:
         raise InputError(f"{path}: is a folder; name a YAML file in it{files_in(path)}") from None
     except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
-        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
-        raise InputError(f"{str(path)!r}: cannot be read: {reason}") from None
+        raise unreadable(path, problem) from None
     if len(raw) > _MAX_BYTES:
         raise InputError(f"{path}: is larger than {_MAX_BYTES:,} bytes; scenario and topology files are small texts")
     if b"\0" in raw:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.documents.given_files import kind_by_bytes, why_missing
+from simcluster.documents.given_files import kind_by_bytes, unreadable, why_missing
 
 MAX_BYTES = 16_000_000
 """A dump of a 72-GPU NVLink domain is under 100 kB, the ibnetdiscover listing of 10,000 ports about 2 MB."""
@@ -20,8 +20,7 @@ def read_bytes(path: str | Path) -> bytes:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file{why_missing(path, path.suffix or '.yaml')}") from None
     except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
-        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
-        raise InputError(f"{str(path)!r}: cannot be read: {reason}") from None
+        raise unreadable(path, problem) from None
     if len(raw) > MAX_BYTES:
         raise InputError(f"{path}: is larger than {MAX_BYTES:,} bytes; descriptions of clusters are smaller")
     if not raw.strip():
