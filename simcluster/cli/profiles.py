@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, steps: Sequence[int] | None) -> None:
         events = counted(found)
     written = _export(job, args) if args.export else []
     blocks = [
-        _answer(job, found), _ranks(job, found, ranks), waits.waits_table(job.ranks, seconds),
+        _answer(job, found), _ranks(found, ranks), waits.waits_table(job.ranks, seconds),
         waits.types_table(found, _MOST), _layers(job, parts), _calls(calls),
         waits.answers_table(answers), written, [f"note: {note}" for note in job.notes],
         [waits.played_line(job, events)],
@@ -101,7 +101,7 @@ def _answer(job: ProfiledJob, found: Straggling) -> list[str]:
     ]
 
 
-def _ranks(job: ProfiledJob, found: Straggling, ranks: Sequence[ProfiledRankTime]) -> list[str]:
+def _ranks(found: Straggling, ranks: Sequence[ProfiledRankTime]) -> list[str]:
     order = sorted(range(len(ranks)), key=lambda worker: -found.by_replica[worker])
     every = [
         (f"rank {ranks[worker].rank}",

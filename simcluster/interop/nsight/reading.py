@@ -162,7 +162,7 @@ def _fill(
         return (time - first) * 1e-9
 
     for number, (work, call) in enumerate(zip(works, own, strict=True)):
-        comm = _comm(work, profile.rank) if not work.copy and is_comm(work.name, {}) else None
+        comm = _comm(work) if not work.copy and is_comm(work.name, {}) else None
         profile.ops.append(StreamOp(
             work.name, work.stream, seconds(work.start), seconds(work.end), seconds(call.start) if call else math.nan,
             seconds(call.end) if call else math.nan, call.thread if call else -1, number, work.copy, comm,
@@ -222,7 +222,7 @@ def _phases(profile: RankProfile, names: dict[int, str]) -> None:
                 profile.annotations.append(HostCall("Optimizer.step#behind backward", thread, last, reach[1], -1))
 
 
-def _comm(work: _Work, rank: int) -> Comm:
+def _comm(work: _Work) -> Comm:
     """A communication whose group is not known: that of its stream, with nobody that it could be matched with."""
     kind = kind_of(work.name)
     return Comm(kind, f"stream {work.stream}", "", (), 1, math.nan, "", -1, None)

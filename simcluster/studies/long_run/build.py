@@ -67,7 +67,7 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
         gpus=scenario.gpus,
         goal=_goal(scenario, section),
         until=section.days if section.days is not None else math.inf,
-        restart=_restart(section, weight, scenario.gpus, step),
+        restart=_restart(section, weight, scenario.gpus),
         spares=_spares(section),
         short=short,
         running=running,
@@ -119,7 +119,7 @@ def _short(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[flo
     return tuple(paces), tuple(running)
 
 
-def _restart(section: RunSpec, weight: Weight, gpus: int, step: float) -> tuple[Part, ...]:
+def _restart(section: RunSpec, weight: Weight, gpus: int) -> tuple[Part, ...]:
     """The parts of a restart, loading by what the checkpoint weighs."""
     parts = []
     for part in section.restart:

@@ -71,13 +71,11 @@ def into_domain(scenario: Scenario, domain: int) -> tuple[Values, ...]:
     tp, pp = scenario.parallel.tp, scenario.parallel.pp
     sizes = [size for size in reversed(divisors(tp)) if size <= domain][:2]
     return tuple(
-        values
-        for size in sizes
-        for values in (_split(scenario, size), {**_split(scenario, size), "parallel.pp": pp * (tp // size)})
+        values for size in sizes for values in (_split(size), {**_split(size), "parallel.pp": pp * (tp // size)})
     )
 
 
-def _split(scenario: Scenario, tp: int) -> Values:
+def _split(tp: int) -> Values:
     """Tensor parallelism of so many ranks; of one, without what only several can have."""
     return {"parallel.tp": tp, **({"parallel.sequence_parallel": False, "overlap.tensor": False} if tp == 1 else {})}
 
@@ -131,8 +129,8 @@ def _tp(scenario: Scenario) -> Iterator[Values]:
     whole = hidden if parallel.sequence_parallel else {**hidden, "parallel.sequence_parallel": True}
     yield from (values for values in (whole, hidden) if values)
     if parallel.tp % 2 == 0:
-        yield _split(scenario, parallel.tp // 2)
-        yield {**_split(scenario, parallel.tp // 2), "parallel.pp": 2 * parallel.pp}
+        yield _split(parallel.tp // 2)
+        yield {**_split(parallel.tp // 2), "parallel.pp": 2 * parallel.pp}
 
 
 def _cp(scenario: Scenario) -> Iterator[Values]:
