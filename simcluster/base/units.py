@@ -197,8 +197,13 @@ def format_seconds(seconds: float) -> str:
     return "0 s" if seconds == 0 else f"{_four_digits(seconds / 1e-12)} ps"
 
 
+def format_change(seconds: float, minus: str = "-") -> str:
+    """Seconds more or less: +13.00 s, -2.000 us."""
+    return f"{minus if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
+
+
 def format_seconds_round(seconds: float) -> str:
-    """The same without zeros behind the point, for the ticks of an axis: 20 s, 2.5 us."""
+    """``format_seconds`` without zeros behind the point, for the ticks of an axis: 20 s, 2.5 us."""
     number, _, unit = format_seconds(seconds).partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 

@@ -110,9 +110,9 @@ def on_one_line(error: str) -> str:
 
 def format_difference(seconds: float) -> str:
     """Seconds more or less with a unit that keeps the number readable: +38.66 us; what is below 1 ps is 0."""
-    from simcluster.base.units import format_seconds
+    from simcluster.base.units import format_change
 
-    return "0" if abs(seconds) <= 1e-12 else f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
+    return "0" if abs(seconds) <= 1e-12 else format_change(seconds)
 
 
 def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[int] | None:

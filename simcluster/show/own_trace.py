@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from simcluster.base.units import format_bytes, format_seconds
+from simcluster.base.units import format_bytes, format_change, format_seconds
 from simcluster.studies.own_trace.difference import TraceDifference
 from simcluster.studies.own_trace.words import phrase, ratios
 
@@ -38,7 +38,7 @@ def _pair(one: float, two: float) -> list[str]:
 
 
 def _signed(seconds: float) -> str:
-    return "0" if abs(seconds) <= _SEEN else f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
+    return "0" if abs(seconds) <= _SEEN else format_change(seconds)
 
 
 def _of(shown: int, count: int) -> str:

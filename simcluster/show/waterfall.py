@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import format_seconds
+from simcluster.base.units import format_change, format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.results.account import CAUSES
 from simcluster.show.bars import bar_rows
@@ -58,7 +58,7 @@ def _draw(axes: Axes, base: tuple[str, float], other: tuple[str, float], changes
         width = seconds - left if whole else seconds
         colour, hatch = (QUIET_TEXT, "") if whole else _look(name)
         axes.barh(row, width, left=start, height=0.66, color=colour, hatch=hatch, edgecolor=WAITING_HATCH, linewidth=0)
-        text = format_seconds(seconds) if whole else _signed(seconds)
+        text = format_seconds(seconds) if whole else format_change(seconds, "−")
         end = max(start, start + width)
         axes.text(end + 0.01 * (right - left), row, text, va="center", fontsize=8, color=TEXT)
         if row <= len(changes):
@@ -66,12 +66,8 @@ def _draw(axes: Axes, base: tuple[str, float], other: tuple[str, float], changes
     bar_rows(axes, [base[0], *(_name(name) for name, _ in changes), other[0]])
     axes.set_xlim(left, right + 0.1 * (right - left))
     difference = other[1] - base[1]
-    change = f"{_signed(difference)} ({difference / base[1]:+.1%}) a step"
+    change = f"{format_change(difference, '−')} ({difference / base[1]:+.1%}) a step"
     axes.set_title(f"{change}: where it went", fontsize=10, color=TEXT, loc="left")
-
-
-def _signed(seconds: float) -> str:
-    return f"{'−' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
 def _name(cause: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simcluster.base.units import format_seconds
+from simcluster.base.units import format_change
 from simcluster.results.numbers import Unit
 from simcluster.show.cells import written
 
@@ -17,9 +17,7 @@ MEMORY = {
 
 def signed_seconds(seconds: float) -> str:
     """ "+12.3 ms", "−4 us"; "0 s" of nothing."""
-    if abs(seconds) < 1e-12:
-        return "0 s"
-    return f"{'−' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
+    return "0 s" if abs(seconds) < 1e-12 else format_change(seconds, "−")
 
 
 def signed_percent(part: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
-from simcluster.base.units import format_bytes, format_seconds
+from simcluster.base.units import format_bytes, format_change, format_seconds
 from simcluster.studies.own_trace.pairs import CallPair, KernelPair, StepPair
 from simcluster.studies.own_trace.side import MESSAGE
 
@@ -123,13 +123,15 @@ def _findings(found: StepPair) -> Iterator[Finding]:
             yield _exposed(found, f"exposed_{axis}", seconds, pairs)
     for cause, seconds in found.causes.items():
         if cause in ("bubble", "end", "copying") or cause.startswith("waiting_"):
-            yield Finding(seconds, f"{_capital(phrase(found, cause))}: {_signed(seconds)} ({_from_to(found, cause)}).")
+            yield Finding(
+                seconds, f"{_capital(phrase(found, cause))}: {format_change(seconds)} ({_from_to(found, cause)})."
+            )
     yield from _paused_rank(found)
     idle = found.causes.get("idle", 0.0)
     late = f"; in {format_seconds(found.recorded.late)} of them the host had not launched what came next" * bool(
         found.recorded.late
     )
-    yield Finding(idle, f"{_capital(phrase(found, 'idle'))}: {_signed(idle)} ({_from_to(found, 'idle')}){late}.")
+    yield Finding(idle, f"{_capital(phrase(found, 'idle'))}: {format_change(idle)} ({_from_to(found, 'idle')}){late}.")
 
 
 def _from_to(found: StepPair, cause: str) -> str:
@@ -173,7 +175,7 @@ def _slow_ranks(found: StepPair) -> Iterator[Finding]:
     for_it = f"; others wait {format_seconds(waits)} longer on average" if waits > 0 else ""
     yield Finding(
         max(abs(found.seconds), two - one),
-        f"{who} {two / one:.2f} x as long as simulated ({_signed(two - one)} on rank {worst}), the others "
+        f"{who} {two / one:.2f} x as long as simulated ({format_change(two - one)} on rank {worst}), the others "
         f"{median(others):.2f} x{for_it}.",
     )
 
@@ -219,7 +221,7 @@ def _share(found: StepPair, seconds: float) -> str:
     whole = found.seconds
     if seconds * whole > 0 and abs(seconds) <= abs(whole) * 1.005:
         return f"{format_seconds(abs(seconds))} of the {format_seconds(abs(whole))}"
-    return _signed(seconds)
+    return format_change(seconds)
 
 
 def _exposed(found: StepPair, cause: str, seconds: float, pairs: list[CallPair]) -> Finding:
@@ -233,7 +235,9 @@ def _exposed(found: StepPair, cause: str, seconds: float, pairs: list[CallPair])
         and (words := _why(pair, merged=found.merged))
     ]
     reason = f": {'; '.join(why)}" if why else ""
-    return Finding(seconds, f"{_capital(phrase(found, cause))}, {_signed(seconds)} ({_from_to(found, cause)}){reason}.")
+    return Finding(
+        seconds, f"{_capital(phrase(found, cause))}, {format_change(seconds)} ({_from_to(found, cause)}){reason}."
+    )
 
 
 def _why(pair: CallPair, *, merged: bool) -> str:
@@ -264,7 +268,3 @@ def _same(one: float, two: float) -> bool:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:] if text[:3] not in ("tp ", "cp ", "ep ", "pp ", "dp ") else text
-
-
-def _signed(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
-from simcluster.base.units import format_seconds
+from simcluster.base.units import format_change, format_seconds
 from simcluster.results.account import WAITING, Account, attribute, stage_differences
 from simcluster.results.file import Saved, is_saved, read_saved
 from simcluster.results.longer import Longer
@@ -161,8 +161,8 @@ class Difference(Shown):
         others = fmean(own[:stage] + own[stage + 1 :])
         if most - others > _STANDS_OUT * self.seconds:
             yield (
-                f"The own work of stage {stage} changes most, by {_signed(most)}; that of the others by "
-                f"{_signed(others)} on average."
+                f"The own work of stage {stage} changes most, by {format_change(most)}; that of the others by "
+                f"{format_change(others)} on average."
             )
 
 
@@ -216,7 +216,7 @@ def _side(side: Side) -> _Played:
 
 
 def _list(parts: list[tuple[str, float]]) -> str:
-    return ", ".join(f"{_told(name, seconds)} {_signed(seconds)}" for name, seconds in parts)
+    return ", ".join(f"{_told(name, seconds)} {format_change(seconds)}" for name, seconds in parts)
 
 
 def _told(cause: str, seconds: float) -> str:
@@ -230,7 +230,3 @@ def phrase(cause: str) -> str:
     """A cause in words."""
     axis, _, reason = cause.rpartition("_")
     return _REASONS[reason].format(axis=axis) if reason in _REASONS else PHRASES[cause]
-
-
-def _signed(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
