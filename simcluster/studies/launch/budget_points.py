@@ -12,11 +12,11 @@ from simcluster.longrun.ending import stop_rate
 from simcluster.model.transformer import parameters
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.studies.launch.launch import RUNS, Launch
-from simcluster.studies.launch.run_point import RunCheck, Seen, graded
+from simcluster.studies.launch.run_point import RunCheck, Seen
 from simcluster.studies.long_run.losses import tokens_to_loss
 from simcluster.studies.long_run.train import TrainingRun
 from simcluster.studies.long_run.train_stages import stage_scenarios
-from simcluster.studies.whatif.remedies import Values
+from simcluster.studies.whatif.remedies import Values, graded
 
 _PADDING = 0.05, 0.30
 _EPOCHS = 4.0, 40.0  # arXiv:2305.16264, figure 1: nearly as good as new up to 4, worthless from 40 on

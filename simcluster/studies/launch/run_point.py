@@ -65,8 +65,3 @@ class RunCheck:
 def of_run(values: Values) -> bool:
     """Does a change leave the step as it is?"""
     return all(path.startswith(RUN_PATHS) for path in values)
-
-
-def graded(value: float, warn: float, fail: float) -> Verdict:
-    """By two bounds."""
-    return "fail" if value > fail else "warn" if value > warn else "pass"

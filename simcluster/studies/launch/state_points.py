@@ -13,11 +13,11 @@ from simcluster.longrun.run import LongRun
 from simcluster.scenario.checkpoint_plan import bytes_per_parameter, checkpoint_bytes, host_memory_words
 from simcluster.scenario.memory_plan import recipe_of, recipe_words
 from simcluster.studies.launch.launch import Launch
-from simcluster.studies.launch.run_point import RunCheck, Seen, graded
+from simcluster.studies.launch.run_point import RunCheck, Seen
 from simcluster.studies.long_run.advice_parts import SHORT
 from simcluster.studies.long_run.in_theory import Repairs, short_share
 from simcluster.studies.long_run.intervals import Rates, best_steps
-from simcluster.studies.whatif.remedies import Values, Verdict
+from simcluster.studies.whatif.remedies import Values, Verdict, graded
 
 _OVERHEAD = 0.05, 0.15
 _SHORT = SHORT, 0.05

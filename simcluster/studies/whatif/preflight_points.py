@@ -26,7 +26,7 @@ from simcluster.studies.whatif.candidates import (
     against_sharding,
     into_domain,
 )
-from simcluster.studies.whatif.remedies import Remedy, Values, Verdict
+from simcluster.studies.whatif.remedies import Remedy, Values, Verdict, graded
 from simcluster.studies.whatif.sensitivities import scaled
 
 _WORTH_NAMING = 0.0005  # of the step
@@ -72,10 +72,6 @@ class Point:
 Check = Callable[[Result], Point]
 
 
-def _verdict(value: float, warn: float, fail: float) -> Verdict:
-    return "fail" if value > fail else "warn" if value > warn else "pass"
-
-
 def _named(what: str, share: float) -> str:
     return f", most of it {what}" if share > _WORTH_NAMING else ""
 
@@ -110,7 +106,7 @@ def _memory(result: Result) -> Point:
     tight = against_memory(result.scenario)
     tries = tuple(each.values for each in result.remedies.found) if result.remedies else tight
     return Point(
-        "memory headroom", _verdict(used, 1 - HEADROOM, 1.0),
+        "memory headroom", graded(used, 1 - HEADROOM, 1.0),
         f"{result.memory.total / 1e9:.1f} of {result.facts.memory / 1e9:.1f} GB ({used:.0%}) on the fullest GPU",
         f"at most {100 * (1 - HEADROOM):.0f} %; above 100 % it does not fit",
         "more recomputation, or a higher ZeRO stage", tries, for_time=False,
@@ -140,7 +136,7 @@ def _critical_batch(result: Result) -> Point:
     critical = _KAPLAN_BATCH / loss**_KAPLAN_BATCH_POWER
     tokens = result.facts.tokens
     return Point(
-        "batch against the critical batch", _verdict(tokens / critical, 1.0, 4.0),
+        "batch against the critical batch", graded(tokens / critical, 1.0, 4.0),
         f"{tokens / 1e6:.2f} M tokens a step, {tokens / critical:.0%} of {critical / 1e6:.1f} M",
         "above it more samples hardly save steps (arXiv:2001.08361 eq. 1.4 at the loss of eq. 1.1: a rule of thumb)",
         "a smaller training.global_batch, or fewer GPUs",
@@ -153,7 +149,7 @@ def _bubble(result: Result) -> Point:
     why = ", its stages are uneven" if bubble > own.fraction and uneven else ""
     beside = f"; {own.describe()}{why}" if own.fraction else ""
     return Point(
-        "pipeline bubble", _verdict(bubble, 0.10, 0.25), f"{bubble:.1%} of the step waits for other stages{beside}",
+        "pipeline bubble", graded(bubble, 0.10, 0.25), f"{bubble:.1%} of the step waits for other stages{beside}",
         "at most 10 %; above 25 % something is wrong", "more microbatches, more chunks, or fewer stages",
         against_bubble(result, uneven=uneven),
     )  # fmt: skip
@@ -188,7 +184,7 @@ def _exposed(result: Result) -> Point:
     share = sum(exposed.values()) / result.step_time
     most = max(exposed, key=lambda axis: exposed[axis])
     return Point(
-        "exposed communication", _verdict(share, 0.15, 0.30),
+        "exposed communication", graded(share, 0.15, 0.30),
         f"{share:.1%} of the step{_named(f'{most} ({exposed[most] / result.step_time:.1%})', share)}",
         "at most 15 %; above 30 % GPUs wait more than they should", "another layout, or faster links",
         against_exposed(result),
@@ -201,7 +197,7 @@ def _contention(result: Result) -> Point:
     most = max(lost, key=lambda axis: lost[axis])
     orders = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
     return Point(
-        "oversubscription on the rings' way", _verdict(share, 0.02, 0.10),
+        "oversubscription on the rings' way", graded(share, 0.02, 0.10),
         f"{share:.1%} of the step is lost to shared links{_named(most, share)}",
         "at most 2 %", "adaptive routing, or ranks placed so that rings stay below a leaf switch",
         tuple({"parallel.order": order} for order in orders if order != tuple(result.scenario.parallel.order)),
@@ -215,7 +211,7 @@ def _last_stage(result: Result) -> Point:
     slowest, over = own.index(max(own)), _above(result)
     last = " (it has the LM head)" if slowest == len(own) - 1 else ""
     return Point(
-        "balance of stages", _verdict(over, _UNEVEN, 0.15),
+        "balance of stages", graded(over, _UNEVEN, 0.15),
         f"stage {slowest}{last} computes {format_seconds(own[slowest])}, {over:+.1%} against the others",
         "the slowest stage at most 5 % above the others", "fewer layers on that stage",
         (result.scenario.pipeline.recut("auto"),),
@@ -241,7 +237,7 @@ def _launches(result: Result) -> Point:
     micro = result.scenario.training.micro_batch
     larger = tuple({"training.micro_batch": micro * factor} for factor in (2, 4))
     return Point(
-        "launch-bound microbatches", _verdict(share, 0.05, 0.20),
+        "launch-bound microbatches", graded(share, 0.05, 0.20),
         "not known" if under is None else f"{share:.1%} of the step is launching kernels and host work",
         "at most 5 %", "larger microbatches, fewer and larger kernels, CUDA graphs", larger,
     )  # fmt: skip

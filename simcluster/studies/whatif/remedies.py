@@ -23,6 +23,11 @@ Again = Callable[[Values], Scenario]
 """The scenario with these values in place of its own; InputError where it cannot have them."""
 
 
+def graded(value: float, warn: float, fail: float) -> Verdict:
+    """What a number is by two bounds."""
+    return "fail" if value > fail else "warn" if value > warn else "pass"
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """A change of the scenario that was played, with all values that differ, dp included.
