@@ -54,6 +54,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def in_flow(value: Any) -> str:
+    """A value in a line of text; a list as YAML has it, [tp, cp]."""
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
+
+
 def type_name(value: object) -> str:
     """The name of a value's type, as somebody writes it: None has no other than its own."""
     return "None" if value is None else type(value).__name__

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from simcluster.base.units import format_seconds_round
+from simcluster.documents.diagnostics import in_flow
 from simcluster.documents.kinds import models_in
 from simcluster.documents.reading import read_document
 from simcluster.documents.spec import Spec
@@ -52,7 +53,7 @@ class ScenarioKey:
         """The default as YAML writes it, "" for none."""
         if self.default is None or self.default in ([], ""):
             return ""
-        return str(self.default).lower() if isinstance(self.default, bool) else _flow(self.default)
+        return str(self.default).lower() if isinstance(self.default, bool) else in_flow(self.default)
 
 
 def scenario_keys() -> tuple[ScenarioKey, ...]:
@@ -120,7 +121,3 @@ def default_of(field: FieldInfo, fragment: Fragment) -> Any:
 
 
 _SYMBOLS = {"bytes": "B", "bytes per second": "B/s", "FLOP per second": "FLOP/s"}
-
-
-def _flow(value: Any) -> str:
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)

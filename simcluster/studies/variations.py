@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from simcluster.base.errors import InputError, located
 from simcluster.documents.argument_types import checked
-from simcluster.documents.diagnostics import shown
+from simcluster.documents.diagnostics import in_flow, shown
 from simcluster.faults.words import all_in_words
 from simcluster.results.account import attribute
 from simcluster.results.metrics import BREAKDOWN
@@ -111,17 +111,12 @@ def possible_variations(
     found: dict[str, Scenario | InputError] = {}
     for values in product(*(values for _, values in grid)):
         pairs = [(key, value) for (key, _), value in zip(grid, values, strict=True)]
-        name = ", ".join(f"{key.rsplit('.', 1)[-1]} {_label(value)}" for key, value in pairs)
+        name = ", ".join(f"{key.rsplit('.', 1)[-1]} {in_flow(value)}" for key, value in pairs)
         try:
             found[name] = load(path, [*overrides, *pairs])
         except InputError as problem:
             found[name] = problem
     return found
-
-
-def _label(value: Any) -> str:
-    """A value in a variant's name; a list as YAML has it, [tp, cp]."""
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 Outcomes = dict[str, Result | InputError]
