@@ -63,6 +63,14 @@ class Section:
     input_grad: tuple[Kernel, ...] = ()
     weight_grad: tuple[Kernel, ...] = ()
 
+    def forward_of(self, kind: str) -> tuple[Kernel, ...]:
+        """What a "forward" runs, or a "recompute"."""
+        return self.forward if kind == "forward" else self.recompute
+
+    def backward_of(self, kind: str) -> tuple[Kernel, ...]:
+        """What a "backward" runs, or an "input_grad", which leaves the weight gradients to W."""
+        return self.input_grad + (self.weight_grad if kind == "backward" else ())
+
     def each(self, change: Callable[[Kernel], Kernel]) -> Section:
         """With every kernel changed."""
         phases = (self.forward, self.recompute, self.input_grad, self.weight_grad)

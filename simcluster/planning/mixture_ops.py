@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from simcluster.model.kernels import Block, Kernel, Section
+from simcluster.model.kernels import Block
 from simcluster.model.layers import RankShape, mixture_edges
 from simcluster.model.mixture_sections import Mixture, mixture, routed
 from simcluster.model.transformer import Model
@@ -70,35 +70,29 @@ class MixtureOps:
             self._backward(ops, edges, parts, phase, layer)
 
     def _forward(self, ops: OpsInMaking, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
-        def half(section: Section) -> tuple[Kernel, ...]:
-            return section.forward if kind == "forward" else section.recompute
-
         def shared() -> None:
             if parts.shared.forward:
                 self._gathered(ops, "shared", layer)
-                ops.compute(half(parts.shared), kind, "shared", layer)
+                ops.compute(parts.shared.forward_of(kind), kind, "shared", layer)
                 self._scattered(ops, "shared", layer)
 
-        ops.compute(half(edges.entry) + half(parts.router), kind, "router", layer)
+        ops.compute(edges.entry.forward_of(kind) + parts.router.forward_of(kind), kind, "router", layer)
         if not self._overlap:
             shared()
-        ops.compute(half(parts.dispatch), kind, "dispatch", layer)
+        ops.compute(parts.dispatch.forward_of(kind), kind, "dispatch", layer)
         if self._counted:  # how many rows go to each rank: the sizes of the all-to-all are the host's to give
             ops.wait_for_counts(layer)
         self._to_experts(ops, "dispatch", layer, shared)
-        ops.compute(half(parts.experts), kind, EXPERTS, layer)
+        ops.compute(parts.experts.forward_of(kind), kind, EXPERTS, layer)
         self._from_experts(ops, "combine", layer)
-        ops.compute(half(parts.combine) + half(edges.exit), kind, "combine", layer)
+        ops.compute(parts.combine.forward_of(kind) + edges.exit.forward_of(kind), kind, "combine", layer)
 
     def _backward(self, ops: OpsInMaking, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
-        def half(section: Section) -> tuple[Kernel, ...]:
-            return section.input_grad + (section.weight_grad if kind == "backward" else ())
-
         def shared() -> None:
             if parts.shared.forward:
                 self._gathered(ops, "shared_grad", layer)
                 self._gathered(ops, "shared_input", layer)
-                ops.compute(half(parts.shared), kind, "shared", layer)
+                ops.compute(parts.shared.backward_of(kind), kind, "shared", layer)
                 self._scattered(ops, "shared_grad", layer)
 
         def weights() -> None:
@@ -106,14 +100,16 @@ class MixtureOps:
 
         if not self._visited_again:
             self._again(ops, edges, parts, layer)
-        ops.compute(half(edges.exit) + half(parts.combine), kind, "combine", layer)
+        ops.compute(edges.exit.backward_of(kind) + parts.combine.backward_of(kind), kind, "combine", layer)
         self._to_experts(ops, "combine_grad", layer, shared)
-        ops.compute(parts.experts.input_grad if self._overlap else half(parts.experts), kind, EXPERTS, layer)
+        ops.compute(
+            parts.experts.input_grad if self._overlap else parts.experts.backward_of(kind), kind, EXPERTS, layer
+        )
         self._from_experts(ops, "dispatch_grad", layer, weights)
-        ops.compute(half(parts.dispatch), kind, "dispatch", layer)
+        ops.compute(parts.dispatch.backward_of(kind), kind, "dispatch", layer)
         if not self._overlap:
             shared()
-        ops.compute(half(parts.router) + half(edges.entry), kind, "router", layer)
+        ops.compute(parts.router.backward_of(kind) + edges.entry.backward_of(kind), kind, "router", layer)
 
     def _again(self, ops: OpsInMaking, edges: Block, parts: Mixture, layer: int) -> None:
         """What of it runs again by itself: norm, shared experts with what they gather and give, activation function."""

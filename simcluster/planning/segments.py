@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.model.context import context_of
-from simcluster.model.kernels import Block, Kernel, Section
+from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import (
     RankShape,
@@ -199,17 +199,14 @@ class Passes:
         ops.compute(kernels, "weight_grad", f"{block.name}_weight_grad", layer)
 
     def _forward(self, ops: OpsInMaking, block: Block, layer: int, kind: str) -> None:
-        def kernels(section: Section) -> tuple[Kernel, ...]:
-            return section.forward if kind == "forward" else section.recompute
-
-        ops.compute(kernels(block.entry), kind, f"{block.name}_norm", layer)
+        ops.compute(block.entry.forward_of(kind), kind, f"{block.name}_norm", layer)
         gathers = self._split and not self._shares(block, "embedding", "input")
         reduces = self._tp > 1 and not self._shares(block, "lm_head", "output")
         if kind == "recompute" and self._shape.stops_early and block.name == "mlp":
             reduces = False  # nobody reads it again
         size = self._gathered(block) if gathers else 0.0
-        self._body(ops, kernels(block.body), kind, block.name, layer, gathers=size, reduces=reduces)
-        ops.compute(kernels(block.exit), kind, f"{block.name}_add", layer)
+        self._body(ops, block.body.forward_of(kind), kind, block.name, layer, gathers=size, reduces=reduces)
+        ops.compute(block.exit.forward_of(kind), kind, f"{block.name}_add", layer)
         if self._tp > 1 and block.name == "lm_head":
             self._share_loss(ops)
 
@@ -308,29 +305,25 @@ class Passes:
 
     def _backward(self, ops: OpsInMaking, block: Block, layer: int, kind: str) -> None:
         """From a block's output to its input; an "input_grad" leaves the weight gradients to W."""
-
-        def kernels(section: Section) -> tuple[Kernel, ...]:
-            return section.input_grad + (section.weight_grad if kind == "backward" else ())
-
         body, name = block.body, block.name
         if name not in self._residencies.runs_again(layer):
             if self._split and self._shape.recompute == "operators" and body.recompute:
                 ops.collective("all_gather", f"{name}_again", self.activation_bytes, layer)
             ops.compute(block.entry.recompute, "recompute", f"{name}_norm", layer)
             self._body(ops, body.recompute, "recompute", name, layer, gathers=0.0)
-        ops.compute(kernels(block.exit), kind, f"{name}_add", layer)
+        ops.compute(block.exit.backward_of(kind), kind, f"{name}_add", layer)
         gathers = self.activation_bytes if self._split and not self._shares(block, "lm_head", "grad") else 0.0
         if name == "embedding":
-            self._body(ops, kernels(body), kind, name, layer, gathers=gathers)
+            self._body(ops, body.backward_of(kind), kind, name, layer, gathers=gathers)
             return
         first = body.forward[0].name  # the column-parallel product: its gradients come last
         own_input = tuple(kernel for kernel in body.input_grad if kernel.name == f"{first}_input_grad")
         weights = body.weight_grad if kind == "backward" else ()
         own_weight = tuple(kernel for kernel in weights if kernel.name.startswith(f"{first}_"))
-        rest = tuple(kernel for kernel in kernels(body) if kernel not in own_input + own_weight)
+        rest = tuple(kernel for kernel in body.backward_of(kind) if kernel not in own_input + own_weight)
         self._body(ops, rest, kind, name, layer, gathers=gathers)
         self._leave(ops, own_input, own_weight, kind, block, layer)
-        ops.compute(kernels(block.entry), kind, f"{name}_norm", layer)
+        ops.compute(block.entry.backward_of(kind), kind, f"{name}_norm", layer)
 
 
 def _blocks(model: Model, shape: RankShape) -> dict[str, Block]:
