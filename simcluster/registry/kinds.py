@@ -146,9 +146,9 @@ def _schedules() -> Iterable[ShippedEntry]:
         yield ShippedEntry(name, first_sentence(papers[0]), ", ".join(found))
 
 
-def _specs(specs: Mapping[str, type]) -> Callable[[], Iterable[ShippedEntry]]:
-    """Documents of a kind, by the first sentences of their classes."""
-    return lambda: [ShippedEntry(name, first_sentence(inspect.getdoc(spec) or "")) for name, spec in specs.items()]
+def _documented(known: Mapping[str, Any]) -> Callable[[], Iterable[ShippedEntry]]:
+    """Classes and functions, by the first sentences of what they say."""
+    return lambda: [ShippedEntry(name, first_sentence(inspect.getdoc(each) or "")) for name, each in known.items()]
 
 
 def _software() -> Iterable[ShippedEntry]:
@@ -213,11 +213,6 @@ def _recipes() -> Iterable[ShippedEntry]:
         yield ShippedEntry(name, f"bytes of a parameter: {parts}")
 
 
-def _functions(known: Mapping[str, Any]) -> Callable[[], Iterable[ShippedEntry]]:
-    """Functions by the first sentences of what they say."""
-    return lambda: [ShippedEntry(name, first_sentence(inspect.getdoc(each) or "")) for name, each in known.items()]
-
-
 _PAPER = re.compile(r"arXiv:\d{4}\.\d{4,5}")
 
 KINDS: Mapping[str, KindOfThing] = {
@@ -225,10 +220,10 @@ KINDS: Mapping[str, KindOfThing] = {
     "models": KindOfThing("transformers", "model.preset", _models),
     "devices": KindOfThing("GPUs", "cluster.device", _devices),
     "topologies": KindOfThing("clusters", "cluster.topology", _files("topologies")),
-    "topology-kinds": KindOfThing("what a topology file may be", "kind, in a topology file", _specs(TOPOLOGIES)),
+    "topology-kinds": KindOfThing("what a topology file may be", "kind, in a topology file", _documented(TOPOLOGIES)),
     "links": KindOfThing("cables and ports", "preset, in a link of a topology", _links),
     "schedules": KindOfThing("pipeline schedules", "pipeline.schedule", _schedules),
-    "faults": KindOfThing("what can be slower or more uneven than planned", "faults", _specs(FAULTS)),
+    "faults": KindOfThing("what can be slower or more uneven than planned", "faults", _documented(FAULTS)),
     "software": KindOfThing("frameworks, by what their host costs", "software", _software),
     "collectives": KindOfThing("collectives", "simcluster collective NAME", _collectives),
     "algorithms": KindOfThing("algorithms of collectives", "collectives.all_reduce, ...", _algorithms),
@@ -241,7 +236,7 @@ KINDS: Mapping[str, KindOfThing] = {
         "what simcluster sensitivity makes more of", "simcluster sensitivity --resources",
         lambda: [ShippedEntry(name, str(what)) for name, what in RESOURCES.items()],
     ),
-    "questions": KindOfThing("questions of a run of weeks", "simcluster advise NAME", _functions(ADVICE)),
+    "questions": KindOfThing("questions of a run of weeks", "simcluster advise NAME", _documented(ADVICE)),
     "studies": KindOfThing(
         "tables of measured runs", "simcluster validate NAME", _files("scenarios/validation")
     ),
