@@ -14,12 +14,15 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from simcluster.base.errors import InputError
 
+HOUR, DAY, YEAR = 3600.0, 86400.0, 365.25 * 86400.0
+"""In seconds."""
+
 _PREFIXES = {
     "": 1.0,
     "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
 }  # fmt: skip
-_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS = {"s": 1.0, "min": 60.0, "h": HOUR, "d": DAY}
 _SUBSECONDS = {
     "ms": 1e3,
     "us": 1e6,

@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from simcluster.base.units import DAY, HOUR
 from simcluster.model.recipes import Recipe, state_bytes
-
-_HOUR, _DAY = 3600.0, 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,7 @@ class CountedRun:
     @property
     def gpu_hours(self) -> float | None:
         """Of all GPUs together; the number of GPUs does not matter as long as the MFU stays."""
-        return None if self.flops is None else self.flops / self.rate / _HOUR
+        return None if self.flops is None else self.flops / self.rate / HOUR
 
     @property
     def days(self) -> float | None:
@@ -101,7 +100,7 @@ class CountedRun:
         """To be done in ``days_wanted``."""
         if self.flops is None or self.days_wanted is None:
             return None
-        return math.ceil(self.flops / self.rate / _DAY / self.days_wanted)
+        return math.ceil(self.flops / self.rate / DAY / self.days_wanted)
 
     # --- cost
 
@@ -138,7 +137,7 @@ class CountedRun:
     @property
     def bought_flops(self) -> float | None:
         """Model FLOP that the budget buys."""
-        return None if self.bought_gpu_hours is None else self.bought_gpu_hours * _HOUR * self.rate
+        return None if self.bought_gpu_hours is None else self.bought_gpu_hours * HOUR * self.rate
 
     @property
     def bought_tokens(self) -> float | None:

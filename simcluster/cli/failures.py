@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError, located
+from simcluster.base.units import DAY
 from simcluster.cli import common, failures_listed
 from simcluster.cli.common import format_table
 from simcluster.longrun.eventlog import is_own
-from simcluster.longrun.fitting import DAY, CauseFit, FailureFits, fit_failures
+from simcluster.longrun.fitting import CauseFit, FailureFits, fit_failures
 from simcluster.longrun.logrows import columns_of, log_rows
 from simcluster.scenario.scenario import load
 from simcluster.studies.long_run.fitted import fit_log

@@ -10,12 +10,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import Seconds
+from simcluster.base.units import DAY, YEAR, Seconds
 from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.longrun.times import Fraction, Shape, Time
-
-DAY, YEAR = 86400.0, 365.25 * 86400.0
 
 Of = Literal["gpu", "memory", "host", "rack", "nic", "cable", "switch", "neighbour", "job"]
 """What of the cluster's graph fails; ``memory`` is a GPU's, a ``rack`` machines next to each other that share a power

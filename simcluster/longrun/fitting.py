@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import is_number
+from simcluster.base.units import DAY, is_number
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.rows import Row
 from simcluster.longrun.closed_forms import poisson_interval
 from simcluster.longrun.logrows import seconds_of
 from simcluster.longrun.weibull import WatchedLives, WeibullFit
 
-DAY = 86400.0
 FEW = 10
 """Below so many failures a rate is little more than its order of magnitude."""
 _BEATS = 6.635 / 2  # log-likelihood: chi-squared of one degree of freedom, 1 %

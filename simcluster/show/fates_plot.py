@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import DAY
 from simcluster.documents.argument_types import checked
 from simcluster.show.bars import bar_rows
 from simcluster.show.palette import QUIET_TEXT, TEXT, text_on
-from simcluster.show.run_looks import CHECKPOINTS, DAY, LOOKS, PlayedRun, percent, shares_of
+from simcluster.show.run_looks import CHECKPOINTS, LOOKS, PlayedRun, percent, shares_of
 
 MOST_CAUSES = 8
 _SEEN = 0.005  # of what is not productive: less is no colour to look for

@@ -14,10 +14,11 @@ from matplotlib.ticker import MaxNLocator
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.units import DAY
 from simcluster.documents.argument_types import checked
 from simcluster.results.distribution import half_width
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, rgb
-from simcluster.show.run_looks import DAY, PlayedRun, PlayedStages, percent, weekly_goodput
+from simcluster.show.run_looks import PlayedRun, PlayedStages, percent, weekly_goodput
 
 _RUNS, _MEAN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"])
 

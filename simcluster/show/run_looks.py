@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from simcluster.base.arrays import Floats
+from simcluster.base.units import DAY
 from simcluster.longrun.outcome import Outcomes, names_of
 from simcluster.longrun.run import FATES, LongRun
 from simcluster.show.palette import COMPUTE_KINDS, MEMORY, STREAMS, Colour, rgb, tinted
 
-DAY = 86400.0
 CHECKPOINTS = "checkpoints"
 """What seconds are counted under that no cause of a run has: copies, writes and verifications."""
 

@@ -15,11 +15,11 @@ from matplotlib.patches import Patch
 
 from simcluster.base.errors import InputError
 from simcluster.base.runs import begins
-from simcluster.base.units import format_seconds
+from simcluster.base.units import DAY, format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.show.bars import bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT
-from simcluster.show.run_looks import DAY, LOOKS, PlayedRun, PlayedStages, percent
+from simcluster.show.run_looks import LOOKS, PlayedRun, PlayedStages, percent
 from simcluster.show.weeks_boxes import SHORT, WeekRows, rows_of
 
 MOST_CAUSES = 8

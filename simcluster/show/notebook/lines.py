@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.counts import format_count
 from simcluster.base.shown import clipped
-from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
+from simcluster.base.units import DAY, format_bytes, format_bytes_per_second, format_seconds
 from simcluster.show.layout import gpus_of_cluster, layout
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _schedule(played: PlayedSchedule) -> str:
 
 def _weeks(training: TrainingRun | StagedTraining, seconds: float) -> str:
     runs = f"{training.played:,} run{'s' * (training.played > 1)}"
-    parts = f"{seconds / 86400:,.4g} days", f"goodput {training.goodput:.2%}", runs
+    parts = f"{seconds / DAY:,.4g} days", f"goodput {training.goodput:.2%}", runs
     return _named(training, training.scenario.name, *parts)
 
 

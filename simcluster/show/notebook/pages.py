@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.shown import line_of
-from simcluster.base.units import format_seconds
+from simcluster.base.units import DAY, format_seconds
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.headroom import mark
 from simcluster.scenario.job import job_of
@@ -270,7 +270,7 @@ def _weeks(training: TrainingRun | StagedTraining, parts: Mapping[str, float]) -
     """Where the days went that were not productive, seconds by fate, and the summary."""
     wall = sum(parts.values())
     numbers = figures(
-        ("days", f"{wall / 86400:,.4g}", "on average"),
+        ("days", f"{wall / DAY:,.4g}", "on average"),
         ("goodput", percent(training.goodput), "productive"),
         ("runs", f"{training.played:,}", "played"),
     )

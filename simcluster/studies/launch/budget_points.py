@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from simcluster.base.counts import format_tokens, whole_dollars
-from simcluster.base.units import format_seconds
+from simcluster.base.units import DAY, format_seconds
 from simcluster.budget.loss_laws import loss_law
 from simcluster.budget.repetition import RepeatedData
 from simcluster.longrun.ending import stop_rate
@@ -58,7 +58,7 @@ def _budget(launch: Launch) -> Seen:
     assert section is not None
     if math.isinf(tokens):
         return Seen(
-            "warn", f"{(section.days or 0.0) / 86400:g} days end it, and nothing says how many tokens they must be",
+            "warn", f"{(section.days or 0.0) / DAY:g} days end it, and nothing says how many tokens they must be",
             "run.tokens, run.steps or run.loss in place of run.days",
         )  # fmt: skip
     stages = stage_scenarios(launch.whole) if section.stages else [launch.whole]

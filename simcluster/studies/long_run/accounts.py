@@ -10,6 +10,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.units import DAY, YEAR
 from simcluster.longrun import closed_forms
 from simcluster.longrun.ending import restart_seconds, stop_rate
 from simcluster.longrun.outcome import Outcomes, names_of
@@ -19,9 +20,7 @@ from simcluster.results.distribution import half_width
 if TYPE_CHECKING:
     import pandas as pd
 
-_DAY = 86400.0
-_YEAR = 365.25 * _DAY
-_LONGEST = 100 * _YEAR
+_LONGEST = 100 * YEAR
 _MOST_EACH, _MOST = 1e5, 2e8  # failures in a run, and in all runs: minutes
 _SOONEST = 1e-3
 
@@ -35,7 +34,7 @@ def check_size(run: LongRun, played: int) -> None:
         wall = run.goal_at / closed_forms.efficiency(work, run.pattern.storage.stall, exposed, down, rate)
     if wall > _LONGEST:
         raise InputError(
-            f"run: it takes about {wall / _YEAR:.3g} years; at most {_LONGEST / _YEAR:.0f} are played: "
+            f"run: it takes about {wall / YEAR:.3g} years; at most {_LONGEST / YEAR:.0f} are played: "
             "ask for fewer days, steps or tokens"
         )
     rates = sum(cause.rate for cause in run.causes)
@@ -61,7 +60,7 @@ def numbers(outcomes: Outcomes, shares: Mapping[str, Floats], more: Mapping[str,
 
     stops = [number for number, cause in enumerate(outcomes.run.causes) if cause.stops]
     measured = {
-        "days": outcomes.wall / _DAY,
+        "days": outcomes.wall / DAY,
         "steps": outcomes.steps,
         "goodput": shares["productive"],
         "failures": outcomes.strikes[:, stops].sum(axis=1).astype(np.float64),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import DAY
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.studies.long_run.advised import Advice, AdviceLine, AdviceMark, AdvicePicture, percent, points
 from simcluster.studies.long_run.in_theory import interruption_of
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FAILURES = (1, 2, 3, 4, 6)
-_WINDOW = 7 * 86400.0
+_WINDOW = 7 * DAY
 
 
 def lemons(bench: PolicyBench) -> Advice:
@@ -36,7 +37,7 @@ def lemons(bench: PolicyBench) -> Advice:
     table = _over_failures(bench, run, window)
     row, way = _chosen(table)
     first, never = table.iloc[0], float(table["never"].iloc[0])
-    days = f"within {window / 86400:,.3g} d"
+    days = f"within {window / DAY:,.3g} d"
     words = f"{int(row['failures'])} failures {'ever' if way == 'ever' else days}"
     known = "" if abs(row[way]) > row[f"{way}_half_width"] else " (too close to say with so few runs)"
     sentence = (

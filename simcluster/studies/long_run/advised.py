@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.shown import Shown
+from simcluster.base.units import DAY
 from simcluster.studies.long_run.policies import records
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def duration(seconds: float) -> str:
     for unit, scale, below in (("s", 1.0, 120.0), ("min", 60.0, 7200.0), ("h", 3600.0, 48 * 3600.0)):
         if seconds < below:
             return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 86400:,.3g} d"
+    return f"{seconds / DAY:,.3g} d"
 
 
 def left_out_note(what: tuple[str, ...]) -> tuple[str, ...]:

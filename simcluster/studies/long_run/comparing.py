@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
+from simcluster.base.units import DAY
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import type_name
 from simcluster.documents.overrides import apply_overrides
@@ -124,7 +125,7 @@ def _values(run: PlayedPolicy, measure: Measure) -> Floats | None:
     """The measure, run by run."""
     if measure == "dollars":
         return run.dollars_by_run
-    return run.goodput_by_run if measure == "goodput" else run.wall / 86400
+    return run.goodput_by_run if measure == "goodput" else run.wall / DAY
 
 
 @checked

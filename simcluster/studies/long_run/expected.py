@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.base.units import DAY
 from simcluster.longrun import closed_forms
 from simcluster.longrun.ending import restart_seconds, stop_rate
 from simcluster.longrun.growth import gained, grown
@@ -30,7 +31,6 @@ _NOISE = 1.5
 _NAMED = 5e-4
 _FEW, _ENDS = 10, "a run of few checkpoints, whose begin and end count"
 """Intervals below which a run is no long one, which closed forms are for."""
-_DAY = 86400.0
 _ROWS = 4096
 """Runs whose seconds by fate and cause are divided together: few enough for the memory that it takes."""
 
@@ -263,13 +263,13 @@ class _Beside:
 
     def _whole(self) -> Iterator[ClosedForm]:
         """Mean and standard deviation of a run of so many steps with blocking checkpoints."""
-        pattern, days = self.run.pattern, self.outcomes.wall / _DAY
+        pattern, days = self.run.pattern, self.outcomes.wall / DAY
         if math.isfinite(self.run.until) or pattern.memory is not None or pattern.storage.write:
             return
         down, exposed = self.restart
         moments = closed_forms.segment_moments(self.work, self.stall, exposed, down, self.rate)
         count = self.run.goal / pattern.steps
-        value, mean = count * moments.mean / _DAY, float(days.mean())
+        value, mean = count * moments.mean / DAY, float(days.mean())
         share = sum(share for _, share in self._extras())
         explained = abs(mean * (1 - share) - value) <= _NOISE * _half(days)
         why = f"{share:.1%} of the wall is none of it: see goodput" if share >= _NAMED else ""
@@ -279,7 +279,7 @@ class _Beside:
             return
         deviation = float(days.std(ddof=1))
         half = 1.96 * deviation / math.sqrt(2 * len(days))
-        value = math.sqrt(count * moments.variance) / _DAY
+        value = math.sqrt(count * moments.variance) / DAY
         explained = abs(deviation - value) <= _NOISE * half
         why = "the same up to noise" if explained else "restarts and waits that are drawn, or what else takes time"
         yield ClosedForm(

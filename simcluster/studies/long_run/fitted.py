@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simcluster.base.errors import InputError
+from simcluster.base.units import DAY
 from simcluster.documents.rows import Row
 from simcluster.longrun.catalogue import failures_of
 from simcluster.longrun.eventlog import is_own, log_in
 from simcluster.longrun.failure_specs import FailureSpec
-from simcluster.longrun.fitting import DAY, CauseFit, FailureFits, fit_failures
+from simcluster.longrun.fitting import CauseFit, FailureFits, fit_failures
 from simcluster.longrun.outcome import MAINTENANCE, REGROWTH
 from simcluster.longrun.replayed import exposed_of
 from simcluster.longrun.run import LongRun

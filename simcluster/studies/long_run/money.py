@@ -9,14 +9,14 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.failure_specs import YEAR
+from simcluster.base.units import HOUR, YEAR
 from simcluster.longrun.outcome import MAINTENANCE, Outcomes, names_of
 from simcluster.longrun.power import KWH
 from simcluster.longrun.run import FATES, LongRun
 from simcluster.longrun.spec import RunSpec
 from simcluster.studies.long_run.energy import RunEnergy
 
-_HOUR, _MONTH = 3600.0, YEAR / 12
+_MONTH = YEAR / 12
 
 
 def money_of(
@@ -69,7 +69,7 @@ class RunMoney:
     @cached_property
     def rates(self) -> dict[str, float]:
         """Dollars a second of the job, by the fate of the second: its GPUs, and their electricity."""
-        gpus = self.run.gpus * (self.section.price or 0.0) / _HOUR
+        gpus = self.run.gpus * (self.section.price or 0.0) / HOUR
         kwh = self.section.power.price or 0.0
         fates = self.outcomes.spent()
         if self.energy is None:
@@ -96,7 +96,7 @@ class RunMoney:
     @property
     def gpus(self) -> float | None:
         """Of the job's GPUs."""
-        return None if self.section.price is None else self._a_second(self.run.gpus * self.section.price / _HOUR)
+        return None if self.section.price is None else self._a_second(self.run.gpus * self.section.price / HOUR)
 
     @property
     def spares(self) -> float | None:
@@ -133,7 +133,7 @@ class RunMoney:
     def _spares_rate(self) -> float:
         each = self.run.gpus / self.run.machines
         count = 0 if self.run.spares.unlimited else self.run.spares.count
-        return count * each * (self.spares_price or 0.0) / _HOUR
+        return count * each * (self.spares_price or 0.0) / HOUR
 
     @property
     def _storage_rate(self) -> float:

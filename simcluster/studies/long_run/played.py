@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.base.units import DAY
 from simcluster.longrun.eventlog import COLUMNS, incidents_of
 from simcluster.longrun.events import play_events
 from simcluster.longrun.outcome import Outcomes
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from simcluster.planning.footprint import Facts
 
 LOG = list(COLUMNS)
-DAY = 86400.0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simcluster.base.units import DAY, HOUR
 from simcluster.longrun.eventlog import STANDS, EventLog
 from simcluster.longrun.events.record import TRAINING
 from simcluster.longrun.outcome import Outcomes
@@ -30,7 +31,6 @@ HOURS = (
     "validation",
     *(fate for fate in FATES if fate != "lost"),
 )
-_HOUR, _DAY = 3600.0, 86400.0
 _SAME = 1e-6
 
 
@@ -86,25 +86,23 @@ def _measures(outcomes: Outcomes) -> dict[str, Any]:
     """By run."""
     spent = outcomes.spent()
     return {
-        "days": outcomes.wall / _DAY,
+        "days": outcomes.wall / DAY,
         "steps": outcomes.steps,
         "goodput": spent["productive"] / outcomes.wall,
         "strikes": outcomes.strikes.sum(axis=1).astype(float),
         "outages": outcomes.outages.sum(axis=1).astype(float),
-        "stood_h": sum(spent[fate] for fate in STANDS) / _HOUR,
-        **{f"{fate}_h": spent[fate] / _HOUR for fate in HOURS},
+        "stood_h": sum(spent[fate] for fate in STANDS) / HOUR,
+        **{f"{fate}_h": spent[fate] / HOUR for fate in HOURS},
     }
 
 
 def _logged(log: EventLog, run: LongRun) -> dict[str, float]:
     """What a log says; of one of incidents how long the job stood is said as one."""
-    found = {"days": log.end / _DAY, "strikes": float(len(struck_in(run, log)))}
+    found = {"days": log.end / DAY, "strikes": float(len(struck_in(run, log)))}
     if log.stands is None:
-        return found | (
-            {"stood_h": stood_in(run, log) / _HOUR} if any(each.lasts > 0 for each in log.incidents) else {}
-        )
+        return found | ({"stood_h": stood_in(run, log) / HOUR} if any(each.lasts > 0 for each in log.incidents) else {})
     for fate in STANDS:
-        found[f"{fate}_h"] = sum(end - begin for begin, end, what, _ in log.stands if what == fate) / _HOUR
+        found[f"{fate}_h"] = sum(end - begin for begin, end, what, _ in log.stands if what == fate) / HOUR
     found["stood_h"] = sum(found[f"{fate}_h"] for fate in STANDS)
     return found | _trained(log, run)
 

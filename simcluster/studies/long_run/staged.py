@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.base.units import DAY, HOUR
 from simcluster.longrun.power import KWH
 from simcluster.longrun.recipe import StageSpec
 from simcluster.scenario.scenario import Scenario
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 CHANGE = "change of stage"
 """What the seconds between two stages are counted under."""
-
-_DAY, _HOUR = 86400.0, 3600.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class StagedRuns:
     @cached_property
     def gpu_hours(self) -> Floats:
         """Of each run: of the job's GPUs, spares left out."""
-        return self._sum(lambda stage, change: (stage.outcomes.wall + change) * stage.run.gpus / _HOUR)
+        return self._sum(lambda stage, change: (stage.outcomes.wall + change) * stage.run.gpus / HOUR)
 
     @cached_property
     def dollars(self) -> Floats | None:
@@ -101,7 +100,7 @@ class StagedRuns:
     @cached_property
     def goodput_by_run(self) -> Floats:
         """The productive share of each run's GPU-hours."""
-        useful = self._sum(lambda stage, _: stage.goodput_by_run * stage.wall * stage.run.gpus / _HOUR)
+        useful = self._sum(lambda stage, _: stage.goodput_by_run * stage.wall * stage.run.gpus / HOUR)
         return useful / self.gpu_hours
 
     @property
@@ -115,7 +114,7 @@ class StagedRuns:
         of the runs."""
         import pandas as pd
 
-        measured = {"days": self.wall / _DAY, "gpu_hours": self.gpu_hours, "failures": self._sum(_failures)}
+        measured = {"days": self.wall / DAY, "gpu_hours": self.gpu_hours, "failures": self._sum(_failures)}
         measured |= {name: each for name, each in (("dollars", self.dollars), ("kwh", self.kwh)) if each is not None}
         rows = [[*interval(values), *np.quantile(values, (0.05, 0.5, 0.95))] for values in measured.values()]
         index = pd.Index(list(measured), name="what")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.counts import format_tokens, whole_dollars
-from simcluster.base.units import format_seconds
+from simcluster.base.units import DAY, format_seconds
 from simcluster.results.result import VERSION
 from simcluster.studies.long_run.cost_words import format_energy, format_power
 from simcluster.studies.long_run.words import in_columns, plain
@@ -90,7 +90,7 @@ def document(training: StagedRuns) -> dict[str, Any]:
         "name": training.scenario.name,
         "played": training.played,
         "seed": training.scenario.seed,
-        "days": float(training.wall.mean()) / 86400,
+        "days": float(training.wall.mean()) / DAY,
         "tokens": training.tokens,
         "gpu_hours": float(training.gpu_hours.mean()),
         "spare_gpu_hours": training.spare_gpu_hours,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.counts import format_tokens, whole_dollars
-from simcluster.base.units import format_bytes, format_seconds
+from simcluster.base.units import DAY, format_bytes, format_seconds
 from simcluster.longrun.ending import restart_seconds, stop_rate
 from simcluster.results.result import VERSION
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
@@ -96,7 +96,7 @@ def _days(number: float) -> str:
 
 def _time(training: PlayedRuns) -> Iterator[str]:
     step, row = training.run.pattern.step, _row(training.numbers, "days")
-    steps = _row(training.numbers, "steps")["mean"] * step / 86400
+    steps = _row(training.numbers, "steps")["mean"] * step / DAY
     days = f"{_days(row['mean'])} days"
     if row["p95"] - row["p5"] > 1e-6 * row["mean"]:
         days += f" ({_days(row['p5'])} to {_days(row['p95'])} in nine runs of ten)"

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from simcluster.base.units import DAY
 from simcluster.longrun.replayed import struck_in
 from simcluster.studies.long_run.policies import records
 from simcluster.studies.long_run.words import fate_words, in_columns
@@ -32,7 +33,7 @@ def _head(replay: ReplayedRuns) -> Iterator[str]:
     rest = len(struck) - _MOST
     yield played.scenario.name
     runs = f"{played.played:,} run{'s' * (played.played > 1)}"
-    yield f"{replay.name} played again: {struck.total():,} strikes in {replay.log.end / 86400:.4g} days; {runs}"
+    yield f"{replay.name} played again: {struck.total():,} strikes in {replay.log.end / DAY:.4g} days; {runs}"
     yield f"  strikes      {named}{f', {rest} others' if rest > 0 else ''}"
     if replay.changed:
         said = (
@@ -94,7 +95,7 @@ def _notes(replay: ReplayedRuns) -> Iterator[str]:
     if log.stands is not None and "goodput" not in replay.logged:
         yield "note: the log is of another step time or other checkpoints: of its steps nothing is known"
     if math.isfinite(run.until) and run.until > 1.01 * log.end:
-        days, until = log.end / 86400, run.until / 86400
+        days, until = log.end / DAY, run.until / DAY
         yield f"note: the log ends after {days:.4g} days, the run after {until:.4g}: then nothing strikes"
 
 
@@ -118,7 +119,7 @@ def document(replay: ReplayedRuns) -> dict[str, Any]:
         "name": replay.as_it_was.scenario.name,
         "log": replay.name,
         "strikes": len(struck_in(replay.as_it_was.run, replay.log)),
-        "log_days": replay.log.end / 86400,
+        "log_days": replay.log.end / DAY,
         "played": replay.as_it_was.played,
         "what_if": dict(replay.changed),
         "measures": records(replay.table.reset_index()),

@@ -8,7 +8,7 @@ from typing import Any
 
 from simcluster.base.counts import format_count, parse_count, parse_share, parse_whole
 from simcluster.base.errors import InputError
-from simcluster.base.units import format_seconds
+from simcluster.base.units import DAY, format_seconds
 from simcluster.budget.critical_batch import kaplan_critical_batch
 from simcluster.budget.loss_laws import FLOP_PER_TOKEN, LossLaw, loss_law
 from simcluster.devices.device import load_device
@@ -22,7 +22,6 @@ _BOUNDS = {
     "unique": (1e3, 1e20), "price": (1e-6, 1e6), "days": (1e-6, 1e6), "critical_batch": (1.0, 1e15),
 }  # fmt: skip
 """Least and most of what a law of loss is asked: beyond these it is a slip of the pen."""
-_DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class GpuRate:
 
     def days(self, compute: float) -> float:
         """Of so many FLOP on all of the GPUs; on one of them where it is not said how many there are."""
-        return compute / self.flops / (self.gpus or 1) / _DAY
+        return compute / self.flops / (self.gpus or 1) / DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario
     if run is not None:
         if given["tokens"] is None and given["compute"] is None and given["days"] is None:
             more["tokens"] = run.tokens if run.steps is None else float(run.steps * scenario.tokens_per_step)
-            more["days"] = None if run.days is None or given["loss"] is not None else run.days / _DAY
+            more["days"] = None if run.days is None or given["loss"] is not None else run.days / DAY
         more["loss"] = run.loss if given["loss"] is None else given["loss"]
         more["price"] = run.price if given["price"] is None else given["price"]
     size, notes = counted_parameters(scenario, law)
@@ -181,4 +180,4 @@ def _budget(given: Mapping[str, Any], rate: GpuRate) -> float | None:
         return None
     if rate.gpus is None:
         raise InputError("days of how many GPUs? --gpus 1024 --days 30")
-    return rate.flops * rate.gpus * _count(days, "days") * _DAY
+    return rate.flops * rate.gpus * _count(days, "days") * DAY

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simcluster.base.units import DAY
 from simcluster.budget.critical_batch import CriticalBatch
 from simcluster.budget.loss_laws import (
     FLOP_PER_TOKEN,
@@ -30,7 +31,6 @@ EPOCHS = (1, 2, 4, 8, 16, 40)
 OF_CRITICAL = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 TWENTY = "20 tokens a parameter"
 _SIZES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
-_DAY = 86400.0
 
 
 def middle(found: LossAnswer) -> float:
@@ -159,4 +159,4 @@ def _batch_rows(found: LossAnswer, critical: CriticalBatch) -> Iterator[tuple[st
         seconds = steps * each.step_time
         dollars = math.nan if price is None else seconds / 3600 * each.gpus * price
         yield each.name, [each.gpus, each.batch, each.batch / critical.tokens, each.step_time, steps,
-                          critical.tokens_at(each.batch), seconds / _DAY, dollars, ""]  # fmt: skip
+                          critical.tokens_at(each.batch), seconds / DAY, dollars, ""]  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simcluster.base.counts import format_count, format_dollars
-from simcluster.base.units import format_seconds
+from simcluster.base.units import DAY, format_seconds
 from simcluster.budget.loss_laws import SERVING_FLOP, ModelSize
 from simcluster.budget.repetition import RepeatedData
 from simcluster.studies.scaling import tables
@@ -57,7 +57,7 @@ def _flop(compute: float) -> str:
 
 
 def _time(days: float) -> str:
-    return f"{days:,.4g} days" if days >= 0.1 else format_seconds(days * 86400)
+    return f"{days:,.4g} days" if days >= 0.1 else format_seconds(days * DAY)
 
 
 def _budget(found: LossAnswer) -> Iterator[str]:
