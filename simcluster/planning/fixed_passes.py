@@ -7,8 +7,7 @@ from fractions import Fraction
 from simcluster.planning.fixed_costs import Costs
 from simcluster.planning.ops import Op, Segment
 from simcluster.planning.works import Compute, Timed, Transfer
-
-_NAMES = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
+from simcluster.schedules.actions import PASS_NAMES, Kind
 
 
 def send_of(kind: str, to_stage: int, seconds: float, lane: str) -> Segment:
@@ -17,14 +16,14 @@ def send_of(kind: str, to_stage: int, seconds: float, lane: str) -> Segment:
     return Segment((Op(Transfer(to_stage, 0.0, seconds), "pp", "send", name, lane=lane),))
 
 
-def pass_of(kind: str, seconds: float, costs: Costs, tp: int) -> Segment:
+def pass_of(kind: Kind, seconds: float, costs: Costs, tp: int) -> Segment:
     """A pass of a chunk: compute; where it has collectives (W has none), in equal parts with one behind each."""
     return pieces_of(kind, seconds, costs, tp, 1)[0]
 
 
-def pieces_of(kind: str, seconds: float, costs: Costs, tp: int, pieces: int) -> list[Segment]:
+def pieces_of(kind: Kind, seconds: float, costs: Costs, tp: int, pieces: int) -> list[Segment]:
     """The same pass in so many pieces of equal compute; a collective belongs to the piece that it follows."""
-    name = _NAMES[kind]
+    name = PASS_NAMES[kind]
     quiet = kind == "W" or tp == 1 or not costs.tensor_parallel
     collectives = 0 if quiet else costs.collectives
     ends = {Fraction(number, collectives) for number in range(1, collectives + 1)}

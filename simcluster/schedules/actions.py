@@ -14,6 +14,9 @@ from typing import Literal, NamedTuple, cast
 from simcluster.base.errors import InputError
 
 Kind = Literal["F", "B", "I", "W"]
+PASS_NAMES: dict[Kind, str] = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
+"""What the passes of each kind are called where they are ops."""
+
 Hop = tuple[int, int]
 """(stage, chunk): one slice of the model on one pipeline rank."""
 Route = tuple[Hop, ...]

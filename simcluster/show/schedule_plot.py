@@ -20,12 +20,17 @@ from matplotlib.patheffects import withStroke
 
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
+from simcluster.schedules.actions import PASS_NAMES, Kind
 from simcluster.schedules.comparison import PlayedSchedule
 from simcluster.show.palette import IDLE, QUIET_TEXT, TEXT, Colour, colour_of, text_on
 from simcluster.show.ruler import text_width
 
-_KINDS = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
-_NAMES = {"F": "F, forward", "B": "B, whole backward", "I": "I, input gradient", "W": "W, weight gradient"}
+_NAMES: dict[Kind, str] = {
+    "F": "F, forward",
+    "B": "B, whole backward",
+    "I": "I, input gradient",
+    "W": "W, weight gradient",
+}
 _MOST_BOXES = 40_000
 _MOST_STAGES = 64
 _HEIGHT = 0.86  # of a row
@@ -40,14 +45,14 @@ class _Box(NamedTuple):
     top: float
     length: float
     height: float
-    kind: str
+    kind: Kind
     chunk: int
     upward: bool
     microbatch: int
 
     @property
     def colour(self) -> Colour:
-        return colour_of("compute", _KINDS[self.kind], self.chunk)
+        return colour_of("compute", PASS_NAMES[self.kind], self.chunk)
 
 
 @checked
@@ -179,7 +184,7 @@ def _legend(figure: Figure, shown: Sequence[PlayedSchedule], boxes: Sequence[_Bo
     """What colours, shades, hatching, halves and the dashed line mean; only what is there."""
     kinds = {box.kind for box in boxes}
     entries: list[Artist] = [
-        Patch(facecolor=colour_of("compute", _KINDS[kind]), label=name)
+        Patch(facecolor=colour_of("compute", PASS_NAMES[kind]), label=name)
         for kind, name in _NAMES.items()
         if kind in kinds
     ]

@@ -31,7 +31,7 @@ from simcluster.interop.kineto.device_written import (
     step_marker,
 )
 from simcluster.schedules import Action
-from simcluster.schedules.actions import Kind
+from simcluster.schedules.actions import PASS_NAMES, Kind
 
 Begins = Literal["arrival", "wire"]
 """Where the kernel of a collective begins: as the rank arrives, or as the last one does."""
@@ -40,7 +40,7 @@ BEFORE, EARLY = 10_000, 1000
 """Nanoseconds before the first step, and from the first marker to the first launch."""
 _HOST = 2
 """The thread of what the host computes."""
-_LETTERS: dict[str, Kind] = {"forward": "F", "backward": "B", "input_grad": "I", "weight_grad": "W"}
+_LETTERS: dict[str, Kind] = {name: kind for kind, name in PASS_NAMES.items()}
 _MESSAGES = 2**20
 _RECEIVED = '"Collective name":"recv"'
 

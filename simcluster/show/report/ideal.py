@@ -6,18 +6,26 @@ import numpy as np
 
 from simcluster.results.timeline import Spans
 from simcluster.schedules import Schedule
+from simcluster.schedules.actions import PASS_NAMES
 from simcluster.schedules.timing import EqualCosts, play
 
-KINDS = {"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}
 MOST_ACTIONS = 100_000
 
 
 def ideal_spans(schedule: Schedule) -> Spans:
     """The schedule's actions as spans, in units of a forward; "rank" is the stage."""
     timing = play(schedule, EqualCosts(F=1.0, B=2.0, I=1.0, W=1.0))
-    words = ("compute", "", *KINDS, *KINDS.values())
+    words = ("compute", "", *PASS_NAMES, *PASS_NAMES.values())
     rows = [
-        (stage, words.index(KINDS[action.kind]), words.index(action.kind), action.chunk, action.microbatch, start, end)
+        (
+            stage,
+            words.index(PASS_NAMES[action.kind]),
+            words.index(action.kind),
+            action.chunk,
+            action.microbatch,
+            start,
+            end,
+        )
         for stage, actions in enumerate(schedule.rows)
         for action, start, end in zip(actions, timing.starts[stage], timing.ends[stage], strict=True)
     ]
