@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.errors import InputError
+from simcluster.results.memory_timeline import POOLS
 from simcluster.show.gantt_rows import evenly
 from simcluster.show.report import colours, details, summary, trust
 from simcluster.show.report.blob import Blob
@@ -35,7 +36,6 @@ SCRIPTS = (
 EVERY_PART = frozenset(("timeline", "schedule", "memory", "links"))
 _MOST_ENTRIES = 12
 _LONG_HEADING = 100
-_POOLS = ("activations", "parameters", "gradients", "other")
 _HELP = (
     "Drag to pan; W and S, + and −, or Ctrl and the wheel zoom; A and D or arrow keys move; 0 for all. Drag on the "
     "ruler or with Shift to choose a part; a double click zooms to a span. . and , walk from span to span, [ and ] "
@@ -268,7 +268,7 @@ def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
         "fragmentation": curve.fragmentation,
         "peak": curve.peak,
         "time": blob.integers(ticks),
-        "pools": [blob.floats(curve.pools[name]) for name in _POOLS],
+        "pools": [blob.floats(curve.pools[name]) for name in POOLS],
     }
 
 

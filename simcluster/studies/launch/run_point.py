@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from simcluster.base.errors import InputError
 from simcluster.studies.launch.launch import Launch
 from simcluster.studies.whatif.preflight_points import Point
-from simcluster.studies.whatif.remedies import Again, Remedy, Values, Verdict
+from simcluster.studies.whatif.remedies import VERDICTS, Again, Remedy, Values, Verdict
 
-_VERDICTS: tuple[Verdict, ...] = ("pass", "warn", "fail")
 RUN_PATHS = ("run.", "data.", "training.memory_recipe")
 """What a remedy of these points changes: nothing of the step."""
 
@@ -55,11 +54,11 @@ class RunCheck:
                 then = self._seen(Launch.of(again(values), states=launch.states))
             except InputError:
                 continue
-            if then is not None and _VERDICTS.index(then.verdict) < _VERDICTS.index(seen.verdict):
+            if then is not None and VERDICTS.index(then.verdict) < VERDICTS.index(seen.verdict):
                 step = launch.states.healthy
                 told = (then.verdict, then.found)
                 found.append(Remedy(values, step, step, launch.states.result.memory.total, told))
-        return sorted(found, key=lambda each: _VERDICTS.index(each.then[0]) if each.then else 0)
+        return sorted(found, key=lambda each: VERDICTS.index(each.then[0]) if each.then else 0)
 
 
 def of_run(values: Values) -> bool:

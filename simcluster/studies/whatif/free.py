@@ -18,7 +18,7 @@ from simcluster.planning.ops import Op, StageProgram
 from simcluster.results.critical_path import kind_of
 from simcluster.results.host_waits import BESIDE
 from simcluster.results.longer import longer_on_path
-from simcluster.results.metrics import EXPOSED
+from simcluster.results.metrics import COMPUTE_KINDS, EXPOSED
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
@@ -27,7 +27,6 @@ from simcluster.simulate import ResultLike, replay, result_of
 from simcluster.studies.whatif.only_faster import told
 
 COMMUNICATION = "communication"
-_COMPUTE = ("forward", "backward", "recompute", "optimizer", "other")
 _PARTS_OF_BACKWARD = ("input_grad", "weight_grad")
 
 
@@ -88,7 +87,7 @@ def kinds_of(run: Run) -> list[str]:
     for stream, kind in pairs:
         there |= dict.fromkeys(_names(spans.words[stream], spans.words[kind]))
     there.pop("pp recv", None)
-    order = {name: place for place, name in enumerate((*_COMPUTE, *_PARTS_OF_BACKWARD, *EXPOSED))}
+    order = {name: place for place, name in enumerate((*COMPUTE_KINDS, *_PARTS_OF_BACKWARD, *EXPOSED))}
     end = len(order)
     return sorted(there, key=lambda kind: (order.get(kind.split()[0], end), kind))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from simcluster.results.result import Result
 from simcluster.studies.whatif.preflight_points import CHECKS, Check, Point
-from simcluster.studies.whatif.remedies import Again, Remedy, Trials, Values, Verdict, written
+from simcluster.studies.whatif.remedies import VERDICTS, Again, Remedy, Trials, Values, Verdict, written
 
 _MOST_TRIED = 6  # changes that are played for one point
 _MOST_PLAYED = 24  # for the whole list, 2 to 10 s of a processor
@@ -20,7 +20,6 @@ _MOST_OFFERED = 3  # remedies of one point, and of the job
 _MOST_TOGETHER = 3  # changes that go on from the best one
 _MOST_FURTHER = 2  # tries of a point that go on from it
 _WORTH = 0.999  # a remedy that makes the step no shorter than this part of it is none
-_VERDICTS: Sequence[Verdict] = ("pass", "warn", "fail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def checklist(result: Result, again: Again | None = None) -> Checklist:
     trials = Trials(result, again, _MOST_PLAYED)
     found = [(check, check(result)) for check in CHECKS]
     done: dict[str, Point] = {}
-    for check, point in sorted(found, key=lambda pair: -_VERDICTS.index(pair[1].verdict)):
+    for check, point in sorted(found, key=lambda pair: -VERDICTS.index(pair[1].verdict)):
         done[point.name] = replace(point, remedies=tuple(_remedies(result, check, point, trials)))
     points = [done[point.name] for _, point in found]
     return Checklist(points, _fastest(result, points, trials))
@@ -67,7 +66,7 @@ def checklist(result: Result, again: Again | None = None) -> Checklist:
 
 def worst(points: Sequence[Point]) -> Verdict:
     """The verdict of the whole list."""
-    return max((point.verdict for point in points), key=_VERDICTS.index)
+    return max((point.verdict for point in points), key=VERDICTS.index)
 
 
 def _remedies(result: Result, check: Check, point: Point, trials: Trials) -> Iterator[Remedy]:
@@ -82,14 +81,14 @@ def _remedies(result: Result, check: Check, point: Point, trials: Trials) -> Ite
         whole, played = tried
         then = check(played)
         shorter = played.step_time < _WORTH * result.step_time
-        better = _VERDICTS.index(then.verdict) < _VERDICTS.index(point.verdict)
+        better = VERDICTS.index(then.verdict) < VERDICTS.index(point.verdict)
         if shorter if point.for_time else better:
             found.append(_remedy(result, whole, played, (then.verdict, then.found)))
     yield from sorted(found, key=lambda each: (0 if point.for_time else _rank(each), each.step_time))[:_MOST_OFFERED]
 
 
 def _rank(remedy: Remedy) -> int:
-    return _VERDICTS.index(remedy.then[0]) if remedy.then else 0
+    return VERDICTS.index(remedy.then[0]) if remedy.then else 0
 
 
 def _remedy(result: Result, values: Values, played: Result, then: tuple[Verdict, str] | None = None) -> Remedy:

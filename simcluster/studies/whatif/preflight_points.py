@@ -13,7 +13,7 @@ from simcluster.base.units import format_seconds
 from simcluster.documents.suggestions import divisors
 from simcluster.model.transformer import parameters
 from simcluster.results.critical_path import path_seconds_under
-from simcluster.results.metrics import EXPOSED
+from simcluster.results.metrics import COMPUTE_KINDS, EXPOSED
 from simcluster.results.overlap import Key
 from simcluster.results.result import Result
 from simcluster.scenario.headroom import HEADROOM
@@ -31,7 +31,6 @@ from simcluster.studies.whatif.sensitivities import scaled
 
 _WORTH_NAMING = 0.0005  # of the step
 _UNEVEN = 0.05  # by how much the slowest stage may be above the others
-_COMPUTE = ("forward", "backward", "recompute", "optimizer", "other")
 
 # Kaplan et al., arXiv:2001.08361: B_crit = 2e8 tokens / L^(1/0.21) (eq. 1.4) at L = (8.8e13/N)^0.076 (eq. 1.1).
 _KAPLAN_BATCH, _KAPLAN_BATCH_POWER = 2e8, 1 / 0.21
@@ -220,7 +219,7 @@ def _last_stage(result: Result) -> Point:
 
 def _computing(result: Result) -> list[float]:
     """Seconds that the mean rank of each stage computes."""
-    return [sum(stage[name] for name in _COMPUTE) for stage in result.breakdown_of_stages]
+    return [sum(stage[name] for name in COMPUTE_KINDS) for stage in result.breakdown_of_stages]
 
 
 def _above(result: Result) -> float:

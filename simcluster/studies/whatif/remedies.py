@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from simcluster.base.errors import InputError
 from simcluster.results.result import Result
@@ -16,6 +16,9 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 
 Verdict = Literal["pass", "warn", "fail"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+"""From good to bad."""
+
 Values = Mapping[str, Any]
 """Values at dotted paths of a scenario."""
 
