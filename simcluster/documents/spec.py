@@ -22,7 +22,8 @@ _OF_EVERY_MODEL = frozenset(dir(BaseModel))
 
 
 Count: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=10**9)]
-"""Far beyond any cluster; products of four such counts still fit a float."""
+"""How many of something: a whole number from 1, as in the file (8, not "8" nor 8.0).  Up to far beyond any cluster;
+products of four such counts still fit a float."""
 
 NUMBER_OR_TEXT = WithJsonSchema({"type": ["number", "string"]})
 """In the annotation of a number that may be written as text, as in "15.6T tokens" or "2 %": what editors are told."""

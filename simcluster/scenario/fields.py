@@ -13,7 +13,7 @@ from pydantic import AfterValidator, AliasChoices, Field
 from simcluster.base.printable import one_line
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.software import SoftwareChoice
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import Count, Spec
 from simcluster.faults import Fault
 from simcluster.longrun.spec import RunSpec
 from simcluster.model.transformer import Model
@@ -23,7 +23,6 @@ from simcluster.scenario.scale import Scale
 from simcluster.scenario.sections import (
     CheckpointInStep,
     Collectives,
-    Count,
     Engine,
     Fsdp,
     Memory,

@@ -16,16 +16,13 @@ from simcluster.collectives import ALGORITHMS
 from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.kinds import WordOf
-from simcluster.documents.spec import ONE_OR_MORE, Spec
+from simcluster.documents.spec import ONE_OR_MORE, Count, Spec
 from simcluster.model.kept import OffloadModule
 from simcluster.model.layer_sections import ActivationInput, ContextExchange, ContextShares, Logits
 from simcluster.nccl import platform_names
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.schedules.specs import Rows, ScheduleChoice
 from simcluster.schedules.stage_layout import StageLayout
-
-Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
-"""How many of something: a whole number from 1, as in the file (8, not "8" nor 8.0)."""
 
 Axis = Literal["tp", "cp", "dp", "pp"]
 Engine = Literal["auto", "events", "path", "reference"]

@@ -12,11 +12,10 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
-from simcluster.documents.spec import Spec
+from simcluster.documents.spec import Count, Spec
 from simcluster.model.layer_sections import Attention
 from simcluster.model.recomputed import RECOMPUTE_MODULES, RecomputeModule
 from simcluster.model.transformer import Recompute
-from simcluster.scenario.sections import Count
 
 Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"]
 MemoryRecipe = Literal[
