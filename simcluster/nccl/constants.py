@@ -18,7 +18,6 @@ Algorithm = Literal["ring", "tree", "nvls", "nvls_tree", "collnet_direct", "coll
 Exchange = Literal["all_to_all", "send"]
 Protocol = Literal["LL", "LL128", "Simple"]
 Architecture = Literal["volta", "ampere", "hopper", "blackwell"]
-Link = Literal["nvlink", "pci", "net"]
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
 ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")

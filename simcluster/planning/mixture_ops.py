@@ -26,7 +26,6 @@ from simcluster.planning.residency import Phase
 from simcluster.planning.segment_ops import OpsInMaking
 
 _OUT, _BACK = ("dispatch", "combine_grad"), ("combine", "dispatch_grad")
-Half = Callable[[Section], tuple[Kernel, ...]]
 
 
 class MixtureOps:
