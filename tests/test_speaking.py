@@ -29,8 +29,8 @@ KINETO = Path(__file__).parent / "inputs" / "kineto"
 
 # --- what was written -------------------------------------------------------------------------------------------------
 
-ENDINGS = {"json": ".json", "figure": ".png", "links": ".csv", "memory": ".csv", "table": ".csv", "page": ".html",
-           "scenario": ".yaml", "device": ".yaml", "any": ".x"}  # fmt: skip
+ENDINGS = {"json": ".json", "figure": ".png", "links": ".csv", "csv": ".csv", "memory": ".csv", "table": ".csv",
+           "page": ".html", "scenario": ".yaml", "device": ".yaml", "any": ".x"}  # fmt: skip
 POSITIONAL = {"kind": "megatron", "action": "play", "shell": "bash"}
 FILES = [(name, dest) for name in COMMANDS for dest in parser_of(name)[1][name].files]
 
