@@ -44,6 +44,7 @@ LLAMAS: dict[str, dict[str, Any]] = {
 MILLION = {"gpus": 1048576, "cluster.nodes": 131072, "parallel.dp": 8192, "training.global_batch": 131072}
 SPEEDS = {"faults": [{"kind": "speeds", "law": {"kind": "normal", "sigma": 0.05}}]}
 JITTER = {"faults": [{"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.05}}]}
+OF_256 = {"gpus": 256, "cluster.nodes": 32, "parallel.dp": 2, "training.global_batch": 32}
 OF_1024 = {"gpus": 1024, "cluster.nodes": 128, "parallel.dp": 8, "training.global_batch": 128}
 
 UNFOLDED = {  # the ranks of so many replicas, everything else as in the large run
@@ -156,6 +157,19 @@ def replicas(changes: dict[str, Any], count: int) -> Figures:
     with Clock() as clock:
         found = monte_carlo(made, replicas=count, processes=1)
     return Figures(clock.wall, clock.cpu, count, "replicas", more=f"{found.method}, mean {found.mean!r} s")
+
+
+def frozen_against_events(changes: dict[str, Any], count: int) -> Figures:
+    """So many replicas of a step, no two GPUs equally fast: in one sweep, and the same draws on the engine."""
+    from simcluster import load
+    from simcluster.studies.whatif.montecarlo import monte_carlo
+
+    made = load(LLAMA, {**changes, **SPEEDS})
+    with Clock() as clock:
+        played = monte_carlo(made, replicas=count, method="events", processes=1).step_times
+    swept = monte_carlo(made, replicas=count, method="sweep", processes=1).step_times
+    off = [f"{each:+.2%}" for each in sorted(swept / played - 1)]
+    return Figures(clock.wall, clock.cpu, count, "replicas", more=f"the sweep by {off[0]} to {off[-1]}")
 
 
 SCHEDULES = [("1f1b", 1, 16), ("interleaved", 4, 16), ("zb-h1", 1, 16), ("zb-v", 1, 32)]  # name, chunks, microbatches
@@ -333,6 +347,8 @@ CASES: dict[str, Callable[[], Figures]] = {
     "200 replicas of 1,024 GPUs": lambda: replicas(OF_1024, 200),
     "2 replicas of 16,384 GPUs": lambda: replicas({}, 2),
     "50 replicas of 16,384 GPUs": lambda: replicas({}, 50),
+    "6 replicas of 256 different speeds, events": lambda: frozen_against_events(OF_256, 6),
+    "3 replicas of 1,024 different speeds, events": lambda: frozen_against_events(OF_1024, 3),
     "fast path, P=16, M=16": fast_path,
     "P=64, M=512, v=4": deep_pipeline,
     "1,000 configurations": lambda: swept(False),
