@@ -179,3 +179,18 @@ def test_a_bad_text_is_one_clear_error(content: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         parse_config(content, "bad.json")
     assert "bad.json" in str(caught.value)
+
+
+FLA: dict[str, Any] = {"model_type": "transformer", "hidden_size": 1024, "num_hidden_layers": 24, "num_heads": 16}
+
+
+def test_the_transformer_of_flash_linear_attention() -> None:
+    fields = model_from_config(FLA)
+    assert (fields["ffn_hidden_size"], fields["vocab_size"], fields["sequence_length"]) == (2816, 32000, 2048)
+    assert model_from_config({**FLA, "intermediate_size": 4096})["ffn_hidden_size"] == 4096
+    assert model_from_config({**FLA, "hidden_ratio": 2})["ffn_hidden_size"] == 1536
+    assert "qk_norm" not in fields
+    more = model_from_config({**FLA, "qk_norm": True, "qkv_bias": True, "num_kv_heads": 4, "window_size": 512})
+    assert (more["qk_norm"], more["bias"], more["kv_heads"], more["attention_window"]) == ("head", "qkv", 4, 512)
+    with pytest.raises(InputError, match="model_type 'gla', which is not supported: layers that are not all"):
+        model_from_config({**FLA, "model_type": "gla"})

@@ -132,12 +132,22 @@ def _falcon(config: Config, fields: Fields) -> None:
     fields["position"] = "none" if config.switch("alibi", False) else "rope"
 
 
+def _fla(config: Config, fields: Fields) -> None:
+    """Width, window and norms of flash-linear-attention's transformer: of its GatedMLP, in steps of 256."""
+    ratio = config.size("hidden_ratio") or 4
+    fields["ffn_hidden_size"] = fields["ffn_hidden_size"] or 256 * -(-int(fields["hidden_size"] * ratio * 2 / 3) // 256)
+    fields["qk_norm"] = "head" if config.switch("qk_norm", False) else None
+    if window := config.size("window_size"):
+        add_window(config, fields, window)
+
+
 _FURTHER: dict[str, tuple[Callable[[Config, Fields], None], ...]] = {
     "llama": (_llama,),
     "qwen2": (_qwen_window,),
     "qwen3": (_qwen_window,),
     **dict.fromkeys(("gpt2", "gpt_bigcode"), (_gpt2,)),
     "gpt_neox": (_gpt_neox,),
+    "transformer": (_fla,),
     "opt": (_opt,),
     "falcon": (_falcon,),
     **dict.fromkeys(("mixtral", "olmoe", "granitemoe", "flex_olmo", "granitemoeshared"), (mixtral,)),

@@ -25,7 +25,9 @@ _NO_EFFECT, _NO_EFFECT_OFF, _DROPOUT = (
 )
 _HYBRIDS = (
     "nemotron_h", "mamba", "mamba2", "jamba", "bamba", "zamba2", "granitemoehybrid", "falcon_h1", "lfm2", "lfm2_moe",
-    "kimi_linear", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "minimax", "recurrent_gemma", "rwkv",
+    "kimi_linear", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "minimax", "recurrent_gemma", "rwkv", "delta_net",
+    "gated_deltanet", "gated_deltaproduct", "gla", "gsa", "hgrn", "hgrn2", "kda", "linear_attn", "retnet", "rwkv6",
+    "rwkv7", "samba", "comba", "log_linear_mamba2",
 )  # fmt: skip
 _SPARSE = ("deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3", "minimax_m3_vl")
 _SPARSE_KEYS = ("index_topk", "sparse_attention_config")
