@@ -34,8 +34,12 @@ from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.importers.megatron_log import measured_of_log
+from simcluster.importers.model_classes import model_called
 from simcluster.importers.nemo import scenario_from_nemo
+from simcluster.importers.published_models import published_model
+from simcluster.importers.shell.syntax import is_script
 from simcluster.importers.torchtitan import scenario_from_torchtitan
+from simcluster.importers.trainer_scripts import scenario_of_trainer
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document
 from simcluster.studies.launch.imported_model import scenario_of_model
@@ -43,6 +47,7 @@ from simcluster.topology.dragonfly import DragonflyPlusSpec
 from simcluster.topology.fabrics import MachinesSpec
 
 _OF_PYTHON = ("nemo", "megatron-bridge")
+_TAKE_ARG = (*_OF_PYTHON, "deepspeed")
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "nemo", "deepspeed", "hugging-face", "astra-network")
 _MAX_BYTES = 2_000_000
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
@@ -121,8 +126,8 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
     _refuse(args, "device", *(("log",) if args.kind in ("torchtitan", "deepspeed") else ()))
     if args.kind != "deepspeed":
         _refuse(args, "model", "sequence_length")
-    takes_arg = (".py", *_SCRIPTS) if args.kind == "megatron-bridge" else (".py",)
-    if args.arg and args.kind != "megatron" and not (args.kind in _OF_PYTHON and args.file.endswith(takes_arg)):
+    takes_arg = {"megatron-bridge": (".py", *_SCRIPTS), "deepspeed": _SCRIPTS}.get(args.kind, (".py",))
+    if args.arg and args.kind != "megatron" and not (args.kind in _TAKE_ARG and args.file.endswith(takes_arg)):
         _refuse(args, "arg")
     if not args.cluster:
         raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")
@@ -172,20 +177,38 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
 
 
 def _deepspeed(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> Imported:
-    """A DeepSpeed configuration with the model that is named beside it."""
-    if not args.model:
+    """A DeepSpeed configuration with the model that is named beside it, or a script that starts a program with one."""
+    more: dict[str, Any] = {
+        "gpus": args.gpus,
+        "available": _gpus_of(args.cluster),
+        "cluster": cluster,
+        "source": args.file,
+    }
+    if is_script(text) or args.file.endswith(_SCRIPTS):
+        machine = _machine_of(args.cluster)
+        return scenario_of_trainer(
+            text, model=_model_named(args), sequence_length=args.sequence_length, given=_given(args),
+            gpus_per_node=machine[0] if machine else None, beside=partial(_beside, args.file), **more,
+        )  # fmt: skip
+    model = _model_named(args)
+    if not model:
         raise InputError(
             "a DeepSpeed configuration says nothing of the model; name it: --model llama3-8b, or a config.json"
         )
+    return scenario_from_deepspeed(text, model=model, **more)
+
+
+def _model_named(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The section of the model that --model names: a config.json, or one that ships or is known by its name."""
+    if not args.model:
+        return None
     path = Path(args.model)
     if path.suffix == ".json":
         config = parse_config(decode(read_bytes(path), args.model), args.model)
-        model = model_from_config(config, sequence_length=args.sequence_length)
-    else:
-        own = {"sequence_length": args.sequence_length} if args.sequence_length else {}
-        model = {"preset": model_document(args.model)["name"], **own}
-    gpus = args.gpus or _gpus_of(args.cluster)
-    return scenario_from_deepspeed(text, cluster=cluster, model=model, gpus=gpus, source=args.file)
+        return model_from_config(config, sequence_length=args.sequence_length)
+    own = {"sequence_length": args.sequence_length} if args.sequence_length else {}
+    known = model_called(args.model)
+    return {**(published_model(known) if known else {"preset": model_document(args.model)["name"]}), **own}
 
 
 def _cluster(name: str, output: str | None) -> dict[str, Any]:
@@ -222,7 +245,7 @@ def _for_megatron(args: argparse.Namespace) -> dict[str, Any]:
 def _beside(file: str, name: str) -> str | None:
     """The text of a file that lies with the one that is read, or whose path begins in a folder around; None."""
     folder = Path(file).parent
-    searched = "/" in name and name.endswith((*_SCRIPTS, ".py", ".yaml"))
+    searched = "/" in name and name.endswith((*_SCRIPTS, ".py", ".yaml", ".json"))
     around = list(folder.resolve().parents)[:_MOST_FOLDERS] if searched else []
     paths = [*(place / name for place in (folder, *around)), folder / name.rsplit("/", 1)[-1]]
     path = next((path for path in paths if path.is_file() and path.stat().st_size), None) if file != "-" else None

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.imported import Imported, Problems, guess
 
 _GRADIENTS = "data_types.grad_accum_dtype"
+_BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _ZERO = "zero_optimization."
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _MAPPED, _NO_EFFECT, _NO_EFFECT_SECTIONS, _ADAMS = (
@@ -95,14 +97,24 @@ def _options(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def scenario_from_deepspeed(
-    text: str, *, cluster: Mapping[str, Any], model: Mapping[str, Any], gpus: int, source: str = "<ds_config>"
+    text: str,
+    *,
+    cluster: Mapping[str, Any],
+    model: Mapping[str, Any],
+    gpus: int | None = None,
+    available: int | None = None,
+    filled: Mapping[str, Any] | None = None,
+    source: str = "<ds_config>",
 ) -> Imported:
     """The scenario of a configuration, for a model (the section of it) on so many GPUs, all of them replicas.
 
+    ``gpus`` left out are those that the file's batch is for, or all that are ``available``.  ``filled`` is what the
+    program that reads the file puts in the place of ``auto``, by dotted name, and as formats that the file leaves out.
     Raises InputError with all keys that are not modelled or have no value that can be.
     """
-    settings = flattened(parse_toml_or_json(text, source), source)
+    settings = _filled(flattened(parse_toml_or_json(text, source), source), filled or {}, model)
     run = _Config(settings, source)
+    gpus = gpus or run.gpus_of_batch() or run.all_there(available)
     training = run.problems.of(run.training, gpus)
     zero = run.problems.of(run.number, f"{_ZERO}stage", 0, 3) or 0
     memory, sharding = run.problems.of(run.offload, zero), run.problems.of(run.fsdp, zero)
@@ -119,6 +131,15 @@ def scenario_from_deepspeed(
         tuple(name for name in settings if name in _MAPPED), tuple(run.no_effect), tuple(run.assumed),
         unknown=tuple(run.unknown),
     )  # fmt: skip
+
+
+def _filled(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with what takes the place of ``auto``; a bucket of gradients is what transformers makes it."""
+    width = (model_document(model["preset"]) if "preset" in model else model).get("hidden_size", 0)
+    known = {f"{_ZERO}reduce_bucket_size": width * width or "auto", **filled}
+    formats = {} if any(name.startswith(("bf16.", "fp16.", "bfloat16.")) for name in settings) else filled
+    added = {name: value for name, value in formats.items() if name.endswith(".enabled") and value}
+    return {name: known.get(name, value) if value == "auto" else value for name, value in settings.items()} | added
 
 
 class _Config:
@@ -140,7 +161,10 @@ class _Config:
         if value is None:
             return None
         if value == "auto":
-            self.assumed.append(f"{name} is auto, which the program that reads the file decides; taken as not given")
+            if name not in _BATCHES:
+                self.assumed.append(
+                    f"{name} is auto, which the program that reads the file decides; taken as not given"
+                )
             return None
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
         if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= most:
@@ -151,15 +175,28 @@ class _Config:
         value = self._settings.get(name, default)
         return value if isinstance(value, bool) else default
 
+    def gpus_of_batch(self) -> int | None:
+        """How many GPUs the file is for, where it says all of train_batch_size = micro batch x accumulation x GPUs."""
+        batch, micro, steps = (self._settings.get(name) for name in _BATCHES)
+        each = micro * steps if isinstance(micro, int) and isinstance(steps, int) else 0
+        if not isinstance(batch, int) or each < 1 or batch < each or batch % each:
+            return None
+        self.assumed.append(f"{batch // each} GPUs, as a batch of {batch} in {steps} x {micro} on each says")
+        return batch // each
+
+    def all_there(self, available: int | None) -> int:
+        """All GPUs of the cluster, where nobody says how many."""
+        self.assumed.append("all GPUs of the cluster: how many there are to be is not said (--gpus says it)")
+        return available or 1
+
     def training(self, gpus: int) -> dict[str, Any]:
         """Batch and number formats; of train_batch_size = micro batch x accumulation x GPUs two say the third."""
-        batch, micro = self.number("train_batch_size"), self.number("train_micro_batch_size_per_gpu")
-        steps = self.number("gradient_accumulation_steps")
+        batch, micro, steps = map(self.number, _BATCHES)
         if batch and not micro:
             micro = batch // (gpus * (steps or 1))
         if not batch:
-            if not micro:
-                self.assumed.append("a micro batch of 1 sequence: the file does not say it")
+            if not micro or not steps:
+                self.assumed.append(self._not_said(micro, steps))
             micro = micro or 1
             batch = micro * (steps or 1) * gpus
         if not micro or batch % (micro * gpus) or (steps and batch != micro * steps * gpus):
@@ -181,6 +218,14 @@ class _Config:
             wide = self._settings.get(_GRADIENTS) == "fp32"
             return {**found, "precision": half, "memory_recipe": "mixed-18" if wide else "mixed-16"}
         return {**found, "precision": "fp32"}
+
+    def _not_said(self, micro: int | None, steps: int | None) -> str:
+        """What is taken where the file leaves the batch, or a part of it, to the program that reads it."""
+        auto = [name for name in _BATCHES if self._settings.get(name) == "auto"]
+        why = f"{', '.join(auto)} {'is' if len(auto) == 1 else 'are'} left to the program that reads the file (auto)"
+        each = f"{micro or 1} sequence{'s' * ((micro or 1) > 1)}, {steps or 1} a step and GPU"
+        otherwise = "--set training.micro_batch=4 --set training.global_batch=256 say otherwise"
+        return f"micro batches of {each}: {why if auto else 'the file does not say it'} ({otherwise})"
 
     def shards_states(self, training: Mapping[str, Any]) -> bool:
         """Whether the optimizer is that of bf16, which shards its states with stage 0, too, and sums in fp32."""

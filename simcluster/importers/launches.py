@@ -19,6 +19,7 @@ from simcluster.importers.processes import processes_of
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 from simcluster.importers.shell.syntax import is_script
+from simcluster.importers.trainer_scripts import refuse_trainer
 
 __all__ = ["arguments_of_script", "is_script"]
 
@@ -76,6 +77,7 @@ def arguments_of_script(
     before = ["", *words[:-1]]
     kept = [word for word, behind in zip(words, before, strict=True) if not _empty(word, behind, state)]
     found = with_given(from_words(kept, repeated=True), fixed)
+    refuse_trainer(found, source)
     if state.unset:
         names = ", ".join(state.unset)
         state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None

@@ -15,6 +15,8 @@ def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: 
     own, outer = _options(launcher), _options(around)
     nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nodes", "N") or _number(own, "nodes", "N")
     each = _number(own, "nproc-per-node", "num-gpus")
+    if included := _included(own.get("include", "")):
+        nodes, each = included
     if each is None and {own.get("nproc-per-node")} & {"gpu", "auto"}:
         each = gpus_per_node
     starts_each = any(word.rsplit("/", 1)[-1] in _STARTERS for word in (*launcher, *around))
@@ -49,6 +51,14 @@ def _number(options: Mapping[str, str], *names: str) -> int | None:
         if found and int(found[1]):
             return int(found[1])
     return None
+
+
+def _included(text: str) -> tuple[int, int] | None:
+    """Machines and GPUs of each in deepspeed's --include, as in ``worker-0:0,1@worker-1:0,1``; None where it says no
+    GPUs or not as many of each."""
+    slots = {len(host.partition(":")[2].split(",")) if ":" in host else 0 for host in text.split("@")}
+    each = slots.pop() if len(slots) == 1 and "$" not in text else 0
+    return (text.count("@") + 1, each) if each else None
 
 
 def _of_gres(options: Mapping[str, str]) -> int | None:

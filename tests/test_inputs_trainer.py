@@ -1,0 +1,134 @@
+"""Scripts that start a program of Hugging Face's Trainer, or one of their own, with a configuration of DeepSpeed."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcluster.base.errors import InputError
+from simcluster.cli import main
+from simcluster.importers.deepspeed import scenario_from_deepspeed
+from simcluster.importers.imported import Imported
+from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.importers.trainer_scripts import scenario_of_trainer
+
+CLUSTER = {"topology": "dgx_h100", "nodes": 4}
+AUTO: dict[str, Any] = {
+    "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+    "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 2, "overlap_comm": True, "reduce_bucket_size": "auto"},
+}  # fmt: skip
+TRAINS = "train.py --deepspeed ds.json --model_name_or_path meta-llama/Llama-2-7b-hf --output_dir out"
+
+
+def trainer(command: str, config: Mapping[str, Any] | None = None, **more: Any) -> Imported:
+    files = {"ds.json": json.dumps(AUTO if config is None else config)}
+    return scenario_of_trainer(
+        f"#!/bin/bash\n{command}\n", cluster=CLUSTER, beside=files.get, available=32, source="run.sh", **more
+    )  # fmt: skip
+
+
+def test_what_the_trainer_puts_in_the_place_of_auto() -> None:
+    found = trainer(
+        f"deepspeed --include localhost:0,1,2,3 {TRAINS} --per_device_train_batch_size 2 --bf16 True "
+        "--gradient_accumulation_steps 4 --gradient_checkpointing --model_max_length 1024 --my_own 3"
+    )
+    document = found.document
+    assert (document["gpus"], document["parallel"]["zero"]) == (4, 2)
+    assert document["model"] == {"preset": "llama2-7b", "sequence_length": 1024}
+    training = document["training"]
+    assert (training["global_batch"], training["micro_batch"], training["recompute"]) == (32, 2, "full")
+    assert training["precision"] == "bf16-mixed"
+    assert document["overlap"]["bucket_size"] == f"{2 * 4096 * 4096} B"  # the width of the model, squared
+    assert found.unknown == ("--my-own",)
+    assert "output-dir" in found.no_effect
+
+
+def test_what_is_not_said_is_the_trainers_default_or_told() -> None:
+    found = trainer(f"torchrun --nproc_per_node 8 {TRAINS} --num_train_epochs 1")
+    assert (found.document["gpus"], found.document["training"]["micro_batch"]) == (8, 8)
+    assert found.document["training"]["precision"] == "fp32"
+    assert "recompute" not in found.document["training"]
+    own = trainer(f"deepspeed {TRAINS}".replace("--deepspeed", "--deepspeed_config"), AUTO)
+    assert own.document["gpus"] == 32
+    assert any("auto" in sentence and "--set training.micro_batch" in sentence for sentence in own.assumed)
+    assert any("how many there are to be is not said" in sentence for sentence in own.assumed)
+    seen = trainer(f"export CUDA_VISIBLE_DEVICES=0,1\naccelerate launch {TRAINS} --per_device_train_batch_size 1")
+    assert seen.document["gpus"] == 2
+
+
+def test_values_of_the_user_go_before_those_of_the_script() -> None:
+    given = {"--per_device_train_batch_size": "4", "LEN": "2048"}
+    found = trainer(
+        f"LEN=512\ndeepspeed --num_gpus 8 {TRAINS} --per_device_train_batch_size 2 --max_seq_length $LEN",
+        model={"preset": "llama3-8b"}, given=given,
+    )  # fmt: skip
+    assert found.document["model"] == {"preset": "llama3-8b", "sequence_length": 2048}
+    assert found.document["training"]["micro_batch"] == 4
+    assert trainer(f"deepspeed {TRAINS} --bf16", gpus=16).document["gpus"] == 16
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("deepspeed train.py --deepspeed other.json", "starts DeepSpeed with other.json, which is neither beside it"),
+        ("deepspeed train.py --deepspeed ds.json", "does not say which model it trains; name it: --model"),
+        (
+            "deepspeed train.py --deepspeed ds.json --model_name_or_path own/7b",
+            "only the name is said .*own/7b.*--model",
+        ),
+        (f"deepspeed {TRAINS} --use_lora True", "--use-lora True: adapters are trained"),
+        (f"deepspeed {TRAINS} --finetuning_type lora", "--finetuning-type lora: adapters"),
+        (f"deepspeed {TRAINS} --stage dpo", "preferences"),
+        (f"deepspeed {TRAINS} --per_device_train_batch_size ${{1}}", "'\\$1' is not a whole number from 1 .--arg"),
+        ("deepspeed pretrain_gpt.py --num-layers 2 --deepspeed_config ds.json", "use simcluster import megatron"),
+        ("python train.py --epochs 3", "starts nothing with --deepspeed FILE"),
+    ],
+)
+def test_what_a_script_says_too_little_of(command: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        trainer(command)
+
+
+@pytest.mark.parametrize("off", ["--use_lora False", "--finetuning_type full", "--stage sft"])
+def test_what_is_switched_off_is_not_refused(off: str) -> None:
+    assert not trainer(f"deepspeed {TRAINS} {off}").unknown
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (f"deepspeed {TRAINS}", "train.py starts DeepSpeed, .*; write simcluster import deepspeed run.sh"),
+        ("torchrun train.py --model_name_or_path m --bf16", "options of Hugging Face's Trainer, .*import hugging-face"),
+    ],
+)
+def test_import_megatron_says_what_a_script_of_the_trainer_is_for(command: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        scenario_from_arguments(f"#!/bin/bash\n{command}\n", cluster=CLUSTER, source="run.sh")
+
+
+def test_the_gpus_that_a_batch_is_for() -> None:
+    config = {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}
+    said: dict[str, Any] = {"cluster": CLUSTER, "model": {"preset": "llama3-8b"}, "available": 32}
+    found = scenario_from_deepspeed(json.dumps(config), **said)
+    assert found.document["gpus"] == 8
+    assert any("8 GPUs, as a batch of 32" in sentence for sentence in found.assumed)
+    del config["gradient_accumulation_steps"]
+    assert scenario_from_deepspeed(json.dumps(config | {"train_batch_size": 256}), **said).document["gpus"] == 32
+
+
+def test_the_command_reads_a_script_and_the_file_that_it_writes(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        'BATCH=${1:-"16"}\ncat <<EOT > ds.json\n'
+        '{"train_batch_size": $BATCH, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}\nEOT\n'
+        "deepspeed bench.py --deepspeed --deepspeed_config ds.json --max_length 2048\n"
+    )
+    written = tmp_path / "out.yaml"
+    words = f"import deepspeed {script} --cluster dgx_h100 --model Qwen/Qwen3-0.6B --arg 1=32 -o {written}".split()
+    assert main(words) == 0
+    text = written.read_text()
+    assert "gpus: 16" in text
+    assert "sequence_length: 2048" in text
