@@ -9,6 +9,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.scenario.scenario import load, load_text
 
 FLAGSCALE = """
@@ -184,6 +185,64 @@ def test_files_that_extend_each_other_come_to_an_end() -> None:
     model = "primus/configs/models/megatron/own_1B.yaml"
     files = {**REPOSITORY, model: REPOSITORY[model].replace("own_base", "own_1B")}
     assert imported(PRIMUS, files.get, gpus=8).document["model"]["layers"] == 4
+
+
+TITAN = """
+modules:
+  pre_trainer:
+    framework: torchtitan
+    config: pre_trainer.yaml
+    model: own_8B.yaml
+    overrides:
+      sink_level: null
+      training: {local_batch_size: 2, seq_len: "${OWN_LENGTH:4096}", dataloader: {num_workers: 1}}
+      activation_checkpoint: {mode: none}
+      primus_turbo: {enable_primus_turbo: true, use_turbo_own: true}
+"""
+TITAN_FILES = {
+    "primus/configs/modules/torchtitan/pre_trainer.yaml": """
+includes: [../module_base.yaml]
+training: {local_batch_size: 8, seq_len: 2048, seed: null}
+parallelism: {tensor_parallel_degree: 2, pipeline_parallel_layers_per_stage: null, pipeline_parallel_split_points: []}
+activation_checkpoint:
+  mode: full
+  per_op_sac_force_recompute_mm_shapes_by_fqns: [moe.router.gate]
+compile: {enable: true, components: [model, loss]}
+""",
+    "primus/configs/modules/module_base.yaml": "trainable: true\n",
+    "primus/configs/models/torchtitan/own_8B.yaml": (
+        "model: {name: llama3, flavor: 8B, converters: [primus_turbo, quantize.linear.float8]}\n"
+    ),
+}
+
+
+def titan(text: str, files: dict[str, str]) -> Imported:
+    return scenario_from_torchtitan(
+        text, cluster={"topology": "dgx_h100", "nodes": 1}, gpus=8, beside=files.get, source="own.yaml"
+    )  # fmt: skip
+
+
+def test_primus_starts_torchtitan_with_the_sections_of_a_job_config() -> None:
+    found = titan(TITAN, TITAN_FILES)
+    document = found.document
+    assert document["model"] == {"preset": "llama3-8b", "sequence_length": 4096}
+    assert (document["parallel"]["tp"], document["parallel"]["dp"]) == (2, 4)
+    training = document["training"]
+    assert (training["micro_batch"], training["recompute"], training["precision"]) == (2, "none", "fp8-mixed")
+    assert document["software"] == "torch-compile"
+    assert found.unknown == ("primus_turbo.use_turbo_own",)
+    assert any("Primus-Turbo's kernels" in sentence for sentence in found.assumed)
+    with pytest.raises(InputError, match="enable_attention_float8: true is not modelled"):
+        titan(TITAN.replace("use_turbo_own", "enable_attention_float8"), TITAN_FILES)
+    with pytest.raises(InputError, match=r"goes on in primus/configs/models/torchtitan/own_8B\.yaml"):
+        titan(TITAN, {name: text for name, text in TITAN_FILES.items() if "models" not in name})
+
+
+def test_a_framework_is_told_which_import_it_is_for() -> None:
+    with pytest.raises(InputError, match="is of framework torchtitan: write simcluster import torchtitan"):
+        imported(TITAN)
+    with pytest.raises(InputError, match="is of framework maxtext: it cannot be imported"):
+        titan(TITAN.replace("torchtitan", "maxtext"), TITAN_FILES)
 
 
 def test_what_primus_says_of_its_own_is_listed() -> None:

@@ -314,6 +314,16 @@ def test_configs_of_older_versions_and_models_for_trying_out() -> None:
     assert load_text(found.text("x")).pipeline.schedule == "dualpipe-v"
 
 
+def test_the_oldest_versions_take_a_microbatch_for_every_slice_where_no_number_is_said() -> None:
+    experimental = "[experimental]\npipeline_parallel_degree = 2\npipeline_parallel_split_points = '{}'\n"
+    old = LLAMA_8B.replace("pipeline_parallel_degree = 1\n", "").replace("local_batch_size = 1", "batch_size = 8")
+    for points, schedule, micro in (("layers.16", "1F1B", 4), ("layers.8,layers.16,layers.24", "Interleaved1F1B", 2)):
+        text = f"{experimental.format(points)}pipeline_parallel_schedule = '{schedule}'\n{old}"
+        assert scenario_from_torchtitan(text, cluster={}, gpus=8).document["training"]["micro_batch"] == micro
+    debug = f"{experimental.format('layers.4')}{old}".replace('"8B"', '"debugmodel"')
+    assert scenario_from_torchtitan(debug, cluster={}, gpus=8).document["model"]["layers"] == 8
+
+
 def test_the_converter_to_mxfp8() -> None:
     text = (
         changed(model__converters='["quantize.linear.mx"]') + "\n[quantize.linear.mx]\nrecipe_name = 'mxfp8_cublas'\n"

@@ -1,8 +1,9 @@
 """Options of Megatron-LM in the YAML of frameworks that start it: FlagScale's (BAAI) and Primus' (AMD).
 
 FlagScale writes options with underscores in sections ``system``, ``model`` and ``data``; an experiment names such a
-file in its ``defaults``.  Primus writes fields of Megatron-LM's arguments as ``overrides`` of a model and a module,
-which are files of its repository that extend others.  Forks take such fields alone, in a file that ``--config`` names.
+file in its ``defaults``.  Primus writes fields of Megatron-LM's arguments, or of torchtitan's job config, as
+``overrides`` of a model and a module, which are files of its repository that extend others.  Forks take such fields
+alone, in a file that ``--config`` names.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _EXPERIMENT = re.compile(r"^defaults:[ \t]*\n([ \t]*-.*\n)*[ \t]*-[ \t]*train:",
 _PRIMUS = re.compile(r"^modules:[ \t]*\n([ \t]*#.*\n|[ \t]*\n)*[ \t]+pre_trainer:", re.MULTILINE)
 _FIELD = re.compile(r"^([ \t]*[\w-]+):[ \t]+[^\s#]")
 _DEFAULT = re.compile(r"\$\{\w+:([^{}]*)\}")
-_MODELS, _MODULES = "primus/configs/models/megatron/", "primus/configs/modules/megatron/"
+_CONFIGS = "primus/configs/"
 _MOST_FILES = 20
 _INVERTED = {
     "add_bias_linear": "disable-bias-linear", "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
@@ -84,17 +85,50 @@ def _launched(experiment: Any) -> dict[str, str]:
     return {"nnodes": str(nodes), "nproc-per-node": str(each)} if each else {}
 
 
-def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
+def is_primus_file(text: str) -> bool:
+    """Whether the text is a YAML of Primus, with a module that trains a model."""
+    return _PRIMUS.search(text) is not None
+
+
+def titan_settings_of_primus(text: str, source: str, beside: Beside) -> dict[str, Any]:
+    """Dotted settings of torchtitan in a file of Primus, of its own and of those that it stands on; null is not given.
+
+    InputError for a file of another framework, and for one that is not there.
+    """
+    settings: dict[str, Any] = {}
+    for part in _parts_of_primus(_read(text, source)["modules"].get("pre_trainer"), "torchtitan", source, beside):
+        settings |= flattened(part, source)
+    return {name: _filled(value) for name, value in settings.items() if value is not None}
+
+
+def _filled(value: Any) -> Any:
+    """The value with what its variables are by default, of the kind that it looks like."""
+    text = _DEFAULT.sub(r"\1", value) if isinstance(value, str) else value
+    if text == value:
+        return value
+    return int(text) if text.isdecimal() else {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _parts_of_primus(module: Any, framework: str, source: str, beside: Beside) -> list[dict[str, Any]]:
+    """What the module, the model and the file itself say, each over the one before."""
     if not isinstance(module, Mapping) or not isinstance(module.get("model"), str):
         raise InputError(f"{source}: modules.pre_trainer names no model; write one, as in model: llama3_8B.yaml")
+    if (said := module.get("framework", framework)) != framework:
+        other = f"write simcluster import {said}" if said in ("megatron", "torchtitan") else "it cannot be imported"
+        raise InputError(f"{source}: modules.pre_trainer is of framework {str(said)[:40]}: {other}")
+    named = (f"modules/{framework}/{module.get('config', 'pre_trainer.yaml')}", f"models/{framework}/{module['model']}")
+    found = [_extended(_CONFIGS + _DEFAULT.sub(r"\1", path), source, beside, []) for path in named]
+    own = module.get("overrides")
+    return [*found, dict(own) if isinstance(own, Mapping) else {}]
+
+
+def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
     fields: dict[str, Any] = {}
-    for path in (f"{_MODULES}{module.get('config', 'pre_trainer.yaml')}", f"{_MODELS}{module['model']}"):
-        # of what they say most are defaults of Megatron-LM
-        said = _extended(_DEFAULT.sub(r"\1", path), source, beside, [])
+    *below, own = _parts_of_primus(module, "megatron", source, beside)
+    for said in below:  # most of what they say are defaults of Megatron-LM
         known = (name for name in said if _dashed(name) in MAPPED or name in _INVERTED or name in _FIELDS)
         fields |= {name: said[name] for name in known}
-    own = module.get("overrides") or {}
-    fields |= own if isinstance(own, Mapping) else {}
+    fields |= own
     options = _options(fields) | _sinks(fields)
     if fields.get("enable_primus_turbo") is True and fields.get("use_turbo_deepep") is True:
         options |= {"moe-token-dispatcher-type": ("flex",), "moe-flex-dispatcher-backend": ("deepep",)}

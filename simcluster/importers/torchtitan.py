@@ -14,6 +14,7 @@ from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import shown
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
+from simcluster.importers.framework_files import is_primus_file, titan_settings_of_primus
 from simcluster.importers.imported import Imported
 from simcluster.importers.split_points import layers_between
 from simcluster.importers.torchtitan_float8 import not_as_asked
@@ -24,6 +25,7 @@ from simcluster.importers.torchtitan_settings import FLOAT8, MXFP8, TABLES, JobS
 from simcluster.schedules import schedules_with
 
 _MODELS: dict[str, str] = TABLES["models"]
+_KERNELS = frozenset(TABLES["kernels"].split())
 _RELAYS = ("deepep", "hybridep")
 _TWO_SLICES = ("zb-v", "dualpipe-v")  # a stage
 _PRESET = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
@@ -56,6 +58,8 @@ def scenario_from_torchtitan(
             job_started.settings,
             (job_started.gpus, "its script starts them") if job_started.gpus else None,
         )
+    elif is_primus_file(text):
+        settings = titan_settings_of_primus(text, source, beside)
     elif source.endswith(".py") or function:
         families = tuple(name.split()[0] for name in _MODELS)
         settings = settings_of_registry(text, source, function, families, beside)
@@ -198,6 +202,12 @@ class _Job(JobSettings):
         self.assumed.append("layers even on the stages: torchtitan gives the first and the last one less, by default")
         return {"schedule": known, **({"chunks": 2} if chunked else {})}
 
+    def _slices(self, pp: int) -> int:
+        """Parts of the model, of which a stage may have several (num_total_stages of build_pipeline_schedule, 2024)."""
+        pipeline = self._pipeline(pp)
+        several = pipeline["schedule"] in _TWO_SLICES
+        return len(pipeline.get("layers_per_stage", ())) or pp * pipeline.get("chunks", 1 + several)
+
     def _training(self, dp: int, pp: int) -> dict[str, Any]:
         values = self.values
         local, batch = values["training.local_batch_size"], values["training.global_batch_size"]
@@ -208,6 +218,11 @@ class _Job(JobSettings):
             if values["training.num_tokens_per_train_step"] != -1:
                 batch = self._sequences("training.num_tokens_per_train_step")
         parts = values["parallelism.pipeline_parallel_microbatches"]  # of the oldest versions
+        if not parts and self.early and pp > 1:
+            parts = self._slices(pp)
+            self.assumed.append(
+                f"{parts} microbatches, one for every slice, as where the oldest versions are told no number"
+            )
         if parts and pp > 1 and local % parts == 0:
             micro = local // parts
         return {
@@ -227,7 +242,8 @@ class _Job(JobSettings):
 
     def _precision(self) -> dict[str, Any]:
         param, reduce = (self.values[f"training.mixed_precision_{what}"] for what in ("param", "reduce"))
-        converters = self.values["model.converters"] or ["float8"] * self.on("float8.enable_float8_linear")
+        converters = [name for name in self.values["model.converters"] if name not in _KERNELS]
+        converters = converters or ["float8"] * self.on("float8.enable_float8_linear")
         strange = [name for name in converters if name not in FLOAT8 | MXFP8]
         if strange:
             raise self.error("model.converters", f"{shown(strange[0])} is not modelled; float8 and mx are")

@@ -49,8 +49,10 @@ def model_of_job(job: JobSettings, beside: Beside) -> dict[str, Any]:
         return {"gated_mlp": True, **_OWN_MODELS[name], **more}
     if name not in _DEBUG_MODELS:
         raise _unknown(job, beside, family, f"{family} {flavor}")
-    job.assumed.append("the sizes of the debug model are those that it had longest; they changed at times")
-    return {"gated_mlp": True, **_DEBUG_MODELS[name], **more}
+    when = "in 2024" if job.early else "longest"
+    job.assumed.append(f"the sizes of the debug model are those that it had {when}; they changed at times")
+    then = {"layers": TABLES["early_debug_layers"].get(name)} if job.early else {}
+    return {"gated_mlp": True, **_DEBUG_MODELS[name], **{key: value for key, value in then.items() if value}, **more}
 
 
 def _differs(own: dict[str, Any], preset: str) -> bool:

@@ -18,6 +18,8 @@ _NO_EFFECT_SECTIONS, _NO_EFFECT, _MAY_MATTER, FLOAT8, MXFP8 = (
 )
 _DEFAULTS = flattened(TABLES["defaults"], "torchtitan.yaml")
 _RENAMED: dict[str, str] = TABLES["renamed"]
+_USUAL: dict[str, Any] = TABLES["usual"]
+_OTHERWISE: dict[str, str] = TABLES["otherwise"]
 _OF_CONVERTERS = ("float8.", "quantize.", "mx.")
 _ALLOWED: dict[str, tuple[list[Any], str]] = TABLES["allowed"]
 
@@ -51,9 +53,11 @@ class JobSettings:
                 raise self.error(name, f"is another name of {self.given[key]}, which is also given; keep one")
             self.given[key] = name
             self.values[key] = self._checked(key, value)
-        elif key in _MAY_MATTER and value not in (None, "", [], False, True if key.endswith("early_stop") else None):
+        elif key in _MAY_MATTER and value not in (None, "", [], False, _USUAL.get(key)):
             raise self.error(name, f"{shown(value)} is not modelled; take it out to import the rest")
-        elif key in _NO_EFFECT or key.partition(".")[0] in _NO_EFFECT_SECTIONS:
+        elif key in _OTHERWISE and value is True:
+            self.assumed.append(f"{name}: {_OTHERWISE[key]}")
+        elif {key, key.rpartition(".")[0]} & _NO_EFFECT or key.partition(".")[0] in _NO_EFFECT_SECTIONS:
             self.no_effect.append(name)
         else:
             self.unknown.append(name + guess(name, _DEFAULTS))
@@ -75,6 +79,11 @@ class JobSettings:
         if value not in known:
             raise self.error(key, f"{shown(value)} {said}")
         return value
+
+    @property
+    def early(self) -> bool:
+        """Whether the file is of the versions of 2024, which had pipelines among what is experimental."""
+        return self.given.get("parallelism.pipeline_parallel_degree", "").startswith(("experimental.", "training."))
 
     def on(self, key: str) -> bool:
         """Whether a switch is on."""
