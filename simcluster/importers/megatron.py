@@ -279,13 +279,13 @@ def _software(run: Options) -> dict[str, Any]:
 def _overlap(
     run: Options, training: Mapping[str, Any], pipeline: Mapping[str, Any], parallel: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The fields of ``Overlap``."""
-    tp, sharded = parallel["tp"], parallel["zero"] > 0
+    """The fields of ``Overlap``; torch's FSDP2 gathers ahead and reduces beside the backward, whatever flags say."""
+    tp, sharded, fully = parallel["tp"], parallel["zero"] > 0, run.flag("use-torch-fsdp2")
     if run.flag("overlap-param-gather") and not sharded:
         run.assumed.append("overlap-param-gather says nothing without use-distributed-optimizer")
     overlap: dict[str, Any] = {
-        "grad_reduce": run.flag("overlap-grad-reduce") or _by_torch(run),
-        "param_gather": run.flag("overlap-param-gather") and sharded,
+        "grad_reduce": run.flag("overlap-grad-reduce") or _by_torch(run) or fully,
+        "param_gather": (run.flag("overlap-param-gather") and sharded) or fully,
         "tensor": tp > 1 and not run.flag("no-async-tensor-model-parallel-allreduce"),
     }
     schedule = pipeline.get("schedule")

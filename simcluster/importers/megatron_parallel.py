@@ -88,8 +88,11 @@ def uncut_experts(run: Options, parallel: dict[str, Any], gpus: int | None) -> N
         run.assumed.append(f"experts are not cut over tp: {gpus} GPUs hold ep {ep} in no other way")
 
 
-def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int]:
-    """The fields of ``Fsdp`` where parameters are sharded within one of several instances (HSDP)."""
+def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int | bool]:
+    """The fields of ``Fsdp`` where parameters are sharded within one of several instances (HSDP), or kept once gathered
+    (FSDP2)."""
+    if run.flag("use-torch-fsdp2") and run.flag("torch-fsdp2-no-reshard-after-forward"):
+        return {"reshard_after_forward": False}
     copies = _copies(run)
     if copies == 1 or parallel.get("zero") != 3:
         return {}
