@@ -426,6 +426,73 @@ def test_a_registry_of_reinforcement_learning_is_refused() -> None:
         graphs("learns_by_rewards")
 
 
+NEWEST = """
+from torchtitan.models.deepseek_v3 import model_registry
+
+
+def deepseek_v3_16b(seq_len: int | None = None) -> Trainer.Config:
+    model_config = model_registry("16B", enable_sp=True, seq_len=seq_len, attn_backend="flex")
+    return Trainer.Config(
+        model=model_config,
+        optim=Optim.Config(optimizer=OptimizersContainer.Config(optimizers=[AdamW.Config(pattern=r".*", lr=2e-4)])),
+        training=TrainingConfig(
+            num_tokens_per_microbatch_per_dp_rank=4 * model_config.max_context_length,
+            max_context_length=model_config.max_context_length,
+            disable_cuda_graphs=False,
+        ),
+        parallelism=ParallelismConfig(expert_parallel_degree=4),
+        checkpointer=None,
+        activation_checkpoint=SelectiveAC.Config(),
+        compile=CompileConfig(components=["model"]),
+    )
+
+
+def own_experts(seq_len: int | None = None) -> Trainer.Config:
+    config = deepseek_v3_16b(seq_len=seq_len)
+    config.parallelism.data_parallel_shard_degree = 4
+    config.activation_checkpoint = ActivationCheckpointConfig(mode="selective")
+    for optimizer in config.optim.optimizer.optimizers:
+        optimizer.moment_dtype = "bfloat16"
+    for _, layer in config.model.traverse(Layer.Config):
+        layer.own = True
+    return apply_transforms(config, [Float8GroupedLinearConverter.Config(), OwnTransform(factor=2)])
+
+
+def predicts() -> Trainer.Config:
+    config = own_experts(seq_len=2048)
+    config.model = model_registry("16B", seq_len=2048, num_mtp_layers=1)
+    return config
+"""
+
+
+def newest(function: str, **more: Any) -> Imported:
+    return scenario_from_torchtitan(
+        NEWEST, cluster=CLUSTER, function=function, source="models/deepseek_v3/config_registry.py", **more
+    )
+
+
+def test_the_newest_registries_take_the_length_of_a_sequence() -> None:
+    with pytest.raises(InputError, match="leaves the length of a sequence to the model: give it, as in --sequence-len"):
+        newest("deepseek_v3_16b", gpus=8)
+    found = newest("deepseek_v3_16b", gpus=8, sequence_length=4096)
+    assert found.document["model"] == {"preset": "deepseek-v2-lite", "sequence_length": 4096}
+    assert (found.document["training"]["micro_batch"], found.document["parallel"]["ep"]) == (4, 4)
+    assert found.document["software"] == "torch-compile"
+    assert any("disable_cuda_graphs" in sentence for sentence in found.assumed)
+    assert not found.unknown
+
+
+def test_what_transforms_a_configuration_or_loops_over_its_model_is_listed() -> None:
+    found = newest("own_experts", sequence_length=2048)
+    assert (found.document["gpus"], found.document["training"]["precision"]) == (4, "fp8-mixed")
+    assert found.document["training"]["recompute_every"] == 2  # by operators, of a mixture
+    assert {"optimizer.moment_dtype", "transforms.OwnTransform"} < {*found.unknown}
+    assert any("in the loop for (_, layer)" in each for each in found.unknown)
+    predicted = newest("predicts")
+    assert "mtp_layers" not in predicted.document["model"]
+    assert any("without 1 layer of multi-token prediction" in sentence for sentence in predicted.assumed)
+
+
 def test_files_that_take_a_name_of_each_other_come_to_an_end() -> None:
     texts = {f"{name}.py": f"from {other} import x\n" for name, other in (("a", "b"), ("b", "a"))}
     assert PythonConfigs(f"{texts['a.py']}def f():\n    return g(x)\n", "f.py", beside=texts.get).read("f").name == "g"
@@ -518,6 +585,6 @@ def test_the_backend_of_experts_and_layers_of_more_tokens(backend: str, kind: st
         .replace("deepep", backend)
     )
     text = text.replace("data_parallel_replicate_degree=2", "expert_parallel_degree=4")
-    found = scenario_from_torchtitan(text, cluster=CLUSTER, function="qwen3_own", source="r.py").document
-    assert found["parallel"].get("expert_dispatch", {}).get("kind") == kind
-    assert found["model"]["mtp_layers"] == 1
+    found = scenario_from_torchtitan(text, cluster=CLUSTER, function="qwen3_own", source="r.py")
+    assert found.document["parallel"].get("expert_dispatch", {}).get("kind") == kind
+    assert any("without 1 layer of multi-token prediction" in sentence for sentence in found.assumed)

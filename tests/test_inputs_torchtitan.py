@@ -324,6 +324,11 @@ def test_the_oldest_versions_take_a_microbatch_for_every_slice_where_no_number_i
     assert scenario_from_torchtitan(debug, cluster={}, gpus=8).document["model"]["layers"] == 8
 
 
+def test_a_job_of_reinforcement_learning_is_refused_before_its_model() -> None:
+    with pytest.raises(InputError, match=r"\[grpo\] is of reinforcement learning"):
+        imported(LLAMA_8B.replace("llama3", "own") + "[grpo]\nkl_beta = 0.0\n")
+
+
 def test_the_converter_to_mxfp8() -> None:
     text = (
         changed(model__converters='["quantize.linear.mx"]') + "\n[quantize.linear.mx]\nrecipe_name = 'mxfp8_cublas'\n"

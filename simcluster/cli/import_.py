@@ -125,7 +125,9 @@ def _text(name: str) -> str:
 def _scenario(args: argparse.Namespace, text: str) -> Imported:
     _refuse(args, "device", *(("log",) if args.kind in ("torchtitan", "deepspeed") else ()))
     if args.kind != "deepspeed":
-        _refuse(args, "model", "sequence_length")
+        _refuse(
+            args, "model", *(() if args.kind == "torchtitan" and args.file.endswith(".py") else ("sequence_length",))
+        )
     takes_arg = {"megatron-bridge": (".py", *_SCRIPTS), "deepspeed": _SCRIPTS}.get(args.kind, (".py",))
     if args.arg and args.kind != "megatron" and not (args.kind in _TAKE_ARG and args.file.endswith(takes_arg)):
         _refuse(args, "arg")
@@ -157,6 +159,7 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
         more |= {"beside": partial(_beside, args.file)}
         more |= {"function": args.function} if args.kind != "megatron" else {}
         more |= {"given": _given(args)} if args.kind in _OF_PYTHON else {}
+        more |= {"sequence_length": args.sequence_length} if args.kind == "torchtitan" else {}
         reader: Callable[..., Imported] = readers.get(args.kind, scenario_from_bridge)
         found = reader(text, cluster=cluster, gpus=args.gpus, source=args.file, **more)
     document = found.document

@@ -25,6 +25,7 @@ from simcluster.importers.torchtitan_settings import FLOAT8, MXFP8, TABLES, JobS
 from simcluster.schedules import schedules_with
 
 _MODELS: dict[str, str] = TABLES["models"]
+_REINFORCES = frozenset(TABLES["reinforces"].split())
 _KERNELS = frozenset(TABLES["kernels"].split())
 _RELAYS = ("deepep", "hybridep")
 _TWO_SLICES = ("zb-v", "dualpipe-v")  # a stage
@@ -41,14 +42,16 @@ def scenario_from_torchtitan(
     available: int | None = None,
     function: str = "",
     beside: Beside = nothing_beside,
+    sequence_length: int | None = None,
     source: str = "<job config>",
 ) -> Imported:
     """The scenario of a job config on a cluster (as ``cluster`` stands in a scenario).
 
     Where data_parallel_shard_degree is -1, what is left, that is of ``gpus``, or of all that are ``available``.
-    ``function`` is the name of a configuration in a registry, and ``beside`` the text of a file that lies with it, such
-    as one that says the sizes of a model that is not in the catalogue.  Raises InputError with the names of all keys
-    that are not modelled, for a model that is not known, and for text that is not TOML, JSON or Python.
+    ``function`` is the name of a configuration in a registry, which ``sequence_length`` is for, and ``beside`` the text
+    of a file that lies with it, such as one that says the sizes of a model that is not in the catalogue.  Raises
+    InputError with the names of all keys that are not modelled, for a model that is not known, and for text that is not
+    TOML, JSON or Python.
     """
     told = _PRESET.search(text)
     started = (int(told[1]), "the note at the head of the file says") if told else None
@@ -62,9 +65,12 @@ def scenario_from_torchtitan(
         settings = titan_settings_of_primus(text, source, beside)
     elif source.endswith(".py") or function:
         families = tuple(name.split()[0] for name in _MODELS)
-        settings = settings_of_registry(text, source, function, families, beside)
+        settings = settings_of_registry(text, source, function, families, beside, sequence_length)
     else:
         settings = flattened(parse_toml_or_json(text, source), source)
+    if section := next((name for name in settings if name.partition(".")[0] in _REINFORCES), ""):
+        what = "is of reinforcement learning, whose step is more than one of pre-training"
+        raise InputError(f"{source}: [{section.partition('.')[0]}] {what}")
     job = _Job(settings, source, available, started, beside)
     if settings.get("fault_tolerance.enable") is True:
         job.assumed.append("one replica group alone: what fault tolerance averages between several is not modelled")
@@ -91,6 +97,9 @@ class _Job(JobSettings):
         pipeline = self.problems.of(self._pipeline, parallel["pp"])
         training = self.problems.of(self._training, dp, parallel["pp"])
         self.problems.tell()
+        if parallel["zero"] == 3 and model and (predicted := model.pop("mtp_layers", 0)):
+            layers = f"{predicted} layer{'s' * (predicted > 1)} of multi-token prediction"
+            self.assumed.append(f"without {layers}, which FSDP is not modelled with")
         gpus = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1) * dp
         document: dict[str, Any] = {"cluster": cluster, "gpus": gpus, "model": model}
         document |= {"parallel": parallel, "pipeline": pipeline, "training": training, "fsdp": fsdp}

@@ -19,7 +19,7 @@ _NO_EFFECT_SECTIONS, _NO_EFFECT, _MAY_MATTER, FLOAT8, MXFP8 = (
 _DEFAULTS = flattened(TABLES["defaults"], "torchtitan.yaml")
 _RENAMED: dict[str, str] = TABLES["renamed"]
 _USUAL: dict[str, Any] = TABLES["usual"]
-_OTHERWISE: dict[str, str] = TABLES["otherwise"]
+_OTHERWISE: dict[str, tuple[bool, str]] = TABLES["otherwise"]
 _OF_CONVERTERS = ("float8.", "quantize.", "mx.")
 _ALLOWED: dict[str, tuple[list[Any], str]] = TABLES["allowed"]
 
@@ -55,8 +55,8 @@ class JobSettings:
             self.values[key] = self._checked(key, value)
         elif key in _MAY_MATTER and value not in (None, "", [], False, _USUAL.get(key)):
             raise self.error(name, f"{shown(value)} is not modelled; take it out to import the rest")
-        elif key in _OTHERWISE and value is True:
-            self.assumed.append(f"{name}: {_OTHERWISE[key]}")
+        elif key in _OTHERWISE and value is _OTHERWISE[key][0]:
+            self.assumed.append(f"{name}: {_OTHERWISE[key][1]}")
         elif {key, key.rpartition(".")[0]} & _NO_EFFECT or key.partition(".")[0] in _NO_EFFECT_SECTIONS:
             self.no_effect.append(name)
         else:
