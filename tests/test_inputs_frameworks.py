@@ -172,7 +172,7 @@ def test_overrides_of_primus_over_the_files_of_its_repository() -> None:
     ("text", "words"),
     [
         (PRIMUS, "goes on in primus/configs/modules/megatron/pre_trainer.yaml, which is neither"),
-        (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "modules.pre_trainer names no model"),
+        (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "its module names no model"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: -8"), "num-layers: '-8' is not a whole number"),
     ],
 )
@@ -238,8 +238,27 @@ def test_primus_starts_torchtitan_with_the_sections_of_a_job_config() -> None:
         titan(TITAN, {name: text for name, text in TITAN_FILES.items() if "models" not in name})
 
 
+TUNES = PRIMUS.replace("pre_trainer:", "post_trainer:").replace(
+    "    overrides:\n", "    overrides:\n      use_packed_attention: true\n      lora: {enabled: false, dim: 8}\n"
+)
+
+
+def test_fine_tuning_of_all_weights_is_read_as_pre_training_is() -> None:
+    found = imported(TUNES, REPOSITORY.get, gpus=8)
+    assert found.document == imported(PRIMUS, REPOSITORY.get, gpus=8).document
+    assert any(sentence.startswith("--use-packed-attention") for sentence in found.assumed)
+    with pytest.raises(InputError, match=r"lora\.enabled: adapters are trained beside weights that stand still"):
+        imported(TUNES.replace("enabled: false", "enabled: true"), REPOSITORY.get, gpus=8)
+
+
+@pytest.mark.parametrize("field", ["use_dualpipev: true", "schedules_method: dualpipev"])
+def test_dual_pipe_v_of_flagscale(field: str) -> None:
+    plain = FLAGSCALE.replace("pipeline_model_parallel_size: 2", f"pipeline_model_parallel_size: 2\n  {field}")
+    assert imported(plain, gpus=8).document["pipeline"]["schedule"] == "dualpipe-v"
+
+
 def test_a_framework_is_told_which_import_it_is_for() -> None:
-    with pytest.raises(InputError, match="is of framework torchtitan: write simcluster import torchtitan"):
+    with pytest.raises(InputError, match="its module is of framework torchtitan: write simcluster import torchtitan"):
         imported(TITAN)
     with pytest.raises(InputError, match="is of framework maxtext: it cannot be imported"):
         titan(TITAN.replace("torchtitan", "maxtext"), TITAN_FILES)

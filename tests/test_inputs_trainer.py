@@ -74,6 +74,7 @@ def test_values_of_the_user_go_before_those_of_the_script() -> None:
     ("command", "words"),
     [
         ("deepspeed train.py --deepspeed other.json", "starts DeepSpeed with other.json, which is neither beside it"),
+        ("deepspeed train.py --deepspeed ds.json --from_pretrained google/flan-t5-xl", "flan-t5-xl has an encoder"),
         ("deepspeed train.py --deepspeed ds.json", "does not say which model it trains; name it: --model"),
         (
             "deepspeed train.py --deepspeed ds.json --model_name_or_path own/7b",

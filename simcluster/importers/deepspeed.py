@@ -213,7 +213,8 @@ class _Config:
         half = "bf16-mixed" if bf16 or (auto[:1] == ["bf16"] and not fp16) else "fp16-mixed"
         if auto and not bf16 and not fp16:
             given = " and ".join(f"{name}.enabled" for name in auto)
-            self.assumed.append(f"{half}: {given} is auto, which the program that reads the file decides")
+            are = "are" if len(auto) > 1 else "is"
+            self.assumed.append(f"{half}: {given} {are} auto, which the program that reads the file decides")
         if bf16 or auto or fp16:
             wide = self._settings.get(_GRADIENTS) == "fp32"
             return {**found, "precision": half, "memory_recipe": "mixed-18" if wide else "mixed-16"}

@@ -23,7 +23,7 @@ from simcluster.importers.option_values import MAPPED
 
 _FLAGSCALE = re.compile(r"^system:[ \t]*(#.*)?\n(.*\n)*model:[ \t]*(#.*)?$", re.MULTILINE)
 _EXPERIMENT = re.compile(r"^defaults:[ \t]*\n([ \t]*-.*\n)*[ \t]*-[ \t]*train:", re.MULTILINE)
-_PRIMUS = re.compile(r"^modules:[ \t]*\n([ \t]*#.*\n|[ \t]*\n)*[ \t]+pre_trainer:", re.MULTILINE)
+_PRIMUS = re.compile(r"^modules:[ \t]*\n([ \t]*#.*\n|[ \t]*\n)*[ \t]+(pre|post)_trainer:", re.MULTILINE)
 _FIELD = re.compile(r"^([ \t]*[\w-]+):[ \t]+[^\s#]")
 _DEFAULT = re.compile(r"\$\{\w+:([^{}]*)\}")
 _CONFIGS = "primus/configs/"
@@ -49,7 +49,7 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
     """The options in the file and in those that it names; InputError for one of these that is not there."""
     data = _read(text, source)
     if isinstance(data.get("modules"), Mapping):
-        return _of_primus(data["modules"].get("pre_trainer"), source, beside)
+        return _of_primus(_trainer(data), source, beside)
     if "num_layers" in data:
         return Arguments(_options({name: value for name, value in data.items() if not isinstance(value, Mapping)}))
     launched: dict[str, str] = {}
@@ -96,9 +96,14 @@ def titan_settings_of_primus(text: str, source: str, beside: Beside) -> dict[str
     InputError for a file of another framework, and for one that is not there.
     """
     settings: dict[str, Any] = {}
-    for part in _parts_of_primus(_read(text, source)["modules"].get("pre_trainer"), "torchtitan", source, beside):
+    for part in _parts_of_primus(_trainer(_read(text, source)), "torchtitan", source, beside):
         settings |= flattened(part, source)
     return {name: _filled(value) for name, value in settings.items() if value is not None}
+
+
+def _trainer(data: Mapping[str, Any]) -> Any:
+    """The module that trains: the pre-training, or else the fine-tuning, whose step is the same."""
+    return data["modules"].get("pre_trainer") or data["modules"].get("post_trainer")
 
 
 def _filled(value: Any) -> Any:
@@ -112,14 +117,18 @@ def _filled(value: Any) -> Any:
 def _parts_of_primus(module: Any, framework: str, source: str, beside: Beside) -> list[dict[str, Any]]:
     """What the module, the model and the file itself say, each over the one before."""
     if not isinstance(module, Mapping) or not isinstance(module.get("model"), str):
-        raise InputError(f"{source}: modules.pre_trainer names no model; write one, as in model: llama3_8B.yaml")
+        raise InputError(f"{source}: its module names no model; write one, as in model: llama3_8B.yaml")
     if (said := module.get("framework", framework)) != framework:
         other = f"write simcluster import {said}" if said in ("megatron", "torchtitan") else "it cannot be imported"
-        raise InputError(f"{source}: modules.pre_trainer is of framework {str(said)[:40]}: {other}")
+        raise InputError(f"{source}: its module is of framework {str(said)[:40]}: {other}")
     named = (f"modules/{framework}/{module.get('config', 'pre_trainer.yaml')}", f"models/{framework}/{module['model']}")
     found = [_extended(_CONFIGS + _DEFAULT.sub(r"\1", path), source, beside, []) for path in named]
     own = module.get("overrides")
-    return [*found, dict(own) if isinstance(own, Mapping) else {}]
+    own = dict(own) if isinstance(own, Mapping) else {}
+    adapters = own.pop("lora", None)
+    if isinstance(adapters, Mapping) and adapters.get("enabled") is True:
+        raise InputError(f"{source}: lora.enabled: adapters are trained beside weights that stand still: not modelled")
+    return [*found, own]
 
 
 def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:

@@ -17,7 +17,7 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
     chunks = _chunks(run, len(layers_that_work(run)), pp)
     if pp == 1:
         return {}
-    if run.get("schedules-method"):
+    if run.get("schedules-method") or run.flag("use-dualpipev"):
         cut = layers_of_slices(run, 2 * pp)
         return {"schedule": "dualpipe-v", **({"layers_per_stage": cut} if cut else {})}
     if run.flag("enable-zero-bubble"):

@@ -18,6 +18,7 @@ from simcluster.importers.arguments import Arguments, from_words, with_given
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.imported import Imported
+from simcluster.importers.model_classes import no_decoder
 from simcluster.importers.models_by_path import model_named
 from simcluster.importers.pre_training import require_pre_training
 from simcluster.importers.processes import processes_of
@@ -25,10 +26,12 @@ from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
-_READ, _NO_EFFECT = (frozenset(_TABLES[name].split()) for name in ("read", "no_effect"))
-_CONFIGS, _LENGTHS, _MODELS, _RECOMPUTES = (
-    _TABLES[name].split() for name in ("configurations", "lengths", "models", "recomputes")
+_CONFIGS, _LENGTHS, _MODELS, _RECOMPUTES, _MICROS, _ACCUMULATIONS = (
+    _TABLES[name].split()
+    for name in ("configurations", "lengths", "models", "recomputes", "micro_batches", "accumulations")
 )
+_READ = frozenset((*_CONFIGS, *_LENGTHS, *_MODELS, *_RECOMPUTES, *_MICROS, *_ACCUMULATIONS, *_TABLES["read"].split()))
+_NO_EFFECT = frozenset(_TABLES["no_effect"].split())
 _MODELLED_OTHERWISE, _REFUSED = (
     {name: said for said, names in _TABLES[table].items() for name in names.split()}
     for table in ("otherwise", "refused")
@@ -185,6 +188,8 @@ class _Started:
             raise InputError(
                 f"{self._source}: does not say which model it trains; name it: --model llama3-8b, or a config.json"
             )
+        if against := no_decoder(path):
+            raise InputError(f"{self._source}: --{name} {path[:60]} {against}")
         try:
             found = model_named(path, self._source, self._beside)
         except InputError as problem:
@@ -200,7 +205,7 @@ class _Started:
 
     def filled(self) -> dict[str, Any]:
         """What takes the place of ``auto``, by the configuration's names."""
-        micro, steps = self.number("per-device-train-batch-size"), self.number("gradient-accumulation-steps")
+        micro, steps = (self.number(self._first(names)[0]) for names in (_MICROS, _ACCUMULATIONS))
         trains = any(name.startswith("per-device-") or name == "num-train-epochs" for name in self._options)
         if micro is None and trains:
             micro = _USUAL_MICRO
