@@ -251,6 +251,15 @@ def test_a_script_that_ends_itself_says_what_it_tests() -> None:
         scenario_from_arguments(named, cluster=cluster)
 
 
+@pytest.mark.parametrize("between", ["\\  # sizes\n", "\\ \n", "\n", "\\\n  # sizes\n", "\n\n"])
+def test_options_behind_a_line_that_bash_ends_a_command_in_are_of_it(between: str) -> None:
+    whole = "torchrun --nproc_per_node 4 pretrain_gpt.py --bf16 \\\n  --num-layers 12 --hidden-size 512\n"
+    broken = read(whole.replace("\\\n", between))
+    assert broken.commands == read(whole).commands
+    assert any("goes on with the command above it" in sentence for sentence in broken.assumed)
+    assert not read(whole).assumed
+
+
 def test_values_that_the_user_gives() -> None:
     document = imported("arrays.sh", NUM_NODES="4", DTYPE="bf16", EXTRA="yes").document
     assert (document["gpus"], document["parallel"]["pp"], document["training"]["precision"]) == (32, 4, "bf16-mixed")

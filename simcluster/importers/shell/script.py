@@ -288,8 +288,21 @@ def _command(node: Node, state: State) -> None:
         elif rest and not _OF_THE_ENVIRONMENT.search(rest[0]):
             file = rest[0].rpartition("/")[2][:60]
             state.assumed[f"what {file} sets is not known: it is not there"] = None
+    elif name.startswith("-") and state.commands:
+        _goes_on(words, state, node.start_point[0] + 1)
     elif name not in ("echo", "printf"):
         read_command(words, state, read_script)
+
+
+def _goes_on(words: list[str], state: State, line: int) -> None:
+    """A line that begins with an option: bash has ended the command above it, and who wrote it has not meant that."""
+    before, around = state.commands[-1]
+    kept = [word for word in (*before, *words) if not word or word.strip()]  # a blank behind a backslash is a word
+    state.commands[-1] = (kept, around)
+    said = (
+        f"line {line} goes on with the command above it, which bash ends before (no backslash stands at its very end)"
+    )
+    state.assumed[said] = None
 
 
 def _expansions(node: Node, state: State) -> None:
