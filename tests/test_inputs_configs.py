@@ -174,6 +174,20 @@ def test_layers_of_another_kind_are_refused(more: str, words: str) -> None:
         megatron(f"{SIZES} {more}", available=32)
 
 
+@pytest.mark.parametrize(
+    ("more", "kv_heads", "told"),
+    [
+        ("--num-query-groups 2", 8, True),
+        ("--num-query-groups 2 --group-query-attention", 2, False),
+        ("--num-query-groups 8", 8, False),
+    ],
+)
+def test_groups_of_queries_without_the_switch_that_they_count_with(more: str, kv_heads: int, told: bool) -> None:
+    found = megatron(f"{SIZES} {more}", available=8)
+    assert found.document["model"]["kv_heads"] == kv_heads
+    assert any("--num-query-groups counts with" in sentence for sentence in found.assumed) is told
+
+
 def test_comments_behind_backslashes_as_people_write_them() -> None:
     text = SIZES.replace(" --", " \\   # a comment\n --")
     assert megatron(text, available=8).document == megatron(SIZES, available=8).document

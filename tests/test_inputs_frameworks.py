@@ -264,6 +264,14 @@ def test_a_framework_is_told_which_import_it_is_for() -> None:
         titan(TITAN.replace("torchtitan", "maxtext"), TITAN_FILES)
 
 
+def test_what_a_model_of_primus_says_of_its_own_is_listed() -> None:
+    model = "primus/configs/models/megatron/own_1B.yaml"
+    files = {**REPOSITORY, model: REPOSITORY[model] + "own_softcapping: 30.0\nrotary_base: 5000\nimg_h: 224\n"}
+    found = imported(PRIMUS, files.get, gpus=8)
+    assert found.unknown == ("--own-softcapping",)
+    assert "rotary-base" in found.no_effect
+
+
 def test_what_primus_says_of_its_own_is_listed() -> None:
     text = PRIMUS + "      turbo_sync_free_moe_stage: 2\n"
     found = imported(text, REPOSITORY.get)

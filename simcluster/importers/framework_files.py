@@ -132,12 +132,12 @@ def _parts_of_primus(module: Any, framework: str, source: str, beside: Beside) -
 
 
 def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
+    usual, model, own = _parts_of_primus(module, "megatron", source, beside)
     fields: dict[str, Any] = {}
-    *below, own = _parts_of_primus(module, "megatron", source, beside)
-    for said in below:  # most of what they say are defaults of Megatron-LM
+    for said in (usual, model):  # most of what the module says are defaults of Megatron-LM
         known = (name for name in said if _dashed(name) in MAPPED or name in _INVERTED or name in _FIELDS)
         fields |= {name: said[name] for name in known}
-    fields |= own
+    fields |= {name: value for name, value in model.items() if value != usual.get(name)} | own
     options = _options(fields) | _sinks(fields)
     if fields.get("enable_primus_turbo") is True and fields.get("use_turbo_deepep") is True:
         options |= {"moe-token-dispatcher-type": ("flex",), "moe-flex-dispatcher-backend": ("deepep",)}

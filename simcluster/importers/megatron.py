@@ -202,6 +202,8 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
         position = "none"
     query_groups = run.get("num-query-groups", "num-key-value-heads")
     grouped = run.flag("group-query-attention") or run.get("num-key-value-heads")
+    if query_groups and query_groups != heads and not grouped:  # core_transformer_config_from_args passes it over
+        run.assumed.append("--num-query-groups counts with --group-query-attention alone, and all heads have keys")
     bias: bool | str = not run.flag("disable-bias-linear")
     model: dict[str, Any] = {
         "layers": sum(layers_that_work(run)),
