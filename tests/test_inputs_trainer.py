@@ -83,6 +83,7 @@ def test_values_of_the_user_go_before_those_of_the_script() -> None:
         (f"deepspeed {TRAINS} --use_lora True", "--use-lora True: adapters are trained"),
         (f"deepspeed {TRAINS} --finetuning_type lora", "--finetuning-type lora: adapters"),
         (f"deepspeed {TRAINS} --stage dpo", "preferences"),
+        (f"deepspeed {TRAINS} --tune_mm_vision False --tune_mm_mlp True", "--tune-mm-mlp True: images or sounds"),
         (f"deepspeed {TRAINS} --per_device_train_batch_size ${{1}}", "'\\$1' is not a whole number from 1 .--arg"),
         ("deepspeed pretrain_gpt.py --num-layers 2 --deepspeed_config ds.json", "use simcluster import megatron"),
         ("python train.py --epochs 3", "starts nothing with --deepspeed FILE"),
@@ -108,6 +109,31 @@ def test_what_is_switched_off_is_not_refused(off: str) -> None:
 def test_import_megatron_says_what_a_script_of_the_trainer_is_for(command: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         scenario_from_arguments(f"#!/bin/bash\n{command}\n", cluster=CLUSTER, source="run.sh")
+
+
+@pytest.mark.parametrize(
+    ("command", "length", "recompute"),
+    [
+        (f"deepspeed --num_gpus 8 {TRAINS} --finetuning_type full", 2048, "full"),
+        (f"deepspeed {TRAINS} --finetuning_type full --disable_gradient_checkpointing --cutoff_len 512", 512, None),
+        (f"llamafactory-cli train {TRAINS.removeprefix('train.py')}", 2048, "full"),
+        (f"swift sft {TRAINS.removeprefix('train.py')} --max_length 1024", 1024, "full"),
+        (f"swift sft {TRAINS.removeprefix('train.py')} --gradient_checkpointing false", None, None),
+        (f"deepspeed {TRAINS}", None, None),
+    ],
+)
+def test_what_programs_do_by_themselves(command: str, length: int | None, recompute: str | None) -> None:
+    found = trainer(command)
+    assert found.document["model"].get("sequence_length") == length
+    assert found.document["training"].get("recompute") == recompute
+    assert any("no length is said" in sentence for sentence in found.assumed) is (length is None)
+    assert any("does by itself" in sentence for sentence in found.assumed) is (recompute == "full")
+
+
+def test_of_several_trainings_the_first_counts_and_that_is_told() -> None:
+    several = f"deepspeed {TRAINS} --bf16\ndeepspeed {TRAINS} --fp16\n"
+    assert "the first of 2 trainings that the script starts" in trainer(several).assumed
+    assert not any("trainings" in sentence for sentence in trainer(f"deepspeed {TRAINS}\n" * 2).assumed)
 
 
 def test_the_gpus_that_a_batch_is_for() -> None:

@@ -36,6 +36,7 @@ _MODELLED_OTHERWISE, _REFUSED = (
     {name: said for said, names in _TABLES[table].items() for name in names.split()}
     for table in ("otherwise", "refused")
 )
+_PROGRAMS: dict[str, dict[str, Any]] = _TABLES["programs"]
 _OFF = ("false", "0", "no", "none", "")
 _MICRO, _STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 _USUAL_MICRO = 8
@@ -75,6 +76,8 @@ def scenario_of_trainer(
     section = dict(model) if model else run.model(sequence_length)
     if length := sequence_length or run.length():
         section["sequence_length"] = length
+    elif not model:
+        run.assumed.append("sequences as long as the model takes them: no length is said (--sequence-length does)")
     launched = _launched(arguments, around, state)
     started = int(launched.get("nnodes", "1")) * int(launched["nproc-per-node"]) if launched else None
     found = scenario_from_deepspeed(
@@ -111,17 +114,21 @@ def refuse_trainer(arguments: Arguments, source: str) -> None:
 
 def _started(state: State) -> tuple[Arguments, str, list[str]]:
     """The first command that names a configuration of DeepSpeed, the file, and the words around the command."""
+    found: list[tuple[Arguments, str, list[str]]] = []
     for words, around in state.commands:
         arguments = from_words(words, repeated=True)
         name = next((" ".join(arguments.options[key]) for key in _CONFIGS if arguments.options.get(key)), "")
-        if not name or any(key.endswith("num-layers") for key in arguments.options):
-            continue
-        return arguments, name, around
-    raise InputError(
-        f"{state.source}: starts nothing with --deepspeed FILE or --deepspeed_config FILE that is not "
-        "Megatron-DeepSpeed (of which use simcluster import megatron); give the script that does, or the configuration "
-        "itself"
-    )
+        if name and not any(key.endswith("num-layers") for key in arguments.options):
+            found.append((arguments, name, around))
+    if not found:
+        raise InputError(
+            f"{state.source}: starts nothing with --deepspeed FILE or --deepspeed_config FILE that is not "
+            "Megatron-DeepSpeed (of which use simcluster import megatron); give the script that does, or the "
+            "configuration itself"
+        )
+    if len({str(arguments.options) for arguments, _, _ in found}) > 1:
+        state.assumed[f"the first of {len(found)} trainings that the script starts"] = None
+    return found[0]
 
 
 def _launched(arguments: Arguments, around: list[str], state: State) -> dict[str, str]:
@@ -139,6 +146,7 @@ class _Started:
     def __init__(self, arguments: Arguments, source: str, beside: Beside) -> None:
         self._arguments, self._source, self._beside = arguments, source, beside
         self._options = arguments.options
+        self._program = next((name for name, has in _PROGRAMS.items() if self._runs(has)), "")
         self.read = [name for name in self._options if name in _READ]
         self.no_effect = [name for name in self._options if name in _NO_EFFECT]
         rest = [name for name in self._options if name not in _READ | _NO_EFFECT]
@@ -151,6 +159,16 @@ class _Started:
     def _on(self, name: str) -> bool:
         """Whether a switch is given, and not as false."""
         return name in self._options and (not self._options[name] or " ".join(self._options[name]).lower() not in _OFF)
+
+    def _runs(self, program: Mapping[str, Any]) -> bool:
+        return not {*program["words"].split()}.isdisjoint(self._arguments.launcher) or any(
+            name in self._options for name in program["options"].split()
+        )
+
+    def _without(self) -> bool:
+        """Whether the script switches off that its program runs layers again."""
+        off = _PROGRAMS[self._program]["off"]
+        return self._on(off) if off.startswith("disable") else off in self._options
 
     def _first(self, names: list[str]) -> tuple[str, str]:
         return next(((name, " ".join(self._options[name])) for name in names if self._options.get(name)), ("", ""))
@@ -179,6 +197,8 @@ class _Started:
         length = self.number(name) if name else None
         if length:
             self.assumed.append(f"every sequence has the {length} tokens of --{name}, to which samples are cut")
+        elif length := _PROGRAMS.get(self._program, {}).get("length"):
+            self.assumed.append(f"every sequence has {length} tokens, to which {self._program} cuts samples")
         return length
 
     def model(self, sequence_length: int | None) -> dict[str, Any]:
@@ -219,6 +239,9 @@ class _Started:
         found: dict[str, Any] = {}
         if any(self._on(name) for name in _RECOMPUTES):
             found["recompute"] = "full"
+        elif self._program and not self._without():
+            found["recompute"] = "full"
+            self.assumed.append(f"layers are run again in the backward pass, as {self._program} does by itself")
         if " ".join(self._options.get("attn-implementation", ())).lower() == "eager":
             found["attention"] = "unfused"
         return found
