@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 200_000
 EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
 _PLACEHOLDER = re.compile(r"<([A-Za-z][A-Za-z0-9_./,'-]*(?: [A-Za-z0-9_./,'-]+)*)>")
+_NESTED = re.compile(r"(\$\[[^\[\]\n]*)\$\[([^\[\]\n]*)\]")
+"""Old arithmetic in old arithmetic, which the grammar does not know."""
 _SCRIPT = re.compile(
     r"^#!|^\s*#SBATCH\s|^\s*(?:(?:export|local|declare|readonly)\s+)?[A-Za-z_]\w*\+?=|^(?:if|for|while|case|source)\s",
     re.MULTILINE,
@@ -39,6 +41,8 @@ def tree_of(text: str, source: str) -> Node:
             f"{source}: is a shell script, and reading one takes tree-sitter: pip install tree-sitter tree-sitter-bash"
         ) from None
     plain = _PLACEHOLDER.sub(lambda found: f"_{found[1].replace(' ', '_')}_".replace("'", ""), text)
+    while (flat := _NESTED.sub(r"\1(\2)", plain)) != plain:
+        plain = flat
     return Parser(Language(language())).parse(plain.replace("\r\n", "\n").encode()).root_node
 
 
