@@ -112,6 +112,18 @@ def test_import_megatron_says_what_a_script_of_the_trainer_is_for(command: str, 
 
 
 @pytest.mark.parametrize(
+    ("launch", "gpus"),
+    [
+        ("--num_processes 8", 8),
+        ("--num_processes=16 --num_machines=2 --machine_rank $RANK", 16),
+        ("--multi_gpu --num_machines 3 --num_processes 8", 32),  # which goes into no equal parts: those of the cluster
+    ],
+)
+def test_processes_that_accelerate_starts(launch: str, gpus: int) -> None:
+    assert trainer(f"accelerate launch {launch} {TRAINS} --bf16").document["gpus"] == gpus
+
+
+@pytest.mark.parametrize(
     ("command", "length", "recompute"),
     [
         (f"deepspeed --num_gpus 8 {TRAINS} --finetuning_type full", 2048, "full"),

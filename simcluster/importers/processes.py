@@ -11,12 +11,15 @@ _DIGITS = re.compile(r"\d{1,7}")
 
 
 def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
-    """``nnodes`` and ``nproc-per-node``, as far as torchrun, deepspeed, srun or the head of a batch script say them."""
+    """``nnodes`` and ``nproc-per-node``, as far as the launcher, srun or the head of a batch script says them."""
     own, outer = _options(launcher), _options(around)
     nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nodes", "N") or _number(own, "nodes", "N")
     each = _number(own, "nproc-per-node", "num-gpus")
     if included := _included(own.get("include", "")):
         nodes, each = included
+    if each is None and (total := _number(own, "num-processes")):  # of accelerate, on all machines together
+        machines = _number(own, "num-machines") or 1
+        nodes, each = (machines, total // machines) if total % machines == 0 else (nodes, None)
     if each is None and {own.get("nproc-per-node")} & {"gpu", "auto"}:
         each = gpus_per_node
     starts_each = any(word.rsplit("/", 1)[-1] in _STARTERS for word in (*launcher, *around))
