@@ -75,6 +75,8 @@ def test_values_of_the_user_go_before_those_of_the_script() -> None:
     [
         ("deepspeed train.py --deepspeed other.json", "starts DeepSpeed with other.json, which is neither beside it"),
         ("deepspeed train.py --deepspeed ds.json --from_pretrained google/flan-t5-xl", "flan-t5-xl has an encoder"),
+        ("deepspeed train.py --deepspeed other.json --model_name_or_path m/llava-v1.6-mistral-7b", "takes images"),
+        ("deepspeed train.py --deepspeed ds.json --model_name_or_path vision/own-7b", "of the model only the name"),
         ("deepspeed train.py --deepspeed ds.json", "does not say which model it trains; name it: --model"),
         (
             "deepspeed train.py --deepspeed ds.json --model_name_or_path own/7b",
@@ -86,7 +88,9 @@ def test_values_of_the_user_go_before_those_of_the_script() -> None:
         (f"deepspeed {TRAINS} --tune_mm_vision False --tune_mm_mlp True", "--tune-mm-mlp True: images or sounds"),
         (f"deepspeed {TRAINS} --per_device_train_batch_size ${{1}}", "'\\$1' is not a whole number from 1 .--arg"),
         ("deepspeed pretrain_gpt.py --num-layers 2 --deepspeed_config ds.json", "use simcluster import megatron"),
+        ("torchrun pretrain_gpt.py --num-layers 2 --micro-batch-size 1", "use simcluster import megatron"),
         ("python train.py --epochs 3", "starts nothing with --deepspeed FILE"),
+        ("deepspeed train.py --per_device_train_batch_size 2", "starts deepspeed train.py without DeepSpeed .*hugging"),
     ],
 )
 def test_what_a_script_says_too_little_of(command: str, words: str) -> None:

@@ -40,7 +40,7 @@ def model_named(name: str, source: str, beside: Beside) -> NamedModel:
     if not name or (found := model_called(name)):
         return model_published(found if name else "")
     what = f"{source}: the model {name[:60]!r} of the recipe"
-    if against := no_decoder(name):
+    if against := no_decoder(name.rstrip("/").rpartition("/")[2]):
         raise InputError(f"{what} {against}")
     if (text := beside(f"{name}/config.json")) is None:
         raise InputError(

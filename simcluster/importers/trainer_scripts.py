@@ -66,7 +66,7 @@ def scenario_of_trainer(
     arguments, name, around = _started(state)
     arguments = with_given(arguments, given or {})
     run = _Started(arguments, source, beside)
-    run.require()
+    run.require(named=not model)
     config = state.text_named(name)
     if config is None:
         raise InputError(
@@ -115,11 +115,21 @@ def refuse_trainer(arguments: Arguments, source: str) -> None:
 def _started(state: State) -> tuple[Arguments, str, list[str]]:
     """The first command that names a configuration of DeepSpeed, the file, and the words around the command."""
     found: list[tuple[Arguments, str, list[str]]] = []
+    without = ""
     for words, around in state.commands:
         arguments = from_words(words, repeated=True)
         name = next((" ".join(arguments.options[key]) for key in _CONFIGS if arguments.options.get(key)), "")
-        if name and not any(key.endswith("num-layers") for key in arguments.options):
+        if any(key.endswith("num-layers") for key in arguments.options):  # of Megatron-DeepSpeed
+            continue
+        if name:
             found.append((arguments, name, around))
+        elif not without and not arguments.options.keys().isdisjoint(_MICROS):
+            without = " ".join(arguments.launcher[-2:])[-60:]
+    if not found and without:
+        raise InputError(
+            f"{state.source}: starts {without} without DeepSpeed (with no --deepspeed FILE): write the scenario with "
+            "simcluster import hugging-face and the config.json of its model"
+        )
     if not found:
         raise InputError(
             f"{state.source}: starts nothing with --deepspeed FILE or --deepspeed_config FILE that is not "
@@ -173,13 +183,16 @@ class _Started:
     def _first(self, names: list[str]) -> tuple[str, str]:
         return next(((name, " ".join(self._options[name])) for name in names if self._options.get(name)), ("", ""))
 
-    def require(self) -> None:
-        """InputError for what is no training of a decoder as a whole."""
+    def require(self, *, named: bool) -> None:
+        """InputError for what is no training of a decoder as a whole; ``named``: as far as its model's name says."""
         for name, why in _REFUSED.items():
             name, _, value = name.partition("=")
             if self._on(name) and value in ("", " ".join(self._options[name]).lower()):
                 raise InputError(f"{self._source}: --{name} {' '.join(self._options[name])[:40]}: {why}")
         require_pre_training(self._arguments, self._source)
+        name, path = self._first(_MODELS)
+        if named and (against := no_decoder(path.rstrip("/").rpartition("/")[2])):
+            raise InputError(f"{self._source}: --{name} {path[:60]} {against}")
 
     def number(self, name: str) -> int | None:
         """The value of an option as a whole number; InputError where it is none."""
@@ -208,8 +221,6 @@ class _Started:
             raise InputError(
                 f"{self._source}: does not say which model it trains; name it: --model llama3-8b, or a config.json"
             )
-        if against := no_decoder(path):
-            raise InputError(f"{self._source}: --{name} {path[:60]} {against}")
         try:
             found = model_named(path, self._source, self._beside)
         except InputError as problem:
