@@ -39,6 +39,7 @@ from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.published_models import published_model
 from simcluster.importers.shell.syntax import is_script
 from simcluster.importers.torchtitan import scenario_from_torchtitan
+from simcluster.importers.trainer_commands import is_trainer_file
 from simcluster.importers.trainer_scripts import scenario_of_trainer
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document
@@ -187,7 +188,7 @@ def _deepspeed(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> 
         "cluster": cluster,
         "source": args.file,
     }
-    if is_script(text) or args.file.endswith(_SCRIPTS):
+    if is_script(text) or args.file.endswith(_SCRIPTS) or is_trainer_file(text):
         machine = _machine_of(args.cluster)
         return scenario_of_trainer(
             text, model=_model_named(args), sequence_length=args.sequence_length, given=_given(args),

@@ -7,6 +7,7 @@ configuration is that of its integrations/deepspeed.py (HfTrainerDeepSpeedConfig
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.importers.arguments import Arguments, from_words, with_given
+from simcluster.importers.accelerate_files import Accelerated, accelerated, is_accelerate_file
+from simcluster.importers.arguments import Arguments, with_given
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.imported import Imported
@@ -24,6 +26,7 @@ from simcluster.importers.pre_training import require_pre_training
 from simcluster.importers.processes import processes_of
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
+from simcluster.importers.trainer_commands import TrainerCommand, first_training, is_trainer_file, training_of_file
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _CONFIGS, _LENGTHS, _MODELS, _RECOMPUTES, _MICROS, _ACCUMULATIONS = (
@@ -62,27 +65,23 @@ def scenario_of_trainer(
     variables and options.  Raises InputError for a script that names no configuration of DeepSpeed or one that is not
     there, for a model that is not known, and for what ``scenario_from_deepspeed`` refuses.
     """
-    state = read_script(text, State(source, dict(given or {}), beside, gpus_per_node))
-    arguments, name, around = _started(state)
-    arguments = with_given(arguments, given or {})
+    state = State(source, dict(given or {}), beside, gpus_per_node)
+    alone = is_trainer_file(text)
+    training = training_of_file(text, source) if alone else first_training(read_script(text, state))
+    arguments = with_given(training.arguments, given or {})
     run = _Started(arguments, source, beside)
     run.require(named=not model)
-    config = state.text_named(name)
-    if config is None:
-        raise InputError(
-            f"{source}: starts DeepSpeed with {name}, which is neither beside it nor in a folder around it; put it "
-            "there"
-        )
+    config = _config(training, run, state)
     section = dict(model) if model else run.model(sequence_length)
     if length := sequence_length or run.length():
         section["sequence_length"] = length
     elif not model:
         run.assumed.append("sequences as long as the model takes them: no length is said (--sequence-length does)")
-    launched = _launched(arguments, around, state)
+    launched = _launched(training, config, state, run.program)
     started = int(launched.get("nnodes", "1")) * int(launched["nproc-per-node"]) if launched else None
     found = scenario_from_deepspeed(
-        config, cluster=cluster, model=section, gpus=gpus or started, available=available, filled=run.filled(),
-        source=f"{source}: {name}",
+        config.config, cluster=cluster, model=section, gpus=gpus or started, available=available,
+        filled=run.filled(config.precision, gpus or started), source=f"{source}: {training.config}".removesuffix(": "),
     )  # fmt: skip
     if state.unset:
         run.assumed.append(
@@ -91,8 +90,9 @@ def scenario_of_trainer(
     document = found.document | {"training": found.document["training"] | run.training()}
     return replace(
         found, document=document, mapped=(*found.mapped, *run.read), no_effect=(*found.no_effect, *run.no_effect),
-        assumed=(*state.assumed, *run.assumed, *found.assumed), unknown=(*found.unknown, *run.unknown, *state.unknown),
-        facts=(f"launched by: {' '.join(arguments.launcher)[:200]}",),
+        assumed=(*state.assumed, *config.assumed, *run.assumed, *found.assumed),
+        unknown=(*found.unknown, *run.unknown, *state.unknown),
+        facts=(f"launched by: {' '.join(arguments.launcher)[:200]}",) if arguments.launcher else (),
     )  # fmt: skip
 
 
@@ -112,38 +112,35 @@ def refuse_trainer(arguments: Arguments, source: str) -> None:
         raise InputError(f"{source}: {program} {with_it}, and its model is not in Megatron-LM's options; {remedy}")
 
 
-def _started(state: State) -> tuple[Arguments, str, list[str]]:
-    """The first command that names a configuration of DeepSpeed, the file, and the words around the command."""
-    found: list[tuple[Arguments, str, list[str]]] = []
-    without = ""
-    for words, around in state.commands:
-        arguments = from_words(words, repeated=True)
-        name = next((" ".join(arguments.options[key]) for key in _CONFIGS if arguments.options.get(key)), "")
-        if any(key.endswith("num-layers") for key in arguments.options):  # of Megatron-DeepSpeed
-            continue
-        if name:
-            found.append((arguments, name, around))
-        elif not without and not arguments.options.keys().isdisjoint(_MICROS):
-            without = " ".join(arguments.launcher[-2:])[-60:]
-    if not found and without:
+def _config(training: TrainerCommand, run: _Started, state: State) -> Accelerated:
+    """What says how DeepSpeed trains: the file that the command names, as it is or as accelerate reads it."""
+    options, name = training.arguments.launched, training.config
+    if own := run.own_config(name):
+        return Accelerated(own, "", {}, "", ())
+    text = state.text_named(name) if name else ""
+    found = Accelerated(text or "", "", {}, "", ())
+    if text is not None and (not name or is_accelerate_file(text)):
+        found = accelerated(text, options, f"{state.source}: {name}".removesuffix(": "), steps_said=run.says_steps)
+        if found.named:
+            name, text = found.named, state.text_named(found.named)
+            found = replace(found, config=text or "")
+    if text is None:
         raise InputError(
-            f"{state.source}: starts {without} without DeepSpeed (with no --deepspeed FILE): write the scenario with "
-            "simcluster import hugging-face and the config.json of its model"
+            f"{state.source}: starts DeepSpeed with {name}, which is neither beside it nor in a folder around it; put "
+            "it there"
         )
-    if not found:
-        raise InputError(
-            f"{state.source}: starts nothing with --deepspeed FILE or --deepspeed_config FILE that is not "
-            "Megatron-DeepSpeed (of which use simcluster import megatron); give the script that does, or the "
-            "configuration itself"
-        )
-    if len({str(arguments.options) for arguments, _, _ in found}) > 1:
-        state.assumed[f"the first of {len(found)} trainings that the script starts"] = None
-    return found[0]
+    return found
 
 
-def _launched(arguments: Arguments, around: list[str], state: State) -> dict[str, str]:
-    """How many processes start, as far as the launcher or CUDA_VISIBLE_DEVICES says it."""
-    launched = processes_of(arguments.launcher, around)
+def _launched(training: TrainerCommand, config: Accelerated, state: State, program: str) -> Mapping[str, str]:
+    """How many processes start, as far as the launcher, its configuration or variables of the shell say it."""
+    launched = processes_of(training.arguments.launcher, training.around)
+    if "nproc-per-node" not in launched and config.launched:
+        return config.launched
+    names = {"NPROC_PER_NODE": "nproc-per-node", "NNODES": "nnodes"} if program else {}
+    for variable, name in names.items():  # which these programs' commands read
+        if name not in launched and joined(state.get(variable) or "").isdecimal():
+            launched[name] = joined(state.get(variable) or "")
     seen = joined(state.get("CUDA_VISIBLE_DEVICES") or "")
     if "nproc-per-node" not in launched and seen and "$" not in seen:
         launched["nproc-per-node"] = str(len(seen.split(",")))
@@ -156,10 +153,11 @@ class _Started:
     def __init__(self, arguments: Arguments, source: str, beside: Beside) -> None:
         self._arguments, self._source, self._beside = arguments, source, beside
         self._options = arguments.options
-        self._program = next((name for name, has in _PROGRAMS.items() if self._runs(has)), "")
-        self.read = [name for name in self._options if name in _READ]
+        self.program = next((name for name, has in _PROGRAMS.items() if self._runs(has)), "")
+        reads = _READ | {_PROGRAMS.get(self.program, {}).get("micro_batch", "")}
+        self.read = [name for name in self._options if name in reads]
         self.no_effect = [name for name in self._options if name in _NO_EFFECT]
-        rest = [name for name in self._options if name not in _READ | _NO_EFFECT]
+        rest = [name for name in self._options if name not in reads | _NO_EFFECT]
         otherwise = {name: said for name in rest if (said := _MODELLED_OTHERWISE.get(name)) and self._on(name)}
         self.assumed = [f"--{name}: {said}" for name, said in otherwise.items()]
         known = _MODELLED_OTHERWISE.keys() | {name.partition("=")[0] for name in _REFUSED}
@@ -177,8 +175,22 @@ class _Started:
 
     def _without(self) -> bool:
         """Whether the script switches off that its program runs layers again."""
-        off = _PROGRAMS[self._program]["off"]
+        off = _PROGRAMS[self.program]["off"]
         return self._on(off) if off.startswith("disable") else off in self._options
+
+    @property
+    def says_steps(self) -> bool:
+        return any(self._options.get(name) for name in _ACCUMULATIONS)
+
+    def own_config(self, name: str) -> str:
+        """A configuration of DeepSpeed that the program ships by that name; empty where it is a file."""
+        ships = _PROGRAMS.get(self.program, {}).get("configurations", {})
+        if name not in ships:
+            return ""
+        self.assumed.append(f"{name} is the configuration of that name that {self.program} ships")
+        auto = dict.fromkeys(("train_batch_size", _MICRO, _STEPS), "auto")
+        formats = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
+        return json.dumps({**auto, **formats, "zero_optimization": ships[name]})
 
     def _first(self, names: list[str]) -> tuple[str, str]:
         return next(((name, " ".join(self._options[name])) for name in names if self._options.get(name)), ("", ""))
@@ -210,8 +222,8 @@ class _Started:
         length = self.number(name) if name else None
         if length:
             self.assumed.append(f"every sequence has the {length} tokens of --{name}, to which samples are cut")
-        elif length := _PROGRAMS.get(self._program, {}).get("length"):
-            self.assumed.append(f"every sequence has {length} tokens, to which {self._program} cuts samples")
+        elif length := _PROGRAMS.get(self.program, {}).get("length"):
+            self.assumed.append(f"every sequence has {length} tokens, to which {self.program} cuts samples")
         return length
 
     def model(self, sequence_length: int | None) -> dict[str, Any]:
@@ -234,25 +246,38 @@ class _Started:
         self.unknown += found.unknown
         return dict(found.section)
 
-    def filled(self) -> dict[str, Any]:
-        """What takes the place of ``auto``, by the configuration's names."""
+    def filled(self, precision: str, gpus: int | None) -> dict[str, Any]:
+        """What takes the place of ``auto``, by the configuration's names; ``precision`` is the launcher's format."""
+        program = _PROGRAMS.get(self.program, {})
         micro, steps = (self.number(self._first(names)[0]) for names in (_MICROS, _ACCUMULATIONS))
+        micro = micro or self.number(program.get("micro_batch", ""))
         trains = any(name.startswith("per-device-") or name == "num-train-epochs" for name in self._options)
         if micro is None and trains:
-            micro = _USUAL_MICRO
-            self.assumed.append(f"a micro batch of {micro} sequences, as the Trainer takes where nothing is said")
+            micro = program.get("usual_micro", _USUAL_MICRO)
+            whose = self.program if "usual_micro" in program else "the Trainer"
+            self.assumed.append(f"a micro batch of {micro} sequences, as {whose} takes where nothing is said")
+        if micro and not steps and gpus and (least := program.get("least_batch")):
+            steps = -(-least // (micro * gpus))
+            self.assumed.append(f"{steps} micro batches a step, as {self.program} takes for {least} sequences")
         found: dict[str, Any] = {_MICRO: micro, _STEPS: steps or (1 if micro else None)}
         found = {name: value for name, value in found.items() if value}
-        return found | {f"{name}.enabled": self._on(name) for name in ("bf16", "fp16") if trains or self._on(name)}
+        on = next((name for name in ("bf16", "fp16") if self._on(name)), precision or self._usual_format())
+        return found | {f"{name}.enabled": name == on for name in ("bf16", "fp16") if trains or name == on}
+
+    def _usual_format(self) -> str:
+        """The format of mixed precision that a program takes of the model's, where none is said."""
+        usual = str(_PROGRAMS.get(self.program, {}).get("format", ""))
+        said = " ".join(self._options.get("torch-dtype") or self._options.get("dtype", ())).lower()
+        return "" if "32" in said else "fp16" if said in ("float16", "fp16") else usual
 
     def training(self) -> dict[str, Any]:
         """What the command line says of the passes."""
         found: dict[str, Any] = {}
         if any(self._on(name) for name in _RECOMPUTES):
             found["recompute"] = "full"
-        elif self._program and not self._without():
+        elif self.program and not self._without():
             found["recompute"] = "full"
-            self.assumed.append(f"layers are run again in the backward pass, as {self._program} does by itself")
+            self.assumed.append(f"layers are run again in the backward pass, as {self.program} does by itself")
         if " ".join(self._options.get("attn-implementation", ())).lower() == "eager":
             found["attention"] = "unfused"
         return found

@@ -10,6 +10,8 @@ from simcluster.importers.shell.state import State
 
 Read = Callable[[str, State], State]
 _SHELLS = frozenset(["bash", "sh", "zsh", "ksh"])
+_COMMANDS = ("llamafactory-cli", "llamafactory.cli")
+"""That may have all their options in a file."""
 _MOST_DEPTH = 8
 
 
@@ -54,7 +56,7 @@ def read_command(words: list[str], state: State, read: Read) -> None:
                 state.positional = kept
                 del state.around[around:]
             return
-    if any(word.endswith(".py") or word.startswith("--") for word in words):
+    if any(word.endswith(".py") or word.startswith("--") or word in _COMMANDS for word in words):
         state.commands.append((words, list(state.around)))
 
 
