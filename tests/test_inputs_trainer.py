@@ -85,6 +85,11 @@ def test_values_of_the_user_go_before_those_of_the_script() -> None:
         (f"deepspeed {TRAINS} --use_lora True", "--use-lora True: adapters are trained"),
         (f"deepspeed {TRAINS} --finetuning_type lora", "--finetuning-type lora: adapters"),
         (f"deepspeed {TRAINS} --stage dpo", "preferences"),
+        (f"deepspeed {TRAINS} --sequence_parallel_size 4", "--sequence-parallel-size 4: a sequence over several GPUs"),
+        (
+            f"swift sft {TRAINS.removeprefix('train.py')}",
+            "ms-swift trains adapters .* unless --train-type full is given",
+        ),
         (f"deepspeed {TRAINS} --tune_mm_vision False --tune_mm_mlp True", "--tune-mm-mlp True: images or sounds"),
         (f"deepspeed {TRAINS} --per_device_train_batch_size ${{1}}", "'\\$1' is not a whole number from 1 .--arg"),
         ("deepspeed pretrain_gpt.py --num-layers 2 --deepspeed_config ds.json", "use simcluster import megatron"),
@@ -98,7 +103,7 @@ def test_what_a_script_says_too_little_of(command: str, words: str) -> None:
         trainer(command)
 
 
-@pytest.mark.parametrize("off", ["--use_lora False", "--finetuning_type full", "--stage sft"])
+@pytest.mark.parametrize("off", ["--use_lora False", "--finetuning_type full", "--stage sft", "--sp_size 1"])
 def test_what_is_switched_off_is_not_refused(off: str) -> None:
     assert not trainer(f"deepspeed {TRAINS} {off}").unknown
 
@@ -132,9 +137,9 @@ def test_processes_that_accelerate_starts(launch: str, gpus: int) -> None:
     [
         (f"deepspeed --num_gpus 8 {TRAINS} --finetuning_type full", 2048, "full"),
         (f"deepspeed {TRAINS} --finetuning_type full --disable_gradient_checkpointing --cutoff_len 512", 512, None),
-        (f"llamafactory-cli train {TRAINS.removeprefix('train.py')}", 2048, "full"),
-        (f"swift sft {TRAINS.removeprefix('train.py')} --max_length 1024", 1024, "full"),
-        (f"swift sft {TRAINS.removeprefix('train.py')} --gradient_checkpointing false", None, None),
+        (f"llamafactory-cli train {TRAINS.removeprefix('train.py')} --finetuning_type full", 2048, "full"),
+        (f"swift sft {TRAINS.removeprefix('train.py')} --train_type full --max_length 1024", 1024, "full"),
+        (f"swift sft {TRAINS.removeprefix('train.py')} --train_type full --gradient_checkpointing false", None, None),
         (f"deepspeed {TRAINS}", None, None),
     ],
 )

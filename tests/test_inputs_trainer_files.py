@@ -136,7 +136,7 @@ def test_configurations_that_ms_swift_ships(name: str, zero: int, overlap: bool)
         (f"accelerate launch --config_file fsdp.yaml {TRAINS}", "distributed_type FSDP is not DEEPSPEED"),
         (f"accelerate launch --config_file cpu.yaml {TRAINS}", "offload_param.device: parameters in host memory"),
         (f"accelerate launch --config_file named.yaml {TRAINS}", "with gone.json, which is neither beside it"),
-        (f"swift sft --deepspeed zero3_offload {TRAINS.removeprefix('train.py')}", "parameters in host memory"),
+        (f"swift pt --deepspeed zero3_offload {TRAINS.removeprefix('train.py')}", "parameters in host memory"),
     ],
 )
 def test_what_is_refused_of_files_that_say_how_a_training_is(text: str, words: str) -> None:

@@ -8,6 +8,7 @@ configuration is that of its integrations/deepspeed.py (HfTrainerDeepSpeedConfig
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -160,7 +161,7 @@ class _Started:
         rest = [name for name in self._options if name not in reads | _NO_EFFECT]
         otherwise = {name: said for name in rest if (said := _MODELLED_OTHERWISE.get(name)) and self._on(name)}
         self.assumed = [f"--{name}: {said}" for name, said in otherwise.items()]
-        known = _MODELLED_OTHERWISE.keys() | {name.partition("=")[0] for name in _REFUSED}
+        known = _MODELLED_OTHERWISE.keys() | {re.split("[=>]", name)[0] for name in _REFUSED}
         self.no_effect += [name for name in rest if name in known and name not in otherwise]
         self.unknown = [f"--{name}" for name in rest if name not in known]
 
@@ -177,6 +178,11 @@ class _Started:
         """Whether the script switches off that its program runs layers again."""
         off = _PROGRAMS[self.program]["off"]
         return self._on(off) if off.startswith("disable") else off in self._options
+
+    def _tuners(self) -> list[str]:
+        """Options of which one says that the program trains all weights; none where its command does."""
+        program = _PROGRAMS.get(self.program, {})
+        return [] if program.get("all") in self._arguments.launcher else program.get("options", "").split()
 
     @property
     def says_steps(self) -> bool:
@@ -198,9 +204,16 @@ class _Started:
     def require(self, *, named: bool) -> None:
         """InputError for what is no training of a decoder as a whole; ``named``: as far as its model's name says."""
         for name, why in _REFUSED.items():
-            name, _, value = name.partition("=")
-            if self._on(name) and value in ("", " ".join(self._options[name]).lower()):
-                raise InputError(f"{self._source}: --{name} {' '.join(self._options[name])[:40]}: {why}")
+            name, sign, value = re.split("([=>]|$)", name, maxsplit=1)
+            said = " ".join(self._options.get(name, ()))
+            more = not said.isdecimal() or int(said) > 1
+            if self._on(name) and (more if sign == ">" else value in ("", said.lower())):
+                raise InputError(f"{self._source}: --{name} {said[:40]}: {why}")
+        if (tuners := self._tuners()) and not any(name in self._options for name in tuners):
+            raise InputError(
+                f"{self._source}: {self.program} trains adapters beside weights that stand still unless --{tuners[0]} "
+                "full is given: not modelled"
+            )
         require_pre_training(self._arguments, self._source)
         name, path = self._first(_MODELS)
         if named and (against := no_decoder(path.rstrip("/").rpartition("/")[2])):
@@ -278,6 +291,7 @@ class _Started:
         elif self.program and not self._without():
             found["recompute"] = "full"
             self.assumed.append(f"layers are run again in the backward pass, as {self.program} does by itself")
-        if " ".join(self._options.get("attn-implementation", ())).lower() == "eager":
+        kernels = {" ".join(self._options.get(name, ())).lower() for name in ("attn-implementation", "flash-attn")}
+        if not kernels.isdisjoint(("eager", "disabled")):
             found["attention"] = "unfused"
         return found
