@@ -85,6 +85,7 @@ def test_values_of_the_user_go_before_those_of_the_script() -> None:
         (f"deepspeed {TRAINS} --use_lora True", "--use-lora True: adapters are trained"),
         (f"deepspeed {TRAINS} --finetuning_type lora", "--finetuning-type lora: adapters"),
         (f"deepspeed {TRAINS} --stage dpo", "preferences"),
+        (f"deepspeed run_{TRAINS}".replace("train.py", "dpo.py"), "run_dpo.py trains by preferences or rewards"),
         (f"deepspeed {TRAINS} --sequence_parallel_size 4", "--sequence-parallel-size 4: a sequence over several GPUs"),
         (
             f"swift sft {TRAINS.removeprefix('train.py')}",

@@ -10,6 +10,9 @@ from simcluster.importers.arguments import Arguments
 _PROGRAMS = {
     r"inference|generat|server|text_generation|eval|prompt": "runs a model that is trained: no step of pre-training",
     r"train_rl|grpo|\brl_": "is reinforcement learning, whose step is more than one of pre-training",
+    r"(^|[_-])(dpo|ppo|kto|orpo|rloo)[_.-]|reward_model|train_reward": (
+        "trains by preferences or rewards, whose step is more than one of pre-training"
+    ),
     r"preprocess|convert|export|quantize|ptq|merge": "prepares files: it trains nothing",
     r"pretrain_(bert|t5|ict|vision|vlm|retro|multimodal|mimo)|train_multimodal": (
         "trains a model that is not a decoder of text, which alone is modelled"
