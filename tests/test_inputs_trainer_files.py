@@ -149,6 +149,23 @@ def test_what_is_refused_of_files_that_say_how_a_training_is(text: str, words: s
         trainer(text, files=files)
 
 
+@pytest.mark.parametrize(("more", "precision"), [("", "fp16-mixed"), ("--dtype bf16", "bf16-mixed")])
+def test_a_configuration_that_deepspeed_chat_makes_of_its_options(more: str, precision: str) -> None:
+    command = f"deepspeed --num_gpus 8 main.py --model_name_or_path Qwen/Qwen3-8B --deepspeed --zero_stage 2 {more}"
+    found = trainer(f"{command} --num_train_epochs 1 --gradient_accumulation_steps 2")
+    document = found.document
+    assert (document["gpus"], document["parallel"]["zero"], document["model"]["sequence_length"]) == (8, 2, 512)
+    training = document["training"]
+    assert (training["micro_batch"], training["global_batch"]) == (16, 256)
+    assert (training["precision"], training.get("recompute")) == (precision, None)
+    assert document["overlap"]["grad_reduce"]
+    assert any("makes of --zero-stage 2" in sentence for sentence in found.assumed)
+    on_host = trainer(f"{command} --offload --per_device_train_batch_size 4")
+    assert on_host.document["memory"] == {"offload": {"optimizer": "stream"}}
+    with pytest.raises(InputError, match="--lora-dim 128: adapters"):
+        trainer(f"{command} --lora_dim 128")
+
+
 def test_models_by_names_of_other_places() -> None:
     dotted = trainer(f"deepspeed {TRAINS} --deepspeed ds.json".replace("Qwen/Qwen3-8B", "/m/Qwen2___5-7B-Instruct"))
     coder = trainer(f"deepspeed {TRAINS} --deepspeed ds.json".replace("Qwen3-8B", "Qwen2.5-Coder-7B"))

@@ -66,6 +66,8 @@ def first_training(state: State) -> TrainerCommand:
                 config or arguments.launched.get("deepspeed-config-file") or arguments.launched.get("config-file", "")
             )
             found.append(TrainerCommand(arguments, name, around))
+        elif "deepspeed" in arguments.options and " ".join(arguments.options.get("zero-stage", ())).isdecimal():
+            found.append(TrainerCommand(arguments, "", around))
         elif absent:
             missing = missing or absent
         elif not arguments.options.keys().isdisjoint(_MICROS):

@@ -170,19 +170,21 @@ class _Started:
         return name in self._options and (not self._options[name] or " ".join(self._options[name]).lower() not in _OFF)
 
     def _runs(self, program: Mapping[str, Any]) -> bool:
+        if "flag" in program and self._options.get(program["flag"]) != ():
+            return False
         return not {*program["words"].split()}.isdisjoint(self._arguments.launcher) or any(
             name in self._options for name in program["options"].split()
         )
 
     def _without(self) -> bool:
         """Whether the script switches off that its program runs layers again."""
-        off = _PROGRAMS[self.program]["off"]
-        return self._on(off) if off.startswith("disable") else off in self._options
+        off = _PROGRAMS[self.program].get("off", "")
+        return not off or (self._on(off) if off.startswith("disable") else off in self._options)
 
     def _tuners(self) -> list[str]:
         """Options of which one says that the program trains all weights; none where its command does."""
         program = _PROGRAMS.get(self.program, {})
-        return [] if program.get("all") in self._arguments.launcher else program.get("options", "").split()
+        return [] if program.get("all") in self._arguments.launcher else program.get("tuners", "").split()
 
     @property
     def says_steps(self) -> bool:
@@ -190,13 +192,19 @@ class _Started:
 
     def own_config(self, name: str) -> str:
         """A configuration of DeepSpeed that the program ships by that name; empty where it is a file."""
-        ships = _PROGRAMS.get(self.program, {}).get("configurations", {})
-        if name not in ships:
+        zero = _PROGRAMS.get(self.program, {}).get("configurations", {}).get(name)
+        stage = " ".join(self._options.get("zero-stage", ()))
+        if zero:
+            self.assumed.append(f"{name} is the configuration of that name that {self.program} ships")
+        elif not name and stage.isdecimal():
+            devices = {f"offload_{what}": {"device": "cpu"} for what in ("param", "optimizer") if self._on("offload")}
+            zero = {"stage": int(stage), "overlap_comm": True, **devices}
+            self.assumed.append(f"DeepSpeed's configuration is that which {self.program} makes of --zero-stage {stage}")
+        else:
             return ""
-        self.assumed.append(f"{name} is the configuration of that name that {self.program} ships")
         auto = dict.fromkeys(("train_batch_size", _MICRO, _STEPS), "auto")
         formats = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
-        return json.dumps({**auto, **formats, "zero_optimization": ships[name]})
+        return json.dumps({**auto, **formats, "zero_optimization": zero})
 
     def _first(self, names: list[str]) -> tuple[str, str]:
         return next(((name, " ".join(self._options[name])) for name in names if self._options.get(name)), ("", ""))
@@ -281,7 +289,8 @@ class _Started:
         """The format of mixed precision that a program takes of the model's, where none is said."""
         usual = str(_PROGRAMS.get(self.program, {}).get("format", ""))
         said = " ".join(self._options.get("torch-dtype") or self._options.get("dtype", ())).lower()
-        return "" if "32" in said else "fp16" if said in ("float16", "fp16") else usual
+        known = {"float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16", "float32": "", "fp32": ""}
+        return known.get(said, usual)
 
     def training(self) -> dict[str, Any]:
         """What the command line says of the passes."""
