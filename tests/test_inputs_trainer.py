@@ -55,6 +55,8 @@ def test_what_is_not_said_is_the_trainers_default_or_told() -> None:
     assert own.document["gpus"] == 32
     assert any("auto" in sentence and "--set training.micro_batch" in sentence for sentence in own.assumed)
     assert any("how many there are to be is not said" in sentence for sentence in own.assumed)
+    named = trainer(f"deepspeed {TRAINS}", model={"preset": "llama3-8b"})
+    assert any("no length is said" in sentence for sentence in named.assumed)
     seen = trainer(f"export CUDA_VISIBLE_DEVICES=0,1\naccelerate launch {TRAINS} --per_device_train_batch_size 1")
     assert seen.document["gpus"] == 2
 

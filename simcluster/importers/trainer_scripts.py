@@ -76,7 +76,7 @@ def scenario_of_trainer(
     section = dict(model) if model else run.model(sequence_length)
     if length := sequence_length or run.length():
         section["sequence_length"] = length
-    elif not model:
+    else:
         run.assumed.append("sequences as long as the model takes them: no length is said (--sequence-length does)")
     launched = _launched(training, config, state, run.program)
     started = int(launched.get("nnodes", "1")) * int(launched["nproc-per-node"]) if launched else None
