@@ -11,14 +11,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import assign
+from simcluster.importers.shell.filters import matched
+from simcluster.importers.shell.printed import passed_on, printed
 from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import kind_of, text_of, tree_of
-from simcluster.importers.shell.words import text_at, words_of
+from simcluster.importers.shell.words import argv_of, given_text, text_at, words_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-Run = Callable[["Node", State], None]
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda one, other: one == other,
     "-ne": lambda one, other: one != other,
@@ -31,11 +32,12 @@ _JOINED = re.compile(r"\s(-[ao])\s")
 MOST_CALLS = 20
 """How deep functions call each other, as far as they are read."""
 _ASKS = re.compile(r"-z\b|\$\{?#|\$[@*\d]|=\s*(\"\"|'')")
+_SEARCHES = (["grep"], ["egrep"])
 _OF_FILES = frozenset(["-e", "-f", "-d", "-s", "-r", "-w", "-x", "-L", "-h"])
 
 
-def holds(node: Node, state: State, run: Run) -> bool | None:
-    """Whether a condition is met; None where that cannot be told.  Commands in it are read by ``run``."""
+def holds(node: Node, state: State) -> bool | None:
+    """Whether a condition is met; None where that cannot be told.  Commands in it are read."""
     kind = kind_of(node)
     inner = [child for child in node.named_children if kind_of(child) != "comment"]
     if kind == "test_command" or (kind == "compound_statement" and text_of(node).startswith("((")):
@@ -44,65 +46,84 @@ def holds(node: Node, state: State, run: Run) -> bool | None:
             return None if number is None else number != 0
         parts = _JOINED.split(text_of(node)[1:-1]) if text_of(node).startswith("[ ") else []
         if len(parts) > 1:  # -a and -o, which the grammar does not bind as a shell does
-            return _joined_tests(parts, state, run)
-        return _test(inner[0], state, run) if inner else False
+            return _joined_tests(parts, state)
+        return _test(inner[0], state) if inner else False
     if kind == "negated_command":
-        found = holds(inner[0], state, run) if inner else None
+        found = holds(inner[0], state) if inner else None
         return None if found is None else not found
     if kind == "list" and len(inner) == 2:
-        return _both(inner, "&&" if any(text_of(child) == "&&" for child in node.children) else "||", state, run, holds)
+        return _both(inner, "&&" if any(text_of(child) == "&&" for child in node.children) else "||", state, holds)
     if kind in ("subshell", "compound_statement", "redirected_statement") and inner:
-        return holds(inner[0], state, run)
-    return _command(node, state, run)
+        return holds(inner[0], state)
+    return _piped(inner, state) if kind == "pipeline" else _command(node, state)
 
 
-def _joined_tests(parts: list[str], state: State, run: Run) -> bool | None:
+def _joined_tests(parts: list[str], state: State) -> bool | None:
     """Tests and the signs between them, of which -a binds more."""
     found: list[list[bool | None]] = [[]]
     for part in parts:
         if part == "-o":
             found.append([])
         elif part != "-a":
-            found[-1].append(holds(tree_of(f"[ {part} ]", state.source).named_children[0], state, run))
+            found[-1].append(holds(tree_of(f"[ {part} ]", state.source).named_children[0], state))
     each = [False if False in tests else None if None in tests else True for tests in found]
     return True if True in each else None if None in each else False
 
 
-def _command(node: Node, state: State, run: Run) -> bool | None:
-    words = [word for child in node.named_children for word in words_of(child, state)]
+def _piped(parts: list[Node], state: State) -> bool | None:
+    """Whether ``... | grep -q WORD`` finds it; of other last commands that they succeed."""
+    first, *rest = parts
+    negated = kind_of(first) == "negated_command"
+    first = first.named_children[0] if negated else first
+    if kind_of(rest[-1]) != "command" or argv_of(rest[-1], state)[:1] not in _SEARCHES:
+        return _command(rest[-1], state) is not negated
+    *between, last = [argv_of(part, state) for part in rest]
+    found = _found(last, passed_on(between, printed([first], state), state), state)
+    return None if found is None else found is not negated
+
+
+def _found(words: list[str], text: str | None, state: State) -> bool | None:
+    """Whether ``grep`` finds what it looks for in the text that it is given."""
+    state.leaned += text is None
+    known = None if text is None else state.taken_as_unset(text)
+    return None if known is None else matched(words, known)
+
+
+def _command(node: Node, state: State) -> bool | None:
+    words = argv_of(node, state)
     if words[:1] == ["test"]:
         return _words(words[1:], state)
     if words[:1] in (["true"], [":"]):
         return True
     if words[:1] == ["false"] or (words and words[0].startswith("[") and words[0] != "["):
         return False  # no such command: a space is missing behind the bracket
-    run(node, state)
+    if words[:1] in _SEARCHES and (text := given_text(node, state)) is not None:
+        return _found(words, text, state)
+    state.run(node, state)
     state.leaned += 1
     return True
 
 
-def _both(
-    parts: list[Node], sign: str, state: State, run: Run, each: Callable[[Node, State, Run], bool | None]
-) -> bool | None:
-    first = each(parts[0], state, run)
+def _both(parts: list[Node], sign: str, state: State, each: Callable[[Node, State], bool | None]) -> bool | None:
+    first = each(parts[0], state)
     if first is (sign == "||"):
         return first
-    second = each(parts[1], state, run)
+    second = each(parts[1], state)
     if first is None:
         return second if second is (sign == "||") else None
     return second
 
 
-def _test(node: Node, state: State, run: Run) -> bool | None:
+def _test(node: Node, state: State) -> bool | None:
     """What stands between the brackets."""
     kind = kind_of(node)
     if kind == "parenthesized_expression":
-        return _test(node.named_children[0], state, run)
+        return _test(node.named_children[0], state)
     if kind == "unary_expression":
         sign = text_of(node.children[0])
         operand = node.named_children[-1]
         if sign == "!":
-            found = _test(operand, state, run)
+            found = _test(operand, state)
             return None if found is None else not found
         return _unary(sign, " ".join(words_of(operand, state)), state)
     if kind == "binary_expression" and len(node.named_children) >= 2:
@@ -110,7 +131,7 @@ def _test(node: Node, state: State, run: Run) -> bool | None:
         middle = text_of(node)[left.end_byte - node.start_byte : right.start_byte - node.start_byte]
         sign = (middle.split() or [""])[0] if middle.isascii() else ""
         if sign in ("&&", "-a", "||", "-o"):
-            return _both([left, right], "&&" if sign in ("&&", "-a") else "||", state, run, _test)
+            return _both([left, right], "&&" if sign in ("&&", "-a") else "||", state, _test)
         pattern = kind_of(right) not in ("string", "raw_string") and sign in ("==", "=", "!=")
         return _binary(text_at(left, state), sign, text_at(right, state), state, pattern=pattern)
     return _words(text_at(node, state).split(), state)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from typing import TYPE_CHECKING
 
-from simcluster.importers.shell.arithmetic import assign, counting, whole_number
+from simcluster.importers.shell.arithmetic import assign, whole_number
 from simcluster.importers.shell.batch import batch_lines, batch_variables
-from simcluster.importers.shell.conditions import MOST_CALLS, asks, ends, holds
-from simcluster.importers.shell.edited import edited_text
+from simcluster.importers.shell.conditions import MOST_CALLS
+from simcluster.importers.shell.filters import said
+from simcluster.importers.shell.flow import run_all, run_case, run_counted, run_for, run_if, run_list, run_while
+from simcluster.importers.shell.printed import passed_on, printed
 from simcluster.importers.shell.started import read_command, read_text
 from simcluster.importers.shell.state import State, Value, joined
 from simcluster.importers.shell.syntax import kind_of, text_of, tree_of
-from simcluster.importers.shell.words import array_of, expanded, heredoc_text, text_at, words_of
+from simcluster.importers.shell.words import argv_of, array_of, expanded, given_text, heredoc_text, text_at, words_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_MOST_ROUNDS = 200
 _OF_THE_ENVIRONMENT = re.compile(r"activate|conda|rc$|profile|/etc/|modules?\b|setvars|set_env|\.env$", re.IGNORECASE)
 """Files that set up the programs, and nothing of a training."""
+_SILENT = frozenset(["true", ":", "mkdir", "unset", "test", "set"])
 
 
 def read_script(text: str, state: State) -> State:
@@ -29,6 +30,7 @@ def read_script(text: str, state: State) -> State:
     for name, value in batch_variables(asked).items():
         state.variables.setdefault(name, value)
     state.around += asked
+    state.run = run
     run(tree_of(text, state.source), state)
     return state
 
@@ -36,7 +38,7 @@ def read_script(text: str, state: State) -> State:
 def run(node: Node, state: State) -> None:
     """Reads one statement."""
     state.spend()
-    if state.stopped:
+    if state.stopped or state.leaving:
         return
     kind = kind_of(node)
     reader = _STATEMENTS.get(kind)
@@ -47,12 +49,7 @@ def run(node: Node, state: State) -> None:
     elif kind == "compound_statement" and text_of(node).startswith("(("):
         assign(text_of(node)[2:-2], state)
     elif kind != "comment" and node.named_children:
-        _all(node.named_children, state)
-
-
-def _all(nodes: list[Node], state: State) -> None:
-    for node in nodes:
-        run(node, state)
+        run_all(node.named_children, state)
 
 
 def _assignment(node: Node, state: State) -> None:
@@ -88,133 +85,30 @@ def _unset(node: Node, state: State) -> None:
         state.variables.pop(text_of(child), None)
 
 
-def _branches(node: Node) -> list[tuple[list[Node], list[Node]]]:
-    """Conditions and body of each branch of an if; no condition for the last, else."""
-    found: list[tuple[list[Node], list[Node]]] = []
-    conditions: list[Node] = []
-    body: list[Node] = []
-    inside = False
-    for child in node.children:
-        kind = kind_of(child)
-        if kind in ("elif_clause", "else_clause"):
-            found += [(conditions, body)] if inside else []
-            inside = False
-            found += _branches(child) if kind == "elif_clause" else [([], list(child.named_children))]
-        elif kind == "then":
-            inside = True
-        elif child.is_named and kind != "comment":  # which stands between branches, too
-            (body if inside else conditions).append(child)
-    return [*found, (conditions, body)] if inside else found
-
-
-def _if(node: Node, state: State) -> None:
-    for conditions, body in _branches(node):
-        leaned = state.leaned
-        met: bool | None = True
-        for condition in conditions:
-            met = holds(condition, state, run)
-        asked = state.leaned > leaned or any(map(asks, conditions))
-        if met and asked and ends(body, state):
-            state.assumed[f"the check in line {node.start_point[0] + 1} of the script is passed"] = None
-            continue
-        if met:
-            _all(body, state)
-            return
-        if met is None:
-            words = " ".join(" ".join(text_of(part) for part in conditions).split())[:60]
-            state.assumed[f"the test {words} in line {node.start_point[0] + 1} is taken as not met"] = None
-
-
-def _case(node: Node, state: State) -> None:
-    value = node.child_by_field_name("value")
-    text = state.taken_as_unset(text_at(value, state)) if value is not None else None
-    for item in node.named_children:
-        if kind_of(item) != "case_item" or text is None:
-            continue
-        parts: list[Node] = []
-        body: list[Node] = []
-        inside = False
-        for child in item.children:
-            inside = inside or kind_of(child) == ")"
-            if child.is_named:
-                (body if inside else parts).append(child)
-        if any(fnmatch.fnmatchcase(text, text_at(part, state)) for part in parts):
-            if text or not ends(body, state):
-                _all(body, state)
-            return
-
-
-def _while(node: Node, state: State) -> None:
-    condition = node.child_by_field_name("condition")
-    body = node.child_by_field_name("body")
-    negated = text_of(node).startswith("until")
-    for _ in range(_MOST_ROUNDS):
-        if condition is None or body is None or state.stopped or holds(condition, state, run) is not (not negated):
-            return
-        run(body, state)
-        if text_of(condition).strip() in ("true", ":", "[ 1 ]", "((1))"):
-            return  # it starts again what has ended
-
-
-def _for(node: Node, state: State) -> None:
-    body = node.child_by_field_name("body")
-    name = node.child_by_field_name("variable")
-    values = [word for child in node.named_children if child not in (body, name) for word in words_of(child, state)]
-    if body is None or name is None:
-        return
-    if text_of(name) in state.fixed:
-        values = values[:1]
-    for value in values[:_MOST_ROUNDS]:
-        if text_of(name) not in state.fixed:
-            state.put(text_of(name), value)
-        run(body, state)
-
-
-def _counted(node: Node, state: State) -> None:
-    """``for ((i = 0; i < 8; i++))``: its body once where its numbers are not known."""
-    begin, condition, step = counting(text_of(node))
-    assign(begin, state)
-    for number in range(_MOST_ROUNDS):
-        more = whole_number(condition, state)
-        if (body := node.child_by_field_name("body")) is None or more == 0 or (more is None and number):
-            return
-        run(body, state)
-        assign(step, state)
-
-
 def _function(node: Node, state: State) -> None:
     name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
     if name is not None and body is not None:
         state.functions[text_of(name)] = body
 
 
-def _list(node: Node, state: State) -> None:
-    parts = [child for child in node.named_children if kind_of(child) != "comment"]
-    if len(parts) != 2:
-        _all(parts, state)
-        return
-    wanted = any(text_of(child) == "&&" for child in node.children)
-    leaned = state.leaned
-    met = holds(parts[0], state, run)
-    asked = state.leaned > leaned or asks(parts[0])
-    if met is wanted and not (asked and ends([parts[1]], state)):
-        run(parts[1], state)
-
-
 def _pipeline(node: Node, state: State) -> None:
     parts = [child for child in node.named_children if kind_of(child) != "comment"]
     first, last = parts[0], parts[-1]
     ends = words_of(last.named_children[0], state) if last.named_children else []
-    if len(parts) > 1 and ends[:1] and ends[0] in ("bash", "sh", "sbatch") and kind_of(first) == "command":
+    if state.prints is not None:
+        known = all(kind_of(part) == "command" for part in parts[1:])
+        text = printed([first], state) if known else None
+        state.say(passed_on([argv_of(part, state) for part in parts[1:]], text, state))
+    elif len(parts) > 1 and ends[:1] and ends[0] in ("bash", "sh", "sbatch") and kind_of(first) == "command":
         read_text(" ".join(_argv(first, state)[1:]), state, read_script)
-        return
-    _all(parts, state)
+    else:
+        run_all(parts, state)
 
 
 def _redirected(node: Node, state: State) -> None:
     """A command with a here-document, or one that writes a file that is read again below."""
     body = node.child_by_field_name("body") or node.named_children[0]
-    goes, text = "", None
+    goes, text, adds = "", None, False
     for part in _redirects(node):
         kind = kind_of(part)
         if kind == "heredoc_redirect":
@@ -222,21 +116,28 @@ def _redirected(node: Node, state: State) -> None:
             lines = next((child for child in part.children if kind_of(child) == "heredoc_body"), None)
             plain = start is not None and text_of(start)[:1] in "'\"\\"
             text = heredoc_text(lines, state, plain=plain) if lines is not None else ""
-        elif kind == "file_redirect" and any(text_of(child) in (">", ">>", "&>") for child in part.children):
+        elif kind == "file_redirect" and any(text_of(child) in (">", ">>", "&>", ">&") for child in part.children):
+            if text_of(part.children[0]) == "2":
+                continue
             goes = goes or " ".join(words_of(part.named_children[-1], state))
+            adds = any(text_of(child) == ">>" for child in part.children)
     words = _argv(body, state) if kind_of(body) == "command" else []
     if text is None and goes and text_of(body).startswith("sed "):
         edits = body.named_children if kind_of(body) == "pipeline" else [body]
-        text = edited_text([_argv(part, state) for part in edits], state)
+        text = _edited([argv_of(part, state) for part in edits], state)
         if text is not None:
             state.files[goes] = text
             return
     if text is None and words[:1] in (["echo"], ["printf"]):
-        text = " ".join(words[1:]) + "\n"
+        text = said(words)
     if text is not None and words[:1] == ["tee"]:
         goes = goes or words[-1]
     if text is not None and goes and words[:1] in (["cat"], ["tee"], ["echo"], ["printf"]):
-        state.files[goes] = text
+        state.files[goes] = (state.files.get(goes, "") if adds else "") + text
+    elif goes and state.prints is not None:
+        state.say("" if printed([body], state) is not None else None)
+    elif text is not None and state.prints is not None:
+        state.say(passed_on([words], text, state))
     elif text is not None and any(word in ("bash", "sh", "sbatch", "/bin/bash") for word in words):
         state.around += words
         read_text(text, state, read_script)
@@ -244,6 +145,13 @@ def _redirected(node: Node, state: State) -> None:
         read_text(text, state, read_script)
     else:
         run(body, state)
+
+
+def _edited(commands: list[list[str]], state: State) -> str | None:
+    """What ``sed s/WORD/TEXT/ FILE | sed s/WORD/TEXT/ | ...`` prints; None without the file."""
+    *edits, name = commands[0]
+    text = state.text_named(name, wanted=False) if len(edits) > 1 else None
+    return passed_on([edits, *commands[1:]], text, state)
 
 
 def _redirects(node: Node) -> list[Node]:
@@ -270,6 +178,9 @@ def _command(node: Node, state: State) -> None:
         kept, state.positional, state.depth = state.positional, rest, state.depth + 1
         run(state.functions[name], state)
         state.positional, state.depth = kept, state.depth - 1
+        state.leaving = ""
+    elif (name == "return" and state.depth) or (name in ("break", "continue") and state.loops):
+        state.leaving = name
     elif name == "exit":
         state.stopped = f"line {node.start_point[0] + 1} of the script ends it"
     elif name == "shift":
@@ -290,8 +201,41 @@ def _command(node: Node, state: State) -> None:
             state.assumed[f"what {file} sets is not known: it is not there"] = None
     elif name.startswith("-") and state.commands:
         _goes_on(words, state, node.start_point[0] + 1)
-    elif name not in ("echo", "printf"):
+    elif name in ("echo", "printf"):
+        state.say(said(words))
+    elif name == "read" and (given := given_text(node, state)) is not None:
+        _read(rest, given, state)
+    elif state.prints is not None:
+        state.say(_result(words, given_text(node, state), state))
+    else:
         read_command(words, state, read_script)
+
+
+def _read(words: list[str], given: str, state: State) -> None:
+    """``read A B <<< WORDS``, and ``read -a ARRAY``, apart at what IFS says."""
+    separators = state.variables.pop("IFS", "")
+    names = [word for word in words if not word.startswith("-")]
+    text = given.partition("\n")[0]
+    parts = re.split(f"[{re.escape(joined(separators))}]", text) if separators else text.split()
+    if any(re.fullmatch(r"-\w*a", word) for word in words):
+        state.put(names[0] if names else "REPLY", parts)
+        return
+    for place, name in enumerate(names or ["REPLY"]):
+        last = place >= len(names) - 1
+        state.put(name, " ".join(parts[place:]) if last else "".join(parts[place : place + 1]))
+
+
+def _result(words: list[str], given: str | None, state: State) -> str | None:
+    """What a command prints that is neither echo nor a function of the script; None where that is not known."""
+    name, rest = words[0], words[1:]
+    if name in _SILENT:
+        return ""
+    if name == "expr":
+        number = whole_number(" ".join(rest), state)
+        return None if number is None else f"{number}\n"
+    if name == "cat" and len(rest) == 1:
+        return state.files.get(rest[0])
+    return passed_on([words], given, state)
 
 
 def _goes_on(words: list[str], state: State, line: int) -> None:
@@ -313,13 +257,13 @@ def _expansions(node: Node, state: State) -> None:
 _STATEMENTS = {
     "variable_assignment": _assignment,
     "unset_command": _unset,
-    "if_statement": _if,
-    "case_statement": _case,
-    "while_statement": _while,
-    "for_statement": _for,
-    "c_style_for_statement": _counted,
+    "if_statement": run_if,
+    "case_statement": run_case,
+    "while_statement": run_while,
+    "for_statement": run_for,
+    "c_style_for_statement": run_counted,
     "function_definition": _function,
-    "list": _list,
+    "list": run_list,
     "pipeline": _pipeline,
     "redirected_statement": _redirected,
     **dict.fromkeys(("simple_expansion", "expansion"), _expansions),

@@ -25,7 +25,7 @@ def read_text(text: str, state: State, read: Read) -> None:
     stopped = state.stopped
     read(text, state)
     state.depth -= 1
-    state.stopped = stopped
+    state.stopped, state.leaving = stopped, ""
 
 
 def read_command(words: list[str], state: State, read: Read) -> None:

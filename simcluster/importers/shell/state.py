@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,12 +24,17 @@ _OF_THE_MACHINE = frozenset(
 )  # fmt: skip
 
 
+def _read_nothing(node: Node, state: State) -> None:
+    """Before a script is read."""
+
+
 @dataclass
 class State:
     """One script as it is read.
 
     ``fixed`` are values that the user gives: what the script assigns to those names is passed over.  ``beside`` gives
     the text of another file by its name, or None.  ``leaned`` counts decisions that rest on something assumed.
+    ``run`` reads one statement, for words and tests with statements in them.
     """
 
     source: str
@@ -49,8 +54,14 @@ class State:
     assumed: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, None] = field(default_factory=dict)
     stopped: str = ""
+    leaving: str = ""
+    """``return``, ``break`` or ``continue`` until what it leaves has ended."""
+    prints: list[str | None] | None = None
+    """What the statements being read print, where that is asked; None in it is what is not known."""
+    run: Callable[[Node, State], None] = _read_nothing
     leaned: int = 0
     depth: int = 0
+    loops: int = 0
     steps: int = 0
 
     def __post_init__(self) -> None:
@@ -77,6 +88,11 @@ class State:
             raise InputError(f"{self.source}: {name} grows beyond {_LONGEST:,} characters; give the command alone")
         self.variables[name] = value
 
+    def say(self, text: str | None) -> None:
+        """Takes down what a statement prints, where that is asked."""
+        if self.prints is not None:
+            self.prints.append(text)
+
     def taken_as_unset(self, text: str) -> str | None:
         """The text with what the script never sets left out, which is noted; None where a command's output is in it."""
         if "$(" in text or "`" in text:
@@ -95,6 +111,8 @@ class State:
         """
         if name in self.files:
             return self.files[name]
+        if name.startswith("<("):
+            return None  # what a command prints
         parts = name.split("/")
         known = next((n for n in range(len(parts), 0, -1) if UNKNOWN.search(parts[n - 1])), 0)
         path = "/".join(part for part in parts[known:] if part not in ("", ".", ".."))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import whole_number
+from simcluster.importers.shell.printed import printed
 from simcluster.importers.shell.state import UNKNOWN, State, Value, is_unset, joined
 from simcluster.importers.shell.syntax import EXPANSIONS, kind_of, text_of
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 _QUOTED = re.compile(r"\\(\n|[\\$`\"])")
 _PLAIN = re.compile(r"\\(\n|.)", re.DOTALL)
 _LEAD = re.compile(r"(?:\s|\\\n)*")
-_BEHIND = re.compile(r"\(\?<=([^()\[\]\\*+?|{}^$.]+)\)(\\[dwS]|\[0-9\]|\[\^ \])\+")
 _COUNTS_GPUS = re.compile(r"device_count|nvidia-smi|rocm-smi|/dev/nvidia")
 _COUNTS_LIST = re.compile(r"\$\{?(\w+_VISIBLE_DEVICES)\b[^|]*\|.*(\bNF\b|\bwc\b)")
 _DECIMAL = re.compile(r"-?\d+")
@@ -232,33 +232,24 @@ def _cut(text: str, pattern: str, sign: str) -> str:
     return text
 
 
-def _picked(node: Node, state: State) -> str | None:
-    """What ``echo WORDS | grep -oP '(?<=NAME )\\d+'`` prints: the word or number behind each NAME."""
-    pipe = node.named_children[0] if len(node.named_children) == 1 else node
-    parts = [[word for child in part.named_children for word in words_of(child, state)] for part in pipe.named_children]
-    if kind_of(pipe) != "pipeline" or len(parts) != 2 or parts[0][:1] != ["echo"] or parts[1][:1] != ["grep"]:
-        return None
-    behind = _BEHIND.fullmatch(parts[1][-1])
-    if behind is None or parts[1][1:-1] not in (["-oP"], ["-Po"], ["-o", "-P"]):
-        return None
-    return "\n".join(re.findall(f"(?<={re.escape(behind[1])}){behind[2]}+", " ".join(parts[0][1:])))
+def argv_of(node: Node, state: State) -> list[str]:
+    """The words of a command, without what is redirected and what is assigned for it alone."""
+    parts = [child for child in node.named_children if not kind_of(child).endswith(("_redirect", "_assignment"))]
+    return [word for child in parts for word in words_of(child, state)]
+
+
+def given_text(node: Node, state: State) -> str | None:
+    """What a command is given as ``<<< WORD``; None where it is not."""
+    given = next((child for child in node.named_children if kind_of(child) == "herestring_redirect"), None)
+    return None if given is None else text_at(given.named_children[-1], state) + "\n"
 
 
 def _output(node: Node, state: State) -> str:
-    """What a command would print, of the few that print what is known."""
+    """What a command would print, where that is known or can be taken."""
+    text = printed(node.named_children, state)
+    if text is not None:
+        return text.rstrip("\n")
     inner = bare(node)[1].removeprefix("$(").removesuffix(")").strip("`").strip()
-    command = next((child for child in node.named_children if kind_of(child) == "command"), None)
-    words = [word for child in command.named_children for word in words_of(child, state)] if command else []
-    if len(node.named_children) == 1 and words[:1] == ["echo"]:
-        return " ".join(word for word in words[1:] if word not in ("-n", "-e"))
-    if len(node.named_children) == 1 and words[:1] == ["expr"]:
-        number = whole_number(" ".join(words[1:]), state)
-        if number is not None:
-            return str(number)
-    if (picked := _picked(node, state)) is not None:
-        return picked
-    if words[:1] == ["cat"] and len(words) == 2 and words[1] in state.files:
-        return state.files[words[1]].rstrip("\n")
     listed = _COUNTS_LIST.search(inner)
     visible = state.get(listed[1]) if listed else None
     if isinstance(visible, str) and not UNKNOWN.search(visible):
