@@ -373,6 +373,7 @@ def test_options_of_groups(text: str, expected: dict[str, Any]) -> None:
     ("text", "expected"),
     [
         ("--window-size 127,0 --window-attn-skip-freq 2", (128, 2)),
+        ("--window-size 127 --window-attn-skip-freq 2", (128, 2)),
         ("--window-size 127,0 --window-attn-skip-freq [1,0]*12", (128, 2)),
         ("--window-size 127,0 --window-attn-skip-freq [1]*24", (128, None)),
         ("--window-size 127,0 --window-attn-skip-freq 1", (None, None)),

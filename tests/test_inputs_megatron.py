@@ -288,7 +288,36 @@ def test_files_of_gpt2_tell_the_tokenizer() -> None:
     plain = GPT_345M.replace("--tokenizer-type GPT2BPETokenizer", "--vocab-file $VOCAB --merge-file $MERGES")
     found = imported(plain, gpus=8)
     assert found.document["model"]["vocab_size"] == 50257
-    assert "GPT2BPETokenizer, what pretrain_gpt.py takes where no other is named, has 50257 tokens" in found.assumed
+    said = "GPT2BPETokenizer, what pretrain_gpt.py takes where no other is named, has 50257 tokens"
+    assert f"{said}; whether $VOCAB has as many is not read (--set model.vocab_size=...)" in found.assumed
+    assert said in imported(plain.replace("$VOCAB", "data/gpt2-vocab.json"), gpus=8).assumed
+    of_its_own = imported(plain.replace("$VOCAB", "tokens/32k/vocab.json"), gpus=8)
+    assert of_its_own.document["model"]["vocab_size"] == 32000
+    assert "a vocabulary of 32000 tokens, as the name of tokens/32k/vocab.json says" in of_its_own.assumed
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "size"),
+    [
+        ("Llama2Tokenizer --tokenizer-model llama2/tokenizer.model", 32000),
+        ("Llama2Tokenizer --tokenizer-model other/pieces.model", 3200),
+        ("SentencePieceTokenizer --tokenizer-model pieces.model", 3200),
+        ("NullTokenizer", 3201),
+    ],
+)
+def test_a_size_of_the_vocabulary_that_the_tokenizer_does_not_read(tokenizer: str, size: int) -> None:
+    found = imported(GPT_345M.replace("GPT2BPETokenizer", f"{tokenizer} --vocab-size 3200"), gpus=8)
+    assert found.document["model"]["vocab_size"] == size
+    told = "Llama2Tokenizer has 32000 tokens: it does not read the 3200 that vocab-size says"
+    assert (told in found.assumed) == (size == 32000)
+
+
+def test_a_program_of_somebody_s_own_is_told() -> None:
+    said = "what pretrain_own.py itself sets is not read: its options are taken as pretrain_gpt.py takes them"
+    assert said in imported(f"torchrun tools/pretrain_own.py {GPT_345M}", gpus=8).assumed
+    assert not any(
+        "itself sets" in sentence for sentence in imported(f"torchrun pretrain_gpt.py {GPT_345M}", gpus=8).assumed
+    )
 
 
 @pytest.mark.parametrize(("more", "size"), [("", 32000), ("--rotary-base 500000", 128256)])

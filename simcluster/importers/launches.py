@@ -109,7 +109,9 @@ def _training(state: State) -> tuple[list[str], list[str]]:
     most = max((score for score, _, _ in scored), default=0)
     if not most:
         why = f" ({state.stopped})" if state.stopped else ""
-        what = "no command in it has options such as --num-layers"
+        programs = dict.fromkeys(word for words, _ in state.commands for word in words if word.endswith(".py"))
+        starts = f" (it starts {', '.join(programs)[:200]})" if programs else ""
+        what = f"no command in it has options such as --num-layers{starts}"
         remedy = "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
         for words, _ in state.commands:
             if named := _configured(from_words(words, repeated=True).options):

@@ -40,7 +40,7 @@ from simcluster.importers.megatron_stages import pipeline_of
 from simcluster.importers.megatron_vocabulary import vocabulary_of
 from simcluster.importers.option_files import arguments_of_yaml, is_option_file
 from simcluster.importers.option_values import Options
-from simcluster.importers.pre_training import require_pre_training
+from simcluster.importers.pre_training import assumed_of_program, require_pre_training
 from simcluster.model.recipes import recipe_named
 
 _STARTS = ("it runs on", "the script starts")
@@ -97,6 +97,7 @@ def scenario_from_arguments(
     found = replace(
         found, assumed=(*arguments.assumed, *found.assumed), unknown=(*found.unknown, *arguments.unknown)
     )  # fmt: skip
+    found = replace(found, assumed=(*found.assumed, *assumed_of_program(arguments)))
     if not gpus and (said := _other_machines(arguments, gpus_per_node)):
         found = replace(found, assumed=(*found.assumed, said))
     if not gpus and (said := _gpus_not_said(arguments, found.document)):

@@ -195,6 +195,9 @@ def window_of(run: Options, layers: int, sequence: int) -> dict[str, int]:
     if text is None:
         return {}
     parts = text.strip("() ").replace(",", " ").split()
+    if len(parts) == 1 and parts[0].isdecimal():
+        run.assumed.append(f"--window-size {parts[0]}: a window of so many tokens before each, as {parts[0]},0 says it")
+        parts.append("0")
     if len(parts) != 2 or not parts[0].isdecimal() or len(parts[0]) > 9 or parts[1] != "0":
         raise run.error("window-size", f"{text[:40]!r} is not modelled; a window of tokens before is, as in 128,0")
     window, every = int(parts[0]) + 1, _full_every(run, skip)

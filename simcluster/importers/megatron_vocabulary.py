@@ -21,6 +21,8 @@ _EXTENDED = re.compile(r"(?<![a-z])(ve|ext(end(ed)?)?|expand(ed)?|merged?|enlarg
 """Words behind a known tokenizer's name that say of one that it has more tokens, as Mixtral-8x7B-v0.1-VE does."""
 _LLAMA_3_ROTARY_BASE = ("500000",)
 """Llama 2 70B and Llama 3 70B have the same sizes, and Mistral 7B those of Llama 3 8B."""
+_USUAL = re.compile(r"llama|gpt[-_]?2")
+"""In the path of a file that is as its kind of tokenizer is known for."""
 _FOLDERS = 2  # of the path of a file, in whose names a model may stand
 
 
@@ -32,20 +34,20 @@ def vocabulary_of(run: Options) -> int:
     if given and kind in _ENDED and run.get("vocab-size"):
         run.assumed.append(f"{kind} adds a token for the end of a document to the {given} that vocab-size says")
         return int(given) + 1
-    if given:
-        return int(given)
     default = kind is None and run.get("vocab-file") is not None
     kind = _DEFAULT if default else kind
     name = run.get("tokenizer-model")
-    thousands = _THOUSANDS.search(str(name).lower())
-    if name and thousands and not _tokenizer_in(name):
+    file = run.get("vocab-file") if kind == _DEFAULT else name
+    if given:
+        return _given(run, int(given), kind, file)
+    thousands = _THOUSANDS.search(str(file).lower())
+    if file and thousands and not _tokenizer_in(file):
         size = 1000 * int(thousands[1])
-        run.assumed.append(f"a vocabulary of {size} tokens, as the name of {name} says")
+        run.assumed.append(f"a vocabulary of {size} tokens, as the name of {file} says")
         return size
     if kind in VOCABULARIES and not _tokenizer_in(name or ""):
         why = ", what pretrain_gpt.py takes where no other is named," if default else ""
-        own = name is not None and "llama" not in name.lower() and not name.endswith("/tokenizer.model")
-        unread = f"; whether {name} has as many is not read (--set model.vocab_size=...)" if own else ""
+        unread = f"; whether {file} has as many is not read (--set model.vocab_size=...)" if _own(file) else ""
         run.assumed.append(f"{kind}{why} has {VOCABULARIES[kind]} tokens{unread}")
         return VOCABULARIES[kind]
     if kind is None and name:
@@ -62,6 +64,21 @@ def vocabulary_of(run: Options) -> int:
         run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens{extended}")
         return TOKENIZERS[known]
     return _unread(run, kind, name)
+
+
+def _given(run: Options, given: int, kind: str | None, file: str | None) -> int:
+    """What vocab-size says, but of a kind whose file has another number: it is read of NullTokenizer and TikTokenizer
+    alone (build_tokenizer, megatron/training/tokenizer/tokenizer.py)."""
+    usual = VOCABULARIES.get(kind or "")
+    if usual in (None, given) or _own(file) or _tokenizer_in(file or "") or not run.get("vocab-size"):
+        return given
+    run.assumed.append(f"{kind} has {usual} tokens: it does not read the {given} that vocab-size says")
+    return int(usual or given)
+
+
+def _own(file: str | None) -> bool:
+    """Whether the file of a tokenizer may be another one than its kind is known for."""
+    return file is not None and not _USUAL.search(file.lower()) and not file.endswith("/tokenizer.model")
 
 
 def _unread(run: Options, kind: str, name: str | None) -> int:

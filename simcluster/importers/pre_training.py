@@ -38,18 +38,31 @@ _OPTIONS = {
     ),
 }  # fmt: skip
 
-
+_OWN = frozenset(["pretrain_gpt.py", "pretrain_gpt_core.py", "pretrain_hybrid.py", "pretrain_mamba.py"])
+"""Megatron-LM's programs that train decoders of text."""
 _UNREAD = ("decoder-seq-length", "img-h", "img-w", "patch-dim")
 """What ``pretrain_gpt.py`` takes, as every program of Megatron-LM does, and does not read."""
 _OFF = ("0", "0.0", "false", "none")
 _OF_ENCODERS = re.compile(r"(^|[/_-])(bert|t5)([/_-]|wordpiece)", re.IGNORECASE)
 
 
+def program_of(arguments: Arguments) -> str:
+    """The file of the program that a launch starts; empty for options alone."""
+    return next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "").rsplit("/", 1)[-1]
+
+
+def assumed_of_program(arguments: Arguments) -> tuple[str, ...]:
+    """What to say of a program that may set more than its options do."""
+    name = program_of(arguments)
+    if not name or name in _OWN:
+        return ()
+    return (f"what {name} itself sets is not read: its options are taken as pretrain_gpt.py takes them",)
+
+
 def require_pre_training(arguments: Arguments, source: str, *, layers: bool = False) -> None:
     """InputError, in one sentence, for a launch that is something else; ``layers``: whatever the program, they are of
     attention and MLP."""
-    program = next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "")
-    name = program.rsplit("/", 1)[-1]
+    name = program = program_of(arguments)
     for pattern, what in _PROGRAMS.items():
         if re.search(pattern, name) and not (layers and "hybrid" in pattern):
             raise InputError(f"{source}: {name} {what}")
@@ -69,7 +82,7 @@ def require_pre_training(arguments: Arguments, source: str, *, layers: bool = Fa
             "give the script of a pre-training"
         )
     trains = any(option in arguments.options for option in ("train-iters", "train-samples", "train-tokens"))
-    unread = _UNREAD if program.endswith("pretrain_gpt.py") else ()
+    unread = _UNREAD if program == "pretrain_gpt.py" else ()
     on = [option for option, words in arguments.options.items() if " ".join(words).lower() not in _OFF]
     given = [option for option in on if option not in unread]
     for what, names in _OPTIONS.items():
