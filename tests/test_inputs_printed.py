@@ -131,3 +131,21 @@ def test_what_echo_and_printf_print() -> None:
     assert said(["echo", "-n", "a", "b"]) == "a b"
     assert said(["printf", "%s\\n", "a", "b"]) == "a\nb\n"
     assert said(["printf", "%05.1f", "1"]) is None
+
+
+@pytest.mark.parametrize(
+    ("test", "value"),
+    [
+        ('"${A}" = "x" && ${N} -eq 1', "yes"),
+        ('"${A}" = "x" && ${N} -eq 2', "no"),
+        ("$A = y && $N -eq 1 || $A = x", "yes"),
+        ('"$A" = "y" || "$A" = "z" || $A = x', "yes"),
+        ("$A = x && ( $N = 2 || $N = 1 )", "yes"),
+        ("! $A = y && $N != 2", "yes"),
+        ("$A = x* && $N == 1*", "yes"),
+        ("-n $A && $A = y", "no"),
+    ],
+)
+def test_signs_between_brackets_bind_as_a_shell_binds_them(test: str, value: str) -> None:
+    state = read_script(f"A=x\nN=1\nif [[ {test} ]]; then B=yes; else B=no; fi", State("x.sh"))
+    assert (state.get("B"), state.unset) == (value, {})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import assign
@@ -52,7 +52,7 @@ def holds(node: Node, state: State) -> bool | None:
         found = holds(inner[0], state) if inner else None
         return None if found is None else not found
     if kind == "list" and len(inner) == 2:
-        return _both(inner, "&&" if any(text_of(child) == "&&" for child in node.children) else "||", state, holds)
+        return _both(inner, "&&" if any(text_of(child) == "&&" for child in node.children) else "||", state)
     if kind in ("subshell", "compound_statement", "redirected_statement") and inner:
         return holds(inner[0], state)
     return _piped(inner, state) if kind == "pipeline" else _command(node, state)
@@ -104,36 +104,74 @@ def _command(node: Node, state: State) -> bool | None:
     return True
 
 
-def _both(parts: list[Node], sign: str, state: State, each: Callable[[Node, State], bool | None]) -> bool | None:
-    first = each(parts[0], state)
+def _both(parts: list[Node], sign: str, state: State) -> bool | None:
+    first = holds(parts[0], state)
     if first is (sign == "||"):
         return first
-    second = each(parts[1], state)
+    second = holds(parts[1], state)
     if first is None:
         return second if second is (sign == "||") else None
     return second
 
 
 def _test(node: Node, state: State) -> bool | None:
-    """What stands between the brackets."""
-    kind = kind_of(node)
-    if kind == "parenthesized_expression":
-        return _test(node.named_children[0], state)
-    if kind == "unary_expression":
-        sign = text_of(node.children[0])
-        operand = node.named_children[-1]
-        if sign == "!":
-            found = _test(operand, state)
-            return None if found is None else not found
-        return _unary(sign, " ".join(words_of(operand, state)), state)
-    if kind == "binary_expression" and len(node.named_children) >= 2:
-        left, right = node.named_children[0], node.named_children[-1]
+    """What stands between the brackets, bound as a shell binds it: the grammar binds ``=`` less than ``&&``."""
+    return _any(_flat(node), state)
+
+
+def _flat(node: Node) -> list[Node | str]:
+    """Operands and signs in a row, but for what stands in brackets of its own."""
+    operands = node.named_children
+    if kind_of(node) == "binary_expression" and len(operands) >= 2:
+        left, right = operands[0], operands[-1]
         middle = text_of(node)[left.end_byte - node.start_byte : right.start_byte - node.start_byte]
         sign = (middle.split() or [""])[0] if middle.isascii() else ""
-        if sign in ("&&", "-a", "||", "-o"):
-            return _both([left, right], "&&" if sign in ("&&", "-a") else "||", state, _test)
+        return [*_flat(left), {"-a": "&&", "-o": "||"}.get(sign, sign), *_flat(right)]
+    if kind_of(node) == "unary_expression" and text_of(node.children[0]) == "!":
+        return ["!", *_flat(operands[-1])]
+    return [node]
+
+
+def _split(parts: Sequence[Node | str], sign: str) -> Iterator[list[Node | str]]:
+    begin = 0
+    for place in [place for place, part in enumerate(parts) if part == sign] + [len(parts)]:
+        yield list(parts[begin:place])
+        begin = place + 1
+
+
+def _any(parts: list[Node | str], state: State) -> bool | None:
+    found: bool | None = False
+    for either in _split(parts, "||"):
+        each: bool | None = True
+        for part in _split(either, "&&"):
+            one = _one(part, state)
+            each = one if one is False or each is True else each
+            if each is False:
+                break
+        found = each if each is True or found is False else found
+        if found is True:
+            break
+    return found
+
+
+def _one(parts: list[Node | str], state: State) -> bool | None:
+    """One comparison, or one word."""
+    if parts[:1] == ["!"]:
+        found = _one(parts[1:], state)
+        return None if found is None else not found
+    if len(parts) == 3:
+        left, sign, right = parts
+        if isinstance(left, str) or isinstance(right, str) or not isinstance(sign, str):
+            return None
         pattern = kind_of(right) not in ("string", "raw_string") and sign in ("==", "=", "!=")
         return _binary(text_at(left, state), sign, text_at(right, state), state, pattern=pattern)
+    if len(parts) != 1 or isinstance(parts[0], str):
+        return None
+    node = parts[0]
+    if kind_of(node) == "parenthesized_expression":
+        return _test(node.named_children[0], state)
+    if kind_of(node) == "unary_expression":
+        return _unary(text_of(node.children[0]), " ".join(words_of(node.named_children[-1], state)), state)
     return _words(text_at(node, state).split(), state)
 
 

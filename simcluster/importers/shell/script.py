@@ -193,10 +193,11 @@ def _command(node: Node, state: State) -> None:
     elif name == "eval":
         read_text(" ".join(rest), state, read_script)
     elif name in ("source", "."):
-        text = state.text_named(rest[0]) if rest else None
+        around = not rest or _OF_THE_ENVIRONMENT.search(rest[0]) is not None
+        text = state.text_named(rest[0], wanted=not around) if rest else None
         if text is not None:
             read_text(text, state, read_script)
-        elif rest and not _OF_THE_ENVIRONMENT.search(rest[0]):
+        elif not around:
             file = rest[0].rpartition("/")[2][:60]
             state.assumed[f"what {file} sets is not known: it is not there"] = None
     elif name.startswith("-") and state.commands:

@@ -16,7 +16,8 @@ _PLACEHOLDER = re.compile(r"<([A-Za-z][A-Za-z0-9_./,'-]*(?: [A-Za-z0-9_./,'-]+)*
 _NESTED = re.compile(r"(\$\[[^\[\]\n]*)\$\[([^\[\]\n]*)\]")
 """Old arithmetic in old arithmetic, which the grammar does not know."""
 _SCRIPT = re.compile(
-    r"^#!|^\s*#SBATCH\s|^\s*(?:(?:export|local|declare|readonly)\s+)?[A-Za-z_]\w*\+?=|^(?:if|for|while|case|source)\s",
+    r"^#!|^\s*#SBATCH\s|^\s*(?:(?:export|local|declare|readonly)\s+)?[A-Za-z_]\w*\+?=|^(?:if|for|while|case|source)\s"
+    r"|^(?:sh|bash|srun|sbatch|nohup|time)\s.*\.(?:sh|slurm|sbatch)\b",
     re.MULTILINE,
 )
 
