@@ -77,6 +77,8 @@ def test_layers_of_minimax_and_fused_accumulation() -> None:
         ("--num-layers 16 --noop-layers 0,15 --pipeline-model-parallel-size 4 "
          "--num-layers-per-virtual-pipeline-stage 2", "pipeline",
          {"schedule": "interleaved", "chunks": 2, "layers_per_stage": [1, 2, 2, 2, 2, 2, 2, 1]}),
+        ("--num-layers 12 --decoder-num-layers-per-pipeline-stage 2 4 4 2 --pipeline-model-parallel-size 4", "pipeline",
+         {"schedule": "1f1b", "layers_per_stage": [2, 4, 4, 2]}),
         ("--num-layers 12 --num-layer-list 2,4,4,2 --pipeline-model-parallel-size 4", "pipeline",
          {"layers_per_stage": [2, 4, 4, 2]}),
         ("--num-layers 12 --pipeline-model-parallel-blocks 2,4,4,2 --pipeline-model-parallel-size 4", "pipeline",

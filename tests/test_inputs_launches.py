@@ -108,3 +108,54 @@ def test_a_teacher_of_distillation_is_told() -> None:
     found = imported(f"torchrun --nproc_per_node 8 {TRAINS} --kd --num-layers-teacher 4")
     assert told(found, "--kd: the forward pass of the teacher is not played")
     assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("jsrun --nrs 8 --tasks_per_rs 1 --rs_per_host 4 python", 8),
+        ("jsrun -n 2 -a 4 python", 8),
+        ("mpiexec -n 24 --ppn 12 python", 24),
+        ("mpirun -np 16 --map-by ppr:8:node python", 16),
+        ("mpirun -N 4 -np 8 python", 8),
+        ("srun -N 2 --ntasks-per-node=8 python", 16),
+    ],
+)
+def test_launchers_say_how_many_processes_they_start(launcher: str, gpus: int) -> None:
+    assert imported(f"{launcher} {TRAINS.replace('batch-size 64', 'batch-size 96')}").document["gpus"] == gpus
+
+
+def test_a_script_of_calls_alone_is_one() -> None:
+    text = "sh run/train.sh 32 mp\nsh run/train.sh 16 mp\n"
+    with pytest.raises(InputError, match=r"it goes on in run/train\.sh"):
+        scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
+
+
+def test_what_data_are_called_makes_no_encoder() -> None:
+    data = "--data-path data/my-t5_text_sentence"
+    assert imported(f"torchrun --nproc_per_node 8 {TRAINS} {data}").document["model"]["layers"] == 2
+    with pytest.raises(InputError, match="is of a model with an encoder"):
+        imported(f"torchrun --nproc_per_node 8 own/{TRAINS.replace('_gpt', '')} {data}")
+
+
+def test_experts_under_another_name_are_not_lost() -> None:
+    text = f"torchrun --nproc_per_node 8 {TRAINS} --moe-router-topk 2"
+    with pytest.raises(InputError, match=r"--num-local-experts: is no option of Megatron-LM's.*--arg=--num-experts="):
+        imported(f"{text} --num-local-experts 8")
+    assert imported(f"{text} --num-local-experts 8", **{"--num-experts": "8"}).document["model"]["moe"]["experts"] == 8
+    routed = imported(f"{text} --num-routed-experts 8 --num-shared-experts 2 --moe-ffn-hidden-size 256")
+    assert routed.document["model"]["moe"]["shared_ffn_hidden_size"] == 512
+    assert "moe" not in imported(f"torchrun --nproc_per_node 8 {TRAINS} --num-local-experts 8").document["model"]
+
+
+def test_deepspeed_s_experts_beside_tensor_parallelism_are_refused_by_name() -> None:
+    text = f"deepspeed {TRAINS} --num-experts 8 --topk 1 --deepspeed --tensor-model-parallel-size 2"
+    with pytest.raises(InputError, match="DeepSpeed sends the tokens that 2 tp ranks have once"):
+        imported(text)
+    assert imported(f"{text} --sequence-parallel").document["parallel"]["etp"] == 1
+    assert "etp" not in imported(f"{text} --sequence-parallel --enable-expert-tensor-parallelism").document["parallel"]
+
+
+def test_files_of_the_environment_are_not_asked_for() -> None:
+    with pytest.raises(InputError, match=r"it goes on in helpers\.sh, which"):
+        imported("source /there/venv/bin/activate\nsource helpers.sh\nsource <(curl there)\nsetup\n")

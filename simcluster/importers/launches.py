@@ -79,7 +79,7 @@ def arguments_of_script(
     found = with_given(from_words(kept, repeated=True), fixed)
     refuse_trainer(found, source)
     if state.unset:
-        names = ", ".join(state.unset)
+        names = ", ".join(f"argument {name}" if name.isdecimal() else name for name in state.unset)
         state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None
     options = _filled(found.options, text, state)
     launched = processes_of(found.launcher, around, gpus_per_node)

@@ -26,7 +26,10 @@ _OWN = (
     "num-layer-list", "schedules-method", "reuse-fp32-param", "moe-alltoall-overlap-comm", "swap-optimizer",
     "num-shared-experts", "qk-nope-head-dim", "use-fused-sdpa", "use-mc2", "use-ascend-coc", "glu-activation",
     "model-name", "moe-num-experts", "overlapped-distributed-optimizer",
+    "num-routed-experts", "n-routed-experts",
 )  # fmt: skip
+_ROUTED = ("num-routed-experts", "n-routed-experts")
+"""The number of experts beside those that are shared, as DeepSeek's models call it."""
 _MEGABLOCKS = {
     "moe-num-experts": "num-experts", "moe-top-k": "moe-router-topk", "moe-loss-weight": "moe-aux-loss-coeff",
     "moe-capacity-factor": "moe-expert-capacity-factor",
@@ -45,7 +48,8 @@ def as_megatron(
 
     Raises InputError for a layer of another kind.
     """
-    found, assumed = _of_megablocks(dict(options), gpus)
+    plain = {"num-experts" if name in _ROUTED else name: words for name, words in options.items()}
+    found, assumed = _of_megablocks(plain, gpus)
     spec = _spec(options)
     if spec.startswith("mindspeed_llm."):
         kind = spec.rpartition(".")[2].removesuffix("_spec")
@@ -143,7 +147,7 @@ def layers_of_slices(run: Options, slices: int) -> list[int]:
     """Layers of each slice, where a list of them or layers that do nothing say; else none."""
     given, works = run.get("num-layer-list"), layers_that_work(run)
     if given:
-        words = given.replace(" ", "").split(",")
+        words = re.split(r"[,\s]+", given.strip())
         counts = [int(word) if word.isdecimal() and len(word) < 7 else 0 for word in words]
         if len(counts) != slices or sum(counts) != len(works):
             raise run.error("num-layer-list", f"{given[:60]!r} does not cut {len(works)} layers into {slices}")

@@ -48,6 +48,8 @@ def parallel_of(run: Options) -> dict[str, Any]:
     context = run.get("context-parallel-size") or run.get("ds-sequence-parallel-size")
     sizes = {"cp": context, "ep": run.get("expert-model-parallel-size"), "etp": run.get("expert-tensor-parallel-size")}
     parallel |= {axis: size for axis, size in sizes.items() if size}
+    if run.flag("deepspeed") and run.get("num-experts") and tp > 1 and not run.flag("enable-expert-tensor-parallelism"):
+        parallel["etp"] = 1
     if dispatch := dispatch_of(run):
         parallel["expert_dispatch"] = dispatch
     comm = _context(run)

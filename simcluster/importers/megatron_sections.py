@@ -6,6 +6,7 @@ of them.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -15,14 +16,22 @@ from simcluster.importers.megatron_memory import state_recipe
 from simcluster.importers.megatron_recompute import recompute_of
 from simcluster.importers.option_values import LATENT, OF_EXPERTS, Options
 
+_NUMBER_OF_EXPERTS = re.compile(r"-*(n|num)-(\w+-)*experts\b")
+
 
 def add_experts(run: Options, model: dict[str, Any]) -> None:
     """Puts ``moe`` into the fields of a model, in place of the MLP's width where no layer keeps one."""
     experts = run.get("num-experts")
     if experts is None:
+        _require_no_experts(run)
         run.without("num-experts", "the model is dense", OF_EXPERTS)
         return
     deepspeed = run.flag("deepspeed")
+    ranks = run.get("tensor-model-parallel-size") or 1
+    if deepspeed and ranks > 1 and not run.flag("sequence-parallel"):
+        what = f"DeepSpeed sends the tokens that {ranks} tp ranks have once, and gathers them behind the experts"
+        remedy = "--arg=--sequence-parallel= plays it with sequence parallelism"
+        raise run.error("num-experts", f"{what}, which is not modelled; {remedy}")
     top_k = run.get("moe-router-topk")
     if top_k is None:
         top_k = 1 if deepspeed else 2
@@ -54,6 +63,14 @@ def add_experts(run: Options, model: dict[str, Any]) -> None:
     if groups and top_groups:
         moe |= {"groups": groups, "top_groups": top_groups}
     model["moe"] = moe | where | ({} if deepspeed else _balance(run))
+
+
+def _require_no_experts(run: Options) -> None:
+    """InputError where a number of experts is given by a name that is not Megatron-LM's."""
+    foreign = next((name.split()[0] for name in run.unknown if _NUMBER_OF_EXPERTS.match(name)), None)
+    if foreign and any(run.values.get(name) for name in OF_EXPERTS):
+        what = "is no option of Megatron-LM's, and what it says of experts is not read"
+        raise run.error(foreign.lstrip("-"), f"{what}; give their number as --num-experts (--arg=--num-experts=...)")
 
 
 def dispatch_of(run: Options) -> dict[str, Any]:

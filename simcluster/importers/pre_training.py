@@ -31,7 +31,7 @@ _OPTIONS = {
         "perform-rl-step", "grpo-", "langrl-", "rl-", "rollout-", "num-rollout", "advantage-estimator", "eps-clip",
         "kl-loss-", "use-kl-loss",
     ),
-    "trains adapters beside weights that stand still, which are not modelled": ("lora-", "qlora"),
+    "trains adapters beside weights that stand still, which are not modelled": ("lora-", "qlora", "qlora-"),
     "runs a model that is trained: no step of pre-training": (
         "num-tokens-to-generate", "incoming-requests-per-", "max-tokens-to-oom", "prompt-file",
         "prompts", "top-p", "top-k",
@@ -68,7 +68,8 @@ def require_pre_training(arguments: Arguments, source: str, *, layers: bool = Fa
             raise InputError(f"{source}: {name} {what}")
     if any(option.startswith(("trainer.", "model.config.")) for option in arguments.options):
         raise InputError(f"{source}: its options are NeMo's, not Megatron-LM's; write simcluster import nemo")
-    for name in ("tokenizer-type", "vocab-file", "data-path"):
+    decodes = program == "pretrain_gpt.py"  # whatever its data are called
+    for name in ("tokenizer-type", "vocab-file", *(() if decodes else ("data-path",))):
         words = " ".join(arguments.options.get(name, ()))
         if _OF_ENCODERS.search(words):
             raise InputError(
@@ -86,6 +87,11 @@ def require_pre_training(arguments: Arguments, source: str, *, layers: bool = Fa
     on = [option for option, words in arguments.options.items() if " ".join(words).lower() not in _OFF]
     given = [option for option in on if option not in unread]
     for what, names in _OPTIONS.items():
-        found = next((option for option in given if option.startswith(names)), None)
+        found = next((option for option in given if any(_is_of(option, name) for name in names)), None)
         if found and not (trains and what.startswith("runs")):
             raise InputError(f"{source}: --{found} {what}")
+
+
+def _is_of(option: str, name: str) -> bool:
+    """Whether it is that option, or one of those that begin so where the name ends in a dash."""
+    return option == name or (name.endswith("-") and option.startswith(name))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-_PER_NODE, _TOTAL = ("ntasks-per-node", "npernode"), ("ntasks", "np", "n")
-_STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed")
+_PER_NODE, _TOTAL = ("ntasks-per-node", "npernode", "ppn"), ("ntasks", "np", "n")
+_STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed", "jsrun")
+_PER_HOST = re.compile(r"(?:ppr:)?(\d{1,3}):node")
 _DIGITS = re.compile(r"\d{1,7}")
 
 
 def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
     """``nnodes`` and ``nproc-per-node``, as far as the launcher, srun or the head of a batch script says them."""
-    own, outer = _options(launcher), _options(around)
+    own, outer = _by_slurm(launcher), _by_slurm(around)
     nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nodes", "N") or _number(own, "nodes", "N")
     each = _number(own, "nproc-per-node", "num-gpus")
     if included := _included(own.get("include", "")):
@@ -36,6 +37,22 @@ def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: 
             each = gpus_per_node
     found = {"nnodes": nodes, "nproc-per-node": each}
     return {name: str(value) for name, value in found.items() if value}
+
+
+def _by_slurm(words: Sequence[str]) -> dict[str, str]:
+    """Options of a launcher; those of jsrun (in sets of resources) and mpirun by Slurm's names."""
+    found = _options(words)
+    names = {word.rsplit("/", 1)[-1] for word in words}
+    if "jsrun" in names:
+        sets, per_host = _number(found, "nrs", "n"), _number(found, "rs-per-host", "r")
+        tasks = _number(found, "tasks-per-rs", "a") or 1
+        counts = {"ntasks": sets, "ntasks-per-node": per_host}
+        return found | {name: str(count * tasks) for name, count in counts.items() if count}
+    if names & {"mpirun", "mpiexec"}:
+        each = _PER_HOST.match(found.get("map-by", ""))
+        per_node = each[1] if each else found.pop("N", "")
+        return {**({"npernode": per_node} if per_node else {}), **found}
+    return found
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
