@@ -5,13 +5,13 @@ Files are taken to be there and commands to succeed; what the script never sets 
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import assign
 from simcluster.importers.shell.filters import matched
+from simcluster.importers.shell.patterns import matches
 from simcluster.importers.shell.printed import passed_on, printed
 from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import kind_of, text_of, tree_of
@@ -29,6 +29,8 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-le": lambda one, other: one <= other,
 }
 _JOINED = re.compile(r"\s(-[ao])\s")
+_Part = str | list["Node"]
+"""A sign, or the nodes of an operand."""
 MOST_CALLS = 20
 """How deep functions call each other, as far as they are read."""
 _ASKS = re.compile(r"-z\b|\$\{?#|\$[@*\d]|=\s*(\"\"|'')")
@@ -119,27 +121,28 @@ def _test(node: Node, state: State) -> bool | None:
     return _any(_flat(node), state)
 
 
-def _flat(node: Node) -> list[Node | str]:
-    """Operands and signs in a row, but for what stands in brackets of its own."""
-    operands = node.named_children
+def _flat(node: Node) -> list[_Part]:
+    """Operands and signs in a row, but for what stands in brackets of its own; a pattern may be several nodes."""
+    operands = [child for child in node.named_children if kind_of(child) != "test_operator"]
     if kind_of(node) == "binary_expression" and len(operands) >= 2:
-        left, right = operands[0], operands[-1]
+        left, right, *more = operands
         middle = text_of(node)[left.end_byte - node.start_byte : right.start_byte - node.start_byte]
         sign = (middle.split() or [""])[0] if middle.isascii() else ""
-        return [*_flat(left), {"-a": "&&", "-o": "||"}.get(sign, sign), *_flat(right)]
+        behind: list[_Part] = [[right, *more]] if more else _flat(right)
+        return [*_flat(left), {"-a": "&&", "-o": "||"}.get(sign, sign), *behind]
     if kind_of(node) == "unary_expression" and text_of(node.children[0]) == "!":
         return ["!", *_flat(operands[-1])]
-    return [node]
+    return [[node]]
 
 
-def _split(parts: Sequence[Node | str], sign: str) -> Iterator[list[Node | str]]:
+def _split(parts: Sequence[_Part], sign: str) -> Iterator[list[_Part]]:
     begin = 0
     for place in [place for place, part in enumerate(parts) if part == sign] + [len(parts)]:
         yield list(parts[begin:place])
         begin = place + 1
 
 
-def _any(parts: list[Node | str], state: State) -> bool | None:
+def _any(parts: list[_Part], state: State) -> bool | None:
     found: bool | None = False
     for either in _split(parts, "||"):
         each: bool | None = True
@@ -154,7 +157,7 @@ def _any(parts: list[Node | str], state: State) -> bool | None:
     return found
 
 
-def _one(parts: list[Node | str], state: State) -> bool | None:
+def _one(parts: list[_Part], state: State) -> bool | None:
     """One comparison, or one word."""
     if parts[:1] == ["!"]:
         found = _one(parts[1:], state)
@@ -163,11 +166,15 @@ def _one(parts: list[Node | str], state: State) -> bool | None:
         left, sign, right = parts
         if isinstance(left, str) or isinstance(right, str) or not isinstance(sign, str):
             return None
-        pattern = kind_of(right) not in ("string", "raw_string") and sign in ("==", "=", "!=")
-        return _binary(text_at(left, state), sign, text_at(right, state), state, pattern=pattern)
+        text = "".join(text_at(node, state) for node in left)
+        if sign not in ("=", "==", "!="):
+            return _binary(text, sign, "".join(text_at(node, state) for node in right), state)
+        known = state.taken_as_unset(text)
+        like = None if known is None else matches(known, right, state)
+        return None if like is None else like == (sign != "!=")
     if len(parts) != 1 or isinstance(parts[0], str):
         return None
-    node = parts[0]
+    node = parts[0][0]
     if kind_of(node) == "parenthesized_expression":
         return _test(node.named_children[0], state)
     if kind_of(node) == "unary_expression":
@@ -200,7 +207,7 @@ def _unary(sign: str, operand: str, state: State) -> bool | None:
     return bool(text) == (sign == "-n")
 
 
-def _binary(left: str, sign: str, right: str, state: State, *, pattern: bool = False) -> bool | None:
+def _binary(left: str, sign: str, right: str, state: State) -> bool | None:
     one, other = state.taken_as_unset(left), state.taken_as_unset(right)
     if one is None or other is None:
         return None
@@ -210,8 +217,7 @@ def _binary(left: str, sign: str, right: str, state: State, *, pattern: bool = F
             return False  # a shell complains, and goes on with what follows else
         return _NUMBERS[sign](int(one), int(other))
     if sign in ("=", "==", "!="):
-        same = fnmatch.fnmatchcase(one, other) if pattern else one == other
-        return same == (sign != "!=")
+        return (one == other) == (sign != "!=")
     if sign in ("<", ">"):
         return one < other if sign == "<" else one > other
     if sign == "=~" and len(other) < 100 and not re.search(r"[*+{].*[*+{]", other):
@@ -227,17 +233,18 @@ def asks(test: Node) -> bool:
     return _ASKS.search(text_of(test)) is not None
 
 
-def ends(body: list[Node], state: State) -> bool:
-    """Whether statements end the script, be it in brackets or in a function that they call."""
+def ends(body: list[Node], state: State, *, returns: bool = True) -> bool:
+    """Whether statements end the script, be it in brackets or in a function that they call; ``returns``: or what they
+    stand in."""
     for node in body:
         word = re.match(r"[\w.-]*", text_of(node))
         inner = state.functions.get(word[0]) if word and state.depth < MOST_CALLS else None
         if kind_of(node) == "compound_statement" or inner is not None:
             state.depth += 1
-            found = ends((inner or node).named_children, state)
+            found = ends((inner or node).named_children, state, returns=returns)
             state.depth -= 1
             if found:
                 return True
-        elif word and word[0] in ("exit", "return"):
+        elif word and word[0] in (("exit", "return") if returns else ("exit",)):
             return True
     return False

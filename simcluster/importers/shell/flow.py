@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import assign, counting, whole_number
 from simcluster.importers.shell.conditions import asks, ends, holds
+from simcluster.importers.shell.patterns import matches
 from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import kind_of, text_of
 from simcluster.importers.shell.words import text_at, words_of
@@ -53,14 +53,22 @@ def _branches(node: Node) -> list[tuple[list[Node], list[Node]]]:
     return [*found, (conditions, body)] if inside else found
 
 
+def _is_check(conditions: list[Node], body: list[Node], state: State, leaned: int) -> bool:
+    """Whether a condition that is met and ends the script is one that whoever starts it sees to: it rests on something
+    assumed since ``leaned``, or is about what the script asks for.  Functions are given what they ask for."""
+    if state.leaned > leaned:
+        return ends(body, state)
+    returns = not state.calls and state.prints is None
+    return any(map(asks, conditions)) and ends(body, state, returns=returns)
+
+
 def run_if(node: Node, state: State) -> None:
     for conditions, body in _branches(node):
         leaned = state.leaned
         met: bool | None = True
         for condition in conditions:
             met = holds(condition, state)
-        asked = state.leaned > leaned or (state.prints is None and any(map(asks, conditions)))
-        if met and asked and ends(body, state):
+        if met and _is_check(conditions, body, state, leaned):
             state.assumed[f"the check in line {node.start_point[0] + 1} of the script is passed"] = None
             continue
         if met:
@@ -80,14 +88,16 @@ def run_case(node: Node, state: State) -> None:
     for item in node.named_children:
         if kind_of(item) != "case_item" or text is None:
             continue
-        parts: list[Node] = []
+        patterns: list[list[Node]] = [[]]
         body: list[Node] = []
         inside = False
         for child in item.children:
             inside = inside or kind_of(child) == ")"
             if child.is_named:
-                (body if inside else parts).append(child)
-        if any(fnmatch.fnmatchcase(text, text_at(part, state)) for part in parts):
+                (body if inside else patterns[-1]).append(child)
+            elif not inside and kind_of(child) == "|":
+                patterns.append([])
+        if any(matches(text, pattern, state) for pattern in patterns):
             if text or not ends(body, state):
                 run_all(body, state)
             return
@@ -140,6 +150,5 @@ def run_list(node: Node, state: State) -> None:
     wanted = any(text_of(child) == "&&" for child in node.children)
     leaned = state.leaned
     met = holds(parts[0], state)
-    asked = state.leaned > leaned or asks(parts[0])
-    if met is wanted and not (asked and ends([parts[1]], state)):
+    if met is wanted and not _is_check(parts[:1], parts[1:], state, leaned):
         state.run(parts[1], state)

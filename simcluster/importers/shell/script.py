@@ -176,7 +176,9 @@ def _command(node: Node, state: State) -> None:
     name, rest = words[0], words[1:]
     if name in state.functions and state.depth < MOST_CALLS:
         kept, state.positional, state.depth = state.positional, rest, state.depth + 1
+        state.calls += 1
         run(state.functions[name], state)
+        state.calls -= 1
         state.positional, state.depth = kept, state.depth - 1
         state.leaving = ""
     elif (name == "return" and state.depth) or (name in ("break", "continue") and state.loops):

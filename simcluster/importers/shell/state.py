@@ -62,6 +62,8 @@ class State:
     leaned: int = 0
     depth: int = 0
     loops: int = 0
+    calls: int = 0
+    """How deep loops and functions of the script are in each other."""
     steps: int = 0
 
     def __post_init__(self) -> None:

@@ -20,6 +20,8 @@ _SCRIPT = re.compile(
     r"|^(?:sh|bash|srun|sbatch|nohup|time)\s.*\.(?:sh|slurm|sbatch)\b",
     re.MULTILINE,
 )
+_TEST = re.compile(r"\[\[\s(?:[^\n]|(?<=\\)\n)*?\s\]\]")
+_EQUALS = re.compile(r"\"[^\"]*\"|'[^']*'|(?<=\s)=(?=\s)")
 
 
 def is_script(text: str) -> bool:
@@ -41,6 +43,8 @@ def tree_of(text: str, source: str) -> Node:
         raise InputError(
             f"{source}: is a shell script, and reading one takes tree-sitter: pip install tree-sitter tree-sitter-bash"
         ) from None
+    # the grammar takes = between double brackets for an assignment, which reaches to the end of the line
+    text = _TEST.sub(lambda test: _EQUALS.sub(lambda sign: "==" if sign[0] == "=" else sign[0], test[0]), text)
     plain = _PLACEHOLDER.sub(lambda found: f"_{found[1].replace(' ', '_')}_".replace("'", ""), text)
     while (flat := _NESTED.sub(r"\1(\2)", plain)) != plain:
         plain = flat

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import whole_number
+from simcluster.importers.shell.parameters import operated
 from simcluster.importers.shell.printed import printed
-from simcluster.importers.shell.state import UNKNOWN, State, Value, is_unset, joined
+from simcluster.importers.shell.state import UNKNOWN, State, joined
 from simcluster.importers.shell.syntax import EXPANSIONS, kind_of, text_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ _PLAIN = re.compile(r"\\(\n|.)", re.DOTALL)
 _LEAD = re.compile(r"(?:\s|\\\n)*")
 _COUNTS_GPUS = re.compile(r"device_count|nvidia-smi|rocm-smi|/dev/nvidia")
 _COUNTS_LIST = re.compile(r"\$\{?(\w+_VISIBLE_DEVICES)\b[^|]*\|.*(\bNF\b|\bwc\b)")
-_DECIMAL = re.compile(r"-?\d+")
+_BRACES = re.compile(r"(?<!\$)\{(?:([^{}\s]*,[^{}\s]*)|(-?\d{1,6})\.\.(-?\d{1,6}))\}")
+_MOST = 1_000
+_QUOTES = frozenset(["string", "raw_string"])
+_ANSI = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 _ARITHMETIC = re.compile(r"\$\(\((.*)\)\)", re.DOTALL)
 
 
@@ -44,7 +47,25 @@ def words_of(node: Node, state: State) -> list[str]:
             elif part and current is not None:
                 found.append(current)
                 current = None
-    return found if current is None else [*found, current]
+    found = found if current is None else [*found, current]
+    kinds = {kind_of(child) for child in node.children}
+    if "{" in text_of(node) and kind_of(node) in ("concatenation", "brace_expression") and not kinds & _QUOTES:
+        return [each for word in found for each in _braced(word)]
+    return found
+
+
+def _braced(word: str) -> list[str]:
+    """The words that ``a{b,c}`` and ``{1..3}`` stand for."""
+    found = _BRACES.search(word)
+    if not found:
+        return [word]
+    begin, end = int(found[2] or 0), int(found[3] or 0)
+    numbers = range(begin, end + 1) if begin <= end else range(begin, end - 1, -1)
+    width = len(found[2] or "") if (found[2] or "").startswith("0") else 0
+    middles = found[1].split(",") if found[1] is not None else [f"{number:0{width}d}" for number in numbers[:_MOST]]
+    return [
+        found.string[: found.start()] + middle + rest for middle in middles for rest in _braced(word[found.end() :])
+    ]
 
 
 def text_at(node: Node, state: State) -> str:
@@ -65,7 +86,7 @@ def _pieces(node: Node, state: State) -> Iterator[tuple[str, bool]]:
     elif kind == "raw_string":
         yield text_of(node)[1:-1], False
     elif kind == "ansi_c_string":
-        yield text_of(node)[2:-1], False
+        yield re.sub(r"\\(.)", lambda found: _ANSI.get(found[1], found[0]), text_of(node)[2:-1]), False
     elif kind in EXPANSIONS:
         yield expanded(node, state), True
     elif kind in ("concatenation", "command_name") and node.children:
@@ -144,18 +165,28 @@ def _variable(name: str, state: State) -> str:
 
 def _elements(node: Node, state: State) -> list[str] | None:
     """All elements of an array, where the expansion stands for them."""
-    found = re.fullmatch(r"\$(?:([@*])|\{(?:([@*])|(!?)(\w+)\[[@*]\])\})", bare(node)[1])
+    found = _ALL.fullmatch(bare(node)[1])
     if not found:
         return None
+    begin = whole_number(found[5], state) if found[5] else 0
+    length = whole_number(found[6], state) if found[6] else None
+    if begin is None or (found[6] and length is None):
+        return []
     if not found[4]:
-        return list(state.positional)
+        rest = state.positional[max(0, begin - 1) :]
+        return rest if length is None else rest[:length]
     value = state.get(found[4])
     if value is None:
         return []
-    elements = [value] if isinstance(value, str) else list(value)
+    elements = ([value] if isinstance(value, str) else list(value))[begin:]
+    elements = elements if length is None else elements[:length]
     return [str(place) for place in range(len(elements))] if found[3] else elements
 
 
+_ALL = re.compile(
+    r"\$(?:([@*])|\{(?:([@*])|(!?)(\w+)\[[@*]\])(?::\s*([$\w{}-]+)(?::\s*([$\w{}-]+))?)?\})"
+)  # fmt: skip
+"""All elements, or those from a place on and so many of them."""
 _PARAMETER = re.compile(
     r"\$\{([#!]?)(\w+|[@*#?])(\[[^]]*\])?(:?[-=?+]|##?|%%?|//?|:(?=\s*[\d-])|\^\^?|,,?)?", re.DOTALL
 )
@@ -182,7 +213,7 @@ def _parameter(node: Node, state: State) -> str:
     rest = _rest(node, state, len(lead) + match.end())
     if sign is None:
         return _variable(name, state) if value is None or isinstance(value, list) else value
-    return _operated(sign, value, rest, name, state)
+    return operated(sign, value, rest, name, state)
 
 
 def _rest(node: Node, state: State, offset: int) -> str:
@@ -195,41 +226,6 @@ def _rest(node: Node, state: State, offset: int) -> str:
             texts += [_between(node, place, child.start_byte), text_at(child, state)]
             place = child.end_byte
     return "".join([*texts, _between(node, place, node.end_byte - 1)])
-
-
-def _operated(sign: str, value: Value | None, rest: str, name: str, state: State) -> str:
-    unset = is_unset(value) if sign[0] == ":" and len(sign) > 1 else value is None or (is_unset(value) and value != "")
-    if sign[-1] in "-=":
-        if unset and sign[-1] == "=" and name not in state.fixed:
-            state.put(name, rest)
-        return rest if unset else joined(value or "")
-    if sign[-1] == "+":
-        return "" if unset else rest
-    if value is None or sign[-1] == "?":
-        return f"${name}" if value is None else joined(value)
-    text = joined(value)
-    if sign[0] in "#%":
-        return _cut(text, rest, sign)
-    if sign[0] == "/":
-        old, _, new = rest.partition("/")
-        return text.replace(old, new, -1 if sign == "//" else 1) if old and not set(old) & set("*?[") else text
-    if sign == ":":
-        begin, _, length = rest.partition(":")
-        if not _DECIMAL.fullmatch(begin.strip()) or (length and not _DECIMAL.fullmatch(length.strip())):
-            return f"${name}"
-        part = text[int(begin[:9]) :]
-        return part[: int(length[:9])] if length else part
-    return text.upper() if sign == "^^" else text.lower() if sign == ",," else text
-
-
-def _cut(text: str, pattern: str, sign: str) -> str:
-    """Without the shortest or longest part at an end that is like the pattern."""
-    lengths = range(min(len(text), 2000) + 1)
-    for length in lengths if len(sign) == 1 else reversed(lengths):
-        part = text[:length] if sign[0] == "#" else text[len(text) - length :]
-        if fnmatch.fnmatchcase(part, pattern):
-            return text[length:] if sign[0] == "#" else text[: len(text) - length]
-    return text
 
 
 def argv_of(node: Node, state: State) -> list[str]:
