@@ -30,12 +30,14 @@ VALUES = pool(r"""
     $'a\tb' :: "a"'b'c :: $A$M :: $((N*8+2)) :: $((2**3)) :: $((7/2)) :: $((7%4)) :: $((N==1)) :: $(($N+${Z})) ::
     $(( N > 0 ? 4 : 2 )) :: `echo $A` :: $(echo $L | cut -d- -f2) :: $(echo $M | tr -d B) :: $(echo a b | wc -w) ::
     $(expr $N + 3) :: $(echo $L | grep -o b) :: $(echo $L | awk -F- '{print $3}') :: $(echo "$L" | sed s/-/+/g) ::
-    $(printf '%s-' a b) :: $(f() { echo $1; }; f g)
+    $(printf '%s-' a b) :: $(f() { echo $1; }; f g) :: $P/$L/$A :: x-$A-$N.$L :: $A$M/y :: `echo q`$A`echo r` ::
+    "$A"/$M/"$L"$N :: $A.$L,$N
 """)
 WORDS = pool(r"""
     $A :: "$L" :: "${ARR[@]}" :: ${ARR[@]} :: --x=$N :: "--y z" :: $E :: "$E" :: $(echo a b) :: "$(echo a b)" ::
-    ${ARR[1]} :: --b="${ARR[*]}" :: "${ARR[1]}" :: -e${N}f :: "$A"$M :: $OPT :: "$OPT" :: ${OPT}x :: a\ b ::
-    ${B:+--b $B} :: "${D:-}" :: $@ :: "$@" :: $((N+1)) :: --f=$((N*2)) :: x#y :: {1..3} :: a{b,c}d :: "it's" :: 'q r'
+    ${ARR[1]} :: --b="${ARR[*]}" :: "${ARR[1]}" :: -e${N}f :: "$A"$M :: $OPT :: "$OPT" :: ${OPT}x :: a\ b :: $P/$L/$A ::
+    --c=$A-$M-$L.json :: "$A"/$M/$L :: --c=`echo q`/$M :: ${B:+--b $B} :: "${D:-}" :: $@ :: "$@" :: $((N+1)) ::
+    --f=$((N*2)) :: x#y :: {1..3} :: a{b,c}d :: "it's" :: 'q r'
 """)
 
 
@@ -83,6 +85,8 @@ class Author:
             f"for i in {listed}; do {name}=${{{name}}}$i{leaves}; done",
             f'f() {{ local X=$1; [ "$1" = x ] && return; {name}=f$#$X; }}\nf {self.one("x", "$M 2", "a b", "$OPT")}',
             f"ARR+=({self.one(*VALUES)}); {name}=${{ARR[@]}}",
+            f"while [ $# -gt {self.one('0', '1')} ]; do case $1 in u|w) {name}+=$2; shift;; esac; shift; done",
+            f"set -- {self.one(*WORDS)} {self.one(*WORDS)}; {name}=x$#",
         )
 
     def script(self) -> str:
@@ -94,7 +98,7 @@ class Author:
 def as_bash(scripts: list[str]) -> list[str]:
     """What bash starts, and has in three variables."""
     show = 'run.py() { printf "<%s>" "$@"; }'
-    each = [f'(\n{show}\n{text}printf "%s|%s|%s\\0" "$B" "$C" "$D"\n)\n' for text in scripts]
+    each = [f'(\nset -- u v "w x"\n{show}\n{text}printf "%s|%s|%s\\0" "$B" "$C" "$D"\n)\n' for text in scripts]
     found = subprocess.run(
         ["bash", "--norc"], input="".join(each), capture_output=True, text=True, timeout=60, check=False
     )
@@ -102,7 +106,7 @@ def as_bash(scripts: list[str]) -> list[str]:
 
 
 def as_read(text: str) -> str:
-    state = read_script(text, State("x.sh"))
+    state = read_script(text, State("x.sh", {"1": "u", "2": "v", "3": "w x"}))
     values = (joined(state.get(name) or "") for name in "BCD")
     return "".join(f"<{word}>" for word in state.commands[0][0][1:]) + "|".join(values)
 

@@ -269,6 +269,26 @@ def test_values_that_the_user_gives() -> None:
     assert "Qwen/Qwen3-8B has 151936 tokens" in other.assumed
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "M=$1\nshift\nwhile [[ $# -gt 0 ]]; do case $1 in --n) N=$2; shift 2;; *) exit 1;; esac; done\n",
+        'f() { N=$1; }\nf "$3"\n',
+        "N=$3; A=m; B=$A/$1/$2\n",
+    ],
+)
+def test_arguments_that_the_user_gives_are_shifted_and_are_not_those_of_a_function(text: str) -> None:
+    train = f"{text}torchrun pretrain_gpt.py --num-layers $N --load=x/$1`echo $A`/$2-$3\n"
+    found = arguments_of_script(train, "x.sh", fixed={"1": "llama", "2": "--n", "3": "8"}, beside=lambda name: None)
+    assert found.options["num-layers"] == ("8",)
+    assert len(found.options["load"]) == 1
+
+
+def test_a_script_that_starts_what_it_is_given() -> None:
+    with pytest.raises(InputError, match=r"what it starts is in its own arguments.*--arg @='pretrain_gpt\.py"):
+        scenario_from_arguments('#!/bin/bash\npython3 -u "$@"\n', cluster={"topology": "dgx_h100"}, source="run.sh")
+
+
 def test_a_batch_script_with_a_file_beside_it_a_function_and_a_json() -> None:
     found = imported("slurm.sh")
     assert (found.document["gpus"], found.document["model"]["layers"]) == (32, 6)
@@ -394,6 +414,12 @@ def test_processes_around_a_shell_and_none_that_are_said() -> None:
     by_nccl = scenario_from_arguments(socket, cluster=cluster, source="run.sh", available=64).assumed
     assert any(sentence.endswith("on the cluster, without NCCL_IB_DISABLE=1") for sentence in by_nccl)
     by_hosts = "deepspeed --num_gpus 8"  # on all machines of a file of hosts
+    by_shell = f"deepspeed --num_nodes 2 --num_gpus 4 --no_python /usr/bin/bash -c '{inside}'"
+    found = scenario_from_arguments(
+        f"A=1\nsudo nvidia-smi -lgc 990,990\n{by_shell}\n", cluster=cluster, source="run.sh"
+    )
+    assert found.document["gpus"] == 8
+    assert any("not what nvidia-smi sets" in sentence for sentence in found.assumed)
     for launcher in ("torchrun --nproc_per_node 8 --nnodes $N", "mpirun -np $((8 * $N)) -npernode 8", by_hosts):
         text = f"#!/bin/bash\n{launcher} {inside}\n"
         one = scenario_from_arguments(text, cluster=cluster, source="run.sh", available=64)

@@ -29,6 +29,7 @@ _PLACE = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
 _NUMBERED = re.compile(r"\$\{?(\d{1,3})\b")
 _ARGUMENT = re.compile(r"\$\{?\d")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_HANDED = re.compile(r"\$\{?[@*]")
 _VOCABULARY = re.compile(
     r"^[ \t]*#.*\bvocab(?:ulary)?(?:[ _-]size)?[ :=]+(?:of |is )?(\d[\d,_]{3,8}\d)\b", re.MULTILINE | re.IGNORECASE
 )
@@ -73,7 +74,7 @@ def arguments_of_script(
             None
         )
     read_script(text, state)
-    words, around = _training(state)
+    words, around = _training(text, state)
     before = ["", *words[:-1]]
     kept = [word for word, behind in zip(words, before, strict=True) if not _empty(word, behind, state)]
     found = with_given(from_words(kept, repeated=True), fixed)
@@ -101,7 +102,7 @@ def arguments_of_script(
     )
 
 
-def _training(state: State) -> tuple[list[str], list[str]]:
+def _training(text: str, state: State) -> tuple[list[str], list[str]]:
     """The words of the command with most options of a training, and those around it; InputError where none has any."""
     scored = [(_known(words), words, around) for words, around in state.commands]
     if not state.missing and not any(score for score, _, _ in scored):
@@ -119,6 +120,9 @@ def _training(state: State) -> tuple[list[str], list[str]]:
                 remedy = "import that file itself, with --gpus"
         if other := _of_another_tool(state):
             remedy = f"its program is not Megatron-LM's: write simcluster import {other}, with what that takes"
+        if not state.positional and _HANDED.search(_COMMENT.sub("", text)):
+            what = "what it starts is in its own arguments, and none is given"
+            remedy = "give the script that calls it, or the arguments with --arg @='pretrain_gpt.py ...'"
         if state.stopped and state.unset:
             what, remedy = _tested(state)
         elif state.missing:

@@ -14,8 +14,9 @@ _DIGITS = re.compile(r"\d{1,7}")
 def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
     """``nnodes`` and ``nproc-per-node``, as far as the launcher, srun or the head of a batch script says them."""
     own, outer = _by_slurm(launcher), _by_slurm(around)
-    nodes = _number(own, "nnodes", "num-nodes") or _number(outer, "nodes", "N") or _number(own, "nodes", "N")
-    each = _number(own, "nproc-per-node", "num-gpus")
+    nodes = next(filter(None, (_number(words, "nnodes", "num-nodes") for words in (own, outer))), None)
+    nodes = nodes or _number(outer, "nodes", "N") or _number(own, "nodes", "N")
+    each = _number(own, "nproc-per-node", "num-gpus") or _number(outer, "nproc-per-node", "num-gpus")
     if included := _included(own.get("include", "")):
         nodes, each = included
     if each is None and (total := _number(own, "num-processes")):  # of accelerate, on all machines together

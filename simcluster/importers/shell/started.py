@@ -13,6 +13,7 @@ _SHELLS = frozenset(["bash", "sh", "zsh", "ksh"])
 _COMMANDS = ("llamafactory-cli", "llamafactory.cli")
 """That may have all their options in a file."""
 _MOST_DEPTH = 8
+_CLOCKS = re.compile(r"-(?:lgc|lmc|ac|pl|-lock-\w+-clocks|-applications-clocks|-power-limit)(?:=.*)?")
 
 
 def read_text(text: str, state: State, read: Read) -> None:
@@ -56,6 +57,9 @@ def read_command(words: list[str], state: State, read: Read) -> None:
                 state.positional = kept
                 del state.around[around:]
             return
+    bases = [word.rsplit("/", 1)[-1] for word in words]
+    if "nvidia-smi" in bases and any(map(_CLOCKS.fullmatch, words)):
+        state.assumed["the GPUs' clocks and power are the cluster's, and not what nvidia-smi sets"] = None
     if any(word.endswith(".py") or word.startswith("--") or word in _COMMANDS for word in words):
         state.commands.append((words, list(state.around)))
 

@@ -78,11 +78,9 @@ class State:
 
     def get(self, name: str) -> Value | None:
         """The value of a variable; None where the script never sets it."""
-        if name in self.fixed:
-            return self.fixed[name]
-        if name.isdecimal() and 0 < int(name[:6]) <= len(self.positional):
-            return self.positional[int(name) - 1]
-        return self.variables.get(name)
+        if name.isdecimal() and name != "0":  # those of a function, or what a shift has left
+            return self.positional[int(name) - 1] if int(name[:6]) <= len(self.positional) else None
+        return self.fixed[name] if name in self.fixed else self.variables.get(name)
 
     def put(self, name: str, value: Value) -> None:
         """Assigns; InputError for what grows beyond reason."""

@@ -20,6 +20,12 @@ _SCRIPT = re.compile(
     r"|^(?:sh|bash|srun|sbatch|nohup|time)\s.*\.(?:sh|slurm|sbatch)\b",
     re.MULTILINE,
 )
+_NAMED = re.compile(
+    r"(?P<kept>(?:(?<![a-z])|(?<=\s-[a-z]))'[^'\n]*'|\\.|\$\$)|\$[A-Za-z_]\w*(?=[^\s\w\"'()|&;<>\]}])"
+    r"|(?<=[^\s\"'=(|&;<>\[{!])\$[A-Za-z_]\w*|\$\d"
+)
+"""What stands in single quotes (``it's`` has none), and names of variables that touch something else of a word."""
+_TICKED = re.compile(r"(?<!\\)`([^`\n\\]+)`")
 _TEST = re.compile(r"\[\[\s(?:[^\n]|(?<=\\)\n)*?\s\]\]")
 _EQUALS = re.compile(r"\"[^\"]*\"|'[^']*'|(?<=\s)=(?=\s)")
 
@@ -43,12 +49,22 @@ def tree_of(text: str, source: str) -> Node:
         raise InputError(
             f"{source}: is a shell script, and reading one takes tree-sitter: pip install tree-sitter tree-sitter-bash"
         ) from None
-    # the grammar takes = between double brackets for an assignment, which reaches to the end of the line
+    return Parser(Language(language())).parse(_plainer(text).encode()).root_node
+
+
+def _plainer(text: str) -> str:
+    """The script without what the grammar misreads, in as many lines.
+
+    It takes = between double brackets for an assignment, which reaches to the end of the line, and parts ``$A/$B/$C``
+    and ``--name=`command` `` into two words.
+    """
     text = _TEST.sub(lambda test: _EQUALS.sub(lambda sign: "==" if sign[0] == "=" else sign[0], test[0]), text)
-    plain = _PLACEHOLDER.sub(lambda found: f"_{found[1].replace(' ', '_')}_".replace("'", ""), text)
-    while (flat := _NESTED.sub(r"\1(\2)", plain)) != plain:
-        plain = flat
-    return Parser(Language(language())).parse(plain.replace("\r\n", "\n").encode()).root_node
+    text = _NAMED.sub(lambda name: name["kept"] or f"${{{name[0][1:]}}}", text)
+    text = _TICKED.sub(r"$(\1)", text)
+    text = _PLACEHOLDER.sub(lambda found: f"_{found[1].replace(' ', '_')}_".replace("'", ""), text)
+    while (flat := _NESTED.sub(r"\1(\2)", text)) != text:
+        text = flat
+    return text.replace("\r\n", "\n")
 
 
 def text_of(node: Node) -> str:
