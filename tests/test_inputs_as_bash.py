@@ -119,3 +119,27 @@ def test_scripts_are_read_as_bash_runs_them() -> None:
     assert len(answers) == len(scripts)
     for text, answer in zip(scripts, answers, strict=True):
         assert as_read(text) == answer, text
+
+
+WRITTEN = pool(r"""
+    declare -A B=([7b]=32 [13b]=40); S=13b; C=${B[$S]}; D=${#B[@]} :: declare -A B; B[7b]=32; B["13b"]=40; C=${B[7b]} ::
+    declare -A B=([q]=1 [r]=2); for k in "${!B[@]}"; do D+=$k; done; D=${#D}; B= ::
+    ARR[1]=y; ARR[3]=z; B=${ARR[*]} :: B=$(( ${U:-3} * 2 )); C=$((N * ${Z:-5} + ${E:-7})) ::
+    f() { echo "$(( $1 * 2 ))"; }; B=$(f 4) :: f() { return 1; }; if f; then B=1; else B=2; fi; f || C=3; f && D=4 ::
+    is() { [[ $1 == *70* ]]; }; is $M && B=y; is x || C=n ::
+    is() { echo $M | grep -q 8; }; if is; then B=y; else B=n; fi ::
+    f() { local A=q C; C=1; B=$A; }; f; D=$A$C :: f() { local A=2; g; }; g() { B=$A; }; f; C=$A ::
+    (B=1; A=2); C=$A; B= :: V=B; export "$V"="6 7" :: V=C; declare "$V=6" :: V=B; export $V=$M ::
+    for a in TP=2 "PP=4 x"; do K=$(echo $a | cut -f1 -d=); L=${#K}; export "$K"="${a:$L+1}"; done; B=$TP; C=$PP ::
+    set -- -t 4 -vp2 z; while getopts "t:p:v" o; do case $o in t) B=$OPTARG;; p) C=$OPTARG;; v) D=v;; esac; done ::
+    set -- a b c; B="${@: -1}"; C=${*:2:1} :: [[ llama3-8b =~ ([0-9]+)b$ ]] && B=${BASH_REMATCH[1]} ::
+    B=$(seq 3 | tail -1); C=$(seq -s, 0 3); for i in $(seq 2 2 6); do D+=$i; done ::
+    B=$(basename /a/b.sh .sh); C=$(dirname /a/b/c); D=$(basename $P) :: B=${L:$((N+1)):N}; C=${L:2} :: B=${L: -2}
+""")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_scripts_written_by_hand_are_read_as_bash_runs_them() -> None:
+    scripts = [f"{BEFORE}{text}\nrun.py --end\n" for text in WRITTEN]
+    for text, answer in zip(scripts, as_bash(scripts), strict=True):
+        assert as_read(text) == answer, text

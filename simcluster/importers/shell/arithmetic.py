@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable
 
-from simcluster.importers.shell.state import State, joined
+from simcluster.importers.shell.state import State, is_unset, joined
 
 _LARGEST = 10**18
 _MOST_CHARACTERS = 400
@@ -25,6 +25,7 @@ _COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.GtE: operator.ge,
 }
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_VARIABLE = re.compile(r"\$\{(\w+):?-(\w*)\}|\$\{?(\w+)\}?")
 _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/]?)=(?!=)(.*))\s*", re.DOTALL)
 
 
@@ -32,7 +33,8 @@ def whole_number(text: str, state: State) -> int | None:
     """What the expression comes to; None where a part of it is not known or is no arithmetic of whole numbers."""
     if len(text) > _MOST_CHARACTERS or "$(" in text or "`" in text:
         return None
-    filled = _NAME.sub(lambda found: _number_of(found[0], state), re.sub(r"\$\{?(\w+)\}?", r"\1", text))
+    plain = _VARIABLE.sub(lambda found: _named(found[1] or found[3], found[2], state), text)
+    filled = _NAME.sub(lambda found: _number_of(found[0], state), plain)
     condition, question, rest = filled.partition("?")
     if question:
         chosen = whole_number(condition, state)
@@ -43,6 +45,14 @@ def whole_number(text: str, state: State) -> int | None:
         return _worked_out(ast.parse(python.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
         return None
+
+
+def _named(name: str, otherwise: str | None, state: State) -> str:
+    """A variable, the default that stands with it, or the value of an argument."""
+    value = state.get(name)
+    if otherwise and (value is None or is_unset(value)):
+        return otherwise
+    return name if not name.isdecimal() else joined(value) if value is not None else f"${name}"
 
 
 def _number_of(name: str, state: State) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import assign
 from simcluster.importers.shell.filters import matched
+from simcluster.importers.shell.getopts import next_option
 from simcluster.importers.shell.patterns import matches
 from simcluster.importers.shell.printed import passed_on, printed
 from simcluster.importers.shell.state import State
@@ -31,6 +32,7 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
 _JOINED = re.compile(r"\s(-[ao])\s")
 _Part = str | list["Node"]
 """A sign, or the nodes of an operand."""
+_TESTS = frozenset(["test_command", "list", "negated_command", "pipeline"])
 MOST_CALLS = 20
 """How deep functions call each other, as far as they are read."""
 _ASKS = re.compile(r"-z\b|\$\{?#|\$[@*\d]|=\s*(\"\"|'')")
@@ -101,9 +103,31 @@ def _command(node: Node, state: State) -> bool | None:
         return False  # no such command: a space is missing behind the bracket
     if words[:1] in _SEARCHES and (text := given_text(node, state)) is not None:
         return _found(words, text, state)
+    if words[:1] == ["getopts"]:
+        return next_option(words[1:], state)
     state.run(node, state)
+    return _of_function(words, state) if words and words[0] in state.functions else _taken(state)
+
+
+def _taken(state: State) -> bool:
+    """That a command succeeds, which is not known."""
     state.leaned += 1
     return True
+
+
+def _of_function(words: list[str], state: State) -> bool | None:
+    """What a function that has been read returns, or what the test comes to that it ends with."""
+    if state.returned is not None:
+        known = state.taken_as_unset(state.returned)
+        return None if known is None else known.strip() in ("", "0")
+    statements = [child for child in state.functions[words[0]].named_children if kind_of(child) != "comment"]
+    last = statements[-1] if statements else None
+    if last is None or kind_of(last) not in _TESTS or state.depth >= MOST_CALLS:
+        return _taken(state)
+    kept, state.positional, state.depth = state.positional, words[1:], state.depth + 1
+    found = holds(last, state)
+    state.positional, state.depth = kept, state.depth - 1
+    return found
 
 
 def _both(parts: list[Node], sign: str, state: State) -> bool | None:
@@ -222,9 +246,12 @@ def _binary(left: str, sign: str, right: str, state: State) -> bool | None:
         return one < other if sign == "<" else one > other
     if sign == "=~" and len(other) < 100 and not re.search(r"[*+{].*[*+{]", other):
         try:
-            return re.search(other, one[:1000]) is not None
+            like = re.search(other, one[:1000])
         except re.error:
             return None
+        if like:
+            state.put("BASH_REMATCH", [like[0], *(part or "" for part in like.groups())])
+        return like is not None
     return None
 
 

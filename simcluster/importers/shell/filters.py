@@ -11,6 +11,7 @@ _CLASSES = {
 }  # fmt: skip
 _QUANTIFIED = re.compile(r"(?<!\\)[*+{?]")
 _MOST_CHARACTERS, _LONGEST_LINE, _LONGEST_PATTERN = 20_000, 2_000, 200
+_MOST_NUMBERS = 1_000
 _SUBSTITUTION = re.compile(r"s([/|#,:@!])((?:\\.|(?!\1).)*)\1((?:\\.|(?!\1).)*)\1(g?)")
 _FORMAT = re.compile(r"%[sd]")
 _PRINTS = re.compile(r"\{\s*print\s+\$?(\d+|NF)\s*;?\s*\}")
@@ -33,6 +34,29 @@ def said(words: Sequence[str]) -> str | None:
     while not texts or (values and places):
         texts.append(_FORMAT.sub(lambda _: values.pop(0) if values else "", form))
     return "".join(texts)
+
+
+def told(words: Sequence[str]) -> str | None:
+    """What ``seq``, ``basename`` and ``dirname`` print; None of another command, and of what is not known."""
+    name, rest = words[0], list(words[1:])
+    if name in ("basename", "dirname") and rest and not any(re.search(r"[$`]", word) for word in rest):
+        folder, _, last = rest[0].rstrip("/").rpartition("/")
+        if name == "dirname":
+            return f"{folder or ('/' if rest[0].startswith('/') else '.')}\n"
+        return f"{last.removesuffix(rest[1]) if len(rest) > 1 and last != rest[1] else last}\n"
+    separator = "\n"
+    if name == "seq" and rest[:1] and (found := re.fullmatch(r"-s(.*)", rest[0])):
+        separator = found[1] or (rest.pop(1) if len(rest) > 1 else "\n")
+        del rest[0]
+    if name != "seq" or not 1 <= len(rest) <= 3 or not all(re.fullmatch(r"-?\d{1,6}", word) for word in rest):
+        return None
+    begin, step, end = {1: (1, 1, 0), 2: (0, 1, 1), 3: (0, 1, 2)}[len(rest)]
+    numbers = [int(word) for word in rest]
+    first = 1 if len(rest) == 1 else numbers[begin]
+    by = numbers[step] if len(rest) == 3 else 1
+    if not by or abs(numbers[end] - first) // abs(by) > _MOST_NUMBERS:
+        return None
+    return separator.join(map(str, range(first, numbers[end] + (1 if by > 0 else -1), by))) + "\n"
 
 
 def filtered(words: Sequence[str], text: str) -> str | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import fnmatch
 import re
 
+from simcluster.importers.shell.arithmetic import whole_number
 from simcluster.importers.shell.state import State, Value, is_unset, joined
 
 _SLASH = re.compile(r"(?<!\\)/")
-_DECIMAL = re.compile(r"-?\d+")
 
 
 def operated(sign: str, value: Value | None, rest: str, name: str, state: State) -> str:
@@ -29,10 +29,10 @@ def operated(sign: str, value: Value | None, rest: str, name: str, state: State)
         return _replaced(text, rest, sign)
     if sign == ":":
         begin, _, length = rest.partition(":")
-        if not _DECIMAL.fullmatch(begin.strip()) or (length and not _DECIMAL.fullmatch(length.strip())):
+        first, count = whole_number(begin.strip(), state), whole_number(length.strip(), state) if length else None
+        if first is None or (length and count is None):
             return f"${name}"
-        part = text[int(begin[:9]) :]
-        return part[: int(length[:9])] if length else part
+        return text[first:][:count]
     return text.upper() if sign == "^^" else text.lower() if sign == ",," else text
 
 

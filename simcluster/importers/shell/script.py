@@ -6,15 +6,16 @@ import re
 from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import assign, whole_number
+from simcluster.importers.shell.assigned import assignment, declared
 from simcluster.importers.shell.batch import batch_lines, batch_variables
 from simcluster.importers.shell.conditions import MOST_CALLS
-from simcluster.importers.shell.filters import said
+from simcluster.importers.shell.filters import said, told
 from simcluster.importers.shell.flow import run_all, run_case, run_counted, run_for, run_if, run_list, run_while
 from simcluster.importers.shell.printed import passed_on, printed
 from simcluster.importers.shell.started import read_command, read_text
-from simcluster.importers.shell.state import State, Value, joined
+from simcluster.importers.shell.state import State, joined
 from simcluster.importers.shell.syntax import kind_of, text_of, tree_of
-from simcluster.importers.shell.words import argv_of, array_of, expanded, given_text, heredoc_text, text_at, words_of
+from simcluster.importers.shell.words import argv_of, expanded, given_text, heredoc_text, words_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -50,34 +51,6 @@ def run(node: Node, state: State) -> None:
         assign(text_of(node)[2:-2], state)
     elif kind != "comment" and node.named_children:
         run_all(node.named_children, state)
-
-
-def _assignment(node: Node, state: State) -> None:
-    target = node.children[0]
-    name, _, subscript = text_of(target).partition("[")
-    value_node = node.child_by_field_name("value")
-    if name in state.fixed:
-        return
-    if state.get(name) is None and value_node is not None and _adds_to(name, text_of(value_node)):
-        state.put(name, "")
-    value: Value = ""
-    if value_node is not None:
-        value = array_of(value_node, state) if kind_of(value_node) == "array" else text_at(value_node, state)
-    old = state.get(name)
-    if any(kind_of(child) == "+=" for child in node.children) and old is not None:
-        if isinstance(old, list) or isinstance(value, list):
-            value = [*(old if isinstance(old, list) else [old]), *(value if isinstance(value, list) else [value])]
-        else:
-            value = old + value
-    if subscript and isinstance(old, list) and isinstance(value, str):
-        value = [*old, value]
-    state.put(name, value)
-
-
-def _adds_to(name: str, text: str) -> bool:
-    """Whether a value has more than the variable that it is assigned to, as ``OPTIONS="$OPTIONS --more"``."""
-    found = re.search(rf"\$(?:{re.escape(name)}(?!\w)|\{{{re.escape(name)}\}})", text)
-    return found is not None and text.strip('"') != found[0]
 
 
 def _unset(node: Node, state: State) -> None:
@@ -163,7 +136,7 @@ def _argv(node: Node, state: State) -> list[str]:
     found: list[str] = []
     for child in node.named_children:
         if kind_of(child) == "variable_assignment":
-            _assignment(child, state)
+            assignment(child, state)
         elif not kind_of(child).endswith("_redirect"):
             found += words_of(child, state)
     return found
@@ -175,14 +148,10 @@ def _command(node: Node, state: State) -> None:
         return
     name, rest = words[0], words[1:]
     if name in state.functions and state.depth < MOST_CALLS:
-        kept, state.positional, state.depth = state.positional, rest, state.depth + 1
-        state.calls += 1
-        run(state.functions[name], state)
-        state.calls -= 1
-        state.positional, state.depth = kept, state.depth - 1
-        state.leaving = ""
+        _call(state.functions[name], rest, state)
     elif (name == "return" and state.depth) or (name in ("break", "continue") and state.loops):
         state.leaving = name
+        state.returned = rest[0] if name == "return" and rest else None
     elif name == "exit":
         state.stopped = f"line {node.start_point[0] + 1} of the script ends it"
     elif name == "shift":
@@ -214,6 +183,27 @@ def _command(node: Node, state: State) -> None:
         read_command(words, state, read_script)
 
 
+def _call(body: Node, words: list[str], state: State) -> None:
+    """Reads a function with its arguments."""
+    kept, state.positional, state.depth = state.positional, words, state.depth + 1
+    state.calls += 1
+    state.returned = None
+    state.hidden.append({})
+    run(body, state)
+    state.show(state.hidden.pop())
+    state.calls -= 1
+    state.positional, state.depth = kept, state.depth - 1
+    state.leaving = ""
+
+
+def _subshell(node: Node, state: State) -> None:
+    """Statements in brackets, which change no variable of those around them."""
+    kept, stopped = dict(state.variables), state.stopped
+    run_all(node.named_children, state)
+    state.variables |= kept
+    state.stopped = stopped
+
+
 def _read(words: list[str], given: str, state: State) -> None:
     """``read A B <<< WORDS``, and ``read -a ARRAY``, apart at what IFS says."""
     separators = state.variables.pop("IFS", "")
@@ -238,7 +228,8 @@ def _result(words: list[str], given: str | None, state: State) -> str | None:
         return None if number is None else f"{number}\n"
     if name == "cat" and len(rest) == 1:
         return state.files.get(rest[0])
-    return passed_on([words], given, state)
+    own = told(words)
+    return passed_on([words], given, state) if own is None else own
 
 
 def _goes_on(words: list[str], state: State, line: int) -> None:
@@ -258,7 +249,9 @@ def _expansions(node: Node, state: State) -> None:
 
 
 _STATEMENTS = {
-    "variable_assignment": _assignment,
+    "variable_assignment": assignment,
+    "declaration_command": declared,
+    "subshell": _subshell,
     "unset_command": _unset,
     "if_statement": run_if,
     "case_statement": run_case,

@@ -64,6 +64,10 @@ class State:
     loops: int = 0
     calls: int = 0
     """How deep loops and functions of the script are in each other."""
+    returned: str | None = None
+    """What the function that was called last returns, where it says so."""
+    hidden: list[dict[str, Value | None]] = field(default_factory=list)
+    """Of each function being read the values that its own variables hide."""
     steps: int = 0
 
     def __post_init__(self) -> None:
@@ -87,6 +91,26 @@ class State:
         if sum(map(len, value)) > _LONGEST:
             raise InputError(f"{self.source}: {name} grows beyond {_LONGEST:,} characters; give the command alone")
         self.variables[name] = value
+
+    def hide(self, name: str) -> None:
+        """Makes a variable the function's own."""
+        if self.hidden and name not in self.fixed:
+            self.hidden[-1].setdefault(name, self.variables.get(name))
+
+    def show(self, hidden: Mapping[str, Value | None]) -> None:
+        """Gives variables back the values that they had before a function."""
+        for name, value in hidden.items():
+            if value is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = value
+
+    def keyed(self, name: str) -> dict[str, str]:
+        """What an array has by keys that are no places in a row (of ``declare -A``)."""
+        begin = f"{name}["
+        return {
+            each[len(begin) : -1]: joined(value) for each, value in self.variables.items() if each.startswith(begin)
+        }
 
     def say(self, text: str | None) -> None:
         """Takes down what a statement prints, where that is asked."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simcluster.importers.shell.arithmetic import whole_number
 from simcluster.importers.shell.parameters import operated
 from simcluster.importers.shell.printed import printed
-from simcluster.importers.shell.state import UNKNOWN, State, joined
+from simcluster.importers.shell.state import REFERENCE, UNKNOWN, State, joined
 from simcluster.importers.shell.syntax import EXPANSIONS, kind_of, text_of
 
 if TYPE_CHECKING:
@@ -173,8 +173,10 @@ def _elements(node: Node, state: State) -> list[str] | None:
     if begin is None or (found[6] and length is None):
         return []
     if not found[4]:
-        rest = state.positional[max(0, begin - 1) :]
+        rest = state.positional[begin if begin < 0 else max(0, begin - 1) :]
         return rest if length is None else rest[:length]
+    if keyed := state.keyed(found[4]):
+        return list(keyed) if found[3] else list(keyed.values())
     value = state.get(found[4])
     if value is None:
         return []
@@ -188,7 +190,7 @@ _ALL = re.compile(
 )  # fmt: skip
 """All elements, or those from a place on and so many of them."""
 _PARAMETER = re.compile(
-    r"\$\{([#!]?)(\w+|[@*#?])(\[[^]]*\])?(:?[-=?+]|##?|%%?|//?|:(?=\s*[\d-])|\^\^?|,,?)?", re.DOTALL
+    r"\$\{([#!]?)(\w+|[@*#?])(\[[^]]*\])?(:?[-=?+]|##?|%%?|//?|:(?=\s*[\w$(-])|\^\^?|,,?)?", re.DOTALL
 )
 
 
@@ -200,11 +202,12 @@ def _parameter(node: Node, state: State) -> str:
         return re.sub(r"\s+", "", text)
     before, name, subscript, sign = match.groups()
     value = state.get(name)
-    if subscript and isinstance(value, list):
-        index = subscript[1:-1]
-        if index not in "@*":
-            number = whole_number(index, state)
-            value = value[number] if number is not None and -len(value) <= number < len(value) else ""
+    index = REFERENCE.sub(lambda each: joined(state.get(each[1]) or ""), (subscript or "")[1:-1]).strip("\"'")
+    if subscript and (keyed := state.keyed(name)):
+        value = list(keyed.values()) if index in ("@", "*") else keyed.get(index)
+    elif subscript and isinstance(value, list) and index not in ("@", "*"):
+        number = whole_number(index, state)
+        value = value[number] if number is not None and -len(value) <= number < len(value) else ""
     if before == "#":
         return str(len(value)) if value is not None else f"${{#{name}}}"
     if before == "!":
