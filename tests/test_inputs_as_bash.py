@@ -134,7 +134,12 @@ WRITTEN = pool(r"""
     set -- -t 4 -vp2 z; while getopts "t:p:v" o; do case $o in t) B=$OPTARG;; p) C=$OPTARG;; v) D=v;; esac; done ::
     set -- a b c; B="${@: -1}"; C=${*:2:1} :: [[ llama3-8b =~ ([0-9]+)b$ ]] && B=${BASH_REMATCH[1]} ::
     B=$(seq 3 | tail -1); C=$(seq -s, 0 3); for i in $(seq 2 2 6); do D+=$i; done ::
-    B=$(basename /a/b.sh .sh); C=$(dirname /a/b/c); D=$(basename $P) :: B=${L:$((N+1)):N}; C=${L:2} :: B=${L: -2}
+    B=$(basename /a/b.sh .sh); C=$(dirname /a/b/c); D=$(basename $P) :: B=${L:$((N+1)):N}; C=${L:2} :: B=${L: -2} ::
+    for i; do B+=$i; done ::
+    read -r B C < <(echo "32 4096") :: mapfile -t Q < <(printf 'a b\nc\n'); B=${#Q[@]}${Q[0]} ::
+    Q=(1 2 3); i=1; B=$(( ${Q[0]} + Q[i] * 2 )); C=$((${#Q[@]} - 1)) :: B=$(echo -e "a\tb" | cut -f2) ::
+    if [ \( 1 = 2 -o 2 = 2 \) -a $N -eq 1 ]; then B=1; else B=2; fi :: f() { false; }; f || B=1 ::
+    f() { grep -q b <<< "$1"; }; f abc && B=1; f x || C=1 :: B=$(echo $L | cut -d- -f2-); C=$(echo $M | tr -cd 0-9)
 """)
 
 

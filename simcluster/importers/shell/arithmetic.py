@@ -25,6 +25,8 @@ _COMPARED: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.GtE: operator.ge,
 }
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_LENGTH = re.compile(r"\$\{#(\w+)\[[@*]\]\}")
+_ELEMENT = re.compile(r"(?:\$\{)?\b([A-Za-z_]\w*)\[([^\[\]]+)\]\}?")
 _VARIABLE = re.compile(r"\$\{(\w+):?-(\w*)\}|\$\{?(\w+)\}?")
 _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/]?)=(?!=)(.*))\s*", re.DOTALL)
 
@@ -33,6 +35,8 @@ def whole_number(text: str, state: State) -> int | None:
     """What the expression comes to; None where a part of it is not known or is no arithmetic of whole numbers."""
     if len(text) > _MOST_CHARACTERS or "$(" in text or "`" in text:
         return None
+    text = _LENGTH.sub(lambda found: str(len(state.get(found[1]) or ())), text)
+    text = _ELEMENT.sub(lambda found: _element(found[1], found[2], state), text)
     plain = _VARIABLE.sub(lambda found: _named(found[1] or found[3], found[2], state), text)
     filled = _NAME.sub(lambda found: _number_of(found[0], state), plain)
     condition, question, rest = filled.partition("?")
@@ -45,6 +49,17 @@ def whole_number(text: str, state: State) -> int | None:
         return _worked_out(ast.parse(python.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
         return None
+
+
+def _element(name: str, index: str, state: State) -> str:
+    """The element of an array that is a whole number; a word that is none otherwise."""
+    value = state.get(name)
+    place = whole_number(index, state) if isinstance(value, list) else None
+    if isinstance(value, list) and place is not None and -len(value) <= place < len(value):
+        found = value[place]
+    else:
+        found = state.keyed(name).get(index.strip("\"'"), "")
+    return f"({found})" if re.fullmatch(r"-?\d{1,18}", found) else " $ "
 
 
 def _named(name: str, otherwise: str | None, state: State) -> str:

@@ -33,6 +33,7 @@ _JOINED = re.compile(r"\s(-[ao])\s")
 _Part = str | list["Node"]
 """A sign, or the nodes of an operand."""
 _TESTS = frozenset(["test_command", "list", "negated_command", "pipeline"])
+_TESTING = re.compile(r"(?:test|true|false|e?grep)\b(?![/.=])")
 MOST_CALLS = 20
 """How deep functions call each other, as far as they are read."""
 _ASKS = re.compile(r"-z\b|\$\{?#|\$[@*\d]|=\s*(\"\"|'')")
@@ -121,8 +122,8 @@ def _of_function(words: list[str], state: State) -> bool | None:
         known = state.taken_as_unset(state.returned)
         return None if known is None else known.strip() in ("", "0")
     statements = [child for child in state.functions[words[0]].named_children if kind_of(child) != "comment"]
-    last = statements[-1] if statements else None
-    if last is None or kind_of(last) not in _TESTS or state.depth >= MOST_CALLS:
+    last = statements[-1] if statements and state.depth < MOST_CALLS else None
+    if last is None or not (kind_of(last) in _TESTS or _TESTING.match(text_of(last))):
         return _taken(state)
     kept, state.positional, state.depth = state.positional, words[1:], state.depth + 1
     found = holds(last, state)

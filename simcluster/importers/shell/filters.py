@@ -13,6 +13,10 @@ _QUANTIFIED = re.compile(r"(?<!\\)[*+{?]")
 _MOST_CHARACTERS, _LONGEST_LINE, _LONGEST_PATTERN = 20_000, 2_000, 200
 _MOST_NUMBERS = 1_000
 _SUBSTITUTION = re.compile(r"s([/|#,:@!])((?:\\.|(?!\1).)*)\1((?:\\.|(?!\1).)*)\1(g?)")
+_RANGES = r"(?:\d{1,4}(?:-\d{0,4})?|-\d{1,4})(?:,(?:\d{1,4}(?:-\d{0,4})?|-\d{1,4}))*"
+_CUT = re.compile(
+    rf"(?:-d ?(?P<before>.) )?-f ?(?P<fields>{_RANGES})(?: -d ?(?P<behind>.))?|-c ?(?P<characters>{_RANGES})"
+)
 _FORMAT = re.compile(r"%[sd]")
 _PRINTS = re.compile(r"\{\s*print\s+\$?(\d+|NF)\s*;?\s*\}")
 
@@ -21,10 +25,12 @@ def said(words: Sequence[str]) -> str | None:
     """What ``echo`` or ``printf`` prints; None of a format that is not read."""
     if words[0] == "echo":
         rest = list(words[1:])
-        ends = "\n"
+        flags = ""
         while rest and re.fullmatch(r"-[neE]+", rest[0]):
-            ends = "" if "n" in rest.pop(0) else ends
-        return " ".join(rest) + ends
+            flags += rest.pop(0)
+        text = " ".join(rest)
+        text = text.replace("\\n", "\n").replace("\\t", "\t") if "e" in flags else text
+        return text + ("" if "n" in flags else "\n")
     form, values = (words[1], list(words[2:])) if len(words) > 1 else ("", [])
     form = form.replace("\\n", "\n").replace("\\t", "\t")
     places = len(_FORMAT.findall(form))
@@ -162,6 +168,8 @@ def _characters(word: str) -> str:
 def _tr(words: list[str], text: str) -> str | None:
     if words[:1] == ["-d"] and len(words) == 2:
         return text.translate(dict.fromkeys(map(ord, _characters(words[1]))))
+    if words[:1] in (["-cd"], ["-dc"]) and len(words) == 2:
+        return "".join(each for each in text if each in _characters(words[1]))
     if words[:1] == ["-s"] and len(words) == 2:
         return re.sub(f"([{re.escape(_characters(words[1]))}])\\1+", r"\1", text)
     if len(words) != 2 or words[0].startswith("-"):
@@ -171,13 +179,19 @@ def _tr(words: list[str], text: str) -> str | None:
 
 
 def _cut(words: list[str], text: str) -> str | None:
-    found = re.fullmatch(r"(?:-d ?(.)|-f ?(\d+)) (?:-d ?(.)|-f ?(\d+))", " ".join(words))
-    separator = (found[1] or found[3]) if found else None
-    if found is None or separator is None or not (found[2] or found[4]):
+    """Columns (``-d, -f1,3-``) or characters (``-c1-3``) of each line."""
+    found = _CUT.fullmatch(" ".join(words))
+    if found is None:
         return None
-    column = int(found[2] or found[4])
-    parts = [line.split(separator) for line in text.splitlines()]
-    return "".join(f"{line[0] if len(line) == 1 else ''.join(line[column - 1 : column])}\n" for line in parts)
+    separator = found["before"] or found["behind"] or "\t"
+    ranges = [part.partition("-") for part in (found["fields"] or found["characters"]).split(",")]
+    lines = []
+    for line in text.splitlines():
+        parts = list(line) if found["characters"] else line.split(separator)
+        bounds = [(int(begin or 1), int((end or len(parts)) if dash else begin)) for begin, dash, end in ranges]
+        chosen = [part for place, part in enumerate(parts, 1) if any(low <= place <= high for low, high in bounds)]
+        lines.append("".join(chosen) if found["characters"] else separator.join(parts if len(parts) == 1 else chosen))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _some(words: list[str], text: str, *, last: bool) -> str | None:

@@ -118,6 +118,8 @@ def run_for(node: Node, state: State) -> None:
     body = node.child_by_field_name("body")
     name = node.child_by_field_name("variable")
     values = [word for child in node.named_children if child not in (body, name) for word in words_of(child, state)]
+    if not any(kind_of(child) == "in" for child in node.children):
+        values = list(state.positional)
     if body is None or name is None:
         return
     if text_of(name) in state.fixed:

@@ -95,6 +95,9 @@ def _redirected(node: Node, state: State) -> None:
             goes = goes or " ".join(words_of(part.named_children[-1], state))
             adds = any(text_of(child) == ">>" for child in part.children)
     words = _argv(body, state) if kind_of(body) == "command" else []
+    if words[:1] and words[0] in _READERS and (given := given_text(node, state)) is not None:
+        _READERS[words[0]](words[1:], given, state)
+        return
     if text is None and goes and text_of(body).startswith("sed "):
         edits = body.named_children if kind_of(body) == "pipeline" else [body]
         text = _edited([argv_of(part, state) for part in edits], state)
@@ -175,8 +178,8 @@ def _command(node: Node, state: State) -> None:
         _goes_on(words, state, node.start_point[0] + 1)
     elif name in ("echo", "printf"):
         state.say(said(words))
-    elif name == "read" and (given := given_text(node, state)) is not None:
-        _read(rest, given, state)
+    elif name in _READERS and (given := given_text(node, state)) is not None:
+        _READERS[name](rest, given, state)
     elif state.prints is not None:
         state.say(_result(words, given_text(node, state), state))
     else:
@@ -216,6 +219,14 @@ def _read(words: list[str], given: str, state: State) -> None:
     for place, name in enumerate(names or ["REPLY"]):
         last = place >= len(names) - 1
         state.put(name, " ".join(parts[place:]) if last else "".join(parts[place : place + 1]))
+
+
+def _read_lines(words: list[str], given: str, state: State) -> None:
+    """``mapfile -t ARRAY <<< LINES``."""
+    state.put(words[-1] if words and not words[-1].startswith("-") else "MAPFILE", given.splitlines())
+
+
+_READERS = {"read": _read, "mapfile": _read_lines, "readarray": _read_lines}
 
 
 def _result(words: list[str], given: str | None, state: State) -> str | None:

@@ -26,6 +26,7 @@ _NAMED = re.compile(
 )
 """What stands in single quotes (``it's`` has none), and names of variables that touch something else of a word."""
 _TICKED = re.compile(r"(?<!\\)`([^`\n\\]+)`")
+_BRACKETED = re.compile(r"(?<!\S)\[ ((?:(?! \])[^\n])*\\\((?:(?! \])[^\n])*) \](?=[ \t]*(?:;|&&|\|\||\n|\Z))")
 _TEST = re.compile(r"\[\[\s(?:[^\n]|(?<=\\)\n)*?\s\]\]")
 _EQUALS = re.compile(r"\"[^\"]*\"|'[^']*'|(?<=\s)=(?=\s)")
 
@@ -52,12 +53,19 @@ def tree_of(text: str, source: str) -> Node:
     return Parser(Language(language())).parse(_plainer(text).encode()).root_node
 
 
+def _double(test: re.Match[str]) -> str:
+    """A test with brackets in it between double brackets."""
+    inner = test[1].replace("\\(", "(").replace("\\)", ")")
+    return f"[[ {inner.replace(' -a ', ' && ').replace(' -o ', ' || ')} ]]"
+
+
 def _plainer(text: str) -> str:
     """The script without what the grammar misreads, in as many lines.
 
-    It takes = between double brackets for an assignment, which reaches to the end of the line, and parts ``$A/$B/$C``
-    and ``--name=`command` `` into two words.
+    It cannot read tests with ``\\(``, takes = between double brackets for an assignment, which reaches to the end of
+    the line, and parts ``$A/$B/$C`` and ``--name=`command` `` into two words.
     """
+    text = _BRACKETED.sub(_double, text)
     text = _TEST.sub(lambda test: _EQUALS.sub(lambda sign: "==" if sign[0] == "=" else sign[0], test[0]), text)
     text = _NAMED.sub(lambda name: name["kept"] or f"${{{name[0][1:]}}}", text)
     text = _TICKED.sub(r"$(\1)", text)

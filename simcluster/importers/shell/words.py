@@ -238,9 +238,14 @@ def argv_of(node: Node, state: State) -> list[str]:
 
 
 def given_text(node: Node, state: State) -> str | None:
-    """What a command is given as ``<<< WORD``; None where it is not."""
-    given = next((child for child in node.named_children if kind_of(child) == "herestring_redirect"), None)
-    return None if given is None else text_at(given.named_children[-1], state) + "\n"
+    """What a command is given as ``<<< WORD`` or ``< <(COMMAND)``; None where it is not, or that is not known."""
+    for child in node.named_children:
+        if kind_of(child) == "herestring_redirect":
+            return text_at(child.named_children[-1], state) + "\n"
+        inner = child.named_children[-1] if kind_of(child) == "file_redirect" and child.named_children else None
+        if inner is not None and kind_of(inner) == "process_substitution" and text_of(child).startswith("<"):
+            return printed(inner.named_children, state)
+    return None
 
 
 def _output(node: Node, state: State) -> str:
