@@ -287,6 +287,14 @@ def test_arguments_that_the_user_gives_are_shifted_and_are_not_those_of_a_functi
 def test_a_script_that_starts_what_it_is_given() -> None:
     with pytest.raises(InputError, match=r"what it starts is in its own arguments.*--arg @='pretrain_gpt\.py"):
         scenario_from_arguments('#!/bin/bash\npython3 -u "$@"\n', cluster={"topology": "dgx_h100"}, source="run.sh")
+    with pytest.raises(InputError, match=r"it starts own\.py"):
+        scenario_from_arguments('#!/bin/bash\npython3 own.py "$@"\n', cluster={"topology": "dgx_h100"}, source="run.sh")
+
+
+def test_odd_names_and_sets_are_no_faults() -> None:
+    text = 'A=${00}${0000009}${9999999}\ncase "a&" in [[\\&\\|~a]*) B=1;; esac\ntorchrun a.py --num-layers ${B}2\n'
+    found = arguments_of_script(text, "x.sh", fixed={"1": "x"}, beside=lambda name: None)
+    assert found.options == {"num-layers": ("12",)}
 
 
 def test_a_batch_script_with_a_file_beside_it_a_function_and_a_json() -> None:

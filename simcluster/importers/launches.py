@@ -29,7 +29,7 @@ _PLACE = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
 _NUMBERED = re.compile(r"\$\{?(\d{1,3})\b")
 _ARGUMENT = re.compile(r"\$\{?\d")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-_HANDED = re.compile(r"\$\{?[@*]")
+_HANDED = re.compile(r"^[ \t]*(?:exec|srun|mpirun|mpiexec|torchrun|deepspeed|python\S*)[ \t].*\$\{?[@*]", re.MULTILINE)
 _VOCABULARY = re.compile(
     r"^[ \t]*#.*\bvocab(?:ulary)?(?:[ _-]size)?[ :=]+(?:of |is )?(\d[\d,_]{3,8}\d)\b", re.MULTILINE | re.IGNORECASE
 )
@@ -120,14 +120,14 @@ def _training(text: str, state: State) -> tuple[list[str], list[str]]:
                 remedy = "import that file itself, with --gpus"
         if other := _of_another_tool(state):
             remedy = f"its program is not Megatron-LM's: write simcluster import {other}, with what that takes"
-        if not state.positional and _HANDED.search(_COMMENT.sub("", text)):
-            what = "what it starts is in its own arguments, and none is given"
-            remedy = "give the script that calls it, or the arguments with --arg @='pretrain_gpt.py ...'"
         if state.stopped and state.unset:
             what, remedy = _tested(state)
         elif state.missing:
             what = f"it goes on in {listed(state.missing)}, which is neither beside it nor in a folder around it"
             remedy = f"{'put that there' if len(state.missing) == 1 else 'put them there'}, or {remedy}"
+        elif not programs and not state.positional and _HANDED.search(text):
+            what = "what it starts is in its own arguments, and none is given"
+            remedy = "give the script that calls it, or the arguments with --arg @='pretrain_gpt.py ...'"
         raise InputError(f"{state.source}: starts no training that can be read{why}: {what}; {remedy}")
     equal = [(words, around) for score, words, around in scored if score == most]
     words, around = equal[0]

@@ -18,6 +18,8 @@ _CLASSES = {
     "[:lower:]": "a-z",
 }  # fmt: skip
 _TOKENS = re.compile(r"\\(.)|([@?*+])\(([^()]*)\)|(\*)|(\?)|\[([!^]?)((?:\[:\w+:\]|[^\]])+)\]|(.)", re.DOTALL)
+_SETS = re.compile(r"([&|~\[])")
+"""What Python may take for operations on sets of characters."""
 _MOST_STARS, _LONGEST = 5, 1_000
 
 
@@ -67,5 +69,6 @@ def _token(found: re.Match[str]) -> str:
     if characters:
         for name, within in _CLASSES.items():
             characters = characters.replace(name, within)
+        characters = _SETS.sub(r"\\\1", characters)
         return f"[{'^' if negated else ''}{characters}]"
     return ".*" if star else "." if one else re.escape(plain or other)

@@ -82,8 +82,8 @@ class State:
 
     def get(self, name: str) -> Value | None:
         """The value of a variable; None where the script never sets it."""
-        if name.isdecimal() and name != "0":  # those of a function, or what a shift has left
-            return self.positional[int(name) - 1] if int(name[:6]) <= len(self.positional) else None
+        if name.isdecimal() and (number := int(name[-6:])):  # those of a function, or what a shift has left
+            return self.positional[number - 1] if number <= len(self.positional) else None
         return self.fixed[name] if name in self.fixed else self.variables.get(name)
 
     def put(self, name: str, value: Value) -> None:
