@@ -394,3 +394,24 @@ if __name__ == "__main__":
 """
     with pytest.raises(InputError, match=r"put nemo/collections/llm/recipes/llama3_8b\.py"):
         nemo(text)
+
+
+def test_of_files_that_import_each_other_only_what_a_recipe_takes_is_read() -> None:
+    chain = "from p import m{0}\nWIDE = 4 + m{0}.WIDE\nTP = 2\n"
+    files = {f"p/m{number}.py": chain.format(number + 1) for number in range(400)}
+    files["p/own.py"] = 'TABLE = {"pp": 1}\nTABLE["pp"] = 2\nFIRST, PP = 1, TABLE["pp"]\nX = X2\nX2 = X\n'
+    text = """
+from p.m3 import WIDE, TP
+from p.own import PP, X
+cfg = ConfigContainer(model=Llama32ModelProvider1B())
+cfg.train.global_batch_size = 64
+def own_pretrain_config():
+    cfg.model.tensor_model_parallel_size = TP
+    cfg.model.pipeline_model_parallel_size = PP
+    cfg.train.micro_batch_size = 1
+    cfg.logger.wide = [WIDE, X]
+    return cfg
+"""
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", gpus=8, beside=files.get)
+    assert (found.document["parallel"]["tp"], found.document["parallel"]["pp"]) == (2, 2)
+    assert found.document["training"]["global_batch"] == 64  # of what the top of the file says

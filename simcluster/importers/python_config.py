@@ -16,6 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.python_arguments import ProgramArguments
+from simcluster.importers.python_constants import Constants
 from simcluster.importers.python_expressions import MOST_DEPTH, MOST_STEPS, PythonExpressions
 from simcluster.importers.python_modules import files_of, imported_names
 from simcluster.importers.python_values import (
@@ -70,10 +71,9 @@ class PythonConfigs(PythonExpressions):
         self._known, self._models = known, models
         self._closed, self._beside, self._imported = closed, beside, imported_names(tree, module)
         self._others: dict[str, PythonConfigs | None] = {}
-        self.constants: dict[str, Any] = {}
-        for node in tree.body:
-            if isinstance(node, ast.Assign | ast.AnnAssign):
-                self._assign(node, self.constants, 0)
+        self.constants = Constants(tree, self._assign)
+        if not module:
+            self.constants.read_all()
 
     def read(self, name: str, **given: Any) -> Any:
         """What the function returns where it is called with these arguments; InputError for one that is not there."""
@@ -205,7 +205,7 @@ class PythonConfigs(PythonExpressions):
     def _owner(self, node: ast.expr, scope: dict[str, Any]) -> Built | None:
         """What an attribute is set of, made where it is not there yet."""
         if isinstance(node, ast.Name):
-            found = scope.get(node.id)
+            found = scope[node.id] if node.id in scope else self.constants.get(node.id)
             if not isinstance(found, Built):
                 found = scope[node.id] = Built(node.id)
             return found
@@ -243,11 +243,11 @@ class PythonConfigs(PythonExpressions):
                         text, path, closed=self._closed, known=self._known, models=self._models,
                         beside=self._beside, module=inside, arguments=self.arguments, methods=self._methods,
                     )  # fmt: skip
-                    read.undecided = self.undecided
+                    read.undecided, read.constants.reading = self.undecided, self.constants.reading
                     self._others[module] = read
                     break
         other = self._others[module]
-        if other is None or original in {**other.functions, **other.constants, **other.classes}:
+        if other is None or any(original in named for named in (other.functions, other.constants, other.classes)):
             return other, original
         return other._elsewhere(original, over + 1)
 
