@@ -471,6 +471,40 @@ def test_what_nemo_does_where_nothing_is_said() -> None:
     assert old["training"]["attention"] == "unfused"
 
 
+@pytest.mark.parametrize(
+    ("changes", "overlapped", "accumulate"),
+    [
+        ({}, True, "separate"),
+        ({"sequence_parallel": "true"}, False, "separate"),
+        ({"sequence_parallel": "true", "tensor_model_parallel_size": "1"}, True, "separate"),
+        ({"tensor_model_parallel_size": "16"}, True, None),  # one replica
+        ({"async_grad_allreduce": "false"}, False, "separate"),
+        ({"pipeline_model_parallel_size": "2"}, False, None),
+        ({"megatron_amp_O2": "false"}, False, "separate"),
+        ({"optim": "{name: mcore_distributed_optim}"}, False, None),
+    ],
+)
+def test_gradients_of_a_plain_optimizer_of_nemo_1(
+    changes: dict[str, str], overlapped: bool, accumulate: str | None
+) -> None:
+    fields = {"sequence_parallel": "false", "megatron_amp_O2": "true", "optim": "{name: fused_adam, lr: 2e-4}"}
+    fields |= {"gradient_accumulation_fusion": "true", "fp8": "false"} | changes
+    lines = [line for line in NEMO.splitlines() if line.strip().partition(":")[0] not in fields]
+    place = lines.index("model:") + 1
+    text = "\n".join([*lines[:place], *(f"  {name}: {value}" for name, value in fields.items()), *lines[place:]])
+    found = scenario_from_nemo(text, cluster=CLUSTER, source="n.yaml")
+    assert found.document["overlap"]["grad_reduce"] is overlapped
+    assert found.document.get("software", {}).get("accumulate") == accumulate
+    assert any("NeMo keeps them in 32" in each for each in found.assumed) is ("megatron_amp_O2" in changes)
+    assert not found.unknown
+
+
+def test_what_the_search_of_nemo_starts_from_is_no_training() -> None:
+    text = "train_settings:\n  model_size: 7b\n  model: {tensor_parallel_size: 2, micro_batch_size: 2}\n"
+    with pytest.raises(InputError, match="train_settings are what NeMo's search for configurations starts from"):
+        scenario_from_nemo(text, cluster=CLUSTER, source="n.yaml")
+
+
 def test_a_model_of_nemo_by_its_sizes_has_the_vocabulary_that_it_is_published_with() -> None:
     text = NEMO.replace("fast-swiglu", "geglu")
     for field, size in {

@@ -71,6 +71,8 @@ def scenario_from_nemo(
     if not recipe and any(name.startswith("model.config.") for name in plain) and not options.keys() & {"bf16", "fp16"}:
         options["bf16"] = ()
         assumed = ("bf16, as in NeMo 2's recipes, and a plain GPT where the model's class would say otherwise",)
+    if "model.optim.name" in plain and not _in_halves(plain) and options.keys() & {"bf16", "fp16"}:
+        assumed += ("weights kept in 16 bits, though without megatron_amp_O2 NeMo keeps them in 32 and casts them",)
     launched = None
     nodes, devices = plain.get("trainer.num_nodes", 1), plain.get("trainer.devices")
     if isinstance(nodes, int) and isinstance(devices, int):
@@ -95,6 +97,11 @@ def _sections(text: str, source: str) -> Any:
     """What the file says, without what is around it."""
     data = parse_document(text, source=source).data
     data = data.get("training", data) if isinstance(data.get("training"), Mapping) else data
+    if isinstance(data.get("train_settings"), Mapping):
+        raise InputError(
+            f"{source}: train_settings are what NeMo's search for configurations starts from (of a model its model_size "
+            "alone), and no training; give the configuration that it writes, with model.num_layers"
+        )
     return data["MODEL_ARGS"] if isinstance(data.get("MODEL_ARGS"), Mapping) else data
 
 
@@ -166,6 +173,7 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
                 no_effect.append(name)
         else:
             found[key] = value
+    _changed_by_nemo_1(plain, found)
     if plain.get("optimizer.name", plain.get("model.optim.name")) == "distributed_fused_adam":
         found.setdefault("ddp.overlap_grad_reduce", True)  # Apex's overlap_grad_sync
     found.setdefault("model.overlap_p2p_comm", False)  # as of NeMo's own configuration, and Megatron-Core's
@@ -176,6 +184,31 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
     if not found.get("model.recompute_granularity"):
         found = {name: value for name, value in found.items() if not name.startswith("model.recompute_")}
     return found
+
+
+def _changed_by_nemo_1(plain: Mapping[str, Any], found: dict[str, Any]) -> None:
+    """What NeMo 1 does of itself: without stages a plain optimizer reduces gradients while the backward goes on, which
+    does not go with a fused accumulation (``megatron_base_model.py`` of 1.23, ``configure_optimizers`` and
+    ``_validate_and_override_config``)."""
+    name = plain.get("model.optim.name")
+    if name is None:
+        return
+    sharded = str(name) in _TABLES["sharded_optimizers"].split() or plain.get("model.fsdp") is True
+    alone = plain.get("model.pipeline_model_parallel_size") in (None, 1)
+    tensor = plain.get("model.tensor_model_parallel_size") or 1
+    sequence = plain.get("model.sequence_parallel") is True and tensor != 1
+    asked = found.pop("model.async_grad_allreduce", True) is not False
+    devices = plain.get("trainer.devices"), plain.get("trainer.num_nodes", 1)
+    replicated = not all(isinstance(each, int) for each in devices) or devices[0] * devices[1] != tensor
+    if plain.get("model.fsdp") is True or not _in_halves(plain) or (alone and replicated and not sharded):
+        found["model.gradient_accumulation_fusion"] = False
+    if _in_halves(plain) and alone and not sharded and not sequence and asked:
+        found["ddp.overlap_grad_reduce"] = True
+
+
+def _in_halves(plain: Mapping[str, Any]) -> bool:
+    """Whether weights of NeMo 1 are kept in 16 bits, beside a master copy."""
+    return plain.get("model.megatron_amp_O2") is True
 
 
 def _shards(plain: Mapping[str, Any], source: str) -> dict[str, Any]:
