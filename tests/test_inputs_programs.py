@@ -233,8 +233,25 @@ def test_a_function_that_starts_a_training() -> None:
     ).document
     assert (found["parallel"]["tp"], found["parallel"]["pp"]) == (2, 2)
     assert found["parallel"]["sequence_parallel"] is True
-    with pytest.raises(InputError, match=r"as in r\.py:built \(it has built or starts_two\)"):
-        scenario_from_bridge(BRIDGE, cluster=CLUSTER, source="r.py", gpus=4)
+    assert found["training"]["memory_recipe"] == "mixed-18"
+    assert scenario_from_bridge(BRIDGE, cluster=CLUSTER, source="r.py", gpus=4).document == found  # the one that does
+    two = f"{BRIDGE}\ndef starts_one():\n    pretrain(built(), forward_step)\n"
+    with pytest.raises(InputError, match=r"has several .* \(it has starts_two or starts_one\)"):
+        scenario_from_bridge(two, cluster=CLUSTER, source="r.py", gpus=4)
+
+
+def test_a_method_that_starts_a_training() -> None:
+    methods = BRIDGE.replace("\ndef starts_two():", "\nclass TestRun:\n    def test_run(self, folder):").replace(
+        "*,", "self,"
+    )
+    text = methods.replace("built(tp=2", "self.built(tp=2").replace("\ndef built(", "\nclass Made:\n    def built(")
+    text = "\n".join(f"    {line}" if line.startswith("    ") else line for line in text.splitlines())
+    text = text.replace("        def ", "    def ").replace(', mixed_precision="bf16_mixed"', "")
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", gpus=4).document
+    assert (found["parallel"]["tp"], found["parallel"]["pp"]) == (2, 2)
+    assert found["training"]["memory_recipe"] == "mixed-16"  # as DDP has it, where no precision is named
+    named = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", gpus=4, function="test_run").document
+    assert named == found
 
 
 @pytest.mark.parametrize(

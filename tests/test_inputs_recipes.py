@@ -38,6 +38,8 @@ def recipe(precision: str, *, sharded: bool = True, adapters: str = "None") -> I
         ("'bf16_mixed'", ("bf16-mixed", "mixed-18")),  # its gradients are reduced in 32 bits, whatever DDP says
         ("'fp16_mixed'", ("fp16-mixed", "mixed-16")),
         ("MixedPrecisionConfig(bf16=True, grad_reduce_in_fp32=False)", ("bf16-mixed", "mixed-16")),
+        ("MixedPrecisionConfig(bf16=True)", ("bf16-mixed", "mixed-18")),
+        ("None", ("bf16-mixed", "mixed-16")),  # bf16 is the optimizer's
     ],
 )
 def test_mixed_precision_has_the_last_word_in_a_recipe(precision: str, training: tuple[Any, ...]) -> None:
@@ -53,6 +55,27 @@ def test_a_distributed_optimizer_is_on_where_the_optimizer_or_ddp_has_it() -> No
 def test_a_recipe_that_trains_adapters_is_refused() -> None:
     with pytest.raises(InputError, match="small_config trains adapters beside weights that stand still"):
         recipe("'bf16_mixed'", adapters="default_peft_config('lora')")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def own_config():\n    cfg = _sft_common_vlm()\n    return cfg\n",
+        "def own_config():\n    cfg = _sft_common()\n    cfg.model = AutoBridge.from_hf_pretrained('a/own-14b')\n"
+        "    cfg.model.freeze_vision_model = False\n    return cfg\n",
+    ],
+)
+def test_a_recipe_of_images_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"own_config .*takes images"):
+        scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+
+
+def test_a_file_of_several_recipes_says_that_its_model_is_no_decoder() -> None:
+    text = "from bio.bert import BioBertModule\ndef a_recipe(): pass\ndef b_recipe(): pass\n"
+    with pytest.raises(
+        InputError, match=r"it has a_recipe or b_recipe.*BioBertModule, which it imports, has an encoder"
+    ):
+        scenario_from_nemo(text, cluster=CLUSTER, source="r.py")
 
 
 def test_the_router_of_a_provider() -> None:

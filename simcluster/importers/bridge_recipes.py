@@ -72,7 +72,7 @@ def settings_of_recipe(
     }  # fmt: skip
     arguments = ProgramArguments(given)
     configs = PythonConfigs(text, source, known=known, models=is_model, beside=beside, arguments=arguments)
-    function, found = what_is_started(configs, function, _PRETRAINS, started)
+    function, found = what_is_started(configs, function, _PRETRAINS, started, _STARTS)
     arguments.require_used(source)
     if not isinstance(found, Built):
         raise InputError(f"{source}: {function} makes no configuration that can be read as data")
@@ -112,6 +112,8 @@ def _recipe(
             f"{source}: {function} trains adapters beside weights that stand still, which are not modelled"
         )
     model = found.fields.get("model")
+    if isinstance(model, Built) and any("freeze_vision" in name for name in model.fields):
+        raise InputError(f"{source}: {function} trains a model that takes images, and decoders of text are modelled")
     known = _known_model(model, source, configs, beside)
     name = known.name
     settings: dict[str, Any] = {f"model.{field}": value for field, value in said_of_model(name).items()}
@@ -119,11 +121,20 @@ def _recipe(
         settings = {f"model.{field}": value for field, value in defaults_of_class(model.name).items()}
     settings |= flattened(_BASES.get(found.name, {}), source)
     for section, value in found.fields.items():
+        settings = {each: word for each, word in settings.items() if not _is_unset(each, section, value)}
         settings |= _section(section, value)
     settings |= _vocabulary(name, settings)
     if not name:
         require_sizes(model, settings, f"{source}: the model of {function}", configs)
     return ReadRecipe(function, known, _settled(settings), (*known.assumed, *_packed(found)))
+
+
+def _is_unset(name: str, section: str, value: Any) -> bool:
+    """Whether a section says of a setting that a base or the model's class makes that it is None."""
+    if value is None:
+        return name == section or name.startswith(f"{section}.")
+    field = name.removeprefix(f"{section}.")
+    return isinstance(value, Built) and field != name and value.fields.get(field, name) is None
 
 
 def _vocabulary(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,12 +172,13 @@ def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(settings)
     if "mixed_precision.bf16" in found:  # a configuration written out, in place of a name
         found["mixed_precision"] = None
-    written = "mixed_precision.grad_reduce_in_fp32" in found
     for name in ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16"):
         if found.get("mixed_precision") or "mixed_precision.bf16" in found:
             found.pop(name, None)
-    if written or found.get("mixed_precision"):
+    if found.get("mixed_precision") or any(name.startswith("mixed_precision.") for name in found):
         found.pop("ddp.grad_reduce_in_fp32", None)
+    else:
+        found.setdefault("ddp.grad_reduce_in_fp32", False)  # as DDP's configuration has it
     if found.pop("optimizer.use_distributed_optimizer", None) is True:
         found["ddp.use_distributed_optimizer"] = True
     overlaps = any(name.startswith("comm_overlap.") for name in found)

@@ -99,8 +99,8 @@ def _sections(text: str, source: str) -> Any:
     data = data.get("training", data) if isinstance(data.get("training"), Mapping) else data
     if isinstance(data.get("train_settings"), Mapping):
         raise InputError(
-            f"{source}: train_settings are what NeMo's search for configurations starts from (of a model its model_size "
-            "alone), and no training; give the configuration that it writes, with model.num_layers"
+            f"{source}: train_settings are what NeMo's search for configurations starts from (of a model its "
+            "model_size alone), and no training; give the configuration that it writes, with model.num_layers"
         )
     return data["MODEL_ARGS"] if isinstance(data.get("MODEL_ARGS"), Mapping) else data
 

@@ -56,7 +56,7 @@ def settings_of_nemo_recipe(
         text, source, known=known, models=is_model, beside=lambda path: _beside(beside, path), arguments=arguments,
         methods={"fit": lambda trainer, *args, **named: started.append(_fitted(trainer, *args, **named))},
     )  # fmt: skip
-    function, found = what_is_started(configs, function, _PRETRAINS, started)
+    function, found = what_is_started(configs, function, _PRETRAINS, started, _TABLES["starts"].split())
     arguments.require_used(source)
     if isinstance(found, Built) and found.of != _READ:
         raise _of_another_file(found, f"{source}: {function}", configs)

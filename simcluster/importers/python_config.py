@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +18,7 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.python_arguments import ProgramArguments
 from simcluster.importers.python_constants import Constants
 from simcluster.importers.python_expressions import MOST_DEPTH, MOST_STEPS, PythonExpressions
-from simcluster.importers.python_modules import files_of, imported_names
+from simcluster.importers.python_modules import calls, files_of, imported_names, methods_of
 from simcluster.importers.python_values import (
     NOTHING,
     Built,
@@ -66,6 +66,7 @@ class PythonConfigs(PythonExpressions):
         made = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         self.functions = {node.name: node for node in made if not re.search(closed, node.name)}
         self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        self.methods = methods_of(self.classes.values())
         self.undecided: list[str] = []
         self.arguments, self._methods = arguments or ProgramArguments({}), methods
         self._known, self._models = known, models
@@ -77,8 +78,10 @@ class PythonConfigs(PythonExpressions):
 
     def read(self, name: str, **given: Any) -> Any:
         """What the function returns where it is called with these arguments; InputError for one that is not there."""
+        if name in self.methods and name not in self.functions:
+            return self._called(self.methods[name], (Built("self"),), given, 0)
         if name not in self.functions:
-            known = [each for each in self.functions if not each.startswith("_")]
+            known = [each for each in (*self.functions, *self.methods) if not each.startswith("_")]
             raise InputError(
                 f"{self.source}: has no function {name[:60]!r}{did_you_mean(name, known)}; it has {listed(known[:40])}"
             )
@@ -88,6 +91,10 @@ class PythonConfigs(PythonExpressions):
         """Whether a function can be called without arguments."""
         given = self.functions[name].args
         return len(given.args) <= len(given.defaults) and None not in given.kw_defaults
+
+    def calling(self, names: Collection[str]) -> list[str]:
+        """The functions and methods that call one of these functions."""
+        return [name for name, node in (self.functions | self.methods).items() if calls(node, names)]
 
     def is_program(self) -> bool:
         """Whether the file says what it does where it is started."""
@@ -104,6 +111,10 @@ class PythonConfigs(PythonExpressions):
         head, *parts = name.split(".")
         module, original = self._imported.get(head, ("", ""))
         return ".".join([module, original, *parts[:-1]] if module and parts else [module])
+
+    def imported_as(self, endings: tuple[str, ...]) -> list[str]:
+        """The names with one of these endings that the file imports."""
+        return [name for name in self._imported if name.endswith(endings)]
 
     def missing_module(self, name: str, over: int = 0) -> str:
         """The module that a function comes of at last, over files that hand it on and are read, and that is not there;
@@ -281,6 +292,8 @@ class PythonConfigs(PythonExpressions):
                 name, args, named = getattr(held.args[0], "text", name), [*held.args[1:], *args], held.fields | named
         if name in self.functions:
             return self._called(self.functions[name], args, named, depth)
+        if name.startswith("self.") and (own := self.methods.get(name[len("self.") :])):
+            return self._called(own, [scope.get("self"), *args], named, depth)
         if name in self._known:
             return self._filled(self._known[name](*args, **named), depth)
         other, original = self._of_module(name) if "." in name else self._elsewhere(name)

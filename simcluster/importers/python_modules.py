@@ -1,9 +1,9 @@
-"""Files that a configuration in Python imports from, by the names that it gives to what it takes of them."""
+"""What a file in Python has: names that it imports, methods of its classes, and which functions call which."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 
 def imported_names(tree: ast.Module, module: str) -> dict[str, tuple[str, str]]:
@@ -35,3 +35,18 @@ def files_of(module: str) -> Iterator[str]:
     path = "../" * max(level - 1, 0) + module.lstrip(".").replace(".", "/")
     for folder in ("",) if level else ("", "src/"):
         yield from (f"{folder}{path}.py", f"{folder}{path}/__init__.py")
+
+
+def methods_of(classes: Iterable[ast.ClassDef]) -> dict[str, ast.FunctionDef]:
+    """The methods of classes by name; of those that several have, by CLASS.NAME, too."""
+    found: dict[str, ast.FunctionDef] = {}
+    for made in classes:
+        for node in made.body:
+            if isinstance(node, ast.FunctionDef):
+                found[node.name if node.name not in found else f"{made.name}.{node.name}"] = node
+    return found
+
+
+def calls(node: ast.FunctionDef, names: Collection[str]) -> bool:
+    """Whether a function calls one of those that go by these names."""
+    return any(isinstance(each, ast.Call) and ast.unparse(each.func) in names for each in ast.walk(node))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -16,12 +17,14 @@ from simcluster.importers.python_values import Built
 _GPUS = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
 _STARTED = re.compile(r"\b(?:torchrun|ft_launcher|torch\.distributed\.run)\b[^\n]*")
 _SCRIPT = "the script"
+_OF_MODELS = ("Model", "Module", "Config", "Provider")
 
 
 def what_is_started(
-    configs: PythonConfigs, function: str, pattern: re.Pattern[str], started: list[Any]
+    configs: PythonConfigs, function: str, pattern: re.Pattern[str], started: list[Any], starts: Collection[str]
 ) -> tuple[str, Any]:
-    """What the function returns, or, of a program, what that starts, which goes to ``started``."""
+    """What the function returns, or, of a program, what that starts with one of ``starts``, which goes to
+    ``started``."""
     recipes = any(pattern.search(name) and configs.is_whole(name) for name in configs.functions)
     if not function and (configs.is_program() or not recipes):
         configs.run_as_script()
@@ -31,14 +34,16 @@ def what_is_started(
             raise InputError(f"{configs.source}: starts what is said to it; {not_given([*configs.arguments.missing])}")
         configs.undecided.clear()  # of what is not taken
         configs.arguments.missing.clear()
-    function = function or the_recipe(configs, pattern)
+    function = function or the_recipe(configs, pattern, starts)
     found = configs.read(function)
     return function, started[0] if started and not isinstance(found, Built) else found
 
 
-def the_recipe(configs: PythonConfigs, pattern: re.Pattern[str]) -> str:
-    """The one function of pre-training in a file; InputError where there are several or none."""
+def the_recipe(configs: PythonConfigs, pattern: re.Pattern[str], starts: Collection[str] = ()) -> str:
+    """The one function of pre-training in a file, or the one that starts a training; InputError where there are
+    several or none."""
     made = [name for name in configs.functions if pattern.search(name) and not name.startswith("_")]
+    made = made or configs.calling(starts)
     if len(made) != 1:
         source = configs.source
         whole = [name for name in configs.functions if configs.is_whole(name)][:20]
@@ -46,8 +51,17 @@ def the_recipe(configs: PythonConfigs, pattern: re.Pattern[str]) -> str:
             f"{source}: has {'several recipes' if made else 'no recipe of pre-training'}; name one behind a colon, as "
             f"in {source}:{(made or whole or ['NAME'])[0]}"
             + (f" (it has {listed(made or whole)})" if made or whole else "")
+            + _imports_no_decoder(configs)
         )
     return made[0]
+
+
+def _imports_no_decoder(configs: PythonConfigs) -> str:
+    """That a file imports a model which is no decoder, where it does."""
+    for name in configs.imported_as(_OF_MODELS):
+        if against := no_decoder(f"{configs.module_of(name)}.{name}"):
+            return f"; {name}, which it imports, {against}"
+    return ""
 
 
 def told_gpus(function: str, text: str) -> int | None:
