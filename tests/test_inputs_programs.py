@@ -432,3 +432,56 @@ def own_pretrain_config():
     found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", gpus=8, beside=files.get)
     assert (found.document["parallel"]["tp"], found.document["parallel"]["pp"]) == (2, 2)
     assert found.document["training"]["global_batch"] == 64  # of what the top of the file says
+
+
+CONDITIONS = """
+from a.layouts import set_layout
+try:
+    from a.backends import apply_flex_dispatcher_backend
+except ImportError:
+    apply_flex_dispatcher_backend = None
+
+def first(config, names):
+    for name in names:
+        if name == "none":
+            continue
+        if hasattr(config, name):
+            return name
+        break
+    return "nothing"
+
+def own_pretrain_config():
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("Qwen/Qwen3-30B-A3B").to_megatron_provider()
+    cfg.model.moe_shared_expert_overlap = True
+    cfg.model.expert_model_parallel_size = 8
+    if apply_flex_dispatcher_backend is not None:
+        apply_flex_dispatcher_backend(cfg.model, "deepep")
+    for part in (getattr(cfg, "comm_overlap", None), cfg.model):
+        if part is None:
+            continue
+        if hasattr(part, "overlap_moe_expert_parallel_comm"):
+            part.overlap_moe_expert_parallel_comm = True
+    if hasattr(cfg.model, "own_fuser") and cfg.model.own_fuser:
+        cfg.model.own_fuser = False
+    if hasattr(cfg.model, "own_other") and cfg.model.own_other:
+        cfg.model.own_other = 3
+    if is_large(cfg.model):
+        make_small(cfg.model)
+    set_layout(cfg.model)
+    cfg.train.global_batch_size = 64 if first(cfg.model, ["none", "moe_shared_expert_overlap"]) != "nothing" else 8
+    return cfg
+"""
+
+
+def test_conditions_of_what_is_there() -> None:
+    found = scenario_from_bridge(CONDITIONS, cluster=CLUSTER, source="r.py", gpus=8)
+    assert found.document["parallel"]["expert_dispatch"] == {"kind": "deepep"}
+    assert found.document["training"]["global_batch"] == 64
+    assert "model.overlap_moe_expert_parallel_comm" in found.mapped
+    assert found.unknown == (
+        "what the recipe does where hasattr(cfg.model, 'own_other') and cfg.model.own_other",
+        "what the recipe does where is_large(cfg.model)",
+        "what the recipe does in set_layout(cfg.model) of a.layouts, which is not beside it",
+        "model.own_fuser",
+    )

@@ -47,6 +47,30 @@ def test_mixed_precision_has_the_last_word_in_a_recipe(precision: str, training:
     assert (found["precision"], found["memory_recipe"]) == training
 
 
+@pytest.mark.parametrize(
+    ("fields", "training", "told"),
+    [
+        ("fp8='e4m3', fp8_recipe='mxfp8', fp8_param_gather=True", ("mxfp8-mixed", "fp8-params-16"), ""),
+        ("fp8='hybrid', fp8_recipe='tensorwise'", ("fp8-mixed", "fp8-18"), ""),
+        ("fp8_recipe='tensorwise'", ("bf16-mixed", "mixed-16"), ""),
+        ("fp4='e2m1', fp4_recipe='nvfp4', fp4_param_gather=True", ("nvfp4-mixed", None), "no recipe in nvfp4 has less"),
+    ],
+)
+def test_formats_of_a_precision_that_is_written(fields: str, training: tuple[str, str | None], told: str) -> None:
+    found = recipe(f"MixedPrecisionConfig(bf16=True, grad_reduce_in_fp32=False, {fields})")
+    assert (found.document["training"]["precision"], found.document["training"].get("memory_recipe")) == training
+    assert not told or any(told in each for each in found.assumed)
+    assert not found.unknown
+
+
+def test_positions_that_no_kernel_turns_whole() -> None:
+    for said, rope in (("False", "steps"), ("True", None)):
+        text = f"ROPE = {said}\n" + RECIPE.replace("cfg.peft = ADAPTERS", "cfg.model.apply_rope_fusion = ROPE")
+        text = f"PRECISION = 'bf16_mixed'\nSHARDED = True\n{text}"
+        found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="small_config", gpus=8)
+        assert found.document.get("software", {}).get("rope") == rope
+
+
 def test_a_distributed_optimizer_is_on_where_the_optimizer_or_ddp_has_it() -> None:
     zero = [recipe("'bf16_mixed'", sharded=sharded).document["parallel"]["zero"] for sharded in (True, False)]
     assert zero == [1, 0]

@@ -179,6 +179,8 @@ def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
         found.pop("ddp.grad_reduce_in_fp32", None)
     else:
         found.setdefault("ddp.grad_reduce_in_fp32", False)  # as DDP's configuration has it
+    if "mixed_precision.fp8" not in found:
+        found.pop("mixed_precision.fp8_recipe", None)
     if found.pop("optimizer.use_distributed_optimizer", None) is True:
         found["ddp.use_distributed_optimizer"] = True
     overlaps = any(name.startswith("comm_overlap.") for name in found)

@@ -151,7 +151,7 @@ def scenario_from_options(
     document: dict[str, Any] = {"cluster": dict(cluster)}
     document |= _sections(run, gpus, launched, (available, machine))
     document["memory"] = memory_of(run)
-    document["software"] = _software(run)
+    document["software"] = _software(run, document["model"].get("position", ""))
     document = {key: value for key, value in document.items() if value not in ({}, None)}
     return Imported(
         document, tuple(run.values), tuple(run.no_effect), tuple(dict.fromkeys(run.assumed)), unknown=tuple(run.unknown)
@@ -262,7 +262,7 @@ def _inner_width(run: Options, hidden: int) -> int:
     return int(multiple * max(1, -(-width // multiple)))
 
 
-def _software(run: Options) -> dict[str, Any]:
+def _software(run: Options, position: str) -> dict[str, Any]:
     """Which mechanisms the step has, where options or the day's Megatron-Core say so."""
     software: dict[str, Any] = {}
     if run.flag("no-gradient-accumulation-fusion"):
@@ -275,6 +275,8 @@ def _software(run: Options) -> dict[str, Any]:
     if run.get("position-embedding-type") == "yarn" and not run.flag("multi-latent-attention"):
         software["rope"] = "steps"
         run.assumed.append("YaRN's positions are turned step by step: Transformer Engine's kernel takes no factor")
+    if run.flag("no-rope-fusion") and position == "rope":
+        software["rope"] = "steps"  # rope_utils.py's expression
     experts = expert_kernels(run)
     return software | ({"experts": experts} if experts else {})
 

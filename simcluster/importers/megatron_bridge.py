@@ -26,7 +26,14 @@ from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
 from simcluster.importers.model_classes import said_of_model
 from simcluster.importers.models_by_path import NamedModel, model_named
-from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, REFUSED_PREFIXES
+from simcluster.importers.option_values import (
+    MAPPED,
+    NO_EFFECT,
+    NO_EFFECT_PREFIXES,
+    NOT_MODELLED,
+    REFUSED,
+    REFUSED_PREFIXES,
+)
 from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
 from simcluster.importers.recipe_programs import told_gpus
 from simcluster.model.transformer import Model
@@ -46,6 +53,7 @@ _OF_MIXTURES = tuple(f"model.{field}" for field in _TABLES["of_mixtures"].split(
 _OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
 _MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 _MAX_CHARACTERS = 100_000
+_FAMILIES = (*REFUSED_PREFIXES, *NO_EFFECT_PREFIXES)
 _PRECISIONS = ("bf16_mixed", "fp16_mixed")
 Words = dict[str, tuple[str, ...]]
 """Options by Megatron-LM's names, with the words behind each."""
@@ -220,7 +228,7 @@ def _translated(
     if section not in _SECTIONS or not field or "." in field:
         unknown.append(name + guess(section, [*_SECTIONS, *_NO_EFFECT_SECTIONS]))
         return {}
-    if field in _NO_EFFECT_FIELDS:
+    if field in _NO_EFFECT_FIELDS or field.startswith("_"):
         no_effect.append(name)
         return {}
     if word.lower() in ("none", "null", "") or (field == "mtp_num_layers" and word == "0"):
@@ -231,7 +239,7 @@ def _translated(
             raise InputError(f"{source}: {name}: {word[:40]!r} is neither true nor false; write one of them")
         return {_INVERTED[field]: (inverse,)} if _INVERTED[field] in MAPPED or inverse == "true" else {}
     option = _RENAMED.get(field, field.replace("_", "-"))
-    known = option in {*MAPPED, *NO_EFFECT, *NOT_MODELLED, *REFUSED} or option.startswith(tuple(REFUSED_PREFIXES))
+    known = option in {*MAPPED, *NO_EFFECT, *NOT_MODELLED, *REFUSED} or option.startswith(_FAMILIES)
     if not known:
         unknown.append(name + guess(field, [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED]))
         return {}

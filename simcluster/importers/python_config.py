@@ -17,23 +17,21 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.python_arguments import ProgramArguments
 from simcluster.importers.python_constants import Constants
-from simcluster.importers.python_expressions import MOST_DEPTH, MOST_STEPS, PythonExpressions
+from simcluster.importers.python_expressions import MOST_DEPTH
 from simcluster.importers.python_modules import calls, files_of, imported_names, methods_of
+from simcluster.importers.python_statements import PythonStatements
 from simcluster.importers.python_values import (
     NOTHING,
     Built,
     Unread,
     called_builtin,
     called_of,
-    changes,
-    is_configured,
-    truth,
 )  # fmt: skip
 
 _MOST_CHARACTERS = 500_000
 
 
-class PythonConfigs(PythonExpressions):
+class PythonConfigs(PythonStatements):
     """The functions of one file by name; ``read`` gives what one of them returns."""
 
     def __init__(
@@ -67,7 +65,6 @@ class PythonConfigs(PythonExpressions):
         self.functions = {node.name: node for node in made if not re.search(closed, node.name)}
         self.classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
         self.methods = methods_of(self.classes.values())
-        self.undecided: list[str] = []
         self.arguments, self._methods = arguments or ProgramArguments({}), methods
         self._known, self._models = known, models
         self._closed, self._beside, self._imported = closed, beside, imported_names(tree, module)
@@ -146,96 +143,14 @@ class PythonConfigs(PythonExpressions):
             scope[function.args.kwarg.arg] = {name: value for name, value in named.items() if name not in known}
         return self._body(function.body, scope, depth)[1]
 
-    def _body(self, body: Sequence[ast.stmt], scope: dict[str, Any], depth: int) -> tuple[bool, Any]:
-        """Whether it returns, and what."""
-        for node in body:
-            self._steps += 1
-            if self._steps > MOST_STEPS:
-                raise InputError(f"{self.source}: takes more than {MOST_STEPS:,} steps to read")
-            if isinstance(node, ast.Return):
-                return True, self._value(node.value, scope, depth) if node.value else None
-            if isinstance(node, ast.Assign | ast.AnnAssign):
-                self._assign(node, scope, depth)
-            elif isinstance(node, ast.If):
-                met = truth(self._value(node.test, scope, depth))
-                if met is None and changes(node):
-                    self.undecided.append(f"where {ast.unparse(node.test)}"[:100])
-                done, value = self._body(node.body if met else node.orelse if met is False else [], scope, depth)
-                if done:
-                    return True, value
-            elif isinstance(node, ast.For):
-                self._loop(node, scope, depth)
-            elif isinstance(node, ast.AugAssign):
-                now = self._operation(ast.BinOp(node.target, node.op, node.value), scope, depth)
-                self._put(node.target, Unread(ast.unparse(node)) if now is NOTHING else now, scope, depth, "")
-            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                made = self._value(node.value, scope, depth)
-                known = node.value.func
-                if isinstance(made, Built) and isinstance(known, ast.Name) and is_configured(made.args):
-                    self.undecided.append(f"in {ast.unparse(node.value)}"[:100])
-            elif isinstance(node, ast.With | ast.Try):
-                done, value = self._body(node.body, scope, depth)
-                if done:
-                    return True, value
-        return False, None
-
-    def _loop(self, node: ast.For, scope: dict[str, Any], depth: int) -> None:
-        """A loop over what is known; one that is not is told of."""
-        items = self._value(node.iter, scope, depth)
-        if not isinstance(items, list):
-            self.undecided.append(f"in the loop for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"[:100])
-            return
-        for item in items:
-            self._put(node.target, item, scope, depth, ast.unparse(node.iter))
-            self._body(node.body, scope, depth)
-
-    def _assign(self, node: ast.Assign | ast.AnnAssign, scope: dict[str, Any], depth: int) -> None:
-        if node.value is None:
-            return
-        value = self._value(node.value, scope, depth)
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            self._put(target, value, scope, depth, ast.unparse(node.value))
-
-    def _put(self, target: ast.expr, value: Any, scope: dict[str, Any], depth: int, text: str) -> None:
-        """A value where it is assigned to; ``text`` is what it is written as."""
-        if isinstance(target, ast.Name):
-            scope[target.id] = value
-        elif isinstance(target, ast.Attribute):
-            owner = self._owner(target.value, scope)
-            if owner is not None:
-                owner.fields[target.attr] = value
-        elif isinstance(target, ast.Subscript):
-            held = self._value(target.value, scope, depth)
-            if isinstance(held, dict):
-                held[str(self._value(target.slice, scope, depth))] = value
-        elif isinstance(target, ast.Tuple):
-            parts = value if isinstance(value, list) and len(value) == len(target.elts) else None
-            for place, each in enumerate(target.elts):
-                self._put(each, parts[place] if parts else Unread(text), scope, depth, text)
-
-    def _owner(self, node: ast.expr, scope: dict[str, Any]) -> Built | None:
-        """What an attribute is set of, made where it is not there yet."""
-        if isinstance(node, ast.Name):
-            found = scope[node.id] if node.id in scope else self.constants.get(node.id)
-            if not isinstance(found, Built):
-                found = scope[node.id] = Built(node.id)
-            return found
-        if isinstance(node, ast.Attribute):
-            above = self._owner(node.value, scope)
-            if above is None:
-                return None
-            inner = above.fields.get(node.attr)
-            if not isinstance(inner, Built):
-                said = (inner,) if isinstance(inner, str | Unread) else ()
-                inner = above.fields[node.attr] = Built(node.attr, said)
-            return inner
-        return None
-
     def _name(self, node: ast.Name, scope: Mapping[str, Any], depth: int) -> Any:
         if node.id in scope or node.id in self.constants:
             return scope[node.id] if node.id in scope else self.constants[node.id]
         other, name = self._elsewhere(node.id)
         return other.constants.get(name, NOTHING) if other else NOTHING
+
+    def _is_made(self, name: str) -> bool:
+        return any(name in named for named in (self.functions, self.classes, self._imported, self._known))
 
     def _variable(self, name: str) -> Any:
         return self.arguments.variable(name)

@@ -31,6 +31,10 @@ class PythonExpressions:
     def _variable(self, name: str) -> Any:
         raise NotImplementedError
 
+    def _is_made(self, name: str) -> bool:
+        """Is it the name of a function or class, of the file or of those that it imports from?"""
+        raise NotImplementedError
+
     def _value(self, node: ast.expr, scope: Mapping[str, Any], depth: int) -> Any:
         reader = _READERS.get(type(node))
         if reader is None or depth > MOST_DEPTH:
@@ -88,6 +92,8 @@ class PythonExpressions:
 
     def _compare(self, node: ast.Compare, scope: Mapping[str, Any], depth: int) -> Any:
         left, right = self._value(node.left, scope, depth), self._value(node.comparators[0], scope, depth)
+        if right is None and isinstance(left, Unread) and self._is_made(left.text):
+            left = left.text  # which is not None
         return compared(node.ops[0], left, right) if len(node.ops) == 1 else NOTHING
 
     def _either(self, node: ast.BoolOp, scope: Mapping[str, Any], depth: int) -> Any:

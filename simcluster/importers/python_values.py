@@ -155,10 +155,32 @@ def is_configured(args: Sequence[Any]) -> bool:
 
 
 def changes(node: ast.If) -> bool:
-    """Whether it sets something of a configuration, or returns one."""
+    """Whether it sets something of a configuration, hands one to a function, or returns one."""
     parts = [each for body in (node.body, node.orelse) for part in body for each in ast.walk(part)]
     targets = [each for part in parts if isinstance(part, ast.Assign) for each in part.targets]
     targets += [part.target for part in parts if isinstance(part, ast.AugAssign)]
     return any(isinstance(each, ast.Attribute | ast.Subscript) for each in targets) or any(
-        isinstance(part, ast.Return) for part in parts
+        isinstance(part, ast.Return) or _hands_on(part) for part in parts
+    )
+
+
+def _hands_on(node: ast.AST) -> bool:
+    call = node.value if isinstance(node, ast.Expr) else None
+    named = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id != "print"
+    return named and isinstance(call, ast.Call) and any(isinstance(each, ast.Attribute) for each in call.args)
+
+
+def sets_what_it_asks(node: ast.If) -> bool:
+    """Whether a test asks if there is an attribute, and what is done then sets that one alone: it has that value where
+    it is there."""
+    tests = node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else [node.test]
+    asks, body = tests[0], node.body[0]
+    if not (isinstance(asks, ast.Call) and ast.unparse(asks.func) == "hasattr" and len(asks.args) == 2):
+        return False
+    asked = f"{ast.unparse(asks.args[0])}.{getattr(asks.args[1], 'value', '')}"
+    if node.orelse or len(node.body) > 1 or not isinstance(body, ast.Assign) or len(body.targets) > 1:
+        return False
+    off = isinstance(body.value, ast.Constant) and not body.value.value  # also where it is off before
+    return ast.unparse(body.targets[0]) == asked and (
+        len(tests) == 1 or (off and all(ast.unparse(each) == asked for each in tests[1:]))
     )
