@@ -450,11 +450,13 @@ model:
 
 
 def test_a_configuration_of_nemo() -> None:
-    text = NEMO.replace("model:\n", "model:\n  torch_distributed_checkpoint: true\n", 1)
+    more = "model:\n  torch_distributed_checkpoint: true\n  qkv_bias: true\n  override_vocab_size: 5120\n"
+    text = NEMO.replace("model:\n", more, 1)
     found = scenario_from_nemo(text, cluster=CLUSTER, source="nemo.yaml")
     scenario = load_text(found.text("x"))
     assert (scenario.gpus, scenario.parallel.tp, scenario.parallel.zero) == (16, 2, 1)
-    assert (scenario.model.ffn_hidden_size, scenario.model.kv_heads, scenario.model.bias) == (4096, 4, False)
+    assert (scenario.model.ffn_hidden_size, scenario.model.kv_heads, scenario.model.bias) == (4096, 4, "qkv")
+    assert scenario.model.vocab_size == 5120
     assert (scenario.training.precision, scenario.training.recompute) == ("fp8-mixed", "full")
     assert (scenario.overlap.grad_reduce, scenario.overlap.param_gather) == (True, False)
     assert not found.unknown

@@ -485,3 +485,47 @@ def test_conditions_of_what_is_there() -> None:
         "what the recipe does in set_layout(cfg.model) of a.layouts, which is not beside it",
         "model.own_fuser",
     )
+
+
+BUILDS = """
+import fiddle as fdl
+from nemo.collections import llm
+from nemo import lightning as nl
+
+model = llm.LlamaModel(config=llm.Llama31Config8B())
+FORMAT = "tensorwise"
+
+if __name__ == "__main__":
+    data = llm.SquadDataModule(seq_length=4096, micro_batch_size=2, global_batch_size=64, PACKED)
+    if FORMAT == "tensorwise":
+        plugins = nl.MegatronMixedPrecision(
+            precision="bf16-mixed", fp8="hybrid", fp8_recipe=FORMAT, first_last_layers_bf16=True
+        )
+    optim = fdl.build(distributed_fused_adam_with_cosine_annealing(max_lr=1e-6))
+    trainer = nl.Trainer(devices=8, num_nodes=1, plugins=plugins, strategy=nl.MegatronStrategy())
+    llm.finetune(model=model, data=data, trainer=trainer, optim=optim)
+"""
+
+
+@pytest.mark.parametrize(
+    ("packed", "told"),
+    [
+        ("packed_sequence_specs=None", "sequences are full, though samples of fine-tuning are as long as they come"),
+        ("packed_sequence_specs=PackedSequenceSpecs(4096)", "its samples are packed to a sequence"),
+    ],
+)
+def test_a_part_that_is_built_and_samples_of_fine_tuning(packed: str, told: str) -> None:
+    found = nemo(BUILDS.replace("PACKED", packed))
+    assert found.document["model"] == {"preset": "llama3-8b", "sequence_length": 4096}
+    assert (found.document["parallel"]["zero"], found.document["training"]["precision"]) == (1, "fp8-mixed")
+    said = " ".join(found.assumed)
+    assert told in said
+    assert "first-last-layers-bf16: all layers are alike, in fp8" in said
+    assert not any("fp8" in each or "bf16" in each for each in found.no_effect)
+
+
+def test_samples_of_the_usual_recipe_of_fine_tuning() -> None:
+    text = "def own_recipe():\n    return default_finetune_recipe(run.Config(llm.LlamaModel, "
+    text += "config=run.Config(llm.Llama3Config8B)), 'x', packed_sequence=PACKED)\n"
+    found = [" ".join(nemo(f"PACKED = {packed}\n{text}").assumed) for packed in (False, True)]
+    assert ["as long as they come" in each for each in found] == [True, False]

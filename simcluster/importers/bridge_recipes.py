@@ -38,6 +38,7 @@ _OF_OVERRIDES = (
 )  # fmt: skip
 """Functions of Megatron-Bridge that a script calls with its command line, on which nothing is given."""
 PACKED = "sequences are full and of one sample each, though its samples are packed to a sequence"
+AS_THEY_COME = "sequences are full, though samples of fine-tuning are as long as they come"
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 

@@ -26,7 +26,10 @@ _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _NO_EFFECT, _SECTIONS = frozenset(_TABLES["no_effect"].split()), _TABLES["no_effect_sections"].split()
 _REFERENCE = re.compile(r"\$\{(?:oc\.\w+:)?(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}")
+_LAYERS_IN_BF16 = ("first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+_OF_PLUGIN = ("fp8", "fp8_recipe", "fp8_param_gather", "fp8_params", *_LAYERS_IN_BF16)
 _BY_NAME = (
+    *(f"trainer.plugins.{name}" for name in _OF_PLUGIN),
     "trainer.num_nodes", "trainer.devices", "trainer.precision", "model.activation", "model.normalization",
     "optimizer.name", "model.fp8", "model.fp8_hybrid", "model.tokenizer.library", "model.tokenizer.type",
     "model.kv_channels", "model.ddp_bucket_size", "model.activations_checkpoint_num_layers", "model.fsdp",
@@ -112,6 +115,7 @@ def _plugin_of_fp8(plain: Mapping[str, Any]) -> Words:
     kind = plain.get("trainer.plugins.fp8_recipe", "delayed")
     gathered = plain.get("trainer.plugins.fp8_param_gather", plain.get("trainer.plugins.fp8_params"))
     words: Words = {"fp8-format": ("hybrid",), "fp8-recipe": (str(kind),)}
+    words |= {name.replace("_", "-"): () for name in _LAYERS_IN_BF16 if plain.get(f"trainer.plugins.{name}")}
     return words | ({"fp8-param-gather": ()} if gathered is True else {})
 
 

@@ -15,6 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.bridge_recipes import (
+    AS_THEY_COME,
     PACKED,
     ReadRecipe,
     plain_fields,
@@ -52,6 +53,7 @@ def settings_of_nemo_recipe(
         name: lambda *args, **named: started.append(_started(*args, **named)) for name in _TABLES["starts"].split()
     }
     arguments = ProgramArguments(given)
+    known |= dict.fromkeys(_TABLES["builds"].split(), lambda made=None, *_, **__: _build(made, started))
     configs = PythonConfigs(
         text, source, known=known, models=is_model, beside=lambda path: _beside(beside, path), arguments=arguments,
         methods={"fit": lambda trainer, *args, **named: started.append(_fitted(trainer, *args, **named))},
@@ -163,6 +165,13 @@ def _configured(made: Any = None, *args: Any, **named: Any) -> Any:
     return Built(name.rpartition(".")[2], args, named, _READ)
 
 
+def _build(made: Any, started: list[Any]) -> Any:
+    """What a configuration makes, which goes to ``started`` where it is one of a whole training."""
+    if isinstance(made, Built) and ("trainer" in made.fields or made.name.endswith("_recipe")):
+        started.append(made)
+    return made
+
+
 def _started(recipe: Any = None, *args: Any, **named: Any) -> Any:
     """What is started: a recipe, or a model with data and a trainer, in this order."""
     if isinstance(recipe, Built):
@@ -204,7 +213,7 @@ def _built(entry: Mapping[str, Any], given: Mapping[str, Any]) -> Built:
                 fields[name] = given.get(argument, int(default or 0))
         else:
             fields[name] = value
-    return Built("made", (), fields, _READ)
+    return Built(str(fields.pop("_class", "made")), (), fields, _READ)
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:
@@ -218,10 +227,13 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
 
 
 def _packed(found: Built) -> tuple[str, ...]:
+    """What is taken of the length of samples, where they are packed to sequences or come as they are."""
     data = found.fields.get("data")
-    if not isinstance(data, Built) or data.fields.get("packed_sequence_specs") is None:
+    if not isinstance(data, Built):
         return ()
-    return (PACKED,)
+    if data.fields.get("packed_sequence_specs") not in (None, False):
+        return (PACKED,)
+    return (AS_THEY_COME,) if data.name.rpartition(".")[2] in _TABLES["fine_tuning"].split() else ()
 
 
 def _callbacks(trainer: Any) -> dict[str, Any]:
