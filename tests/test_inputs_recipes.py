@@ -63,12 +63,28 @@ def test_formats_of_a_precision_that_is_written(fields: str, training: tuple[str
     assert not found.unknown
 
 
-def test_positions_that_no_kernel_turns_whole() -> None:
-    for said, rope in (("False", "steps"), ("True", None)):
-        text = f"ROPE = {said}\n" + RECIPE.replace("cfg.peft = ADAPTERS", "cfg.model.apply_rope_fusion = ROPE")
-        text = f"PRECISION = 'bf16_mixed'\nSHARDED = True\n{text}"
-        found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="small_config", gpus=8)
-        assert found.document.get("software", {}).get("rope") == rope
+@pytest.mark.parametrize(
+    ("path", "said", "rope"),
+    [
+        ("meta-llama/Llama-3.2-1B", "", None),  # llama_bridge.py has it on
+        ("meta-llama/Llama-3.2-1B", "cfg.model.apply_rope_fusion = False", "steps"),
+        ("Qwen/Qwen3-8B", "", "steps"),  # Megatron-Core's configuration has it off
+        ("Qwen/Qwen3-8B", "cfg.model.apply_rope_fusion = True", None),
+        ("deepseek-ai/DeepSeek-V3", "", "steps"),
+    ],
+)
+def test_positions_that_no_kernel_turns_whole(path: str, said: str, rope: str | None) -> None:
+    text = RECIPE.replace("meta-llama/Llama-3.2-1B", path).replace("cfg.peft = ADAPTERS", said or "pass")
+    text = f"PRECISION = 'bf16_mixed'\nSHARDED = True\n{text}"
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="small_config", gpus=8)
+    assert found.document.get("software", {}).get("rope") == rope
+
+
+def test_positions_of_nemo_by_the_class_of_the_model() -> None:
+    found = [
+        nemo("pretrain_recipe", NEMO.replace("Llama3Config8B", name)) for name in ("Llama3Config8B", "Qwen3Config8B")
+    ]
+    assert [each.get("software", {}).get("rope") for each in found] == [None, "steps"]
 
 
 def test_a_distributed_optimizer_is_on_where_the_optimizer_or_ddp_has_it() -> None:

@@ -14,6 +14,7 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.model_classes import (
     defaults_of_class,
+    fuses_positions,
     is_model,
     model_of_class,
     no_decoder,
@@ -120,6 +121,9 @@ def _recipe(
     settings: dict[str, Any] = {f"model.{field}": value for field, value in said_of_model(name).items()}
     if isinstance(model, Built) and not name:
         settings = {f"model.{field}": value for field, value in defaults_of_class(model.name).items()}
+    if configs:  # what is written has all fields
+        called = name or (model.name if isinstance(model, Built) else "")
+        settings = {"model.apply_rope_fusion": fuses_positions(called), **settings}
     settings |= flattened(_BASES.get(found.name, {}), source)
     for section, value in found.fields.items():
         settings = {each: word for each, word in settings.items() if not _is_unset(each, section, value)}

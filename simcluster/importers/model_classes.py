@@ -10,6 +10,7 @@ from simcluster.documents.reading import read_document
 from simcluster.importers.published_models import published_names
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
+_ONE_KERNEL = re.compile(r"llama(?!-?4)|nemotron|mixtral", re.IGNORECASE)
 _CLASS = re.compile(r"(?:Model)?(?:Provider|Config)")
 _FINISHED = re.compile(r"-(base|hf|pt|instruct|v0\.[123]|0924|4k|2407)(?=-|$)")
 _RENAMED = (
@@ -58,6 +59,12 @@ def model_called(name: str) -> str:
 def said_of_model(model: str) -> dict[str, Any]:
     """What the model's class says of its router and its attention's core, by Megatron-Core's names."""
     return dict(_TABLES["said"].get(model, {}))
+
+
+def fuses_positions(name: str) -> bool:
+    """Whether rotary positions are turned by one kernel where nothing else is said (``apply_rope_fusion``), of a model
+    by its name or class: Megatron-Core's configuration has it off, and these have it on."""
+    return _ONE_KERNEL.search(name) is not None
 
 
 def defaults_of_class(name: str) -> dict[str, Any]:

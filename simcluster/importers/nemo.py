@@ -182,6 +182,7 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
         found.setdefault("ddp.overlap_grad_reduce", True)  # Apex's overlap_grad_sync
     found.setdefault("model.overlap_p2p_comm", False)  # as of NeMo's own configuration, and Megatron-Core's
     if plain.get("model.transformer_engine") is False and plain.get("model.mcore_gpt") is False:
+        found.setdefault("model.apply_rope_fusion", False)
         found["model.transformer_impl"] = "local"  # with Megatron-Core its layers were Transformer Engine's at any rate
     if found.get("mixed_precision"):  # the plugin of the precision writes over those of the model
         found = {name: value for name, value in found.items() if name not in ("model.bf16", "model.fp16")}

@@ -21,7 +21,14 @@ from simcluster.importers.bridge_recipes import (
     plain_fields,
     require_sizes,
 )
-from simcluster.importers.model_classes import defaults_of_class, is_model, model_of_class, no_decoder, said_of_model
+from simcluster.importers.model_classes import (
+    defaults_of_class,
+    fuses_positions,
+    is_model,
+    model_of_class,
+    no_decoder,
+    said_of_model,
+)
 from simcluster.importers.models_by_path import model_published
 from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments
 from simcluster.importers.python_config import PythonConfigs
@@ -109,6 +116,8 @@ def _recipe(found: Built, function: str, source: str, configs: PythonConfigs) ->
     settings = _settings(found, trainer)
     name = model_of_class(sizes.name) if isinstance(sizes, Built) else ""
     own = said_of_model(name) if name else defaults_of_class(sizes.name) if isinstance(sizes, Built) else {}
+    fused = fuses_positions(name or (sizes.name if isinstance(sizes, Built) else ""))
+    own = {"apply_rope_fusion": fused, **own}
     settings = {f"model.config.{field}": value for field, value in own.items()} | settings
     what = f"{source}: the model of {function}"
     if isinstance(model, Built) and (against := no_decoder(f"{configs.module_of(model.name)}.{model.name}")):
