@@ -501,6 +501,20 @@ def test_gradients_of_a_plain_optimizer_of_nemo_1(
     assert not found.unknown
 
 
+def test_what_forks_and_distillation_of_nemo_say() -> None:
+    text = NEMO.replace("bias: false", "has_bias: false").replace("num_query_groups", "num_kv_heads")
+    text = text.replace("devices: 8", "devices: 4, accelerator: tpu").replace("distributed_fused_adam", "adamw")
+    text = text.replace("model:\n", "model:\n  wrap_with_zero: true\n  kd_teacher_restore_from_path: null\n", 1)
+    found = scenario_from_nemo(text, cluster=CLUSTER, source="n.yaml", gpus_per_node=8)
+    assert (found.document["model"]["bias"], found.document["model"]["kv_heads"]) == (False, 4)
+    assert found.document["parallel"]["zero"] == 1
+    assert not found.unknown
+    said = " ".join(found.assumed)
+    assert "the forward pass of the teacher is not played" in said
+    assert "the GPUs of the cluster, though trainer.accelerator is tpu" in said
+    assert "machines of 8 GPUs, filled one by one: the script starts 4 on each of 2 machines" in said
+
+
 def test_what_the_search_of_nemo_starts_from_is_no_training() -> None:
     text = "train_settings:\n  model_size: 7b\n  model: {tensor_parallel_size: 2, micro_batch_size: 2}\n"
     with pytest.raises(InputError, match="train_settings are what NeMo's search for configurations starts from"):

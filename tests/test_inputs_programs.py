@@ -529,3 +529,43 @@ def test_samples_of_the_usual_recipe_of_fine_tuning() -> None:
     text += "config=run.Config(llm.Llama3Config8B)), 'x', packed_sequence=PACKED)\n"
     found = [" ".join(nemo(f"PACKED = {packed}\n{text}").assumed) for packed in (False, True)]
     assert ["as long as they come" in each for each in found] == [True, False]
+
+
+def test_a_recipe_by_name_of_packages_that_hand_on_all_that_others_have() -> None:
+    text = """
+import argparse
+import megatron.bridge.recipes as recipes
+from megatron.bridge.training.pretrain import pretrain
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--recipe", required=True)
+    args = parser.parse_args()
+    builder = getattr(recipes, args.recipe)
+    pretrain(config=builder(), forward_step_func=forward_step)
+
+if __name__ == "__main__":
+    main()
+"""
+    files = {
+        "megatron/bridge/recipes/__init__.py": "from megatron.bridge.recipes.a import *\nfrom .b import *\n",
+        "megatron/bridge/recipes/a/__init__.py": "from .small import other\n",
+        "megatron/bridge/recipes/b/__init__.py": "from .small import made_8gpu_h100_config as made_config\n",
+        "megatron/bridge/recipes/b/small.py": "def made_8gpu_h100_config():\n    cfg = _pretrain_common()\n"
+        "    cfg.model = Llama3ModelProvider8B()\n    cfg.model.context_parallel_size = 2\n    return cfg\n",
+    }
+
+    def started(**given: str) -> Imported:
+        return scenario_from_bridge(text, cluster=CLUSTER, source="r.py", gpus=8, beside=files.get, given=given)
+
+    assert started(recipe="made_config").document["parallel"]["cp"] == 2
+    with pytest.raises(InputError, match=r"from other_config of megatron\.bridge\.recipes|recipes\.other_config of"):
+        started(recipe="other_config")
+    with pytest.raises(InputError, match=r"the program is given no recipe \(--arg recipe=\.\.\. gives one\)"):
+        started()
+
+
+def test_a_function_that_takes_its_model() -> None:
+    text = "def own_recipe(model, folder, *, gpus=8):\n    return run.Partial(llm.finetune, model=model)\n"
+    with pytest.raises(InputError, match="its argument model is given by whoever calls it"):
+        nemo(text)

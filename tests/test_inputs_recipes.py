@@ -97,6 +97,34 @@ def test_a_recipe_that_trains_adapters_is_refused() -> None:
         recipe("'bf16_mixed'", adapters="default_peft_config('lora')")
 
 
+def test_a_recipe_of_adapters_by_its_name_is_refused() -> None:
+    text = "def own_config():\n    return llama3_8b_peft_config(peft_scheme='lora')\n"
+    with pytest.raises(InputError, match=r"own_config trains adapters .*, as llama3_8b_peft_config says"):
+        scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+
+
+@pytest.mark.parametrize(("whole", "size"), [("True", 32_000), ("False", None)])
+def test_a_vocabulary_of_the_tokenizer(whole: str, size: int | None) -> None:
+    tokenizer = f"tokenizer_type='NullTokenizer', vocab_size=32_000, use_tokenizer_vocab_size={whole}"
+    text = f"def own_config():\n    cfg = _pretrain_common()\n    cfg.tokenizer = TokenizerConfig({tokenizer})\n"
+    text += "    cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Meta-Llama-3-8B')\n    return cfg\n"
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+    assert found.document["model"].get("vocab_size") == size
+    told = text.replace("'NullTokenizer', vocab_size=32_000", "'HuggingFaceTokenizer'")
+    said = scenario_from_bridge(told, cluster=CLUSTER, source="r.py", function="own_config", gpus=8).assumed
+    assert any("takes that of the tokenizer" in each for each in said) is (whole == "True")
+
+
+def test_a_precision_that_is_named() -> None:
+    found = recipe("get_mixed_precision_config('bf16_with_fp8_current_scaling_mixed')")
+    assert (found.document["training"]["precision"], found.document["training"]["memory_recipe"]) == (
+        "fp8-mixed",
+        "fp8-params-18",
+    )
+    assert "first-last-layers-bf16: all layers are alike, in fp8" in found.assumed
+    assert recipe("'bf16_with_mxfp8_mixed'").document["training"]["precision"] == "mxfp8-mixed"
+
+
 @pytest.mark.parametrize(
     "text",
     [

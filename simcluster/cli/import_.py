@@ -161,6 +161,7 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
         more |= {"function": args.function} if args.kind != "megatron" else {}
         more |= {"given": _given(args)} if args.kind in _OF_PYTHON else {}
         more |= {"sequence_length": args.sequence_length} if args.kind == "torchtitan" else {}
+        more |= {"gpus_per_node": (_machine_of(args.cluster) or (None,))[0]} if args.kind == "nemo" else {}
         reader: Callable[..., Imported] = readers.get(args.kind, scenario_from_bridge)
         found = reader(text, cluster=cluster, gpus=args.gpus, source=args.file, **more)
     document = found.document

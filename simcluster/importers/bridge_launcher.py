@@ -207,6 +207,7 @@ def _settings(
     sequence = next(length for front, length in _TABLES["sequences"].items() if recipe.startswith(front))
     found: dict[str, Any] = {"model.seq_length": sequence, **_ALWAYS}
     found["mixed_precision"] = _TABLES["precisions"][_number_format(options)]
+    found["mixed_precision.first_last_layers_bf16"] = False
     wide = str(both.get("tensor_model_parallel_size", 1)) != "1"
     found |= {"model.sequence_parallel": wide, "comm_overlap.tp_comm_overlap": wide}
     found["comm_overlap.tp_comm_overlap"] = wide and found["mixed_precision"] != "bf16_with_nvfp4_mixed"

@@ -28,6 +28,8 @@ from simcluster.importers.recipe_programs import of_another_file, what_is_starte
 from simcluster.importers.written_containers import written_container
 
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
+_ADAPTERS = re.compile(r"(^|_)(peft|q?lora|dora)_")
+_TRAINS_ADAPTERS = "trains adapters beside weights that stand still, which are not modelled"
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _BASES: dict[str, Any] = _TABLES["bases"]
@@ -39,6 +41,7 @@ _OF_OVERRIDES = (
 )  # fmt: skip
 """Functions of Megatron-Bridge that a script calls with its command line, on which nothing is given."""
 PACKED = "sequences are full and of one sample each, though its samples are packed to a sequence"
+_OF_TOKENIZER = "the vocabulary of the model's own configuration, where Megatron-Bridge takes that of the tokenizer"
 AS_THEY_COME = "sequences are full, though samples of fine-tuning are as long as they come"
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
@@ -79,8 +82,11 @@ def settings_of_recipe(
     if not isinstance(found, Built):
         raise InputError(f"{source}: {function} makes no configuration that can be read as data")
     if found.name != "ConfigContainer" and found.name not in _BASES:
+        if _ADAPTERS.search(found.name):
+            raise InputError(f"{source}: {function} {_TRAINS_ADAPTERS}, as {found.name} says")
         what = f"{source}: {function} takes its configuration from {found.name}"
-        raise of_another_file(what, found.name, configs.missing_module(found.name))
+        with telling(arguments.missing):
+            raise of_another_file(what, found.name, configs.missing_module(found.name))
     if "model_config" in found.fields:  # of nemo.tron, from which Megatron-Bridge comes
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
     read = _recipe(found, function, source, configs, beside)
@@ -110,9 +116,7 @@ def _recipe(
 ) -> ReadRecipe:
     """What a container says, made by the function; InputError for adapters and models that are not known."""
     if found.fields.get("peft") is not None or found.name.startswith("_peft"):
-        raise InputError(
-            f"{source}: {function} trains adapters beside weights that stand still, which are not modelled"
-        )
+        raise InputError(f"{source}: {function} {_TRAINS_ADAPTERS}")
     model = found.fields.get("model")
     if isinstance(model, Built) and any("freeze_vision" in name for name in model.fields):
         raise InputError(f"{source}: {function} trains a model that takes images, and decoders of text are modelled")
@@ -131,7 +135,9 @@ def _recipe(
     settings |= _vocabulary(name, settings)
     if not name:
         require_sizes(model, settings, f"{source}: the model of {function}", configs)
-    return ReadRecipe(function, known, _settled(settings), (*known.assumed, *_packed(found)))
+    named = settings.get("tokenizer.use_tokenizer_vocab_size") is True and "model.vocab_size" not in settings
+    own = (_OF_TOKENIZER,) if named and name else ()
+    return ReadRecipe(function, known, _settled(settings), (*known.assumed, *own, *_packed(found)))
 
 
 def _is_unset(name: str, section: str, value: Any) -> bool:
@@ -143,9 +149,11 @@ def _is_unset(name: str, section: str, value: Any) -> bool:
 
 
 def _vocabulary(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """That of a tokenizer which is none, for models that have none of their own."""
-    none = settings.get("tokenizer.tokenizer_type") == "NullTokenizer" and "model.vocab_size" not in settings
-    if not none or (model and not model.startswith("gpt3")):
+    """That of a tokenizer which is none, for models that have none of their own or take the tokenizer's at any rate."""
+    if settings.get("tokenizer.tokenizer_type") != "NullTokenizer":
+        return {}
+    own = "model.vocab_size" in settings or (model and not model.startswith("gpt3"))
+    if own and settings.get("tokenizer.use_tokenizer_vocab_size") is not True:
         return {}
     size = settings.get("tokenizer.vocab_size")
     return {"model.vocab_size": size if isinstance(size, int) else _NULL_VOCABULARY}
@@ -165,6 +173,8 @@ def require_sizes(model: Any, settings: Mapping[str, Any], what: str, configs: P
         against = "is of a class that is not known here, nor what that says of norms, activation and attention"
     if against and module and kind.rpartition(".")[2][:1].islower():
         raise of_another_file(f"{what} comes from {kind[:80]}", kind, module)
+    if against and configs and configs.asked:
+        against += f"; its argument {configs.asked[0]} is given by whoever calls it: name a function that does"
     if against:
         with telling(configs.arguments.missing if configs else ()):
             raise InputError(f"{what} ({kind[:80]}) {against}")

@@ -41,6 +41,7 @@ from simcluster.importers.megatron_vocabulary import vocabulary_of
 from simcluster.importers.option_files import arguments_of_yaml, is_option_file
 from simcluster.importers.option_values import Options
 from simcluster.importers.pre_training import assumed_of_program, require_pre_training
+from simcluster.importers.processes import filled_otherwise
 from simcluster.model.recipes import recipe_named
 
 _STARTS = ("it runs on", "the script starts")
@@ -113,12 +114,9 @@ def scenario_from_arguments(
 def _other_machines(arguments: Arguments, gpus_per_node: int | None) -> str:
     """What is taken where the script starts so many processes on a machine that the cluster's are filled otherwise."""
     nodes, each = arguments.launched.get("nnodes", "1"), arguments.launched.get("nproc-per-node", "")
-    if not (gpus_per_node and nodes.isdecimal() and each.isdecimal()):
+    if not (nodes.isdecimal() and each.isdecimal()):
         return ""
-    if int(each) == gpus_per_node or (int(nodes) == 1 and int(each) < gpus_per_node):
-        return ""
-    machines = f"each of {nodes} machines" if int(nodes) > 1 else "one machine"
-    return f"machines of {gpus_per_node} GPUs, filled one by one: the script starts {each} on {machines}"
+    return filled_otherwise(int(each), int(nodes), gpus_per_node)
 
 
 def _gpus_not_said(arguments: Arguments, document: Mapping[str, Any]) -> str:

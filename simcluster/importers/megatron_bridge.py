@@ -54,6 +54,7 @@ _OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
 _MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 _MAX_CHARACTERS = 100_000
 _FAMILIES = (*REFUSED_PREFIXES, *NO_EFFECT_PREFIXES)
+_PRECISIONS_NAMED: dict[str, dict[str, Any]] = _TABLES["precisions"]
 _PRECISIONS = ("bf16_mixed", "fp16_mixed")
 Words = dict[str, tuple[str, ...]]
 """Options by Megatron-LM's names, with the words behind each."""
@@ -156,6 +157,10 @@ def options_of_settings(
     """Fields by dotted name as Megatron-LM's options; what has no effect or is not known goes on its list."""
     options: Words = {}
     names: dict[str, str] = {}
+    precision = _PRECISIONS_NAMED.get(str(settings.get("mixed_precision")), {})
+    if precision:
+        written = {f"mixed_precision.{field}": value for field, value in precision.items()}
+        settings = {**written, **{name: value for name, value in settings.items() if name != "mixed_precision"}}
     for name, value in settings.items():
         translated = problems.of(_translated, name, value, source, no_effect, unknown)
         for option, words in (translated or {}).items():

@@ -20,6 +20,7 @@ from simcluster.importers.imported import Imported, Problems
 from simcluster.importers.megatron import scenario_from_options
 from simcluster.importers.megatron_bridge import Words, model_options, options_of_settings, whole_model
 from simcluster.importers.nemo_recipes import settings_of_nemo_recipe
+from simcluster.importers.processes import filled_otherwise
 from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
@@ -32,6 +33,7 @@ _BY_NAME = (
     *(f"trainer.plugins.{name}" for name in _OF_PLUGIN),
     "trainer.num_nodes", "trainer.devices", "trainer.precision", "model.activation", "model.normalization",
     "optimizer.name", "model.fp8", "model.fp8_hybrid", "model.tokenizer.library", "model.tokenizer.type",
+    "model.wrap_with_zero", "model.kd_teacher_restore_from_path",
     "model.kv_channels", "model.ddp_bucket_size", "model.activations_checkpoint_num_layers", "model.fsdp",
 )  # fmt: skip
 
@@ -45,13 +47,14 @@ def scenario_from_nemo(
     function: str = "",
     beside: Beside = nothing_beside,
     given: Mapping[str, str] = NONE_GIVEN,
+    gpus_per_node: int | None = None,
     source: str = "<NeMo>",
 ) -> Imported:
     """The scenario of a configuration, or of a recipe in Python, on a cluster (as ``cluster`` stands in a scenario).
 
     ``function`` is the recipe's name, ``beside`` the text of a file that it imports from, and ``given`` are arguments
-    of a program by name.  ``gpus`` left out is
-    trainer.num_nodes x trainer.devices.  Raises InputError with all that is not modelled or missing.
+    of a program by name.  ``gpus`` left out is trainer.num_nodes x trainer.devices, and ``gpus_per_node`` are those of
+    a machine of the cluster.  Raises InputError with all that is not modelled or missing.
     """
     recipe = None
     if source.endswith(".py") or function:
@@ -68,6 +71,7 @@ def scenario_from_nemo(
     options: Words = model_options(recipe.model.section) if recipe and recipe.model.name else {}
     options |= options_of_settings(settings, source, problems, no_effect, unknown)
     options |= _tokenizer(plain, options) | _plugin_of_fp8(plain)
+    options |= {"kd": ()} if "model.kd_teacher_restore_from_path" in plain else {}
     if str(plain.get("model.fp8", plain.get("model.fp8_hybrid", False))).lower() in ("true", "hybrid"):
         options["fp8-format"] = ("hybrid",)
     assumed: tuple[str, ...] = recipe.assumed if recipe else ()
@@ -80,6 +84,9 @@ def scenario_from_nemo(
     nodes, devices = plain.get("trainer.num_nodes", 1), plain.get("trainer.devices")
     if isinstance(nodes, int) and isinstance(devices, int):
         launched = nodes * devices
+        assumed += (said,) if not gpus and (said := filled_otherwise(devices, nodes, gpus_per_node)) else ()
+    if (kind := plain.get("trainer.accelerator")) not in (None, "gpu", "cuda", "auto"):
+        assumed += (f"the GPUs of the cluster, though trainer.accelerator is {str(kind)[:20]}",)
     missing = recipe.missing if recipe else ()
     with telling(missing):
         found = scenario_from_options(
@@ -162,7 +169,8 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
         elif key == "model.position_embedding_type" and value is not None:
             found[key] = str(value).lower()  # ALiBi
         elif key == "optimizer.name":
-            found["ddp.use_distributed_optimizer"] = str(value) in _TABLES["sharded_optimizers"].split()
+            sharded = str(value) in _TABLES["sharded_optimizers"].split() or plain.get("model.wrap_with_zero") is True
+            found["ddp.use_distributed_optimizer"] = sharded
         elif key == "model.fsdp":
             found |= _shards(plain, source) if value is True else {}
         elif key == "optimizer.grad_sync_dtype":

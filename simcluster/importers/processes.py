@@ -11,6 +11,15 @@ _PER_HOST = re.compile(r"(?:ppr:)?(\d{1,3}):node")
 _DIGITS = re.compile(r"\d{1,7}")
 
 
+def filled_otherwise(each: int, nodes: int, gpus_per_node: int | None) -> str:
+    """What is taken where ``each`` of so many machines gets other than all GPUs of one of the cluster's; empty where it
+    does not matter."""
+    if not gpus_per_node or each == gpus_per_node or (nodes == 1 and each < gpus_per_node):
+        return ""
+    machines = f"each of {nodes} machines" if nodes > 1 else "one machine"
+    return f"machines of {gpus_per_node} GPUs, filled one by one: the script starts {each} on {machines}"
+
+
 def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
     """``nnodes`` and ``nproc-per-node``, as far as the launcher, srun or the head of a batch script says them."""
     own, outer = _by_slurm(launcher), _by_slurm(around)

@@ -18,7 +18,7 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.python_arguments import ProgramArguments
 from simcluster.importers.python_constants import Constants
 from simcluster.importers.python_expressions import MOST_DEPTH
-from simcluster.importers.python_modules import calls, files_of, imported_names, methods_of
+from simcluster.importers.python_modules import calls, files_of, imported_names, methods_of, required
 from simcluster.importers.python_statements import PythonStatements
 from simcluster.importers.python_values import (
     NOTHING,
@@ -67,7 +67,10 @@ class PythonConfigs(PythonStatements):
         self.methods = methods_of(self.classes.values())
         self.arguments, self._methods = arguments or ProgramArguments({}), methods
         self._known, self._models = known, models
-        self._closed, self._beside, self._imported = closed, beside, imported_names(tree, module)
+        self._closed, self._beside = closed, beside
+        self._imported, self._whole = imported_names(tree, module)
+        self.asked: list[str] = []
+        """Arguments that the function which is read takes, and nobody gives."""
         self._others: dict[str, PythonConfigs | None] = {}
         self.constants = Constants(tree, self._assign)
         if not module:
@@ -82,12 +85,12 @@ class PythonConfigs(PythonStatements):
             raise InputError(
                 f"{self.source}: has no function {name[:60]!r}{did_you_mean(name, known)}; it has {listed(known[:40])}"
             )
+        self.asked = [each for each in required(self.functions[name]) if each not in given]
         return self._called(self.functions[name], (), given, 0)
 
     def is_whole(self, name: str) -> bool:
         """Whether a function can be called without arguments."""
-        given = self.functions[name].args
-        return len(given.args) <= len(given.defaults) and None not in given.kw_defaults
+        return not required(self.functions[name])
 
     def calling(self, names: Collection[str]) -> list[str]:
         """The functions and methods that call one of these functions."""
@@ -157,11 +160,27 @@ class PythonConfigs(PythonStatements):
 
     def _elsewhere(self, name: str, over: int = 0) -> tuple[PythonConfigs | None, str]:
         """The file that a name is imported from, over those that only hand it on, and its name there; None."""
-        module, original = self._imported.get(name, ("", ""))
-        if not module or re.search(self._closed, original) or over > MOST_DEPTH:  # files that hand it on in a circle
+        module, original = self._imported.get(name, ("", name))
+        if re.search(self._closed, original) or over > MOST_DEPTH:  # files that hand it on in a circle
             return None, name
+        for each in [module] if module else self._whole:
+            other = self._file(each)
+            if other is None or other.has(original):
+                found: tuple[PythonConfigs | None, str] = other, original
+            else:
+                found = other._elsewhere(original, over + 1)
+            if found[0] is not None or module:
+                return found
+        return None, name
+
+    def has(self, name: str) -> bool:
+        """Whether the file itself makes what goes by a name."""
+        return any(name in named for named in (self.functions, self.constants, self.classes))
+
+    def _file(self, module: str) -> PythonConfigs | None:
+        """The file of a module, where it is there; None also while it is read, for files that import each other."""
         if module not in self._others:
-            self._others[module] = None  # also while it is read, for files that import each other
+            self._others[module] = None
             for path in files_of(module):
                 if text := self._beside(path):
                     inside = f"{module}.__init__" if path.endswith("__init__.py") else module
@@ -172,10 +191,7 @@ class PythonConfigs(PythonStatements):
                     read.undecided, read.constants.reading = self.undecided, self.constants.reading
                     self._others[module] = read
                     break
-        other = self._others[module]
-        if other is None or any(original in named for named in (other.functions, other.constants, other.classes)):
-            return other, original
-        return other._elsewhere(original, over + 1)
+        return self._others[module]
 
     def _of_module(self, name: str) -> tuple[PythonConfigs | None, str]:
         """The file that a function is of that is called as MODULE.NAME, and its name there; None."""
@@ -185,7 +201,7 @@ class PythonConfigs(PythonStatements):
             return None, name
         path = ".".join([*filter(None, self._imported[head]), *([rest] if rest else [])])
         self._imported[name] = (path, function)
-        return self._elsewhere(name)[0], function
+        return self._elsewhere(name)
 
     def _call(self, node: ast.Call, scope: Mapping[str, Any], depth: int) -> Any:
         args = [self._value(each, scope, depth) for each in node.args if not isinstance(each, ast.Starred)]

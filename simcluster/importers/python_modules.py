@@ -6,13 +6,14 @@ import ast
 from collections.abc import Collection, Iterable, Iterator
 
 
-def imported_names(tree: ast.Module, module: str) -> dict[str, tuple[str, str]]:
+def imported_names(tree: ast.Module, module: str) -> tuple[dict[str, tuple[str, str]], list[str]]:
     """By each name that ``from MODULE import NAME`` or ``import MODULE as NAME`` gives, at the top of a file or in its
-    functions, the module and the name in it.
+    functions, the module and the name in it; and modules of which all is imported.
 
     ``module`` is that of the file itself, with dots (``""``: not known), from which relative ones are counted.
     """
     found: dict[str, tuple[str, str]] = {}
+    whole: list[str] = []
     inner = [each for node in tree.body if not isinstance(node, ast.ImportFrom | ast.Import) for each in ast.walk(node)]
     for node in (*inner, *tree.body):  # those at the top have the last word
         if isinstance(node, ast.Import):
@@ -26,7 +27,8 @@ def imported_names(tree: ast.Module, module: str) -> dict[str, tuple[str, str]]:
         else:
             name = ".".join([*parts, *([node.module] if node.module else [])])
         found |= {each.asname or each.name: (name, each.name) for each in node.names if each.name != "*"}
-    return found
+        whole += [name for each in node.names if each.name == "*"]
+    return found, whole
 
 
 def files_of(module: str) -> Iterator[str]:
@@ -50,3 +52,11 @@ def methods_of(classes: Iterable[ast.ClassDef]) -> dict[str, ast.FunctionDef]:
 def calls(node: ast.FunctionDef, names: Collection[str]) -> bool:
     """Whether a function calls one of those that go by these names."""
     return any(isinstance(each, ast.Call) and ast.unparse(each.func) in names for each in ast.walk(node))
+
+
+def required(node: ast.FunctionDef) -> list[str]:
+    """The arguments of a function that have no default."""
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    named = [each for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
+    return [each.arg for each in (*positional[: len(positional) - len(given.defaults)], *named)]
