@@ -549,7 +549,7 @@ if __name__ == "__main__":
 """
     files = {
         "megatron/bridge/recipes/__init__.py": "from megatron.bridge.recipes.a import *\nfrom .b import *\n",
-        "megatron/bridge/recipes/a/__init__.py": "from .small import other\n",
+        "megatron/bridge/recipes/a/__init__.py": "from megatron.bridge.recipes import *\nfrom .small import other\n",
         "megatron/bridge/recipes/b/__init__.py": "from .small import made_8gpu_h100_config as made_config\n",
         "megatron/bridge/recipes/b/small.py": "def made_8gpu_h100_config():\n    cfg = _pretrain_common()\n"
         "    cfg.model = Llama3ModelProvider8B()\n    cfg.model.context_parallel_size = 2\n    return cfg\n",

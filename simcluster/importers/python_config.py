@@ -72,6 +72,7 @@ class PythonConfigs(PythonStatements):
         self.asked: list[str] = []
         """Arguments that the function which is read takes, and nobody gives."""
         self._others: dict[str, PythonConfigs | None] = {}
+        self._places: dict[str, tuple[PythonConfigs | None, str]] = {}
         self.constants = Constants(tree, self._assign)
         if not module:
             self.constants.read_all()
@@ -158,17 +159,20 @@ class PythonConfigs(PythonStatements):
     def _variable(self, name: str) -> Any:
         return self.arguments.variable(name)
 
-    def _elsewhere(self, name: str, over: int = 0) -> tuple[PythonConfigs | None, str]:
+    def _elsewhere(self, name: str) -> tuple[PythonConfigs | None, str]:
         """The file that a name is imported from, over those that only hand it on, and its name there; None."""
+        if name not in self._places:
+            self._places[name] = None, name  # also while it is looked for, for files that hand it on in a circle
+            self._places[name] = self._place(name)
+        return self._places[name]
+
+    def _place(self, name: str) -> tuple[PythonConfigs | None, str]:
         module, original = self._imported.get(name, ("", name))
-        if re.search(self._closed, original) or over > MOST_DEPTH:  # files that hand it on in a circle
+        if re.search(self._closed, original):
             return None, name
         for each in [module] if module else self._whole:
             other = self._file(each)
-            if other is None or other.has(original):
-                found: tuple[PythonConfigs | None, str] = other, original
-            else:
-                found = other._elsewhere(original, over + 1)
+            found = (other, original) if other is None or other.has(original) else other._elsewhere(original)
             if found[0] is not None or module:
                 return found
         return None, name
@@ -189,6 +193,7 @@ class PythonConfigs(PythonStatements):
                         beside=self._beside, module=inside, arguments=self.arguments, methods=self._methods,
                     )  # fmt: skip
                     read.undecided, read.constants.reading = self.undecided, self.constants.reading
+                    read._others = self._others  # of files that are read together, each once
                     self._others[module] = read
                     break
         return self._others[module]
