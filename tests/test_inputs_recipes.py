@@ -97,6 +97,43 @@ def test_a_recipe_that_trains_adapters_is_refused() -> None:
         recipe("'bf16_mixed'", adapters="default_peft_config('lora')")
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("from_own('x')", r"wan_1_3b_config .*makes images or films"),
+        ("AutoBridge.from_hf_pretrained('zai-org/GLM-5.1')", "has sparse attention"),
+        ("AutoBridge.from_hf_pretrained('Qwen/Qwen2-Audio-7B')", "takes sound"),
+    ],
+)
+def test_models_that_are_no_decoders_by_their_names(model: str, words: str) -> None:
+    text = f"def wan_1_3b_config():\n    cfg = _pretrain_common()\n    cfg.model = {model}\n    return cfg\n"
+    with pytest.raises(InputError, match=words):
+        scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="wan_1_3b_config", gpus=8)
+
+
+def test_a_class_without_a_size_that_is_given_the_sizes_of_a_model() -> None:
+    text = """
+from typing import cast
+
+def own_config():
+    cfg = _pretrain_common()
+    sizes = cast(dict, {"num_layers": 26, "hidden_size": 1152, "num_attention_heads": 4})
+    cfg.model = Gemma3ModelProvider(**sizes, seq_length=2048)
+    cfg.model.moe_router_dtype = "bf16"
+    cfg.ddp.overlap_param_gather = True
+    cfg.optimizer.overlap_param_gather = False
+    if cfg.model.own:
+        cfg.rng.te_rng_tracker = cfg.model.use_te_rng_tracker = True
+    if cfg.model.own:
+        cfg.model.own_field = True
+    return cfg
+"""
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+    assert found.document["model"]["name"] == "gemma-3-1b"
+    assert found.document["overlap"]["param_gather"] is True  # either of both, as its setup has it
+    assert found.unknown == ("what the recipe does where cfg.model.own",)
+
+
 def test_a_recipe_of_adapters_by_its_name_is_refused() -> None:
     text = "def own_config():\n    return llama3_8b_peft_config(peft_scheme='lora')\n"
     with pytest.raises(InputError, match=r"own_config trains adapters .*, as llama3_8b_peft_config says"):

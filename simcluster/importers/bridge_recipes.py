@@ -17,6 +17,7 @@ from simcluster.importers.model_classes import (
     fuses_positions,
     is_model,
     model_of_class,
+    model_of_sizes,
     no_decoder,
     said_of_model,
 )
@@ -34,6 +35,7 @@ _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _BASES: dict[str, Any] = _TABLES["bases"]
 _IN_ALL_WRITTEN = frozenset(_TABLES["in_all_written"].split())
+_IDLE_FIELDS, _IDLE_SECTIONS = _TABLES["no_effect"].split(), _TABLES["no_effect_sections"].split()
 _NULL_VOCABULARY = 32_000  # DEFAULT_NULL_TOKENIZER_VOCAB_SIZE of recipes/utils/tokenizer_utils.py
 _STARTS = ("pretrain", "megatron_pretrain", "finetune")
 _OF_OVERRIDES = (
@@ -76,7 +78,9 @@ def settings_of_recipe(
         **dict.fromkeys(_OF_OVERRIDES, lambda *_, **__: Unread("what the command line says")),
     }  # fmt: skip
     arguments = ProgramArguments(given)
-    configs = PythonConfigs(text, source, known=known, models=is_model, beside=beside, arguments=arguments)
+    configs = PythonConfigs(
+        text, source, known=known, models=is_model, beside=beside, arguments=arguments, idle=_is_idle
+    )
     function, found = what_is_started(configs, function, _PRETRAINS, started, _STARTS)
     arguments.require_used(source)
     if not isinstance(found, Built):
@@ -91,6 +95,12 @@ def settings_of_recipe(
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
     read = _recipe(found, function, source, configs, beside)
     return replace(read, undecided=tuple(dict.fromkeys(configs.undecided)), missing=tuple(arguments.missing))
+
+
+def _is_idle(attribute: str) -> bool:
+    """Whether an attribute of a configuration, as it is written, is one that changes no time."""
+    _, *sections, field = attribute.split(".")
+    return field in _IDLE_FIELDS or any(section in _IDLE_SECTIONS for section in sections)
 
 
 def settings_of_written(text: str, source: str) -> ReadRecipe | None:
@@ -173,6 +183,8 @@ def require_sizes(model: Any, settings: Mapping[str, Any], what: str, configs: P
         against = "is of a class that is not known here, nor what that says of norms, activation and attention"
     if against and module and kind.rpartition(".")[2][:1].islower():
         raise of_another_file(f"{what} comes from {kind[:80]}", kind, module)
+    if against and (other := no_decoder(what.rpartition(" ")[2])):
+        raise InputError(f"{what} {other}")
     if against and configs and configs.asked:
         against += f"; its argument {configs.asked[0]} is given by whoever calls it: name a function that does"
     if against:
@@ -196,6 +208,8 @@ def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
         found.setdefault("ddp.grad_reduce_in_fp32", False)  # as DDP's configuration has it
     if "mixed_precision.fp8" not in found:
         found.pop("mixed_precision.fp8_recipe", None)
+    if found.pop("optimizer.overlap_param_gather", None) is True:
+        found["ddp.overlap_param_gather"] = True
     if found.pop("optimizer.use_distributed_optimizer", None) is True:
         found["ddp.use_distributed_optimizer"] = True
     overlaps = any(name.startswith("comm_overlap.") for name in found)
@@ -242,6 +256,9 @@ def _known_model(model: Any, source: str, configs: PythonConfigs | None, beside:
             unread = next((each.text for each in given if isinstance(each, Unread)), model.name)
             with telling(configs.arguments.missing if configs and not name else ()):
                 return model_named(name or unread, source, beside)
+        alike = "" if defaults_of_class(model.name) else model_of_sizes(model.name, model.fields)
+        if alike:
+            return model_published(alike)
         if model.of is None:
             break
         model = model.of

@@ -53,6 +53,7 @@ _OF_MIXTURES = tuple(f"model.{field}" for field in _TABLES["of_mixtures"].split(
 _OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
 _MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 _MAX_CHARACTERS = 100_000
+_FORMATS = {"torch.float32": "fp32", "torch.float64": "fp64", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 _FAMILIES = (*REFUSED_PREFIXES, *NO_EFFECT_PREFIXES)
 _PRECISIONS_NAMED: dict[str, dict[str, Any]] = _TABLES["precisions"]
 _PRECISIONS = ("bf16_mixed", "fp16_mixed")
@@ -243,6 +244,10 @@ def _translated(
         if inverse is None:
             raise InputError(f"{source}: {name}: {word[:40]!r} is neither true nor false; write one of them")
         return {_INVERTED[field]: (inverse,)} if _INVERTED[field] in MAPPED or inverse == "true" else {}
+    if word.startswith("torch."):
+        word = _FORMATS.get(word, word)
+    if field == "moe_router_dtype" and word == "bf16":
+        return {}  # as the activations
     option = _RENAMED.get(field, field.replace("_", "-"))
     known = option in {*MAPPED, *NO_EFFECT, *NOT_MODELLED, *REFUSED} or option.startswith(_FAMILIES)
     if not known:

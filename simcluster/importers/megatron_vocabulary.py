@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue import presets
 from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VOCABULARIES, Options
-from simcluster.importers.published_models import published_model, published_names
+from simcluster.importers.published_models import model_sizes, published_names
 
 _DEFAULT = "GPT2BPETokenizer"
 _ENDED = ("NullTokenizer", "NullMultimodalTokenizer")
@@ -85,7 +84,7 @@ def _unread(run: Options, kind: str, name: str | None) -> int:
     """Of a tokenizer whose kind and name do not say it: as of a known model of these sizes, or as usual."""
     alike = _alike(run)
     if alike:
-        size = int(_fields_of(alike)["vocab_size"])
+        size = int(model_sizes(alike)["vocab_size"])
         run.assumed.append(f"a vocabulary of {size} tokens, as of {alike}, which has these sizes: {kind} is not read")
         return size
     if named := _named(run):
@@ -132,11 +131,11 @@ def _alike(run: Options) -> str | None:
             and (experts[1] is None or moe.get("expert_ffn_hidden_size") in (experts[1], None))
         )
 
-    found = [name for name in published_names() if alike(_fields_of(name))]
+    found = [name for name in published_names() if alike(model_sizes(name))]
     named = "llama3" if run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE else _named(run)
 
     def unlike(name: str) -> tuple[bool, bool, bool]:
-        size = int(_fields_of(name)["vocab_size"])
+        size = int(model_sizes(name)["vocab_size"])
         other = named is not None and size != TOKENIZERS[named]
         return other, not name.startswith("llama"), size != TOKENIZERS["llama-2"]
 
@@ -146,8 +145,3 @@ def _alike(run: Options) -> str | None:
 def _named(run: Options) -> str | None:
     """The tokenizer that the names of the file and of its folders say, as in llama3/train_70b.sh."""
     return _tokenizer_in("/".join(run.source.replace("_", "-").split("/")[-1 - _FOLDERS :]))
-
-
-def _fields_of(name: str) -> Mapping[str, Any]:
-    model = published_model(name)
-    return presets("models.yaml")[name] if "preset" in model else model

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from simcluster.documents.reading import read_document
-from simcluster.importers.published_models import published_names
+from simcluster.importers.published_models import model_sizes, published_names
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _ONE_KERNEL = re.compile(r"llama(?!-?4)|nemotron|mixtral", re.IGNORECASE)
 _CLASS = re.compile(r"(?:Model)?(?:Provider|Config)")
+_SIZES = ("layers", "hidden_size", "heads")
 _FINISHED = re.compile(r"-(base|hf|pt|instruct|v0\.[123]|0924|4k|2407)(?=-|$)")
 _RENAMED = (
     ("meta-", ""), ("llama-3.1-", "llama3-"), ("llama-3.2-", "llama3-"), ("llama-3.3-", "llama3-"),
@@ -32,6 +34,17 @@ def model_of_class(name: str) -> str:
     size = _TABLES["sizes"].get(size, size)
     called = f"{_TABLES['families'].get(family, '')}-{size}"
     return called if called in published_names() else ""
+
+
+def model_of_sizes(name: str, fields: Mapping[str, Any]) -> str:
+    """The published model of a class that has no size, of the layers, width and heads that it is given; empty where
+    there is none."""
+    family = _TABLES["families"].get(_parts(name)[0], "")
+    sizes = [fields.get(field) for field in ("num_layers", "hidden_size", "num_attention_heads")]
+    if not family or None in sizes:
+        return ""
+    alike = (each for each in published_names() if each.startswith(f"{family}-"))
+    return next((each for each in alike if [model_sizes(each)[key] for key in _SIZES] == sizes), "")
 
 
 def is_model(name: str) -> bool:

@@ -80,13 +80,8 @@ def scenario_from_nemo(
         assumed = ("bf16, as in NeMo 2's recipes, and a plain GPT where the model's class would say otherwise",)
     if "model.optim.name" in plain and not _in_halves(plain) and options.keys() & {"bf16", "fp16"}:
         assumed += ("weights kept in 16 bits, though without megatron_amp_O2 NeMo keeps them in 32 and casts them",)
-    launched = None
-    nodes, devices = plain.get("trainer.num_nodes", 1), plain.get("trainer.devices")
-    if isinstance(nodes, int) and isinstance(devices, int):
-        launched = nodes * devices
-        assumed += (said,) if not gpus and (said := filled_otherwise(devices, nodes, gpus_per_node)) else ()
-    if (kind := plain.get("trainer.accelerator")) not in (None, "gpu", "cuda", "auto"):
-        assumed += (f"the GPUs of the cluster, though trainer.accelerator is {str(kind)[:20]}",)
+    launched, machines = _machines(plain, None if gpus else gpus_per_node)
+    assumed += machines
     missing = recipe.missing if recipe else ()
     with telling(missing):
         found = scenario_from_options(
@@ -101,6 +96,18 @@ def scenario_from_nemo(
         found.document, tuple(settings), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
         unknown=(*unknown, *found.unknown),
     )  # fmt: skip
+
+
+def _machines(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | None, tuple[str, ...]]:
+    """How many GPUs the trainer takes, None where it does not say it, and what is assumed of them and of machines."""
+    kind = plain.get("trainer.accelerator")
+    other = kind not in (None, "gpu", "cuda", "auto")
+    said = (f"the GPUs of the cluster, though trainer.accelerator is {str(kind)[:20]}",) if other else ()
+    nodes, devices = plain.get("trainer.num_nodes", 1), plain.get("trainer.devices")
+    if not (isinstance(nodes, int) and isinstance(devices, int)):
+        return None, said
+    filled = filled_otherwise(devices, nodes, gpus_per_node)
+    return nodes * devices, (*said, *([filled] if filled else []))
 
 
 def _sections(text: str, source: str) -> Any:

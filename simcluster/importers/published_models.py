@@ -27,3 +27,9 @@ def published_names() -> tuple[str, ...]:
 def published_model(name: str) -> dict[str, Any]:
     """The model section of a scenario: the preset's name, or all fields; KeyError for one that is not known."""
     return {"preset": name} if name in presets("models.yaml") else deepcopy(_sizes()[name])
+
+
+def model_sizes(name: str) -> dict[str, Any]:
+    """All fields of a model by its name."""
+    section = published_model(name)
+    return presets("models.yaml")[name] if "preset" in section else section

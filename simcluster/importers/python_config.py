@@ -46,6 +46,7 @@ class PythonConfigs(PythonStatements):
         module: str = "",
         arguments: ProgramArguments | None = None,
         methods: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+        idle: Callable[[str], bool] = lambda attribute: False,
     ) -> None:
         """``closed`` is a pattern of functions that are not followed: a call of one stays what it is.  ``known`` are
         functions of other files by name, as they are here; ``models`` says whether a class is that of a known model.
@@ -59,7 +60,7 @@ class PythonConfigs(PythonStatements):
             line = f":{problem.lineno}" if isinstance(problem, SyntaxError) and problem.lineno else ""
             what = problem.msg if isinstance(problem, SyntaxError) else str(problem)[:100]
             raise InputError(f"{source}{line}: is not Python: {what}; mend that line, or take the whole file") from None
-        super().__init__(source)
+        super().__init__(source, idle)
         self._tree = tree
         made = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         self.functions = {node.name: node for node in made if not re.search(closed, node.name)}
@@ -191,6 +192,7 @@ class PythonConfigs(PythonStatements):
                     read = PythonConfigs(
                         text, path, closed=self._closed, known=self._known, models=self._models,
                         beside=self._beside, module=inside, arguments=self.arguments, methods=self._methods,
+                        idle=self._idle,
                     )  # fmt: skip
                     read.undecided, read.constants.reading = self.undecided, self.constants.reading
                     read._others = self._others  # of files that are read together, each once

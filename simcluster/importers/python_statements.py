@@ -4,7 +4,7 @@ what is known."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -26,9 +26,11 @@ class PythonStatements(PythonExpressions):
 
     constants: Constants
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, idle: Callable[[str], bool]) -> None:
+        """``idle`` says of an attribute, as it is written, that nothing is lost where it is not known."""
         super().__init__(source)
         self.undecided: list[str] = []
+        self._idle = idle
 
     def missing_module(self, name: str) -> str:
         """The module that a function comes of and that is not there; empty where no import says it."""
@@ -47,7 +49,7 @@ class PythonStatements(PythonExpressions):
             elif isinstance(node, ast.If):
                 met = truth(self._value(node.test, scope, depth))
                 met = True if met is None and sets_what_it_asks(node) else met
-                if met is None and changes(node):
+                if met is None and changes(node, self._idle):
                     self.undecided.append(f"where {ast.unparse(node.test)}"[:100])
                 done, value = self._body(node.body if met else node.orelse if met is False else [], scope, depth)
                 if done:

@@ -87,6 +87,8 @@ def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
     first = args[0] if args else None
     if name in ("replace", "dataclasses.replace") and isinstance(first, Built):
         return Built(first.name, first.args, {**first.fields, **named}, first.of)
+    if name in ("cast", "typing.cast") and len(args) == 2:
+        return args[1]
     if name == "dict" and not args:
         return named
     if name in ("list", "tuple", "copy.deepcopy", "deepcopy") and len(args) == 1:
@@ -154,11 +156,12 @@ def is_configured(args: Sequence[Any]) -> bool:
     return any(isinstance(each, Built) and each.fields for each in args)
 
 
-def changes(node: ast.If) -> bool:
-    """Whether it sets something of a configuration, hands one to a function, or returns one."""
+def changes(node: ast.If, idle: Callable[[str], bool]) -> bool:
+    """Whether it sets something of a configuration that is not ``idle``, hands one to a function, or returns one."""
     parts = [each for body in (node.body, node.orelse) for part in body for each in ast.walk(part)]
     targets = [each for part in parts if isinstance(part, ast.Assign) for each in part.targets]
     targets += [part.target for part in parts if isinstance(part, ast.AugAssign)]
+    targets = [each for each in targets if not (isinstance(each, ast.Attribute) and idle(ast.unparse(each)))]
     return any(isinstance(each, ast.Attribute | ast.Subscript) for each in targets) or any(
         isinstance(part, ast.Return) or _hands_on(part) for part in parts
     )
