@@ -468,9 +468,10 @@ def test_what_nemo_does_where_nothing_is_said() -> None:
     text = NEMO.replace(", overlap_grad_sync: true", "")
     found = scenario_from_nemo(text, cluster=CLUSTER, source="n.yaml").document
     assert (found["overlap"]["grad_reduce"], found["training"]["attention"]) == (True, "fused")
-    text = text.replace("  bias: false\n", "  bias: false\n  mcore_gpt: false\n  transformer_engine: false\n")
-    old = scenario_from_nemo(text, cluster=CLUSTER, source="n.yaml").document
-    assert old["training"]["attention"] == "unfused"
+    for said in ("  mcore_gpt: false\n", ""):  # off where not said
+        changed = text.replace("  bias: false\n", f"  bias: false\n{said}  transformer_engine: false\n")
+        old = scenario_from_nemo(changed, cluster=CLUSTER, source="n.yaml").document
+        assert (old["training"]["attention"], old["software"]["rope"]) == ("unfused", "steps")
 
 
 @pytest.mark.parametrize(

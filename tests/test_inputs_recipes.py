@@ -138,6 +138,20 @@ def test_a_recipe_of_adapters_by_its_name_is_refused() -> None:
     text = "def own_config():\n    return llama3_8b_peft_config(peft_scheme='lora')\n"
     with pytest.raises(InputError, match=r"own_config trains adapters .*, as llama3_8b_peft_config says"):
         scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+    later = text.replace(
+        "return llama3_8b_peft_config(peft_scheme='lora')", "cfg = chosen()\n    cfg.peft = LoRA(dim=8)"
+    )
+    with pytest.raises(InputError, match="own_config trains adapters beside weights"):
+        source = later + "    return cfg\n"
+        scenario_from_bridge(source, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+
+
+def test_positions_of_gpt_oss_are_turned_in_steps() -> None:
+    text = "def own_config():\n    cfg = _pretrain_common()\n"
+    text += "    cfg.model = AutoBridge.from_hf_pretrained('openai/gpt-oss-20b')\n    return cfg\n"
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+    assert found.document["model"] == {"preset": "gpt-oss-20b", "sequence_length": 4096}
+    assert found.document["software"]["rope"] == "steps"  # as its positions are YaRN's
 
 
 @pytest.mark.parametrize(("whole", "size"), [("True", 32_000), ("False", None)])

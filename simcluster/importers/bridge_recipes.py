@@ -86,8 +86,9 @@ def settings_of_recipe(
     if not isinstance(found, Built):
         raise InputError(f"{source}: {function} makes no configuration that can be read as data")
     if found.name != "ConfigContainer" and found.name not in _BASES:
-        if _ADAPTERS.search(found.name):
-            raise InputError(f"{source}: {function} {_TRAINS_ADAPTERS}, as {found.name} says")
+        if _ADAPTERS.search(found.name) or found.fields.get("peft") is not None:
+            why = f", as {found.name} says" if _ADAPTERS.search(found.name) else ""
+            raise InputError(f"{source}: {function} {_TRAINS_ADAPTERS}{why}")
         what = f"{source}: {function} takes its configuration from {found.name}"
         with telling(arguments.missing):
             raise of_another_file(what, found.name, configs.missing_module(found.name))

@@ -196,7 +196,7 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
     if plain.get("optimizer.name", plain.get("model.optim.name")) == "distributed_fused_adam":
         found.setdefault("ddp.overlap_grad_reduce", True)  # Apex's overlap_grad_sync
     found.setdefault("model.overlap_p2p_comm", False)  # as of NeMo's own configuration, and Megatron-Core's
-    if plain.get("model.transformer_engine") is False and plain.get("model.mcore_gpt") is False:
+    if plain.get("model.transformer_engine") is False and not plain.get("model.mcore_gpt"):  # off where not said
         found.setdefault("model.apply_rope_fusion", False)
         found["model.transformer_impl"] = "local"  # with Megatron-Core its layers were Transformer Engine's at any rate
     if found.get("mixed_precision"):  # the plugin of the precision writes over those of the model
