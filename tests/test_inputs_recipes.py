@@ -141,9 +141,9 @@ def test_a_recipe_of_adapters_by_its_name_is_refused() -> None:
     later = text.replace(
         "return llama3_8b_peft_config(peft_scheme='lora')", "cfg = chosen()\n    cfg.peft = LoRA(dim=8)"
     )
+    later += "    return cfg\n"
     with pytest.raises(InputError, match="own_config trains adapters beside weights"):
-        source = later + "    return cfg\n"
-        scenario_from_bridge(source, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+        scenario_from_bridge(later, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
 
 
 def test_positions_of_gpt_oss_are_turned_in_steps() -> None:
