@@ -154,6 +154,19 @@ def test_positions_of_gpt_oss_are_turned_in_steps() -> None:
     assert found.document["software"]["rope"] == "steps"  # as its positions are YaRN's
 
 
+def test_a_vocabulary_of_the_model_and_a_length_that_differs() -> None:
+    text = "def own_config():\n    cfg = _pretrain_common()\n"
+    text += "    cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Meta-Llama-3-8B')\n"
+    text += "    cfg.tokenizer = TokenizerConfig(tokenizer_type='NullTokenizer', use_tokenizer_vocab_size=True)\n"
+    text += "    cfg.tokenizer.vocab_size = cfg.model.vocab_size\n    cfg.model.seq_length = 8192\n"
+    text += "    cfg.dataset.seq_length = 4096\n    return cfg\n"
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
+    assert found.document["model"] == {"preset": "llama3-8b", "sequence_length": 8192}
+    assert (
+        "the model's sequence length, though dataset.seq_length is 4096, which Megatron-Bridge refuses" in found.assumed
+    )
+
+
 @pytest.mark.parametrize(("whole", "size"), [("True", 32_000), ("False", None)])
 def test_a_vocabulary_of_the_tokenizer(whole: str, size: int | None) -> None:
     tokenizer = f"tokenizer_type='NullTokenizer', vocab_size=32_000, use_tokenizer_vocab_size={whole}"

@@ -44,6 +44,7 @@ _OF_OVERRIDES = (
 """Functions of Megatron-Bridge that a script calls with its command line, on which nothing is given."""
 PACKED = "sequences are full and of one sample each, though its samples are packed to a sequence"
 _OF_TOKENIZER = "the vocabulary of the model's own configuration, where Megatron-Bridge takes that of the tokenizer"
+_LENGTHS = "the model's sequence length, though dataset.seq_length is {}, which Megatron-Bridge refuses"
 AS_THEY_COME = "sequences are full, though samples of fine-tuning are as long as they come"
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
@@ -143,12 +144,14 @@ def _recipe(
     for section, value in found.fields.items():
         settings = {each: word for each, word in settings.items() if not _is_unset(each, section, value)}
         settings |= _section(section, value)
-    settings |= _vocabulary(name, settings)
+    settings |= _vocabulary(name, settings, found.fields.get("tokenizer"))
+    samples = settings.pop("dataset.seq_length", None) if "model.seq_length" in settings else None
+    differ = (_LENGTHS.format(samples),) if samples not in (None, settings.get("model.seq_length")) else ()
     if not name:
         require_sizes(model, settings, f"{source}: the model of {function}", configs)
     named = settings.get("tokenizer.use_tokenizer_vocab_size") is True and "model.vocab_size" not in settings
     own = (_OF_TOKENIZER,) if named and name else ()
-    return ReadRecipe(function, known, _settled(settings), (*known.assumed, *own, *_packed(found)))
+    return ReadRecipe(function, known, _settled(settings), (*known.assumed, *own, *differ, *_packed(found)))
 
 
 def _is_unset(name: str, section: str, value: Any) -> bool:
@@ -159,7 +162,7 @@ def _is_unset(name: str, section: str, value: Any) -> bool:
     return isinstance(value, Built) and field != name and value.fields.get(field, name) is None
 
 
-def _vocabulary(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _vocabulary(model: str, settings: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
     """That of a tokenizer which is none, for models that have none of their own or take the tokenizer's at any rate."""
     if settings.get("tokenizer.tokenizer_type") != "NullTokenizer":
         return {}
@@ -167,6 +170,9 @@ def _vocabulary(model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     if own and settings.get("tokenizer.use_tokenizer_vocab_size") is not True:
         return {}
     size = settings.get("tokenizer.vocab_size")
+    said = tokenizer.fields.get("vocab_size") if isinstance(tokenizer, Built) else None
+    if model and isinstance(said, Unread) and said.text.endswith(".vocab_size"):
+        return {}  # the model's, as Hugging Face has it
     return {"model.vocab_size": size if isinstance(size, int) else _NULL_VOCABULARY}
 
 

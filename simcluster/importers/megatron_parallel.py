@@ -32,7 +32,8 @@ def gpus_of(
         return None
     named = {**sizes, **{axis: parallel[axis] for axis in ("ep",) if parallel.get(axis, 1) > 1}}
     what = " x ".join(f"{axis} {size}" for axis, size in named.items() if size > 1 or axis == "tp")
-    why = f"the {launched} that the script starts do not hold it" if launched else f"the cluster has {available}"
+    against = "do not hold it" if (launched or 0) < least else "are no multiple of it, or do not divide the batch"
+    why = f"the {launched} that the script starts {against}" if launched else f"the cluster has {available}"
     whole = machine if machine and not launched and holds(machine) else least
     which = "the fewest" if whole == least else "one machine"
     run.assumed.append(f"{whole} GPUs, {which} for {what}: {why} (--gpus says how many)")
