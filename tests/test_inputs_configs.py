@@ -213,6 +213,8 @@ def test_the_fewest_gpus_where_those_that_are_launched_do_not_hold_the_layout() 
     assert found.document["gpus"] == 32
     assert any(sentence.startswith("32 GPUs, the fewest for tp 8 x pp 4: the 8 that") for sentence in found.assumed)
     assert megatron(text).document["gpus"] == 8
+    other = megatron(f"{text.replace('_node 8', '_node 9')} --pipeline-model-parallel-size 1")
+    assert any("the 9 that the script starts are no multiple of it" in sentence for sentence in other.assumed)
 
 
 def test_one_machine_where_the_cluster_does_not_hold_the_batch() -> None:
