@@ -121,24 +121,50 @@ MEETING = [  # efficiency of NICs, tp, pp, dp, schedule, chunks, sends overlappe
 ]
 
 
-@pytest.mark.parametrize("case", MEETING)
-def test_transfers_that_meet(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they hold each other back the short way is exact, too, and does not hand it over to the engine."""
-    efficiency, tp, pp, dp, schedule, chunks, overlap, plays = case
+def meeting(case: tuple[Any, ...]) -> tuple[Scenario, float]:
+    """A step in which transfers hold each other back, and what it takes."""
+    efficiency, tp, pp, dp, schedule, chunks, overlap, _ = case
     base = {"cluster.nodes": 4, "gpus": 32, "cluster.nic.efficiency": efficiency, "overlap.interference": "none",
             "overlap.pipeline": overlap, "parallel.sequence_parallel": False, "parallel.zero": 1,
             "parallel.tp": tp, "parallel.pp": pp, "parallel.dp": dp, "pipeline.schedule": schedule,
             "pipeline.chunks": chunks, "training.global_batch": 192, "training.micro_batch": 1}  # fmt: skip
     made = scenario(**{**SMALL, **base})
-    expected, least = simulate(made).step_time, quick_step(made, bound=True)
+    return made, simulate(made).step_time
+
+
+@pytest.mark.parametrize("case", MEETING)
+def test_transfers_that_meet(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they hold each other back the short way is exact, too, and does not hand it over to the engine."""
+    made, expected = meeting(case)
+    least = quick_step(made, bound=True)
     played = []
     once = Contest.play
     monkeypatch.setattr(Contest, "play", lambda self, *args, **how: played.append(how) or once(self, *args, **how))
     monkeypatch.setattr("simcluster.studies.sweep.quick.play_by", None)
+    monkeypatch.setattr("simcluster.studies.sweep.quick.little_late", lambda *_: None)
     assert quick_step(made) == Quick(expected, "events", least.why)
     assert least.kind == "bound"
     assert least.step_time <= expected
-    assert len(played) == plays
+    assert len(played) == case[-1]
+
+
+@pytest.mark.parametrize("case", MEETING)
+def test_what_is_late(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Following what is late is exact however much that is, in steps that are for the most part."""
+    made, expected = meeting(case)
+    monkeypatch.setattr("simcluster.studies.sweep.quick.contended", None)
+    monkeypatch.setattr("simcluster.studies.sweep.late._FEW", 1 << 30)
+    monkeypatch.setattr("simcluster.studies.sweep.late._ATTEMPTS", 99)
+    assert quick_step(made).step_time == expected
+    assert quick_step(made).kind == "events"
+
+
+def test_little_is_late_for_most_who_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, expected = meeting((0.9, 1, 8, 4, "interleaved", 2, True, 0))
+    monkeypatch.setattr("simcluster.studies.sweep.quick.contended", None)
+    monkeypatch.setattr("simcluster.studies.sweep.quick.play_by", None)
+    assert quick_step(made).step_time == expected
+    assert quick_step(made).kind == "events"
 
 
 @pytest.mark.parametrize("many", [1, 2, 3, 5, 16])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +13,7 @@ from simcluster.engine.engine import play
 from simcluster.programs.program import Meeting
 from simcluster.schedules import Action, Schedule, make_schedule
 from simcluster.schedules.actions import loop_route
-from simcluster.studies.sweep.crossings import Intervals, meet
+from simcluster.studies.sweep.crossings import Intervals, overlap
 from simcluster.studies.sweep.order import ActionWork, Costed, Last, Sent
 from simcluster.studies.sweep.stepping import Walk
 from simcluster.traffic.traffic import Traffic
@@ -71,11 +69,18 @@ def intervals(draw: st.DrawFn) -> Intervals:
 
 
 @given(intervals(), intervals())
-def test_intervals_meet_when_the_later_of_two_begins(one: Intervals, other: Intervals) -> None:
-    both = [
-        max(begin, theirs)
-        for begin, end in zip(*one, strict=True)
-        for theirs, their_end in zip(*other, strict=True)
+def test_which_intervals_overlap_and_since_when(one: Intervals, other: Intervals) -> None:
+    both = {
+        (number, place): max(begin, theirs)
+        for number, (begin, end) in enumerate(zip(*one, strict=True))
+        for place, (theirs, their_end) in enumerate(zip(*other, strict=True))
         if begin < their_end and theirs < end
-    ]
-    assert meet(one, other) == meet(other, one) == min(both, default=math.inf)
+    }
+    found, turned = overlap(one, other), overlap(other, one)
+    if found is None or turned is None:
+        assert not both
+        assert found is turned is None
+        return
+    assert found.since == turned.since == min(both.values())
+    assert set(zip(found.ones.tolist(), found.others.tolist(), strict=True)) == set(both)
+    assert set(zip(turned.others.tolist(), turned.ones.tolist(), strict=True)) == set(both)

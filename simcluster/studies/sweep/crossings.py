@@ -10,11 +10,13 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats
+from simcluster.base.arrays import Floats, Ints
 from simcluster.programs.program import Meeting
+from simcluster.studies.sweep.order import ranges
 
 _ROOM = 1e-9  # as of simulating.encounters: more than any rounding on the way
 
@@ -24,6 +26,22 @@ Bounds = tuple[float, float]
 """When the first of some transfers begins, and the last one."""
 Intervals = tuple[Floats, Floats]
 """Begins and ends, one after the other."""
+
+
+class Overlapping(NamedTuple):
+    """Which intervals of two kinds overlap: the numbers of each two, and since when the first do."""
+
+    since: float
+    ones: Ints
+    others: Ints
+
+
+class MetPair(NamedTuple):
+    """Transfers of two names that are under way together on a link."""
+
+    one: Hashable
+    other: Hashable
+    overlap: Overlapping
 
 
 class Crossings:
@@ -72,16 +90,15 @@ class Crossings:
         self._within = np.array([bounds for _, *bounds in uses])
         self._sides = np.array([[uses[one], uses[other]] for one, other in self.pairs], dtype=np.int64)
 
-    def met(
-        self, bounds: Mapping[Hashable, Bounds], begins: Callable[[Hashable], Floats]
-    ) -> Iterator[tuple[float, Hashable, Hashable]]:
-        """Transfers of which kinds are under way together on such a link, and since when they first are."""
+    def met(self, bounds: Mapping[Hashable, Bounds], begins: Callable[[Hashable], Floats]) -> Iterator[MetPair]:
+        """Transfers that are under way together on such a link."""
         begun = cache(begins)
+        on_link = cache(lambda use: shifted(begun(use[0]), use))
         windows = self.windows(bounds)
         for one, other in self.near(windows, windows):
-            since = meet(shifted(begun(one[0]), one), shifted(begun(other[0]), other))
-            if since < math.inf:
-                yield since, one[0], other[0]
+            found = overlap(on_link(one), on_link(other))
+            if found:
+                yield MetPair(one[0], other[0], found)
 
     def windows(self, bounds: Mapping[Hashable, Bounds], *, whole: bool = False) -> Floats:
         """Of every use from when to when there is one of its transfers, [use, 2], told from when these begin; or their
@@ -108,12 +125,22 @@ def shifted(begins: Floats, use: Use) -> Intervals:
     return begins + use[1], begins + use[2]
 
 
-def meet(one: Intervals, other: Intervals) -> float:
-    """Since when an interval of the one first overlaps with one of the other; infinite for never."""
-    if len(one[0]) > len(other[0]):
-        one, other = other, one  # each of the few is looked up among the many
+def overlap(one: Intervals, other: Intervals) -> Overlapping | None:
+    """Which intervals of the one overlap with intervals of the other."""
+    if len(one[0]) > len(other[0]):  # each of the few is looked up among the many
+        found = overlap(other, one)
+        return found and Overlapping(found.since, found.others, found.ones)
     (begin, end), (other_begin, other_end) = one, other
-    following = other_end.searchsorted(begin, side="right")
-    theirs = other_begin.take(following, mode="clip")
-    both = (theirs < end) & (following < len(other_begin))
-    return float(np.maximum(theirs, begin)[both].min()) if both.any() else math.inf
+    if len(begin) == 1:  # as most are
+        at, stop = int(other_end.searchsorted(begin[0], side="right")), int(other_begin.searchsorted(end[0]))
+        if at >= stop:
+            return None
+        since = max(begin.item(), other_begin.item(at))
+        return Overlapping(since, np.zeros(stop - at, dtype=np.int64), np.arange(at, stop))
+    first = other_end.searchsorted(begin, side="right")
+    counts = other_begin.searchsorted(end) - first
+    ones = np.flatnonzero(counts > 0)
+    if not len(ones):
+        return None
+    since = float(np.maximum(other_begin[first[ones]], begin[ones]).min())
+    return Overlapping(since, np.repeat(ones, counts[ones]), ranges(first[ones], counts[ones]))

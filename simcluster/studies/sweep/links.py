@@ -38,6 +38,8 @@ class Contenders:
         self._capacity = crossings.capacity
         self._rates: dict[int, list[tuple[int, float, float]]] = {}
         self._undisturbed: dict[int, tuple[float, float, float]] = {}
+        self.rivals = self.bits(crossings.rivals)
+        """Of every number those that it may meet, as bits."""
 
     def bits(self, pairs: Iterable[tuple[Hashable, Hashable]]) -> list[int]:
         """Of every number those that it may meet if these may."""
@@ -54,12 +56,22 @@ class Contenders:
             end += 1
         return range(first, end + 1)
 
+    def behind(self, number: int) -> float:
+        """Seconds of all traffics of a meeting that come behind this one, on links of their own."""
+        seconds = 0.0
+        while self.more[number]:
+            number += 1
+            seconds += self.traffics[number].latency_seconds + self.undisturbed(number)[2]
+        return seconds
+
     def undisturbed(self, number: int) -> tuple[float, float, float]:
         """Of one that is under way by itself: bytes per second, seconds of a round, and of all rounds."""
         found = self._undisturbed.get(number)
         if found is None:
-            ((_, rate, seconds),) = self.rates(1 << number)
-            whole = on_grid(float(self.traffics[number].rounds) * seconds)
+            traffic = self.traffics[number]
+            rate = traffic.alone_rate(self._capacity)
+            seconds = on_grid(traffic.round_bytes / rate)
+            whole = on_grid(float(traffic.rounds) * seconds)
             found = self._undisturbed[number] = rate, seconds, whole
         return found
 
@@ -130,9 +142,9 @@ class Links:
         self.touched |= self._rivals[number] & self._active
         return number
 
-    def share(self, now: float) -> None:
-        """The instant is over: share out anew the links on which something has changed."""
-        rivals, active = self._rivals, self._active
+    def share(self, now: float) -> list[tuple[int, float]]:
+        """The instant is over: share out anew the links on which something has changed; who is over when after that."""
+        rivals, active, changed = self._rivals, self._active, []
         todo, self.touched = self.touched & active, 0
         while todo:
             together = fresh = todo & -todo
@@ -145,6 +157,8 @@ class Links:
             for number, rate, seconds in self._contenders.rates(together):
                 if rate != self._rate[number]:
                     self._set(number, now, rate, seconds)
+                    changed.append((number, self._due[number]))
+        return changed
 
     def _set(self, number: int, now: float, rate: float, seconds: float) -> None:
         """From now on a round takes so long: as ``engine.network`` counts what is left."""

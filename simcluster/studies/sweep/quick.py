@@ -25,6 +25,7 @@ from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.contended import MOST_SECONDS, contended
 from simcluster.studies.sweep.costs import SharedCosts, StepCosts
+from simcluster.studies.sweep.late import little_late
 from simcluster.studies.sweep.quick_scope import QUICK
 from simcluster.studies.sweep.stepping import Walk
 
@@ -110,7 +111,8 @@ class QuickWay:
             return Quick(stepped.total, "bound", why)
         if first:
             contenders = exchanges.contenders(crossings)
-            total = contended(walk, stepped, exchanges.last, crossings, contenders, (first, *met))
+            step = walk, stepped, exchanges.last, crossings, contenders, (first, *met)
+            total = little_late(*step) or contended(*step)
             if total < MOST_SECONDS:
                 return Quick(total, "events", why)
         program = walk.program(costed, exchanges.last, costs.drawn.ranks)

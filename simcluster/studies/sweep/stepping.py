@@ -77,20 +77,21 @@ class Walk:
         self._op[order] = np.arange(1, len(order) + 1) + np.cumsum(self._sends[order]) - self._sends[order]
         self._over = self._op if overlap else self._op + self._sends
         sent = self._op[self._sends] + 1
-        self.work, self._before, self._awaited = np.zeros((3, 1 + len(order) + len(sent)), dtype=np.int64)
+        self.work, self.before, self.awaited = np.zeros((3, 1 + len(order) + len(sent)), dtype=np.int64)
         self.work[self._op], self.work[sent] = rows.work, rows.send[self._sends]
         self.sent = _grouped(sent, self.work[sent])
         """Ops of sends by the number of what they carry, one behind the other; and the first and last of them."""
         self.bounds = {number: (int(ops[0]), int(ops[-1])) for number, ops in self.sent.items()}
-        self._last = self._over[self._starts[1:] - 1].tolist()
-        self._before[self._op] = _previous(self._over, self._starts[:-1])
-        self._before[sent] = sent - 1
+        self.last = self._over[self._starts[1:] - 1].tolist()
+        self.closes = {op: stage for stage, op in enumerate(self.last)}
+        self.before[self._op] = _previous(self._over, self._starts[:-1])
+        self.before[sent] = sent - 1
         if overlap:
             for lane in _grouped(sent, np.array(self.lane_of)[self.work[sent]]).values():
-                self._before[lane] = _previous(lane, [0])
+                self.before[lane] = _previous(lane, [0])
         made = np.zeros(rows.outputs, dtype=np.int64)
         made[rows.makes[self._sends]] = sent
-        self._awaited[self._op], self._awaited[sent] = made[rows.needs], sent - 1
+        self.awaited[self._op], self.awaited[sent] = made[rows.needs], sent - 1
         self._main = _Main((), [], {}, np.zeros(0))  # the last one: variants that differ in their ends come together
 
     def _number(self, work: ActionWork | Sent) -> int:
@@ -115,13 +116,13 @@ class Walk:
             self.works[number]: (float(ends[first]) - own[number], float(ends[last]) - own[number])
             for number, (first, last) in self.bounds.items()
         }
-        return _Main(own, ends[self._last].tolist(), begins, ends)
+        return _Main(own, ends[self.last].tolist(), begins, ends)
 
     def _op_by_op(self, own: tuple[float, ...]) -> Floats:
         """When they are over, whatever they take."""
         end = [0.0]
         put = end.append
-        columns = [column[1:].tolist() for column in (self.work, self._before, self._awaited)]
+        columns = [column[1:].tolist() for column in (self.work, self.before, self.awaited)]
         for number, before, awaited in zip(*columns, strict=True):
             begin, other = end[before], end[awaited]
             put((other if other > begin else begin) + own[number])
@@ -157,20 +158,30 @@ class Walk:
     def _straight(self) -> _Straight:
         """The actions, if sends queue nowhere."""
         ops = np.sort(self._op)
-        number, awaited = np.zeros(len(self.work), dtype=np.int64), self._awaited[ops]
+        number, awaited = np.zeros(len(self.work), dtype=np.int64), self.awaited[ops]
         number[ops] = np.arange(1, len(ops) + 1)
         whose = np.where(awaited, number[awaited - 1], 0)
         brings, sends = np.full((2, len(self.works)), -1)
         brings[self.work[ops]] = np.where(awaited, self.work[awaited], -1)
         sent = self._op[self._sends] + 1
         sends[self.work[sent - 1]] = self.work[sent]
-        columns = self.work[ops].tolist(), number[self._before[ops]].tolist(), whose.tolist()
+        columns = self.work[ops].tolist(), number[self.before[ops]].tolist(), whose.tolist()
         return _Straight(np.append(0, ops), columns, brings.tolist(), sends.tolist())
+
+    @cached_property
+    def behind(self) -> Ints:
+        """Of every op the next one on its lane, 0 for none."""
+        return _inverse(self.before)
+
+    @cached_property
+    def taker(self) -> Ints:
+        """Of every op what waits for it elsewhere, of which there is one, or 0."""
+        return _inverse(self.awaited)
 
     def program(self, costs: Sequence[Costed], last: Sequence[Sequence[Last]], ranks: Sequence[int]) -> Program:
         """The step for the engine: the same ops in the same order, each work as it ``costs``, and what comes behind
         every stage's last action; ``ranks`` stand for the stages."""
-        works, awaited = self.work[1:].tolist(), self._awaited[1:].tolist()
+        works, awaited = self.work[1:].tolist(), self.awaited[1:].tolist()
         numbers = count()
         program = Program(
             seconds=[costs[work].seconds for work in works],
@@ -216,7 +227,7 @@ class Walk:
         free = np.where(first > starts, ends[self._over[first - 1]], 0.0)
         these = ranges(first, stops - first)
         rest, behind = self._op[these], self._sends[these]
-        needed, sent = self._awaited[rest], self.work[rest + behind]
+        needed, sent = self.awaited[rest], self.work[rest + behind]
         known = ends[needed] <= since
         columns = (
             self.work[rest].tolist(),
@@ -244,6 +255,12 @@ def _previous(ops: Ints, starts: Ints | Sequence[int]) -> Ints:
     """The op before each, none (0) where something starts."""
     found = np.roll(ops, 1)
     found[starts] = 0
+    return found
+
+
+def _inverse(others: Ints) -> Ints:
+    found = np.zeros_like(others)
+    found[others] = np.arange(len(others))
     return found
 
 
