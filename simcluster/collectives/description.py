@@ -16,7 +16,7 @@ from simcluster.base.arrays import Floats, Ints
 
 Item = TypeVar("Item")
 
-LARGE = 4096
+LARGE = 256
 """Hops of a phase from which on they are kept in columns (``Listed``)."""
 
 SWITCH = -1
