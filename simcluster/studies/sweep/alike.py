@@ -21,7 +21,7 @@ from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.planning.works import Collective, Compute, Transfer
 from simcluster.programs.collapse import ChainPiece, collapse
-from simcluster.programs.program import Meeting, Program
+from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.folding import classes_in_whole
 from simcluster.topology import Cluster
@@ -65,12 +65,23 @@ class RepresentativeCalls:
         self._between, self._interference = between, interference
         self._alone: dict[tuple[Collective, ...], list[tuple[tuple[float | None, float], ...]]] = {}
 
-    def pieces(self, stage: int, segment: Segment) -> tuple[ChainPiece, ...]:
+    def _pieces(self, stage: int, segment: Segment) -> tuple[ChainPiece, ...]:
         """A segment as the stage's ranks play it."""
         rank, between, ops = self.ranks[stage], self._between, segment.ops
         seconds = [between.seconds(rank, op, ops[0].lane) for op in ops]
         pressure = [between.pressure(rank, op) for op in ops] if self._interference else []
         return collapse(segment, seconds, [between.moved(rank, op) for op in ops], pressure, "chains").pieces
+
+    def seconds(self, stage: int, segment: Segment) -> tuple[float | None, tuple[SpanRow, ...]]:
+        """What a segment of one piece takes, None if others have a say; and its rows, where they tell what it does to
+        computation."""
+        ops, rank = segment.ops, self.ranks[stage]
+        if self._interference is None and all(op.lane == ops[0].lane for op in ops):
+            own = [self._between.seconds(rank, op, op.lane) for op in ops]
+            known = [each for each in own if each is not None]
+            return (sum(known) if len(known) == len(own) else None), ()
+        (piece, *rest) = self._pieces(stage, segment)
+        return (None, ()) if rest else (piece.seconds, piece.rows)
 
     def alone(self, works: tuple[Collective, ...]) -> list[tuple[tuple[float | None, float], ...]]:
         """Of every stage, of collectives over tp on the main lane and beside: the seconds, None if others have a say,

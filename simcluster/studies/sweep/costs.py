@@ -2,7 +2,8 @@
 
 Each is kept for all variants that have it in common: passes for one split and microbatch, what stages hold and do at
 the end for a layout, what is sent for a layout and the size of a microbatch.  Of a pass without anything beside it that
-lasts longer than a layer, every further layer takes what the last one took, which spares most of the work.
+lasts longer than a layer, every further layer takes what the second takes of a pass of nothing but layers, which spares
+most of the work.
 """
 
 from __future__ import annotations
@@ -112,10 +113,12 @@ class _PassCosts:
         name = kind, layers if self._repeats else part.layers, part.embedding, part.lm_head, part.boundary, signature
         found = self._known.get(name)
         if found is None:
-            if self._repeats and layers > 2:
-                few = (replace(part, layers=part.layers[:count]) for count in (1, 2))
-                first, second = (self.of(kind, each, signature, drawn, stage).seconds for each in few)
-                found = Costed(second + (layers - 2) * (second - first))
+            if self._repeats and layers > (1 if part.embedding or part.lm_head or part.boundary else 2):
+                first, one, two = (
+                    self.of(kind, each, signature, drawn, stage).seconds
+                    for each in (replace(part, layers=part.layers[:1]), Pass(part.layers[:1]), Pass(part.layers[:2]))
+                )
+                found = Costed(first + (layers - 1) * (two - one))
             else:
                 found = self._measured(kind, part, drawn, stage)
             self._known[name] = found
@@ -130,11 +133,10 @@ class _PassCosts:
         return self._signatures[drawn]
 
     def _measured(self, kind: str, part: Pass, drawn: RepresentativeCalls, stage: int) -> Costed:
-        played = drawn.pieces(stage, self._segment(kind, part))
-        (piece, *rest) = played
-        if rest or piece.seconds is None:
+        seconds, rows = drawn.seconds(stage, self._segment(kind, part))
+        if seconds is None:
             raise NotQuickError(_SHARED)
-        return Costed(piece.seconds, () if self._undisturbed else piece.rows)
+        return Costed(seconds, () if self._undisturbed else rows)
 
     def _segment(self, kind: str, part: Pass) -> Segment:
         make = {"F": self.passes.forward, "B": self.passes.backward}

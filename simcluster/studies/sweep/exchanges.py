@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 
 from simcluster.planning.job import Job
@@ -16,6 +17,7 @@ from simcluster.planning.replicas import Replicas
 from simcluster.planning.segments import Pass
 from simcluster.planning.works import Collective, Compute, Host, Transfer
 from simcluster.schedules import Schedule
+from simcluster.schedules.actions import Route
 from simcluster.studies.sweep.alike import Calls, NotQuickError, RepresentativeCalls, StageCall
 from simcluster.studies.sweep.crossings import Crossings
 from simcluster.studies.sweep.links import Contenders
@@ -24,11 +26,15 @@ from simcluster.studies.sweep.order import ActionWork, Costed, Last, Sent
 
 def hops_of(schedule: Schedule) -> tuple[Sent, ...]:
     """Who sends to whom, now or in a variant whose chunks go round."""
+    return _hops(schedule.num_stages, schedule.routes)
+
+
+@lru_cache(maxsize=64)
+def _hops(stages: int, routes: tuple[Route, ...]) -> tuple[Sent, ...]:
     found: dict[Sent, None] = {}
-    stages = schedule.num_stages
     around = [*pairwise(range(stages)), (stages - 1, 0)] if stages > 1 else []
-    routes = [(one, other) for route in schedule.routes for (one, _), (other, _) in pairwise(route) if one != other]
-    for one, other in (*around, *routes):
+    between = [(one, other) for route in routes for (one, _), (other, _) in pairwise(route) if one != other]
+    for one, other in (*around, *between):
         found[Sent("F", one, other)] = None
         found[Sent("B", other, one)] = None
     return tuple(found)
@@ -148,8 +154,8 @@ def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
 
 
 def _last(drawn: RepresentativeCalls, stage: int, key: Hashable, op: Op) -> Last:
-    (piece,) = drawn.pieces(stage, Segment((op,)))
-    if piece.seconds is not None:
-        return Last(Costed(piece.seconds, piece.rows))
+    seconds, rows = drawn.seconds(stage, Segment((op,)))
+    if seconds is not None:
+        return Last(Costed(seconds, rows))
     group, meeting = drawn.meeting(stage, op)
-    return Last(Costed(-1.0, piece.rows, meeting), (group, key))
+    return Last(Costed(-1.0, rows, meeting), (group, key))

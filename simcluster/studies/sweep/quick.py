@@ -72,7 +72,7 @@ class QuickWay:
 
     clusters: dict[int, ClusterSpec] = field(default_factory=dict)
     shared: SharedCosts = field(default_factory=SharedCosts)
-    walks: Kept = field(default_factory=lambda: Kept(64))
+    walks: Kept = field(default_factory=lambda: Kept(128))
     facts: Kept = field(default_factory=lambda: Kept(64))
 
     def facts_of(self, scenario: Scenario) -> Facts:

@@ -289,6 +289,10 @@ def _finish(
             if meeting is None:
                 free[stage] += each.costed.seconds
                 continue
+            if meeting.parties == 1:
+                begins[each.name] = free[stage], free[stage]
+                free[stage] += seconds[id(meeting)]
+                continue
             here = arrived.setdefault(each.name, [])
             here.append(stage)
             if len(here) == meeting.parties:
