@@ -25,7 +25,7 @@ from simcluster.scenario.schedule_plan import plan_of
 from simcluster.schedules import Schedule
 from simcluster.step.planned import by_own_times, choices_of
 from simcluster.studies.sweep.alike import NotQuickError, RepresentativeCalls, RepresentativeNetwork
-from simcluster.studies.sweep.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
+from simcluster.studies.sweep.exchanges import Exchanges, MeetingLinks, Stages, hops_of, passes_calls, proved
 from simcluster.studies.sweep.order import ActionWork, Costed, Sent
 
 _SHARED = "collectives over tp share links with other traffic"
@@ -39,10 +39,11 @@ class SharedCosts:
     passes: Kept = field(default_factory=lambda: Kept(256))
     stages: Kept = field(default_factory=lambda: Kept(256))
     exchanges: Kept = field(default_factory=lambda: Kept(512))
+    links: MeetingLinks = field(default_factory=MeetingLinks)
 
     def clear(self) -> None:
         """Forget all of it."""
-        for kept in (self.networks, self.passes, self.stages, self.exchanges):
+        for kept in (self.networks, self.passes, self.stages, self.exchanges, self.links):
             kept.clear()
 
 

@@ -5,17 +5,19 @@ The same ops behind the last pass, collectives and links as in a full run, each 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
+from simcluster.base.kept import Kept
 from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import Replicas
 from simcluster.planning.segments import Pass
 from simcluster.planning.works import Collective, Compute, Host, Transfer
+from simcluster.programs.program import Meeting
 from simcluster.schedules import Schedule
 from simcluster.schedules.actions import Route
 from simcluster.studies.sweep.alike import Calls, NotQuickError, RepresentativeCalls, StageCall
@@ -74,6 +76,27 @@ class Stages:
         return self._last[drawn]
 
 
+class MeetingLinks:
+    """Where transfers of steps may meet on links, kept for all steps with the same transfers."""
+
+    def __init__(self) -> None:
+        self._crossings, self._contenders = Kept(256), Kept(256)
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self._crossings.clear()
+        self._contenders.clear()
+
+    def crossings(self, drawn: RepresentativeCalls, meetings: Mapping[Hashable, Meeting]) -> Crossings:
+        """Of these meetings, which are known by the object: it is kept with what is found."""
+        name = drawn, tuple([(name, id(meeting)) for name, meeting in meetings.items()])
+        return self._crossings.once(name, lambda: Crossings(meetings, drawn.capacity))
+
+    def contenders(self, crossings: Crossings) -> Contenders:
+        """Who may meet there, to be followed on the links."""
+        return self._contenders.once(crossings, lambda: Contenders(crossings))
+
+
 class Exchanges:
     """The sends of a layout and the ends of its stages, for one size of a microbatch."""
 
@@ -81,8 +104,7 @@ class Exchanges:
         self.last = stages.on(drawn)
         self._job, self._drawn = job, drawn
         self._sends: dict[Sent, Costed] = {}
-        self._crossings: Crossings | None = None
-        self._contenders: Contenders | None = None
+        self._meetings: dict[Hashable, Meeting] = {}
 
     def send(self, work: Sent) -> Costed:
         """A send."""
@@ -92,20 +114,13 @@ class Exchanges:
             found = self._sends[work] = Costed(-1.0, meeting=meeting)
         return found
 
-    def crossings(self, works: Sequence[ActionWork | Sent]) -> Crossings:
-        """Where transfers of the step may meet on links, if it has these actions and sends."""
-        if self._crossings is None:
+    def meetings(self, works: Sequence[ActionWork | Sent]) -> dict[Hashable, Meeting]:
+        """What meets in the step, if it has these actions and sends, by name."""
+        if not self._meetings:
             named = [(each.name, each.costed.meeting) for own in self.last for each in own]
             sends = [(work, self.send(work).meeting) for work in works if isinstance(work, Sent)]
-            meetings = {name: meeting for name, meeting in (*sends, *named) if meeting is not None}
-            self._crossings = Crossings(meetings, self._drawn.capacity)
-        return self._crossings
-
-    def contenders(self, crossings: Crossings) -> Contenders:
-        """Who may meet, to be followed on the links."""
-        if self._contenders is None:
-            self._contenders = Contenders(crossings)
-        return self._contenders
+            self._meetings = {name: meeting for name, meeting in (*sends, *named) if meeting is not None}
+        return self._meetings
 
 
 def proved(ops: Iterable[Op]) -> None:

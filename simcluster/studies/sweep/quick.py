@@ -99,7 +99,7 @@ class QuickWay:
         walk = self.walks.once(order, lambda: Walk(schedule, overlap=overlap.pipeline))
         costed = costs.of(walk.works)
         exchanges = costs.exchanges
-        crossings = exchanges.crossings(walk.works)
+        crossings = self.shared.links.crossings(costs.drawn, exchanges.meetings(walk.works))
         stepped = walk.step(costed, crossings.seconds, exchanges.last)
         pressed = any(each.meeting and (each.meeting.pressure or each.meeting.drag) for each in costed)
         met = crossings.met(stepped.begins, lambda name: walk.begins(name, stepped))
@@ -110,7 +110,7 @@ class QuickWay:
         if bound:
             return Quick(stepped.total, "bound", why)
         if first:
-            contenders = exchanges.contenders(crossings)
+            contenders = self.shared.links.contenders(crossings)
             step = walk, stepped, exchanges.last, crossings, contenders, (first, *met)
             total = little_late(*step) or contended(*step)
             if total < MOST_SECONDS:
