@@ -563,3 +563,23 @@ def test_a_registry_takes_the_model_from_where_it_imports_it() -> None:
     )
     found = scenario_from_torchtitan(text, cluster={}, gpus=8, source="own.py")
     assert found.document["model"]["name"] == "qwen3-0.6b"
+
+
+def test_a_registry_names_optimizers_for_groups_of_parameters() -> None:
+    groups = "param_groups=[ParamGroupConfig(pattern='layers', optimizer_name='{}'), ParamGroupConfig(pattern='.*')]"
+
+    def read(shard: int, within: str) -> Imported:
+        text = (
+            "def llama3_8b():\n    config = Trainer.Config(model_spec=model_registry('8B'))\n"
+            f"    config.parallelism = ParallelismConfig(data_parallel_shard_degree={shard})\n"
+            f"    config.optimizer = OptimizersContainer.Config({within})\n    return config\n"
+        )
+        return scenario_from_torchtitan(text, cluster={}, source="models/llama3/config_registry.py")
+
+    assert read(1, groups.format("Muon")).document["training"]["optimizer"] == "muon"
+    with pytest.raises(InputError, match="Muon updates whole matrices, and is not modelled where FSDP"):
+        read(8, groups.format("Muon"))
+    with pytest.raises(InputError, match="'AdamW and Shampoo' is not modelled"):
+        read(1, groups.format("Shampoo"))
+    assert "optimizer" not in read(8, groups.format("AdamW")).document["training"]
+    assert read(8, "param_groups=made()").unknown == ("optimizer.param_groups",)

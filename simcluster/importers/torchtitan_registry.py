@@ -171,13 +171,27 @@ def _optimizer(value: Any) -> dict[str, Any]:
             f"optimizer.{key}": _plain(item) for key, item in each[0].fields.items() if key not in ("pattern", "lr")
         }
         kinds = {one.name.partition(".")[0] for one in each if isinstance(one, Built)}
-        return {"optimizer.name": " and ".join(sorted(kinds)), **more}
-    named = value.fields.get("name")
+        return {"optimizer.name": _together(kinds), **more}
     if "Optimizers" in value.name:
-        found = {"optimizer.name": named if isinstance(named, str) else "AdamW"}
+        groups = value.fields.get("param_groups") or []
+        found = {"optimizer.name": _of_groups(value)} if isinstance(groups, list) else {"optimizer.param_groups": True}
         return found | ({"optimizer.early_step_in_backward": True} if "InBackward" in value.name else {})
     known = next((name for name in ("AdamW", "Muon") if name.lower() in value.name.lower()), value.name)
     return {"optimizer.name": known}
+
+
+def _of_groups(container: Built) -> str:
+    """The optimizer that a container names, or those of its groups of parameters (``param_groups``, 2026)."""
+    named = container.fields.get("name")
+    usual = named if isinstance(named, str) else "AdamW"
+    groups = container.fields.get("param_groups") or []
+    kinds = {str(_plain(one.fields.get("optimizer_name", usual))) for one in groups if isinstance(one, Built)}
+    return _together(kinds) or usual
+
+
+def _together(kinds: set[str]) -> str:
+    """Several optimizers as one: Muon is for matrices alone, with AdamW for the rest."""
+    return "Muon" if kinds == {"AdamW", "Muon"} else " and ".join(sorted(kinds))
 
 
 def _plain(value: Any) -> Any:
