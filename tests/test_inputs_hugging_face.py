@@ -41,6 +41,13 @@ def llama(
     }
 
 
+MOSAIC = {"n_layers": 32, "d_model": 4096, "n_heads": 32, "vocab_size": 50432, "max_seq_len": 2048}
+DBRX = {"n_layers": 40, "d_model": 6144, "n_heads": 48, "vocab_size": 100352} | {
+    "attn_config": {"kv_n_heads": 8, "clip_qkv": 8, "model_type": ""},
+    "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4, "model_type": ""},
+}
+
+
 def gpt2(layers: int, hidden: int, heads: int) -> dict[str, Any]:
     sizes = {"n_layer": layers, "n_embd": hidden, "n_head": heads, "n_positions": 1024, "vocab_size": 50257}
     return {"model_type": "gpt2", **sizes}
@@ -145,6 +152,7 @@ DENSE = {
         llama("cohere", 40, 8192, 22528, 64, 64, 256000, **TIED),
         34_980_831_232 + 41 * 8192,
     ),
+    "mpt-7b": ({"model_type": "mpt", **MOSAIC, "attn_config": {"alibi": True}}, 6_649_286_656 + 65 * 4096),  # so too
     "phi-2": (llama("phi", 32, 2560, 10240, 32, 32, 51200), 2_779_683_840 - 51200),  # less the biases of its head
     "chatglm3-6b": (
         {
@@ -287,6 +295,10 @@ MIXTURES = {
         ),
         142_774_381_696,
     ),
+    "dbrx": (  # and biases of its norms, which it has not
+        {"model_type": "dbrx", **MOSAIC, **DBRX},
+        131_596_523_520 + 81 * 6144,
+    ),
     "gpt-oss-20b": (gpt_oss(24, 32), 20_914_757_184),
     "gpt-oss-120b": (gpt_oss(36, 128), 116_829_156_672),
     "Kimi-K2": (
@@ -327,6 +339,32 @@ def test_active_parameters_leave_out_experts_that_a_token_does_not_visit() -> No
     found = parameters_of_config(config)
     assert total - found.active == 32 * 6 * 3 * 4096 * 14336
     assert found.active == 12_879_925_248  # "13B active", mistral.ai
+
+
+def test_sizes_in_sections_of_a_config_are_read_and_accounted_for() -> None:
+    config = {"model_type": "dbrx", **MOSAIC, **DBRX}
+    found = model_from_config(config)
+    assert found["moe"] == {"experts": 16, "top_k": 4, "expert_ffn_hidden_size": 10752}
+    assert (found["kv_heads"], found["position"], found["tied_embeddings"]) == (8, "rope", False)
+    mapped, idle, unknown = keys_of_config({**config, "own": 1}, sequence_length=1024)
+    assert {"attn_config", "ffn_config", "kv_n_heads", "moe_top_k"} <= set(mapped)
+    assert (idle, unknown) == (("clip_qkv",), ("own",))
+    mpt: dict[str, Any] = {"model_type": "mpt", **MOSAIC}
+    assert model_from_config({**mpt, "attn_config": {"attn_type": "multiquery_attention"}})["kv_heads"] == 1
+    with pytest.raises(InputError, match="MPT with learned positions is not modelled"):
+        model_from_config({**mpt, "attn_config": {"alibi": False}})
+
+
+def test_that_weights_are_published_quantized_is_told() -> None:
+    stored = {"quantization_config": {"bits": 4, "quant_method": "gptq"}}
+    config = {**DENSE["Llama-2-7b"][0], **stored}
+    assert assumptions_of_config(config) == (
+        "weights are trained whole: quantized ones, which quantization_config (gptq, 4 bits) has, are not modelled in "
+        "training",
+    )
+    assert model_from_config(config) == model_from_config(DENSE["Llama-2-7b"][0])
+    assert "quantization_config" not in keys_of_config(config, sequence_length=1024)[1]
+    assert assumptions_of_config({**config, "quantization_config": None}) == ()
 
 
 def test_of_a_model_of_several_parts_the_decoder_is_taken_and_the_rest_is_named() -> None:

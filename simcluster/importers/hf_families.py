@@ -132,6 +132,13 @@ def _falcon(config: Config, fields: Fields) -> None:
     fields["position"] = "none" if config.switch("alibi", False) else "rope"
 
 
+def _mpt(config: Config, fields: Fields) -> None:
+    """The width of the MLP, and one key and value for all heads where the kind of attention says so."""
+    fields["ffn_hidden_size"] = (config.size("expansion_ratio") or 4) * int(fields["hidden_size"])
+    if config.value("attn_type") == "multiquery_attention":
+        fields["kv_heads"] = 1
+
+
 def _fla(config: Config, fields: Fields) -> None:
     """Width, window and norms of flash-linear-attention's transformer: of its GatedMLP, in steps of 256."""
     ratio = config.size("hidden_ratio") or 4
@@ -150,7 +157,8 @@ _FURTHER: dict[str, tuple[Callable[[Config, Fields], None], ...]] = {
     "transformer": (_fla,),
     "opt": (_opt,),
     "falcon": (_falcon,),
-    **dict.fromkeys(("mixtral", "olmoe", "granitemoe", "flex_olmo", "granitemoeshared"), (mixtral,)),
+    **dict.fromkeys(("mixtral", "olmoe", "granitemoe", "flex_olmo", "granitemoeshared", "dbrx"), (mixtral,)),
+    "mpt": (_mpt,),
     **dict.fromkeys(("qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text"), (_qwen_window, qwen_moe)),
     "deepseek": (partial(behind_dense, dense=0, shared=0),),
     "bailing_moe": (partial(behind_dense, dense=0, shared=0),),

@@ -17,7 +17,7 @@ Fields = dict[str, Any]
 
 def _moe(config: Config, experts: int, width: int, **more: Any) -> dict[str, Any]:
     """The section, without what has its default."""
-    top_k = config.needed("num_experts_per_tok experts_per_token moe_k")
+    top_k = config.needed("num_experts_per_tok experts_per_token moe_k moe_top_k")
     if top_k > experts:
         raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts that there are")
     kept = {name: value for name, value in more.items() if value and (name, value) != ("every", 1)}
@@ -25,8 +25,8 @@ def _moe(config: Config, experts: int, width: int, **more: Any) -> dict[str, Any
 
 
 def mixtral(config: Config, fields: Fields) -> None:
-    """Every layer's MLP is a mixture of gated MLPs of intermediate_size (so too OLMoE and Granite MoE)."""
-    experts = config.needed("num_local_experts num_experts")
+    """Every layer's MLP is a mixture of gated MLPs of intermediate_size (so too OLMoE, Granite MoE and DBRX)."""
+    experts = config.needed("num_local_experts num_experts moe_num_experts")
     shared = config.size("shared_intermediate_size") if config.kind == "granitemoeshared" else None
     fields["moe"] = _moe(config, experts, fields["ffn_hidden_size"], shared_ffn_hidden_size=shared)
 

@@ -38,6 +38,8 @@ _REASONS = {
 _TOWERS = ("vision_config", "audio_config", "speech_config")
 _DECODERS = ("text_config", "llm_config", "language_config")
 _FLAT = ("qwen2_vl", "qwen2_5_vl", "kimi_k25")  # of which the decoder's sizes stand beside the towers
+_PARTS = {"dbrx": ("attn_config", "ffn_config"), "mpt": ("attn_config",)}  # sections of a decoder's own sizes
+_STORED = ("quantization_config", "compression_config")
 _OF_THE_WHOLE = ("model_type", "tie_word_embeddings", "vocab_size", "max_position_embeddings")
 
 
@@ -76,7 +78,8 @@ def keys_of_config(
     Of a model of several parts those of its decoder.
     """
     read = _read(config, sequence_length)[2]
-    mapped = tuple(key for key in read.data if key in read.asked or key == "model_type")
+    parts = ("model_type", *_PARTS.get(read.kind, ()))
+    mapped = tuple(key for key in read.data if key in read.asked or key in parts)
     rest = [key for key in read.data if key not in mapped]
     idle = tuple(key for key in rest if _is_idle(key, read.data[key]))
     return mapped, idle, tuple(key for key in rest if key not in idle)
@@ -96,10 +99,23 @@ def _dropped(data: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"no dropout, though {listed(rates)} {are} above 0 (--set training.dropout=true)",) if rates else ()
 
 
+def _stored(config: Config) -> tuple[str, ...]:
+    """That weights are trained whole, where the published ones are in fewer bits."""
+    given = [(key, value) for key in _STORED if (value := config.value(key))]
+    key, value = given[0] if given else ("", None)
+    says = value if isinstance(value, Mapping) else {}
+    method, bits = (str(says.get(name, ""))[:20] for name in ("quant_method", "bits"))
+    which = ", ".join(([method] if method else []) + ([f"{bits} bits"] if bits else []))
+    how = f"{key} ({which})" if which else key
+    return (f"weights are trained whole: quantized ones, which {how} has, are not modelled in training",) if key else ()
+
+
 def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[str, Any], tuple[str, ...], Config]:
     """The fields of ``Model``, what it is taken to be without, and the config as it was read."""
     data, without = _decoder_of(data)
     kind = data.get("model_type")
+    for part in (data.get(name) for name in _PARTS.get(str(kind), ())):
+        data = {**part, **data} if isinstance(part, Mapping) else data
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     _refuse_more_than_a_decoder(data)
     if family is None or not isinstance(kind, str):
@@ -108,7 +124,7 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
         raise InputError(f"the config has {sparse}: {_REASONS[_SPARSE]}")
     config = Config(data, kind)
     fields = _fields(config, family, sequence_length)
-    assumed = (*without, *(family.assumed(config) if family.assumed else ()), *_dropped(data))
+    assumed = (*without, *(family.assumed(config) if family.assumed else ()), *_dropped(data), *_stored(config))
     return {name: value for name, value in fields.items() if value is not None}, assumed, config
 
 
