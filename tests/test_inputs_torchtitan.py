@@ -324,6 +324,26 @@ def test_the_oldest_versions_take_a_microbatch_for_every_slice_where_no_number_i
     assert scenario_from_torchtitan(debug, cluster={}, gpus=8).document["model"]["layers"] == 8
 
 
+@pytest.mark.parametrize(
+    ("key", "recompute", "told"),
+    [
+        ("warmup_pct = 0.2", "full", "all layers are run again, as in torchtitan's first versions"),
+        ("enable_selective_ac = false", "full", "all layers are run again, as in torchtitan's first versions"),
+        ("enable_selective_ac = true", "operators", "every second product of a layer is run again, as in"),
+        ("data_parallel_degree = -1\npipeline_parallel_degree = 1", "full", "every layer of 2 is run again, which"),
+    ],
+)
+def test_the_first_versions_run_all_layers_again(key: str, recompute: str, told: str) -> None:
+    text = f'[global]\ndump_folder = "x"\n[model]\nname = "llama"\nflavor = "7B"\n[training]\nbatch_size = 8\n{key}\n'
+    found = scenario_from_torchtitan(text, cluster={}, gpus=8)
+    training = found.document["training"]
+    assert (training["recompute"], training.get("recompute_every", 1)) == (recompute, 2 if "_degree" in key else 1)
+    assert any(each.startswith(told) for each in found.assumed)
+    assert "a vocabulary of 32000 tokens, those of Llama 2's tokenizer" in found.assumed
+    assert not found.unknown
+    assert ("training.enable_selective_ac" in found.mapped) == key.startswith("enable")
+
+
 def test_a_job_of_reinforcement_learning_is_refused_before_its_model() -> None:
     with pytest.raises(InputError, match=r"\[grpo\] is of reinforcement learning"):
         imported(LLAMA_8B.replace("llama3", "own") + "[grpo]\nkl_beta = 0.0\n")

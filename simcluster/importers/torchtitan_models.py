@@ -19,6 +19,7 @@ _DEBUG_MODELS: dict[str, dict[str, Any]] = TABLES["debug_models"]
 _NO_DECODERS: dict[str, str] = TABLES["no_decoders"]
 _MASKED = frozenset(TABLES["masked"])
 _MASKING_BACKENDS = TABLES["masking_backends"].split()
+_OF_LLAMA_2 = ("llama", "llama2")  # whose vocabulary is that of the tokenizer which the job reads
 _OF_A_KERNEL = re.compile(r"_(flex|varlen)(_attn)?$")  # flavors by their kernel: 8B_flex, debugmodel_varlen_attn
 _TELLING = ("layers", "hidden_size", "heads", "kv_heads", "ffn_hidden_size", "vocab_size", "tied_embeddings")
 
@@ -41,6 +42,8 @@ def model_of_job(job: JobSettings, beside: Beside) -> dict[str, Any]:
     masks = own.pop("masks_documents", False) if own else plain != flavor or found in _MASKED
     if masks or job.values["model.attn_backend"] in _MASKING_BACKENDS:
         job.assumed.append("a sequence is one document, though attention is masked to each of several (block_causal)")
+    if family in _OF_LLAMA_2 and not own and name not in _DEBUG_MODELS:
+        job.assumed.append("a vocabulary of 32000 tokens, those of Llama 2's tokenizer")
     if found and not (own and _differs(own, _MODELS[found])):
         return {**published_model(_MODELS[found]), **more}
     if own:

@@ -20,6 +20,8 @@ _DEFAULTS = flattened(TABLES["defaults"], "torchtitan.yaml")
 _RENAMED: dict[str, str] = TABLES["renamed"]
 _USUAL: dict[str, Any] = TABLES["usual"]
 _OTHERWISE: dict[str, tuple[bool, str]] = TABLES["otherwise"]
+_OF_PRODUCTS = "training.enable_selective_ac"
+_FIRST_VERSIONS = ("training.warmup_pct", _OF_PRODUCTS, "model.model_conf")
 _OF_CONVERTERS = ("float8.", "quantize.", "mx.")
 _ALLOWED: dict[str, tuple[list[Any], str]] = TABLES["allowed"]
 
@@ -40,6 +42,7 @@ class JobSettings:
         self._float8 = asked or (isinstance(converters, list) and any(str(name) in FLOAT8 for name in converters))
         for name, value in settings.items():
             self.problems.of(self._sort, name, value)
+        self._checkpoint_as_then(settings)
 
     def error(self, name: str, message: str) -> InputError:
         return InputError(f"{self.source}: {self.given.get(name, name)}: {message}")
@@ -61,6 +64,28 @@ class JobSettings:
             self.no_effect.append(name)
         else:
             self.unknown.append(name + guess(name, _DEFAULTS))
+
+    def _checkpoint_as_then(self, settings: Mapping[str, Any]) -> None:
+        """Layers run again where no mode is given: all in torchtitan's first versions, later the default.
+
+        enable_selective_ac ran every second product again instead (torchtrain/parallelisms/parallelize_llama.py, March
+        of 2024); a warm-up in percent is older than that.
+        """
+        if "activation_checkpoint.mode" in self.given:
+            return
+        if any(name in settings for name in _FIRST_VERSIONS):
+            products = settings.get(_OF_PRODUCTS) is True
+            if _OF_PRODUCTS in settings:
+                self.no_effect.remove(_OF_PRODUCTS)
+                self.given[_OF_PRODUCTS] = _OF_PRODUCTS
+            self.values["activation_checkpoint.mode"] = "selective" if products else "full"
+            self.values["activation_checkpoint.selective_ac_option"] = "op"
+            what = "every second product of a layer is" if products else "all layers are"
+            self.assumed.append(f"{what} run again, as in torchtitan's first versions, which this file is of")
+        elif self.early:
+            every = self.values["activation_checkpoint.selective_ac_option"]
+            again = f"every layer of {every} is" if every.isdecimal() else "every second product of a layer is"
+            self.assumed.append(f"{again} run again, which is the default where activation_checkpoint.mode is not said")
 
     def _checked(self, key: str, value: Any) -> Any:
         """The value, of the kind of its default."""
