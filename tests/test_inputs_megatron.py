@@ -121,6 +121,34 @@ def test_the_kernel_of_attention_takes_no_fp32(formats: str, attention: str) -> 
     assert len(told) == (attention == "unfused" and "unfused" not in formats)
 
 
+@pytest.mark.parametrize(
+    ("more", "every", "told"),
+    [
+        (
+            "--decoder-last-pipeline-num-layers 8 --recompute-num-layers 18",
+            1,
+            "all layers are run again, nearest to 18 of",
+        ),
+        ("--decoder-last-pipeline-num-layers 8 --recompute-num-layers 24", 1, ""),
+        (
+            "--decoder-last-pipeline-num-layers 8 --recompute-num-layers 11",
+            2,
+            "one layer of 2 is run again, nearest to 11",
+        ),
+        ("--recompute-num-layers 10", 2, ""),
+        ("--recompute-num-layers 16", 1, "all layers are run again, nearest to 16 of the 20 of a stage or chunk"),
+    ],
+)
+def test_layers_of_a_block_are_those_of_stages_that_differ(more: str, every: int, told: str) -> None:
+    block = f"--recompute-granularity full --recompute-method block {more}"
+    even = LLAMA_70B.replace("--num-layers-per-virtual-pipeline-stage 5", "")
+    found = imported(even.replace("--bf16", f"--bf16 {block}"))
+    assert found.document["training"].get("recompute_every", 1) == every
+    said = [each for each in found.assumed if "run again" in each]
+    assert [each.startswith(told) for each in said] == [True] * bool(told)
+    assert not (told and "last" in more) or said[0].endswith("of the 8 to 24 of a stage or chunk")
+
+
 def test_scales_of_blocks_are_told() -> None:
     def told(more: str) -> bool:
         found = imported(f"{GPT_345M.replace('--fp16', '--bf16')} {more}", gpus=8)

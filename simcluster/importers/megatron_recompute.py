@@ -53,12 +53,24 @@ def _layers(run: Options, method: str | None) -> dict[str, Any]:
         if number and number > 1:
             run.assumed.append(f"the input of each layer is kept, though of {number} together only the first one's is")
         return {}
+    held = _held(run, layers or 1)
+    again = [min(number or 1, each) for each in held]
+    every = round(sum(held) / sum(again))
+    if [each * every for each in again] != held:
+        what = "all layers are" if every == 1 else f"one layer of {every} is"
+        sizes = f"{min(held)} to {max(held)}" if min(held) < max(held) else str(held[0])
+        run.assumed.append(f"{what} run again, nearest to {number or 1} of the {sizes} of a stage or chunk")
+    return {"recompute_every": every} if every > 1 else {}
+
+
+def _held(run: Options, layers: int) -> list[int]:
+    """Layers of each stage, or of one chunk where a stage has several."""
     stages = run.get("pipeline-model-parallel-size") or 1
     per = run.get("num-layers-per-virtual-pipeline-stage")
     chunks = run.get("num-virtual-stages-per-pipeline-rank") or 1
-    held = per or max(1, (layers or 1) // (stages * chunks))
-    every = round(held / min(number or 1, held))
-    if every * min(number or 1, held) != held:
-        again = "all layers are" if every == 1 else f"one layer of {every} is"
-        run.assumed.append(f"{again} run again, nearest to {number or 1} of the {held} of a stage or chunk")
-    return {"recompute_every": every} if every > 1 else {}
+    options = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
+    ends = [size for size in map(run.get, options) if size]
+    middle = stages - len(ends)
+    if ends and not per and chunks == 1 and middle > 0 and layers > sum(ends):
+        return [*ends, *[(layers - sum(ends)) // middle] * middle]
+    return [per or max(1, layers // (stages * chunks))]
