@@ -67,6 +67,22 @@ def test_a_curriculum_in_the_configuration_is_told_where_it_is_on() -> None:
     assert told(with_configuration(data_efficiency=drops), "random_ltd: every layer works on all tokens")
 
 
+def test_numbers_that_script_and_configuration_give_otherwise_are_told() -> None:
+    config = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 32, "zero_optimization": {"stage": 1}}
+    text = f"{DEEPSPEED} --zero-stage 3".replace("--global-batch-size 64", "--global-batch-size 1024")
+    found = imported(text, {"ds.json": json.dumps(config)})
+    document = found.document
+    assert (document["training"]["global_batch"], document["parallel"]["zero"]) == (1024, 1)
+    for words in (
+        "--global-batch-size 1024 of the script counts, and not train_batch_size 64 of ds.json",
+        "zero_optimization.stage 1 of ds.json counts, and not --zero-stage 3 of the script",
+        "DeepSpeed starts on replicas that divide 2 alone, by 64 / 32 in ds.json",
+    ):
+        assert told(found, words)
+    same = imported(f"{DEEPSPEED} --zero-stage 1", {"ds.json": json.dumps({"zero_optimization": {"stage": 1}})})
+    assert not told(same, "counts, and not")
+
+
 def test_settings_of_the_configuration_are_listed_or_refused_as_in_the_file_alone() -> None:
     found = with_configuration(zero_optimization={"stage": 3, "sub_group_size": 1e9, "stage3_param_persitence": 1})
     assert found.unknown == ("zero_optimization.stage3_param_persitence of ds.json",)

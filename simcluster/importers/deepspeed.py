@@ -20,6 +20,8 @@ from simcluster.importers.imported import Imported, Problems, guess
 _GRADIENTS = "data_types.grad_accum_dtype"
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _ZERO = "zero_optimization."
+OF_THE_CONFIGURATION = ("zero-stage",)
+"""Options of a script that a configuration beside it overrules."""
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _MAPPED, _NO_EFFECT, _NO_EFFECT_SECTIONS, _ADAMS = (
     frozenset(_TABLES[name].split()) for name in ("mapped", "no_effect", "no_effect_sections", "adams")
@@ -60,9 +62,32 @@ def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, t
         run.unknown.append(f"{_ZERO}mics_shard_size")
     formats = {"bf16", "fp16"}
     found = _options(settings)
+    run.assumed += _given_otherwise(found, options, name)
     if formats & options.keys():
         found = {key: words for key, words in found.items() if key not in formats}
     return DeepSpeedAdds(found, tuple(run.assumed), tuple(f"{key} of {name}" for key in run.unknown))
+
+
+def _given_otherwise(
+    found: Mapping[str, tuple[str, ...]], options: Mapping[str, tuple[str, ...]], name: str
+) -> list[str]:
+    """Numbers that the script gives otherwise.
+
+    Batches of the script count: Megatron-DeepSpeed tells DeepSpeed its own in every step (``set_train_batch_size``,
+    megatron/training.py), which starts by those of the configuration.  The stage is that of the configuration.
+    """
+    keys = {"global-batch-size": _BATCHES[0], "micro-batch-size": _BATCHES[1], "zero-stage": f"{_ZERO}stage"}
+    told = []
+    for option, key in keys.items():
+        if option in found and option in options and options[option] != found[option]:
+            script, own = (" ".join(words[option])[:20] for words in (options, found))
+            pair = (f"--{option} {script} of the script", f"{key} {own} of {name}")
+            counts, other = reversed(pair) if option in OF_THE_CONFIGURATION else pair
+            told.append(f"{counts} counts, and not {other}")
+    batch, micro = (int(found[option][0]) if option in found else 0 for option in list(keys)[:2])
+    if micro and any("global-batch-size" in each for each in told):
+        told.append(f"DeepSpeed starts on replicas that divide {batch // micro} alone, by {batch} / {micro} in {name}")
+    return told
 
 
 def _options(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

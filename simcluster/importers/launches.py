@@ -10,7 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import Arguments, from_words, with_given
 from simcluster.importers.beside import Beside
-from simcluster.importers.deepspeed import added_to_megatron
+from simcluster.importers.deepspeed import OF_THE_CONFIGURATION, added_to_megatron
 from simcluster.importers.framework_files import options_of_fields
 from simcluster.importers.megatron_vocabulary import names_vocabulary
 from simcluster.importers.nccl_settings import assumed_of_nccl
@@ -170,7 +170,8 @@ def _filled(found: Mapping[str, tuple[str, ...]], text: str, state: State) -> di
         added = added_to_megatron(config, name, state.source, options)
         state.assumed |= dict.fromkeys(added.assumed)
         state.unknown |= dict.fromkeys(added.unknown)
-        options = {**added.options, **options}
+        overruled = {name: words for name, words in added.options.items() if name in OF_THE_CONFIGURATION}
+        options = {**added.options, **options, **overruled}
     return options
 
 
