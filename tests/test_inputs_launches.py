@@ -83,6 +83,35 @@ def test_numbers_that_script_and_configuration_give_otherwise_are_told() -> None
     assert not told(same, "counts, and not")
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("CUDA_LAUNCH_BLOCKING=1", "kernels are taken as they are without CUDA_LAUNCH_BLOCKING=1"),
+        ("NVTE_FWD_LAYERNORM_SM_MARGIN=16", "without NVTE_FWD_LAYERNORM_SM_MARGIN=16"),
+        ("NCCL_P2P_NET_CHUNKSIZE=2097152", "on the cluster, without NCCL_P2P_NET_CHUNKSIZE=2097152"),
+        ("USE_MNNVL=1", "NVLink's domains are those of the cluster, whatever USE_MNNVL=1 says"),
+    ],
+)
+def test_the_environment_s_settings_are_told_where_they_are_not_the_usual_ones(setting: str, words: str) -> None:
+    assert told(imported(f"export {setting}\ntorchrun --nproc_per_node 8 {TRAINS}"), words)
+    name = setting.partition("=")[0]
+    unset = imported(f"torchrun --nproc_per_node 8 {TRAINS}").assumed
+    assert not any(name in sentence for sentence in unset)
+    usual = imported(f"export {name}={1 - int(setting[-1]) if setting.endswith('=1') else ''}\ntorchrun {TRAINS}")
+    assert not told(usual, name)
+    in_yaml = f"ENV_VARS:\n  {setting.replace('=', ': ')}\nMODEL_ARGS:\n  --num-layers: 2\n  --hidden-size: 512\n"
+    more = "  --num-attention-heads: 8\n  --seq-length: 512\n  --micro-batch-size: 1\n  --global-batch-size: 32\n"
+    text = f"{in_yaml}{more}  --vocab-size: 1000\n  --bf16: true\n"
+    assert told(scenario_from_arguments(text, cluster={}, source="a.yaml", available=8), words)
+
+
+def test_both_kernels_of_attention_switched_off_leave_the_one_in_steps() -> None:
+    off = "export NVTE_FLASH_ATTN=0 NVTE_FUSED_ATTN={}\ntorchrun --nproc_per_node 8 {} --bf16 {}"
+    for fused, more, attention in ((0, "", "unfused"), (1, "", "fused"), (0, "--attention-backend fused", "fused")):
+        found = imported(off.format(fused, TRAINS, more))
+        assert found.document["training"]["attention"] == attention
+
+
 def test_settings_of_the_configuration_are_listed_or_refused_as_in_the_file_alone() -> None:
     found = with_configuration(zero_optimization={"stage": 3, "sub_group_size": 1e9, "stage3_param_persitence": 1})
     assert found.unknown == ("zero_optimization.stage3_param_persitence of ds.json",)

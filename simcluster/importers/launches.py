@@ -11,9 +11,9 @@ from simcluster.documents.diagnostics import listed
 from simcluster.importers.arguments import Arguments, from_words, with_given
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import OF_THE_CONFIGURATION, added_to_megatron
+from simcluster.importers.environment_settings import assumed_of_environment, attention_in
 from simcluster.importers.framework_files import options_of_fields
 from simcluster.importers.megatron_vocabulary import names_vocabulary
-from simcluster.importers.nccl_settings import assumed_of_nccl
 from simcluster.importers.option_values import FILES, MAPPED
 from simcluster.importers.processes import processes_of
 from simcluster.importers.shell.script import read_script
@@ -83,6 +83,7 @@ def arguments_of_script(
         names = ", ".join(f"argument {name}" if name.isdecimal() else name for name in state.unset)
         state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None
     options = _filled(found.options, text, state)
+    options |= attention_in(state.variables, options)
     launched = processes_of(found.launcher, around, gpus_per_node)
     if launched.get("nproc-per-node") != processes_of(found.launcher, around).get("nproc-per-node"):
         each = launched["nproc-per-node"]
@@ -97,7 +98,7 @@ def arguments_of_script(
             *found.problems,
         ),
         launched=launched,
-        assumed=(*state.assumed, *assumed_of_nccl(state.variables)),
+        assumed=(*state.assumed, *assumed_of_environment(state.variables)),
         unknown=tuple(state.unknown),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.importers.arguments import Arguments
-from simcluster.importers.nccl_settings import assumed_of_nccl
+from simcluster.importers.environment_settings import assumed_of_environment, attention_in
 
 _FILE = re.compile(r"^(MODEL_ARGS(_\d+)?\s*:|['\"]?--[A-Za-z][\w-]*['\"]?:(\s|$))", re.MULTILINE)
 _ANCHORED = re.compile(r"^(\w+):[ \t]*&(\w+)[ \t]*(?:#.*)?\n((?:[ \t]+.*\n|[ \t]*#.*\n|\n)*)", re.MULTILINE)
@@ -37,14 +37,15 @@ def arguments_of_yaml(text: str, source: str) -> Arguments:
     if not isinstance(found, Mapping) or not found or "MODEL_ARGS" in found:
         raise InputError(f"{source}: MODEL_ARGS holds no options; write them as in --num-layers: 32")
     first = ["the first of the runs in the file, MODEL_ARGS"] if len(names) > 1 else []
-    environment = data.get("ENV_VARS")
-    by_nccl = assumed_of_nccl(environment) if isinstance(environment, Mapping) else ()
-    assumed = (*first, *(f"{name} is given more than once, and the last counts" for name in repeated), *by_nccl)
+    environment: Any = data.get("ENV_VARS")
+    environment = environment if isinstance(environment, Mapping) else {}
+    repeats = (f"{name} is given more than once, and the last counts" for name in repeated)
+    assumed = (*first, *repeats, *assumed_of_environment(environment))
     options = {str(name).lstrip("-").replace("_", "-"): _words(value) for name, value in found.items() if _given(value)}
     mode = str(data.get("MODE", "pretraining"))
     if mode not in ("pretraining", "pretrain"):
         options["mode"] = (mode,)
-    return Arguments(options, assumed=assumed)
+    return Arguments({**options, **attention_in(environment, options)}, assumed=assumed)
 
 
 def _of_options(name: str, value: Any) -> bool:
