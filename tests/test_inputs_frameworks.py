@@ -163,6 +163,17 @@ def test_overrides_of_primus_over_the_files_of_its_repository() -> None:
     assert (scenario.model.mla, scenario.overlap.grad_reduce) == (None, True)
     assert found.document["software"]["accumulate"] == "separate"
     assert not found.unknown
+    fields = (
+        "clone_scatter_output_in_embedding",
+        "bias_gelu_fusion",
+        "tp_comm_split_ag",
+        "tp_comm_bulk_dgrad",
+        "pp_warmup",
+    )
+    said = "".join(f"      {name}: true\n" for name in fields)
+    assert not imported(f"{PRIMUS}{said}", REPOSITORY.get, gpus=8).unknown
+    together = imported(f"{PRIMUS}{said}      tp_comm_overlap: true\n", REPOSITORY.get, gpus=8)
+    assert "--tp-comm-split-ag: one way of overlap for all products" in together.assumed
     sinks = f"{PRIMUS}      use_sink_attention: true\n      sink_sliding_window: 128\n"
     model = imported(sinks, REPOSITORY.get, gpus=8).document["model"]
     assert (model["attention_sinks"], model["attention_window"], model["full_attention_every"]) == (True, 129, 2)
