@@ -603,3 +603,6 @@ def test_a_registry_names_optimizers_for_groups_of_parameters() -> None:
         read(1, groups.format("Shampoo"))
     assert "optimizer" not in read(8, groups.format("AdamW")).document["training"]
     assert read(8, "param_groups=made()").unknown == ("optimizer.param_groups",)
+    more = read(8, "lr=1e-3, implementation='fused_opt_states_bf16', something_else=2")
+    assert "optimizer.implementation: the optimizer's state is taken in 32 bits" in more.assumed
+    assert ("optimizer.lr" in more.no_effect, more.unknown) == (True, ("optimizer.something_else",))

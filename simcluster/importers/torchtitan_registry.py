@@ -174,7 +174,10 @@ def _optimizer(value: Any) -> dict[str, Any]:
         return {"optimizer.name": _together(kinds), **more}
     if "Optimizers" in value.name:
         groups = value.fields.get("param_groups") or []
-        found = {"optimizer.name": _of_groups(value)} if isinstance(groups, list) else {"optimizer.param_groups": True}
+        found = {f"optimizer.{key}": _plain(item) for key, item in value.fields.items()}
+        if isinstance(groups, list):
+            found = {key: item for key, item in found.items() if not key.endswith("groups")}
+            found["optimizer.name"] = _of_groups(value)
         return found | ({"optimizer.early_step_in_backward": True} if "InBackward" in value.name else {})
     known = next((name for name in ("AdamW", "Muon") if name.lower() in value.name.lower()), value.name)
     return {"optimizer.name": known}

@@ -19,7 +19,7 @@ _NO_EFFECT_SECTIONS, _NO_EFFECT, _MAY_MATTER, FLOAT8, MXFP8 = (
 _DEFAULTS = flattened(TABLES["defaults"], "torchtitan.yaml")
 _RENAMED: dict[str, str] = TABLES["renamed"]
 _USUAL: dict[str, Any] = TABLES["usual"]
-_OTHERWISE: dict[str, tuple[bool, str]] = TABLES["otherwise"]
+_OTHERWISE: dict[str, tuple[bool | str, str]] = TABLES["otherwise"]
 _OF_PRODUCTS = "training.enable_selective_ac"
 _FIRST_VERSIONS = ("training.warmup_pct", _OF_PRODUCTS, "model.model_conf")
 _OF_CONVERTERS = ("float8.", "quantize.", "mx.")
@@ -58,7 +58,7 @@ class JobSettings:
             self.values[key] = self._checked(key, value)
         elif key in _MAY_MATTER and value not in (None, "", [], False, _USUAL.get(key)):
             raise self.error(name, f"{shown(value)} is not modelled; take it out to import the rest")
-        elif key in _OTHERWISE and value is _OTHERWISE[key][0]:
+        elif key in _OTHERWISE and (value, type(value)) == (_OTHERWISE[key][0], type(_OTHERWISE[key][0])):
             self.assumed.append(f"{name}: {_OTHERWISE[key][1]}")
         elif {key, key.rpartition(".")[0]} & _NO_EFFECT or key.partition(".")[0] in _NO_EFFECT_SECTIONS:
             self.no_effect.append(name)
