@@ -662,7 +662,7 @@ def test_the_command_takes_a_script_its_values_and_its_log(tmp_path: Path, capsy
     assert "write NAME=VALUE" in capsys.readouterr().err
 
 
-def test_a_config_json_becomes_a_whole_scenario_that_fits(tmp_path: Path) -> None:
+def test_a_config_json_becomes_a_whole_scenario_that_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {
         "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
         "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
@@ -681,7 +681,12 @@ def test_a_config_json_becomes_a_whole_scenario_that_fits(tmp_path: Path) -> Non
     given = ["import", "deepspeed", str(deepspeed), "--cluster", "dgx_h100", "--gpus", "8", "-o", str(out)]
     assert main([*given, "--model", str(path), "--sequence-length", "4096"]) == 0
     assert (load(out).parallel.zero, load(out).model.sequence_length) == (3, 4096)
+    assert "no length is said" not in out.read_text()
+    assert main([*given, "--model", str(path)]) == 0
+    assert "# Assumed: sequences as long as the model takes them: no length is said" in out.read_text()
+    capsys.readouterr()
     assert main(given) == 2
+    assert "name both: --model llama3-8b, or a config.json, and --sequence-length" in capsys.readouterr().err
 
 
 PACKAGE = {

@@ -40,7 +40,7 @@ from simcluster.importers.published_models import published_model
 from simcluster.importers.shell.syntax import is_script
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.importers.trainer_commands import is_trainer_file
-from simcluster.importers.trainer_scripts import scenario_of_trainer
+from simcluster.importers.trainer_scripts import OF_ANY_LENGTH, scenario_of_trainer
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document
 from simcluster.studies.launch.imported_model import scenario_of_model
@@ -198,9 +198,11 @@ def _deepspeed(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> 
     model = _model_named(args)
     if not model:
         raise InputError(
-            "a DeepSpeed configuration says nothing of the model; name it: --model llama3-8b, or a config.json"
+            "a DeepSpeed configuration says nothing of the model and of the length of its sequences; name both: "
+            "--model llama3-8b, or a config.json, and --sequence-length 4096"
         )
-    return scenario_from_deepspeed(text, model=model, **more)
+    found = scenario_from_deepspeed(text, model=model, **more)
+    return found if args.sequence_length else replace(found, assumed=(*found.assumed, OF_ANY_LENGTH))
 
 
 def _model_named(args: argparse.Namespace) -> dict[str, Any] | None:

@@ -43,6 +43,7 @@ _MODELLED_OTHERWISE, _REFUSED = (
 _PROGRAMS: dict[str, dict[str, Any]] = _TABLES["programs"]
 _OFF = ("false", "0", "no", "none", "")
 _MICRO, _STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+OF_ANY_LENGTH = "sequences as long as the model takes them: no length is said (--sequence-length does)"
 _USUAL_MICRO = 8
 """Of TrainingArguments."""
 
@@ -77,7 +78,7 @@ def scenario_of_trainer(
     if length := sequence_length or run.length():
         section["sequence_length"] = length
     else:
-        run.assumed.append("sequences as long as the model takes them: no length is said (--sequence-length does)")
+        run.assumed.append(OF_ANY_LENGTH)
     launched = _launched(training, config, state, run.program)
     started = int(launched.get("nnodes", "1")) * int(launched["nproc-per-node"]) if launched else None
     found = scenario_from_deepspeed(
