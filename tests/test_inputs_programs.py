@@ -567,5 +567,29 @@ if __name__ == "__main__":
 
 def test_a_function_that_takes_its_model() -> None:
     text = "def own_recipe(model, folder, *, gpus=8):\n    return run.Partial(llm.finetune, model=model)\n"
-    with pytest.raises(InputError, match="its argument model is given by whoever calls it"):
+    with pytest.raises(InputError, match=r"its argument model is given by whoever calls it.*or --arg model=\.\.\."):
         nemo(text)
+
+
+@pytest.mark.parametrize(
+    ("word", "tp", "gpus"), [("none", 4, "2"), ("None", 4, "2"), ("'none'", 4, "2"), ("whole", 1, "4")]
+)
+def test_arguments_of_the_function_that_is_named(word: str, tp: int, gpus: str) -> None:
+    text = """
+def finetune_recipe(num_nodes: int = 1, scheme: str | None = "lora"):
+    tp = 4 if scheme is None or scheme.strip("'") == "none" else 1
+    strategy = run.Config(nl.MegatronStrategy, tensor_model_parallel_size=tp)
+    return run.Partial(
+        llm.finetune, model=run.Config(llm.LlamaModel, config=run.Config(llm.Llama3Config8B)),
+        trainer=run.Config(nl.Trainer, devices=2, num_nodes=num_nodes * 2, strategy=strategy, plugins=bf16_mixed()),
+        data=run.Config(MockDataModule, seq_length=8192, global_batch_size=64, micro_batch_size=1),
+        optim=distributed_fused_adam_with_cosine_annealing(max_lr=3e-4), peft=LoRA() if scheme == "lora" else None,
+    )
+"""
+    given = {"cluster": CLUSTER, "function": "finetune_recipe", "source": "r.py"}
+    found = scenario_from_nemo(text, given={"scheme": word, "num-nodes": gpus}, **given).document
+    assert (found["parallel"]["tp"], found["gpus"]) == (tp, 4 * int(gpus))
+    with pytest.raises(InputError, match=r"not modelled \(a peft scheme of none trains all\)"):
+        scenario_from_nemo(text, **given)
+    with pytest.raises(InputError, match=r"'schema'; did you mean 'scheme'.*it takes num_nodes or scheme"):
+        scenario_from_nemo(text, given={"schema": word}, **given)

@@ -507,6 +507,11 @@ def test_a_recipe_of_nemo_2_in_python() -> None:
     assert (found["overlap"]["grad_reduce"], found["training"]["memory_recipe"]) == (True, "mixed-16")
 
 
+def test_no_note_says_that_a_known_model_has_other_groups_than_it_has() -> None:
+    found = scenario_from_nemo(NEMO, cluster=CLUSTER, function="pretrain_recipe", source="r.py")
+    assert not [note for note in found.assumed if "num-query-groups" in note]
+
+
 def test_a_recipe_of_nemo_2_that_changes_another() -> None:
     found = nemo("from_a_recipe", llama3_8b=NEMO.replace("performance=True", "performance=False, num_nodes=1"))
     assert (found["model"]["layers"], found["overlap"]["grad_reduce"]) == (8, False)
@@ -516,7 +521,7 @@ def test_a_recipe_of_nemo_2_that_changes_another() -> None:
 
 
 def test_a_recipe_of_nemo_2_that_trains_adapters_is_refused() -> None:
-    with pytest.raises(InputError, match="finetune_recipe trains adapters"):
+    with pytest.raises(InputError, match=r"finetune_recipe trains adapters .*\(--arg peft_scheme=none trains all\)"):
         nemo("finetune_recipe")
     assert nemo("finetune_recipe", NEMO.replace('"lora"):', '"none"):'))["training"]["global_batch"] == 128
 

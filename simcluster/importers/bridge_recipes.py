@@ -193,7 +193,10 @@ def require_sizes(model: Any, settings: Mapping[str, Any], what: str, configs: P
     if against and (other := no_decoder(what.rpartition(" ")[2])):
         raise InputError(f"{what} {other}")
     if against and configs and configs.asked:
-        against += f"; its argument {configs.asked[0]} is given by whoever calls it: name a function that does"
+        asked = configs.asked[0]
+        against += (
+            f"; its argument {asked} is given by whoever calls it: name a function that does, or --arg {asked}=..."
+        )
     if against:
         with telling(configs.arguments.missing if configs else ()):
             raise InputError(f"{what} ({kind[:80]}) {against}")

@@ -310,6 +310,7 @@ def model_options(section: Mapping[str, Any]) -> Words:
         flags.append("multi-latent-attention")
     else:
         options |= _of(model, {"num-query-groups": "kv_heads"})
+        flags.append("group-query-attention")
         if model.head_dim * model.heads != model.hidden_size:
             options["kv-channels"] = (str(model.head_dim),)
     if model.moe:

@@ -41,7 +41,8 @@ _PARTS = ("trainer", "model", "data", "optim")
 _PARTS_GIVEN = ("model", "data", "trainer")
 _CONFIGURES = ("run.Config", "run.Partial", "Config", "Partial", "fdl.Config", "fdl.Partial")
 _OF_NEMO = "nemo/collections/llm/"
-_ADAPTERS = "trains adapters beside weights that stand still, which are not modelled (a peft scheme of none trains all)"
+_ADAPTERS = "trains adapters beside weights that stand still, which are not modelled"
+_ALL = "a peft scheme of none trains all"
 _READ = "run"  # what a configuration is a method of that is read whole
 
 
@@ -88,14 +89,17 @@ def _of_another_file(found: Built, what: str, configs: PythonConfigs) -> InputEr
         and str(scheme).lower() != "none"
         and not isinstance(scheme, Unread)
     ):
-        return InputError(f"{what} {_ADAPTERS}, as NeMo's {found.name} does where peft_scheme says nothing else")
+        return InputError(
+            f"{what} {_ADAPTERS} ({_ALL}), as NeMo's {found.name} does where peft_scheme says nothing else"
+        )
     return of_another_file(f"{what} takes its recipe from {found.name}", found.name, module)
 
 
 def _recipe(found: Built, function: str, source: str, configs: PythonConfigs) -> ReadRecipe:
     """What a recipe says, made by the function; InputError for adapters and models that are not known."""
     if found.fields.get("peft") is not None:
-        raise InputError(f"{source}: {function} {_ADAPTERS}")
+        how = "--arg peft_scheme=none trains all" if configs.takes(function, "peft_scheme") else _ALL
+        raise InputError(f"{source}: {function} {_ADAPTERS} ({how})")
     for part in _PARTS:
         made = found.fields.get(part)
         module = configs.module_of(made.name) if isinstance(made, Built) and made.of is None else ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import listed
+from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.importers.python_values import NOTHING, Built, Unread
 
 _OF_THE_ENVIRONMENT = ("os.getenv", "os.environ.get", "os.environ.setdefault", "getenv", "environ.get")
@@ -23,18 +24,32 @@ class ProgramArguments:
         self._given = {name.lstrip("-").replace("-", "_"): value for name, value in given.items()}
         self._used: set[str] = set()
         self._set: dict[str, Any] = {}
+        self._taken: dict[str, None] = {}
         self.missing: dict[str, None] = {}
 
     def require_used(self, source: str) -> None:
         """InputError for what is given and the program does not take."""
-        for name in self._given.keys() - self._used:
-            raise InputError(f"{source}: takes no argument {name[:60]!r}; leave --arg {name[:60]}=... out")
+        for name in self._given:
+            if name not in self._used:
+                known = f"; it takes {listed([*self._taken][:_MOST_TOLD])}" if self._taken else ""
+                near = did_you_mean(name, self._taken)
+                raise InputError(
+                    f"{source}: takes no argument {name[:60]!r}{near}; leave --arg {name[:60]}=... out{known}"
+                )
+
+    def of_function(self, names: Sequence[str]) -> dict[str, Any]:
+        """What is given of the arguments of a function that is read by its name, as Python would write the words."""
+        self._taken |= dict.fromkeys(names)
+        found = {name: _written(self._given[name]) for name in names if name in self._given}
+        self._used |= found.keys()
+        return found
 
     def of_parser(self, parser: Built, method: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """What a method of ``argparse.ArgumentParser`` does and returns."""
         if method == "add_argument" and args and isinstance(args[-1], str):
             long = next((str(each) for each in args if str(each).startswith("--")), str(args[-1]))
             name = str(named.get("dest", long.lstrip("-").replace("-", "_")))
+            self._taken[name] = None
             parser.fields[name] = self._value(name, str(args[0]).startswith("-"), named)
         elif method == "parse_args":
             return Built("Namespace", (), dict(parser.fields))
@@ -75,6 +90,17 @@ class ProgramArguments:
         elif name not in self._set:
             self.missing[name] = None
         return self._given.get(name, self._set.get(name, NOTHING))
+
+
+def _written(text: str) -> Any:
+    """A word as a number, True, False or None, where it is one of them, and otherwise as it is."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return text
+    return value if value is None or isinstance(value, int | float) else text
 
 
 def _typed(text: str, kind: str) -> Any:

@@ -18,7 +18,7 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.python_arguments import ProgramArguments
 from simcluster.importers.python_constants import Constants
 from simcluster.importers.python_expressions import MOST_DEPTH
-from simcluster.importers.python_modules import calls, files_of, imported_names, methods_of, required
+from simcluster.importers.python_modules import calls, files_of, imported_names, methods_of, required, taken
 from simcluster.importers.python_statements import PythonStatements
 from simcluster.importers.python_values import (
     NOTHING,
@@ -78,8 +78,15 @@ class PythonConfigs(PythonStatements):
         if not module:
             self.constants.read_all()
 
+    def takes(self, name: str, argument: str) -> bool:
+        """Whether the function of this name has that argument."""
+        return name in self.functions and argument in taken(self.functions[name])
+
     def read(self, name: str, **given: Any) -> Any:
-        """What the function returns where it is called with these arguments; InputError for one that is not there."""
+        """What the function returns where it is called with these arguments, and what the user gives of the others;
+        InputError for one that is not there."""
+        if node := self.functions.get(name, self.methods.get(name)):
+            given = self.arguments.of_function(taken(node)) | given
         if name in self.methods and name not in self.functions:
             return self._called(self.methods[name], (Built("self"),), given, 0)
         if name not in self.functions:

@@ -54,6 +54,11 @@ def calls(node: ast.FunctionDef, names: Collection[str]) -> bool:
     return any(isinstance(each, ast.Call) and ast.unparse(each.func) in names for each in ast.walk(node))
 
 
+def taken(node: ast.FunctionDef) -> list[str]:
+    """The arguments of a function that a call can name."""
+    return [each.arg for each in (*node.args.args, *node.args.kwonlyargs) if each.arg != "self"]
+
+
 def required(node: ast.FunctionDef) -> list[str]:
     """The arguments of a function that have no default."""
     given = node.args
