@@ -12,6 +12,8 @@ from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.torchtitan import scenario_from_torchtitan
+from simcluster.model.shards import padded_vocab
+from simcluster.scenario.scenario import from_document
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 1}
 RECIPE = """
@@ -179,6 +181,30 @@ def test_a_vocabulary_of_the_tokenizer(whole: str, size: int | None) -> None:
     assert any("takes that of the tokenizer" in each for each in said) is (whole == "True")
 
 
+@pytest.mark.parametrize(
+    ("base", "said", "multiple"),
+    [
+        ("_sft_common()", "", 1),
+        ("ConfigContainer(train=TrainingConfig(micro_batch_size=1, global_batch_size=8))", "", 1),
+        ("_sft_common()", "cfg.model.make_vocab_size_divisible_by = 64", 1),
+        ("_sft_common()", "cfg.tokenizer.use_tokenizer_vocab_size = True", 128),
+        ("_pretrain_common()", "", 128),  # which is not read, and may take the tokenizer's
+    ],
+)
+def test_a_vocabulary_of_the_models_own_is_not_padded(base: str, said: str, multiple: int) -> None:
+    text = f"""
+def own_config():
+    cfg = {base}
+    cfg.model = AutoBridge.from_hf_pretrained("Qwen/Qwen2.5-72B").to_megatron_provider()
+    cfg.model.tensor_model_parallel_size = 8
+    {said}
+    return cfg
+"""
+    found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8).document
+    model = from_document(found).model
+    assert (model.vocab_multiple, padded_vocab(model, 8)) == (multiple, 152_064 if multiple == 1 else 152_576)
+
+
 def test_a_precision_that_is_named() -> None:
     found = recipe("get_mixed_precision_config('bf16_with_fp8_current_scaling_mixed')")
     assert (found.document["training"]["precision"], found.document["training"]["memory_recipe"]) == (
@@ -241,7 +267,7 @@ def test_models_by_their_class_with_what_a_recipe_says_otherwise() -> None:
     assert of_class("Llama32ModelProvider1B()")["model"]["layers"] == 16
     assert of_class("Qwen3MoEModelProvider30B_A3B()")["model"]["preset"] == "qwen3-30b-a3b"
     assert of_class("Llama3ModelProvider8B(num_layers=4)")["model"] == {
-        "preset": "llama3-8b", "sequence_length": 4096, "layers": 4
+        "preset": "llama3-8b", "sequence_length": 4096, "layers": 4, "vocab_multiple": 1
     }  # fmt: skip
     own = of_class(
         "LlamaModelProvider(num_layers=4, hidden_size=512, num_attention_heads=8, ffn_hidden_size=1536, vocab_size=999)"

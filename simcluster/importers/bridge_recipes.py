@@ -144,7 +144,10 @@ def _recipe(
     for section, value in found.fields.items():
         settings = {each: word for each, word in settings.items() if not _is_unset(each, section, value)}
         settings |= _section(section, value)
-    settings |= _vocabulary(name, settings, found.fields.get("tokenizer"))
+    of_tokenizer = _vocabulary(name, settings, found.fields.get("tokenizer"))
+    if not of_tokenizer and _keeps_vocabulary(found, name, settings):
+        settings["model.make_vocab_size_divisible_by"] = 1
+    settings |= of_tokenizer
     samples = settings.pop("dataset.seq_length", None) if "model.seq_length" in settings else None
     differ = (_LENGTHS.format(samples),) if samples not in (None, settings.get("model.seq_length")) else ()
     if not name:
@@ -162,12 +165,27 @@ def _is_unset(name: str, section: str, value: Any) -> bool:
     return isinstance(value, Built) and field != name and value.fields.get(field, name) is None
 
 
+def _has_vocabulary(model: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a model says its vocabulary, and does not wait for that of the tokenizer, as GPT-3's classes do."""
+    return "model.vocab_size" in settings or bool(model and not model.startswith("gpt3"))
+
+
+def _keeps_vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> bool:
+    """Whether the vocabulary is the model's own, which is not padded, and not the tokenizer's, which is
+    (``_validate_and_set_vocab_size`` of Megatron-Bridge's training/setup.py, whatever should_pad_vocab says before).
+
+    Of pre-training on a base that is not read nothing is said: which of both it takes changed with its version.
+    """
+    if found.name != "ConfigContainer" and "sft" not in found.name:
+        return False
+    return _has_vocabulary(model, settings) and settings.get("tokenizer.use_tokenizer_vocab_size") is not True
+
+
 def _vocabulary(model: str, settings: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
     """That of a tokenizer which is none, for models that have none of their own or take the tokenizer's at any rate."""
     if settings.get("tokenizer.tokenizer_type") != "NullTokenizer":
         return {}
-    own = "model.vocab_size" in settings or (model and not model.startswith("gpt3"))
-    if own and settings.get("tokenizer.use_tokenizer_vocab_size") is not True:
+    if _has_vocabulary(model, settings) and settings.get("tokenizer.use_tokenizer_vocab_size") is not True:
         return {}
     size = settings.get("tokenizer.vocab_size")
     said = tokenizer.fields.get("vocab_size") if isinstance(tokenizer, Built) else None
