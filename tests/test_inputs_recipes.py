@@ -538,6 +538,22 @@ def test_no_note_says_that_a_known_model_has_other_groups_than_it_has() -> None:
     assert not [note for note in found.assumed if "num-query-groups" in note]
 
 
+@pytest.mark.parametrize(
+    ("model", "multiple", "told"),
+    [
+        ("Qwen3Config8B", 1, False),  # its class says its vocabulary
+        ("Llama3Config8B", 128, True),
+        ("Llama3Config8B, vocab_size=128_300", 1, False),
+        ("LlamaConfig, num_layers=4, hidden_size=512, num_attention_heads=8, vocab_size=1000", 1, False),
+    ],
+)
+def test_a_vocabulary_that_nemo_pads_is_that_of_the_data(model: str, multiple: int, told: bool) -> None:
+    text = NEMO.replace("llm.Llama3Config8B", f"llm.{model}")
+    found = scenario_from_nemo(text, cluster=CLUSTER, function="pretrain_recipe", source="r.py")
+    assert found.document["model"].get("vocab_multiple", 128) == multiple
+    assert any("takes that of the data's tokenizer" in note for note in found.assumed) is told
+
+
 def test_a_recipe_of_nemo_2_that_changes_another() -> None:
     found = nemo("from_a_recipe", llama3_8b=NEMO.replace("performance=True", "performance=False, num_nodes=1"))
     assert (found["model"]["layers"], found["overlap"]["grad_reduce"]) == (8, False)

@@ -91,7 +91,6 @@ def scenario_from_nemo(
     assumed += (said,) if (said := not_given(missing)) else ()
     if recipe and recipe.model.name:
         found.document["model"] = whole_model(recipe.model.section, found.document["model"], settings)
-        assumed += (f"the vocabulary of {recipe.model.name}, where NeMo takes that of the data's tokenizer",)
     return Imported(
         found.document, tuple(settings), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
         unknown=(*unknown, *found.unknown),

@@ -127,9 +127,13 @@ def _recipe(found: Built, function: str, source: str, configs: PythonConfigs) ->
     if isinstance(model, Built) and (against := no_decoder(f"{configs.module_of(model.name)}.{model.name}")):
         raise InputError(f"{what} ({model.name}) {against}")
     settings |= _tokenizer(data, model)
+    kept = "model.config.vocab_size" in settings or name.startswith(tuple(_TABLES["own_vocabulary"].split()))
+    if kept:  # GPTConfig.configure_model pads that of the tokenizer alone
+        settings["model.config.make_vocab_size_divisible_by"] = 1
     if not name:
         require_sizes(sizes, {key.replace(".config.", "."): value for key, value in settings.items()}, what, configs)
-    return ReadRecipe(function, model_published(name), settings, _packed(found))
+    of_data = (f"the vocabulary of {name}, where NeMo takes that of the data's tokenizer",) if name and not kept else ()
+    return ReadRecipe(function, model_published(name), settings, (*of_data, *_packed(found)))
 
 
 def _tokenizer(data: Any, model: Any) -> dict[str, Any]:
