@@ -520,7 +520,7 @@ def test_a_part_that_is_built_and_samples_of_fine_tuning(packed: str, told: str)
     assert (found.document["parallel"]["zero"], found.document["training"]["precision"]) == (1, "fp8-mixed")
     said = " ".join(found.assumed)
     assert told in said
-    assert "first-last-layers-bf16: all layers are alike, in fp8" in said
+    assert "first-last-layers-bf16: all layers are alike, in fp8 or fp4" in said
     assert not any("fp8" in each or "bf16" in each for each in found.no_effect)
 
 

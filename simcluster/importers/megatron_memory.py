@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 from simcluster.importers.option_values import Options
 from simcluster.model.kept import OffloadModule
+from simcluster.model.recipes import recipe_named
 
 _BYTES = {"fp32": 4, "float32": 4, "float": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp8": 1}
 _OFFLOADED: tuple[str, ...] = get_args(OffloadModule)
@@ -54,12 +55,11 @@ def state_recipe(run: Options, usual: str) -> str:
         run.assumed.append(
             f"both moments in bf16, though {names[1]} and {names[2]} make them {sum(moments)} B together: the nearest"
         )
-    if usual.startswith("fp8"):
-        if gradient != 4:
-            run.assumed.append("gradients in fp32, though main-grads-dtype is another: no recipe in fp8 has less")
-        if usual.startswith("fp8-params"):
-            return "fp8-params-14" if small else usual
-        return "fp8-aware-14" if small else usual
+    if usual.startswith(("fp8", "nvfp4")):
+        found = ("fp8-params-14" if usual.startswith("fp8-params") else "fp8-aware-14") if small else usual
+        if gradient != 4 and recipe_named(found).gradient == 4:
+            run.assumed.append(f"gradients in fp32, though main-grads-dtype is another, as recipe {found} has them")
+        return found
     return {(4, False): "aware-16", (2, False): "aware-14", (4, True): "aware-12", (2, True): "aware-10"}[
         gradient, small
     ]

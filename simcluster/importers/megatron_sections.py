@@ -285,8 +285,8 @@ def _recipe_of(run: Options, half: str, precision: str) -> dict[str, str]:
     )
     recipe = ""
     if precision == "nvfp4-mixed" and narrow:
-        run.assumed.append("gradients are in fp32, though they are reduced in 16 bits: no recipe in nvfp4 has less")
-    if precision in ("fp8-mixed", "mxfp8-mixed"):
+        recipe = "nvfp4-17"
+    elif precision in ("fp8-mixed", "mxfp8-mixed"):
         kept = run.flag("fp8-param-gather")
         recipe = ("fp8-params-16" if kept else "fp8-18") if narrow else "fp8-params-18" if kept else ""
     elif precision == half != "fp32":

@@ -70,6 +70,7 @@ class Recipe:
 # fp8-params-18, fp8-params-17: the fp8 copy is the only weight (``fp8_param_gather``), with or without its transpose.
 # fp8-18, fp8-params-16: fp8-20 and fp8-params-18 with bf16 gradients (Megatron-LM's --grad-reduce-in-bf16).
 # nvfp4-19: 16-bit weights, and of each an NVFP4 copy in both orders, 0.5625 bytes an element with its scales.
+# nvfp4-17: the same with bf16 gradients.
 # fp8-aware-14, fp8-params-14: fp8-20 and fp8-params-18 with bf16 moments, the first with 16 bits of a master copy.
 # fp8-13:   DeepSeek-V3 (arXiv:2412.19437 section 3.3): fp8 weights, fp32 gradients and master, bf16 moments.
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
@@ -93,6 +94,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe("fp8-params-18", weight=2, gradient=4, optimizer=12, master=True, copies=1),
             Recipe("fp8-params-17", weight=1, gradient=4, optimizer=12, master=True),
             Recipe("nvfp4-19", weight=3.125, gradient=4, optimizer=12, master=True, copies=1.125),
+            Recipe("nvfp4-17", weight=3.125, gradient=2, optimizer=12, master=True, copies=1.125),
             Recipe("fp8-aware-14", weight=4, gradient=4, optimizer=6, master=False, copies=2),
             Recipe("fp8-params-14", weight=2, gradient=4, optimizer=8, master=True, copies=1),
             Recipe("fp8-13", weight=1, gradient=4, optimizer=8, master=True),

@@ -21,7 +21,7 @@ Precision = Literal["bf16-mixed", "fp16-mixed", "fp8-mixed", "mxfp8-mixed", "nvf
 MemoryRecipe = Literal[
     "mixed-16", "fp32-16", "mixed-18", "bf16-12", "bf16-8", "aware-16", "aware-14", "aware-12", "aware-10",
     "moments-14", "fp8-20", "fp8-19", "fp8-18", "fp8-params-18", "fp8-params-17", "fp8-params-16", "fp8-aware-14",
-    "fp8-params-14", "fp8-13", "nvfp4-19",
+    "fp8-params-14", "fp8-13", "nvfp4-19", "nvfp4-17",
 ]  # fmt: skip
 
 
