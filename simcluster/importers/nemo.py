@@ -27,6 +27,7 @@ _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _NO_EFFECT, _SECTIONS = frozenset(_TABLES["no_effect"].split()), _TABLES["no_effect_sections"].split()
 _REFERENCE = re.compile(r"\$\{(?:oc\.\w+:)?(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}")
+_OF_APEX = "distributed_fused_adam"
 _LAYERS_IN_BF16 = ("first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 _OF_PLUGIN = ("fp8", "fp8_recipe", "fp8_param_gather", "fp8_params", *_LAYERS_IN_BF16)
 _BY_NAME = (
@@ -177,6 +178,8 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
         elif key == "optimizer.name":
             sharded = str(value) in _TABLES["sharded_optimizers"].split() or plain.get("model.wrap_with_zero") is True
             found["ddp.use_distributed_optimizer"] = sharded
+        elif key == "optimizer.bucket_cap_mb" and plain.get(f"{name.rpartition('.')[0]}.name") == _OF_APEX:
+            continue  # below, by the width of gradients
         elif key == "model.fsdp":
             found |= _shards(plain, source) if value is True else {}
         elif key == "optimizer.grad_sync_dtype":
@@ -192,8 +195,9 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
         else:
             found[key] = value
     _changed_by_nemo_1(plain, found)
-    if plain.get("optimizer.name", plain.get("model.optim.name")) == "distributed_fused_adam":
+    if plain.get("optimizer.name", plain.get("model.optim.name")) == _OF_APEX:
         found.setdefault("ddp.overlap_grad_reduce", True)  # Apex's overlap_grad_sync
+        found["ddp.bucket_size"] = _bucket(plain, found, source)
     found.setdefault("model.overlap_p2p_comm", False)  # as of NeMo's own configuration, and Megatron-Core's
     if plain.get("model.transformer_engine") is False and not plain.get("model.mcore_gpt"):  # off where not said
         found.setdefault("model.apply_rope_fusion", False)
@@ -203,6 +207,16 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
     if not found.get("model.recompute_granularity"):
         found = {name: value for name, value in found.items() if not name.startswith("model.recompute_")}
     return found
+
+
+def _bucket(plain: Mapping[str, Any], found: Mapping[str, Any], source: str) -> int:
+    """Gradients in a bucket of Apex's DistributedFusedAdam, whose bucket_cap_mb are megabytes, 100 by default."""
+    name = "model.optim.bucket_cap_mb"
+    size = plain.get(name, plain.get("optimizer.bucket_cap_mb", 100))
+    if not isinstance(size, int | float) or not 0 < size < 1e6:
+        raise InputError(f"{source}: {name}: {shown(size)} is no size in megabytes; give one, as in 100")
+    halves = found.get("ddp.grad_reduce_in_fp32", found.get("mixed_precision") != "fp16_mixed") is False
+    return int(size * 2**20) // (2 if halves else 4)
 
 
 def _changed_by_nemo_1(plain: Mapping[str, Any], found: dict[str, Any]) -> None:
