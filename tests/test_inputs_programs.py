@@ -565,6 +565,21 @@ if __name__ == "__main__":
         started()
 
 
+def test_a_class_of_a_file_that_is_not_there() -> None:
+    text = """
+from own.models.basic import OwnModule, OwnConfig
+if __name__ == "__main__":
+    llm.train(model=OwnModule(config=OwnConfig()), data=None, trainer=nl.Trainer(devices=1, num_nodes=1))
+"""
+    with pytest.raises(
+        InputError, match=r"\(OwnConfig\) is not known .* of own\.models\.basic, .* put own/models/basic\.py"
+    ):
+        nemo(text)
+    beside = {"own/models/basic.py": "class OwnConfig:\n    width: int = 4\n"}.get
+    with pytest.raises(InputError, match=r"does not say its sizes \(num_layers and others\)$"):
+        scenario_from_nemo(text, cluster=CLUSTER, beside=beside, source="r.py")
+
+
 def test_a_function_that_takes_its_model() -> None:
     text = "def own_recipe(model, folder, *, gpus=8):\n    return run.Partial(llm.finetune, model=model)\n"
     with pytest.raises(InputError, match=r"its argument model is given by whoever calls it.*or --arg model=\.\.\."):
@@ -586,7 +601,7 @@ def finetune_recipe(num_nodes: int = 1, scheme: str | None = "lora"):
         optim=distributed_fused_adam_with_cosine_annealing(max_lr=3e-4), peft=LoRA() if scheme == "lora" else None,
     )
 """
-    given = {"cluster": CLUSTER, "function": "finetune_recipe", "source": "r.py"}
+    given: dict[str, Any] = {"cluster": CLUSTER, "function": "finetune_recipe", "source": "r.py"}
     found = scenario_from_nemo(text, given={"scheme": word, "num-nodes": gpus}, **given).document
     assert (found["parallel"]["tp"], found["gpus"]) == (tp, 4 * int(gpus))
     with pytest.raises(InputError, match=r"not modelled \(a peft scheme of none trains all\)"):

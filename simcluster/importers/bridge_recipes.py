@@ -25,7 +25,7 @@ from simcluster.importers.models_by_path import NamedModel, model_named, model_p
 from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments, telling
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
-from simcluster.importers.recipe_programs import of_another_file, what_is_started
+from simcluster.importers.recipe_programs import not_beside, of_another_file, what_is_started
 from simcluster.importers.written_containers import written_container
 
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
@@ -204,6 +204,7 @@ def require_sizes(model: Any, settings: Mapping[str, Any], what: str, configs: P
     against = ""
     if "model.num_layers" not in settings:
         against = "is not known here, and the recipe does not say its sizes (num_layers and others)"
+        against += f"; it is {not_beside(module)}" if module and configs and not configs.is_beside(kind) else ""
     elif isinstance(model, Built) and not defaults_of_class(model.name):
         against = "is of a class that is not known here, nor what that says of norms, activation and attention"
     if against and module and kind.rpartition(".")[2][:1].islower():

@@ -125,6 +125,10 @@ class PythonConfigs(PythonStatements):
         """The names with one of these endings that the file imports."""
         return [name for name in self._imported if name.endswith(endings)]
 
+    def is_beside(self, name: str) -> bool:
+        """Whether the file that a name is imported from is there."""
+        return self._elsewhere(name)[0] is not None
+
     def missing_module(self, name: str, over: int = 0) -> str:
         """The module that a function comes of at last, over files that hand it on and are read, and that is not there;
         empty where no import of any file says it."""

@@ -83,8 +83,11 @@ def of_another_file(what: str, called: str, module: str) -> InputError:
         return InputError(f"{what}, whose model {against}")
     if not module:
         return InputError(f"{what}, which it does not say")
+    return InputError(f"{what} {not_beside(module)}")
+
+
+def not_beside(module: str) -> str:
+    """That a module is not there, and where its file would be looked for."""
     path, *_ = files_of(module)
     or_so = f"{path} or {path.removesuffix('.py')}/__init__.py"
-    return InputError(
-        f"{what} of {module}, which is not beside it; put {or_so}, with what it imports, there or in a folder around it"
-    )
+    return f"of {module}, which is not beside it; put {or_so}, with what it imports, there or in a folder around it"
