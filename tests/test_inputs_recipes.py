@@ -542,6 +542,8 @@ def test_no_note_says_that_a_known_model_has_other_groups_than_it_has() -> None:
     ("model", "multiple", "told"),
     [
         ("Qwen3Config8B", 1, False),  # its class says its vocabulary
+        ("Gemma2Config2B", 1, False),
+        ("GemmaConfig2B", 128, True),
         ("Llama3Config8B", 128, True),
         ("Llama3Config8B, vocab_size=128_300", 1, False),
         ("LlamaConfig, num_layers=4, hidden_size=512, num_attention_heads=8, vocab_size=1000", 1, False),
