@@ -30,6 +30,7 @@ from simcluster.importers.model_classes import (
     said_of_model,
 )
 from simcluster.importers.models_by_path import model_published
+from simcluster.importers.option_values import VOCABULARIES
 from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
@@ -127,13 +128,23 @@ def _recipe(found: Built, function: str, source: str, configs: PythonConfigs) ->
     if isinstance(model, Built) and (against := no_decoder(f"{configs.module_of(model.name)}.{model.name}")):
         raise InputError(f"{what} ({model.name}) {against}")
     settings |= _tokenizer(data, model)
-    kept = "model.config.vocab_size" in settings or name.startswith(tuple(_TABLES["own_vocabulary"].split()))
-    if kept:  # GPTConfig.configure_model pads that of the tokenizer alone
-        settings["model.config.make_vocab_size_divisible_by"] = 1
+    vocabulary = _vocabulary(name, settings)
     if not name:
         require_sizes(sizes, {key.replace(".config.", "."): value for key, value in settings.items()}, what, configs)
-    of_data = (f"the vocabulary of {name}, where NeMo takes that of the data's tokenizer",) if name and not kept else ()
-    return ReadRecipe(function, model_published(name), settings, (*of_data, *_packed(found)))
+    return ReadRecipe(function, model_published(name), settings, (*vocabulary, *_packed(found)))
+
+
+def _vocabulary(name: str, settings: dict[str, Any]) -> tuple[str, ...]:
+    """What is assumed of the vocabulary of a model that is known; one that its class or the recipe says is not padded:
+    ``GPTConfig.configure_model`` pads that of the tokenizer alone."""
+    if "model.config.vocab_size" in settings or name.startswith(tuple(_TABLES["own_vocabulary"].split())):
+        settings["model.config.make_vocab_size_divisible_by"] = 1
+        return ()
+    whose = "that of the data's tokenizer"
+    if settings.get("model.tokenizer.library") == "megatron":
+        size = VOCABULARIES["GPT2BPETokenizer"]
+        whose += f", which is GPT-2's of {size} tokens where none is given (--set model.vocab_size={size})"
+    return (f"the vocabulary of {name}, where NeMo takes {whose}",) if name else ()
 
 
 def _tokenizer(data: Any, model: Any) -> dict[str, Any]:
