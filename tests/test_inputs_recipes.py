@@ -122,6 +122,8 @@ def own_config():
     sizes = cast(dict, {"num_layers": 26, "hidden_size": 1152, "num_attention_heads": 4})
     cfg.model = Gemma3ModelProvider(**sizes, seq_length=2048)
     cfg.model.moe_router_dtype = "bf16"
+    cfg.model.batch_p2p_comm = False
+    cfg.model.mla_down_proj_fusion = True
     cfg.ddp.overlap_param_gather = True
     cfg.optimizer.overlap_param_gather = False
     if cfg.model.own:
@@ -134,6 +136,8 @@ def own_config():
     assert found.document["model"]["name"] == "gemma-3-1b"
     assert found.document["overlap"]["param_gather"] is True  # either of both, as its setup has it
     assert found.unknown == ("what the recipe does where cfg.model.own",)
+    assert "model.batch_p2p_comm" in found.no_effect
+    assert any(note.startswith("mla-down-proj-fusion: the products down to latents are two") for note in found.assumed)
 
 
 def test_a_recipe_of_adapters_by_its_name_is_refused() -> None:
