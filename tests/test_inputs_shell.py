@@ -144,7 +144,7 @@ def test_the_performance_launcher_of_megatron_bridge_with_the_workload_beside_it
     assert document["pipeline"]["chunks"] == 5
     assert document["training"]["global_batch"] == 256  # twice the GPUs of the workload
     assert document["training"]["recompute"] != "none"
-    assert document["model"]["layers"] == 80
+    assert (document["model"]["layers"], document["model"]["vocab_multiple"]) == (80, 1)
     assert found.unknown == ("--frobnicate",)
     assert {"a", "gpus_per_node", "wdj", "d"} <= set(found.no_effect)
     own = performance("-gb 512 -vp None -mb 2", files, N="128").document

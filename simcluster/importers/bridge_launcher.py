@@ -33,6 +33,7 @@ _FOLDER = "scripts/performance/configs"
 _ALWAYS = {
     "ddp.use_distributed_optimizer": True, "ddp.overlap_grad_reduce": True, "ddp.overlap_param_gather": True,
     "ddp.grad_reduce_in_fp32": False,
+    "model.make_vocab_size_divisible_by": 1,  # the model's own vocabulary is not padded
 }  # fmt: skip
 _SAID = (
     "what the launcher's recipe sets beside its workload is taken as in most of them: a distributed optimizer, "
