@@ -123,6 +123,7 @@ def own_config():
     cfg.model = Gemma3ModelProvider(**sizes, seq_length=2048)
     cfg.model.moe_router_dtype = "bf16"
     cfg.model.batch_p2p_comm = False
+    cfg.optimizer.main_params_dtype = torch.float32
     cfg.model.mla_down_proj_fusion = True
     cfg.ddp.overlap_param_gather = True
     cfg.optimizer.overlap_param_gather = False
@@ -136,7 +137,11 @@ def own_config():
     assert found.document["model"]["name"] == "gemma-3-1b"
     assert found.document["overlap"]["param_gather"] is True  # either of both, as its setup has it
     assert found.unknown == ("what the recipe does where cfg.model.own",)
-    assert "model.batch_p2p_comm" in found.no_effect
+    assert {"model.batch_p2p_comm", "main-params-dtype"} <= set(found.no_effect)
+    narrow = scenario_from_bridge(
+        text.replace("torch.float32", "torch.float16"), cluster=CLUSTER, source="r.py", function="own_config", gpus=8
+    )
+    assert any(note.startswith("main-params-dtype: master copies") for note in narrow.assumed)
     assert any(note.startswith("mla-down-proj-fusion: the products down to latents are two") for note in found.assumed)
 
 
