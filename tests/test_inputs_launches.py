@@ -201,6 +201,26 @@ def test_deepspeed_s_experts_beside_tensor_parallelism_are_refused_by_name() -> 
     assert "etp" not in imported(f"{text} --sequence-parallel --enable-expert-tensor-parallelism").document["parallel"]
 
 
+@pytest.mark.parametrize(
+    ("starts", "tp"),
+    [
+        ("env TP=2 bash train.sh", 2),
+        ("docker run --rm -e TP=2 -e PROGRAM=own.py image:1 bash train.sh", 2),
+        ("singularity exec --env=TP=2 image.sif sh train.sh", 2),
+        ("sbatch --export=ALL,TP=2,NAME=a.sh train.sh", 2),
+        ("qsub -v NAME=a,TP=2 train.sh", 2),
+        ("TP=4\njob submit -e TP= -- bash train.sh", 1),
+        ("TP=4\njob submit -e TP=$TP -- bash train.sh", 4),
+        ("job submit -e TP=$TP -- bash train.sh", 1),
+    ],
+)
+def test_variables_that_a_command_hands_to_the_script_it_starts(starts: str, tp: int) -> None:
+    files = {"train.sh": f"torchrun --nproc_per_node 8 {TRAINS} --tensor-model-parallel-size ${{TP:-1}}\n"}
+    found = imported(starts, files)
+    assert (found.document["parallel"]["tp"], found.document["gpus"]) == (tp, 8)
+    assert imported(starts, files, TP="8").document["parallel"]["tp"] == 8
+
+
 def test_files_of_the_environment_are_not_asked_for() -> None:
     with pytest.raises(InputError, match=r"it goes on in helpers\.sh, which"):
         imported("source /there/venv/bin/activate\nsource helpers.sh\nsource <(curl there)\nsetup\n")

@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable
 
 from simcluster.base.errors import InputError
-from simcluster.importers.shell.state import State
+from simcluster.importers.shell.state import State, is_unset
 
 Read = Callable[[str, State], State]
 _SHELLS = frozenset(["bash", "sh", "zsh", "ksh"])
 _COMMANDS = ("llamafactory-cli", "llamafactory.cli")
 """That may have all their options in a file."""
 _MOST_DEPTH = 8
+_PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_LISTS = re.compile(r"--(?:export|env)=(.*)", re.DOTALL)
+"""Of sbatch and srun (``--export=ALL,TP=4``), docker and singularity (``--env=TP=4``)."""
 _CLOCKS = re.compile(r"-(?:lgc|lmc|ac|pl|-lock-\w+-clocks|-applications-clocks|-power-limit)(?:=.*)?")
 
 
@@ -33,6 +36,9 @@ def read_command(words: list[str], state: State, read: Read) -> None:
     """Keeps a command that runs a Python program; goes into one that starts a shell, or another script."""
     around = len(state.around)
     for place, word in enumerate(words):
+        if _PAIR.fullmatch(word) or _LISTS.fullmatch(word):
+            _hand_over(word, words[place - 1] if place else "", state)
+            continue
         base = word.rsplit("/", 1)[-1]
         if base in _SHELLS and place + 1 < len(words):
             state.around += words[:place]
@@ -62,6 +68,16 @@ def read_command(words: list[str], state: State, read: Read) -> None:
         state.assumed["the GPUs' clocks and power are the cluster's, and not what nvidia-smi sets"] = None
     if any(word.endswith(".py") or word.startswith("--") or word in _COMMANDS for word in words):
         state.commands.append((words, list(state.around)))
+
+
+def _hand_over(word: str, before: str, state: State) -> None:
+    """Sets the variables that a command gives to what it starts: ``env TP=4``, ``docker run -e TP=4``, ``sbatch
+    --export=ALL,TP=4``, ``qsub -v TP=4,PP=2``."""
+    listed = _LISTS.fullmatch(word)
+    parts = re.split(r",(?=[A-Za-z_]\w*=)", listed[1] if listed else word) if listed or before == "-v" else [word]
+    for pair in filter(None, map(_PAIR.fullmatch, (part.removeprefix("ALL,") for part in parts))):
+        if pair[1] not in state.fixed and not (pair[2] and is_unset(pair[2])):
+            state.put(pair[1], pair[2])
 
 
 def _hands_on(words: list[str]) -> bool:
