@@ -13,6 +13,19 @@ from simcluster.importers.published_models import model_sizes, published_names
 _DEFAULT = "GPT2BPETokenizer"
 _ENDED = ("NullTokenizer", "NullMultimodalTokenizer")
 """Kinds whose vocab_size is _vocab_size_without_eod + 1 (megatron/training/tokenizer)."""
+_OF_A_FILE = (
+    *VOCABULARIES,
+    "HuggingFaceTokenizer",
+    "HFTokenizer",
+    "SFTTokenizer",
+    "PretrainedFromHF",
+    "SentencePieceTokenizer",
+    "GPTSentencePieceTokenizer",
+)
+"""Kinds that have as many tokens as their file: vocab-size is handed to NullTokenizer and TikTokenizer alone
+(``_build_library_kwargs``, megatron/core/tokenizers/utils/build_tokenizer.py)."""
+_WITHOUT_TOKENS = 1 / 40
+"""The most rows of a published embedding that have no token, as a share of all (DeepSeek-V2: 2385 of 102400)."""
 _SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-heads": "heads"}
 _INSIDE = {"ffn-hidden-size": "ffn_hidden_size", "num-query-groups": "kv_heads"}
 _THOUSANDS = re.compile(r"(?<![a-z0-9.])v?(\d{2,3})k(?![a-z0-9])")  # nemotron_2_256k.model
@@ -59,20 +72,31 @@ def vocabulary_of(run: Options) -> int:
     known = _tokenizer_in(name or "") or _tokenizer_in(kind)
     if known:
         more = " of the tokenizer that it extends; how many it adds is not read (--set model.vocab_size=...)"
-        extended = more if _EXTENDED.search((name or "").lower().rpartition(known)[2]) else ""
+        extended = more if _is_extended(name or "", known) else ""
         run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens{extended}")
         return TOKENIZERS[known]
     return _unread(run, kind, name)
 
 
 def _given(run: Options, given: int, kind: str | None, file: str | None) -> int:
-    """What vocab-size says, but of a kind whose file has another number: it is read of NullTokenizer and TikTokenizer
-    alone (build_tokenizer, megatron/training/tokenizer/tokenizer.py)."""
-    usual = VOCABULARIES.get(kind or "")
-    if usual in (None, given) or _own(file) or _tokenizer_in(file or "") or not run.get("vocab-size"):
+    """What vocab-size says, but of a kind that does not read it and a file that is known to have another number; of one
+    that is not known it is told."""
+    if kind not in _OF_A_FILE or not run.get("vocab-size"):
         return given
-    run.assumed.append(f"{kind} has {usual} tokens: it does not read the {given} that vocab-size says")
-    return int(usual or given)
+    known = _tokenizer_in(file or "")
+    if known and _is_extended(file or "", known):
+        known = None
+    usual = None if _own(file) else VOCABULARIES.get(kind)
+    size = TOKENIZERS[known] if known else usual
+    if size is None:
+        what = f"{kind} takes those of {file or 'its file'}, which is not read (--set model.vocab_size=...)"
+        run.assumed.append(f"a vocabulary of {given} tokens, as given: {what}")
+        return given
+    if given == size or (known and abs(size - given) <= _WITHOUT_TOKENS * size):
+        return given
+    has, reads = (file, kind) if known else (kind, "it")
+    run.assumed.append(f"{has} has {size} tokens: {reads} does not read the {given} that vocab-size says")
+    return size
 
 
 def _own(file: str | None) -> bool:
@@ -110,6 +134,11 @@ def names_vocabulary(options: Mapping[str, tuple[str, ...]]) -> bool:
 def _tokenizer_in(text: str) -> str | None:
     """The known tokenizer whose name stands in a text."""
     return next((part for part in TOKENIZERS if part in text.lower()), None)
+
+
+def _is_extended(name: str, known: str) -> bool:
+    """Whether the name of a tokenizer says behind that of a known one that it has more tokens."""
+    return _EXTENDED.search(name.lower().rpartition(known)[2]) is not None
 
 
 def _alike(run: Options) -> str | None:
