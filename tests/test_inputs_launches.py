@@ -195,8 +195,13 @@ def test_experts_under_another_name_are_not_lost() -> None:
 
 def test_deepspeed_s_experts_beside_tensor_parallelism_are_refused_by_name() -> None:
     text = f"deepspeed {TRAINS} --num-experts 8 --topk 1 --deepspeed --tensor-model-parallel-size 2"
-    with pytest.raises(InputError, match="DeepSpeed sends the tokens that 2 tp ranks have once"):
-        imported(text)
+    refused = "--tensor-model-parallel-size: DeepSpeed sends the tokens that 2 tp ranks have once"
+    with pytest.raises(InputError, match=refused):
+        imported(text.replace("--num-experts", "--num-routed-experts"))
+    with pytest.raises(InputError, match=refused.replace("tensor-", "")):
+        imported(text.replace("tensor-model", "model"))
+    with pytest.raises(InputError, match="--topk: 'x' is not a whole number"):
+        imported(text.replace("--topk 1", "--topk x"))
     assert imported(f"{text} --sequence-parallel").document["parallel"]["etp"] == 1
     assert "etp" not in imported(f"{text} --sequence-parallel --enable-expert-tensor-parallelism").document["parallel"]
 

@@ -27,11 +27,8 @@ def add_experts(run: Options, model: dict[str, Any]) -> None:
         run.without("num-experts", "the model is dense", OF_EXPERTS)
         return
     deepspeed = run.flag("deepspeed")
-    ranks = run.get("tensor-model-parallel-size") or 1
-    if deepspeed and ranks > 1 and not run.flag("sequence-parallel"):
-        what = f"DeepSpeed sends the tokens that {ranks} tp ranks have once, and gathers them behind the experts"
-        remedy = "--arg=--sequence-parallel= plays it with sequence parallelism"
-        raise run.error("num-experts", f"{what}, which is not modelled; {remedy}")
+    if deepspeed:
+        _require_tokens_not_shared(run)
     top_k = run.get("moe-router-topk")
     if top_k is None:
         top_k = 1 if deepspeed else 2
@@ -63,6 +60,17 @@ def add_experts(run: Options, model: dict[str, Any]) -> None:
     if groups and top_groups:
         moe |= {"groups": groups, "top_groups": top_groups}
     model["moe"] = moe | where | ({} if deepspeed else _balance(run))
+
+
+def _require_tokens_not_shared(run: Options) -> None:
+    """InputError where tp ranks with the same tokens send them to DeepSpeed's experts once."""
+    names = ("tensor-model-parallel-size", "model-parallel-size")
+    ranks = run.get(*names) or 1
+    if ranks == 1 or run.flag("sequence-parallel"):
+        return
+    what = f"DeepSpeed sends the tokens that {ranks} tp ranks have once, and gathers them behind the experts"
+    remedy = "--arg=--sequence-parallel= plays it with sequence parallelism"
+    raise run.error(next(name for name in names if name in run.values), f"{what}, which is not modelled; {remedy}")
 
 
 def _require_no_experts(run: Options) -> None:

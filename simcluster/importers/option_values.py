@@ -84,13 +84,17 @@ class Options:
         self.unknown: list[str] = []
         self.problems = Problems(source, problems)
         self._bad: dict[str, InputError] = {}
+        self._written: dict[str, str] = {}
 
     def error(self, name: str, message: str) -> InputError:
+        """What is wrong with an option, by the name that it is written with."""
+        name = self._written.get(name, name)
         return InputError(f"{self.source}: {self._dashes}{name}: {message}")
 
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
         """Every option in its place; one that is not modelled and changes the time is a problem."""
         plain = {RENAMED.get(name, name): words for name, words in map(_valued, options, options.values())}
+        self._written = {RENAMED[name]: name for name in options if name in RENAMED and RENAMED[name] not in options}
         for name, words in list(plain.items()):
             kept = _without_settings(words, least=MAPPED.get(name) != "flag")
             self.unknown += words[len(kept) :]
