@@ -226,6 +226,26 @@ def test_variables_that_a_command_hands_to_the_script_it_starts(starts: str, tp:
     assert imported(starts, files, TP="8").document["parallel"]["tp"] == 8
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("NNODES=${NODE_COUNT:-1}", "1 machine, as NODE_COUNT is by default (--gpus says how many)"),
+        (": ${NNODES:=2}", "2 machines, as NNODES is by default (--gpus says how many)"),
+        ("TP=${TP:-1}\nNNODES=${2:-1}", "1 machine, as argument 2 is by default (--gpus says how many)"),
+        ("TP=${TP:-1}\nNNODES=1", ""),
+        ("NODE_COUNT=1\nNNODES=${NODE_COUNT:-1}", ""),
+    ],
+)
+def test_machines_that_nobody_counts_are_told_with_the_variable_that_would(lines: str, said: str) -> None:
+    text = f"{lines}\ntorchrun --nnodes $NNODES --nproc_per_node 8 {TRAINS} --tensor-model-parallel-size ${{TP:-1}}"
+    assert [sentence for sentence in imported(text).assumed if "by default" in sentence] == [said] * bool(said)
+    assert not told(imported(text, NODE_COUNT="1", NNODES="1"), "by default")
+    asked = scenario_from_arguments(
+        f"#!/bin/bash\n{text}\n", cluster={"topology": "dgx_h100"}, gpus=16, source="run.sh"
+    )
+    assert not told(asked, "by default")
+
+
 def test_files_of_the_environment_are_not_asked_for() -> None:
     with pytest.raises(InputError, match=r"it goes on in helpers\.sh, which"):
         imported("source /there/venv/bin/activate\nsource helpers.sh\nsource <(curl there)\nsetup\n")

@@ -100,7 +100,23 @@ def arguments_of_script(
         launched=launched,
         assumed=(*state.assumed, *assumed_of_environment(state.variables)),
         unknown=tuple(state.unknown),
+        machines_by_default=_machines_by_default(text, state, launched.get("nnodes", "")),
     )
+
+
+def _machines_by_default(text: str, state: State, nodes: str) -> str:
+    """The variable whose default the number of machines is: with another value of it there are other machines."""
+    other = f"{nodes}1"
+    for name in [name for name, value in state.defaults.items() if value == nodes]:
+        again = State(state.source, {**state.fixed, name: other}, state.beside, state.gpus_per_node)
+        try:
+            words, around = _training(text, read_script(text, again))
+        except InputError:
+            continue
+        launcher = from_words(words, repeated=True).launcher
+        if processes_of(launcher, around, state.gpus_per_node).get("nnodes") == other:
+            return name if not name.isdecimal() else f"argument {name}"
+    return ""
 
 
 def _training(text: str, state: State) -> tuple[list[str], list[str]]:

@@ -125,6 +125,9 @@ def _gpus_not_said(arguments: Arguments, document: Mapping[str, Any]) -> str:
         return f"all GPUs of the cluster: how many {_STARTS[bool(arguments.launcher)]} is not said"
     if arguments.machines_not_said and document.get("gpus") == arguments.gpus:
         return f"one machine of {arguments.gpus} GPUs: on how many the script starts is not said"
+    if arguments.machines_by_default and document.get("gpus") == arguments.gpus:
+        nodes = arguments.launched["nnodes"]
+        return f"{nodes} machine{'s' * (nodes != '1')}, as {arguments.machines_by_default} is by default"
     return ""
 
 

@@ -15,6 +15,8 @@ def operated(sign: str, value: Value | None, rest: str, name: str, state: State)
     """The value by the sign behind the name and the text behind that."""
     unset = is_unset(value) if sign[0] == ":" and len(sign) > 1 else value is None or (is_unset(value) and value != "")
     if sign[-1] in "-=":
+        if unset and rest.isdecimal():
+            state.defaults[name] = rest
         if unset and sign[-1] == "=" and name not in state.fixed:
             state.put(name, rest)
         return rest if unset else joined(value or "")

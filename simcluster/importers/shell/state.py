@@ -51,6 +51,8 @@ class State:
     missing: dict[str, None] = field(default_factory=dict)
     """Files that it would read on in, and that are not there."""
     unset: dict[str, None] = field(default_factory=dict)
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Numbers that variables have by default (``${NNODES:-1}``), as nobody sets them."""
     assumed: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, None] = field(default_factory=dict)
     stopped: str = ""
