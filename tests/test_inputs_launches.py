@@ -246,6 +246,16 @@ def test_machines_that_nobody_counts_are_told_with_the_variable_that_would(lines
     assert not told(asked, "by default")
 
 
+@pytest.mark.parametrize("option", ["--spec own.layers spec", "--tp-2d", "--enable-hyper-connections"])
+def test_what_is_refused_is_taken_out_without_another_file(option: str) -> None:
+    text, name = f"torchrun --nproc_per_node 8 {TRAINS} {option}", option.partition(" ")[0]
+    with pytest.raises(InputError, match=rf"take it out to import the rest \(--arg={name}=none does\)"):
+        imported(text)
+    found = imported(text, **{name: "none"})
+    assert found.document == imported(text.removesuffix(option)).document
+    assert name[2:] in found.no_effect
+
+
 def test_files_of_the_environment_are_not_asked_for() -> None:
     with pytest.raises(InputError, match=r"it goes on in helpers\.sh, which"):
         imported("source /there/venv/bin/activate\nsource helpers.sh\nsource <(curl there)\nsetup\n")

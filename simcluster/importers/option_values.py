@@ -123,7 +123,8 @@ class Options:
             if (idle and (refused or name in NOT_MODELLED)) or alone:
                 self.no_effect.append(name)
             elif refused:
-                self.problems.add(self.error(name, f"{refused}; take it out to import the rest"))
+                way = f" (--arg=--{self._written.get(name, name)}=none does)" if self._dashes else ""
+                self.problems.add(self.error(name, f"{refused}; take it out to import the rest{way}"))
             elif name in NOT_MODELLED:
                 self.assumed.append(f"{self._dashes}{name}: {NOT_MODELLED[name]}")
             elif name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES):
