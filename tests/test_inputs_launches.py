@@ -190,6 +190,9 @@ def test_experts_under_another_name_are_not_lost() -> None:
     assert imported(f"{text} --num-local-experts 8", **{"--num-experts": "8"}).document["model"]["moe"]["experts"] == 8
     routed = imported(f"{text} --num-routed-experts 8 --num-shared-experts 2 --moe-ffn-hidden-size 256")
     assert routed.document["model"]["moe"]["shared_ffn_hidden_size"] == 512
+    mixture = "--num-layers 4 --num-experts 8 --moe-ffn-hidden-size 256"
+    dense = imported(f"{text} {mixture} --moe-first-k-dense-replace 1")
+    assert (dense.document["model"]["moe"]["first_dense_layers"], dense.unknown) == (1, ())
     assert "moe" not in imported(f"torchrun --nproc_per_node 8 {TRAINS} --num-local-experts 8").document["model"]
 
 

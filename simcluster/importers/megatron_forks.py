@@ -26,10 +26,14 @@ _OWN = (
     "num-layer-list", "schedules-method", "reuse-fp32-param", "moe-alltoall-overlap-comm", "swap-optimizer",
     "num-shared-experts", "qk-nope-head-dim", "use-fused-sdpa", "use-mc2", "use-ascend-coc", "glu-activation",
     "model-name", "moe-num-experts", "overlapped-distributed-optimizer",
-    "num-routed-experts", "n-routed-experts",
+    "num-routed-experts", "n-routed-experts", "moe-first-k-dense-replace",
 )  # fmt: skip
-_ROUTED = ("num-routed-experts", "n-routed-experts")
-"""The number of experts beside those that are shared, as DeepSeek's models call it."""
+_AS_DEEPSEEK = {
+    "num-routed-experts": "num-experts", "n-routed-experts": "num-experts",
+    "moe-first-k-dense-replace": "first-k-dense-replace",
+}  # fmt: skip
+"""The number of experts beside those that are shared, and of the dense layers before them, by names that are like those
+in the config.json of DeepSeek's models."""
 _MEGABLOCKS = {
     "moe-num-experts": "num-experts", "moe-top-k": "moe-router-topk", "moe-loss-weight": "moe-aux-loss-coeff",
     "moe-capacity-factor": "moe-expert-capacity-factor",
@@ -48,7 +52,7 @@ def as_megatron(
 
     Raises InputError for a layer of another kind.
     """
-    plain = {"num-experts" if name in _ROUTED else name: words for name, words in options.items()}
+    plain = {_AS_DEEPSEEK.get(name, name): words for name, words in options.items()}
     found, assumed = _of_megablocks(plain, gpus)
     spec = _spec(options)
     if spec.startswith("mindspeed_llm."):
