@@ -220,6 +220,7 @@ def test_deepspeed_s_experts_beside_tensor_parallelism_are_refused_by_name() -> 
         ("TP=4\njob submit -e TP= -- bash train.sh", 1),
         ("TP=4\njob submit -e TP=$TP -- bash train.sh", 4),
         ("job submit -e TP=$TP -- bash train.sh", 1),
+        ("make TP=2 all\nbash train.sh", 1),
     ],
 )
 def test_variables_that_a_command_hands_to_the_script_it_starts(starts: str, tp: int) -> None:

@@ -37,17 +37,19 @@ def read_command(words: list[str], state: State, read: Read) -> None:
     around = len(state.around)
     for place, word in enumerate(words):
         if _PAIR.fullmatch(word) or _LISTS.fullmatch(word):
-            _hand_over(word, words[place - 1] if place else "", state)
             continue
         base = word.rsplit("/", 1)[-1]
         if base in _SHELLS and place + 1 < len(words):
+            _hand_over(words[:place], state)
             state.around += words[:place]
             _shell(words[place + 1 :], state, read)
             del state.around[around:]
             return
         if word.endswith(".py"):
+            _hand_over(words[:place], state)
             break
         if place and re.search(r"\.py\s", word):  # of ssh, pdsh, docker
+            _hand_over(words[:place], state)
             state.around += words[:place]
             read_text(word, state, read)
             del state.around[around:]
@@ -57,6 +59,7 @@ def read_command(words: list[str], state: State, read: Read) -> None:
             if text is None and _hands_on(words[place + 1 :]):
                 break
             if text is not None:
+                _hand_over(words[:place], state)
                 kept, state.positional = state.positional, words[place + 1 :]
                 state.around += words[:place]
                 read_text(text, state, read)
@@ -70,14 +73,16 @@ def read_command(words: list[str], state: State, read: Read) -> None:
         state.commands.append((words, list(state.around)))
 
 
-def _hand_over(word: str, before: str, state: State) -> None:
+def _hand_over(words: list[str], state: State) -> None:
     """Sets the variables that a command gives to what it starts: ``env TP=4``, ``docker run -e TP=4``, ``sbatch
     --export=ALL,TP=4``, ``qsub -v TP=4,PP=2``."""
-    listed = _LISTS.fullmatch(word)
-    parts = re.split(r",(?=[A-Za-z_]\w*=)", listed[1] if listed else word) if listed or before == "-v" else [word]
-    for pair in filter(None, map(_PAIR.fullmatch, (part.removeprefix("ALL,") for part in parts))):
-        if pair[1] not in state.fixed and not (pair[2] and is_unset(pair[2])):
-            state.put(pair[1], pair[2])
+    for before, word in zip(["", *words], words, strict=False):
+        listed = _LISTS.fullmatch(word)
+        several = listed or before == "-v"
+        parts = re.split(r",(?=[A-Za-z_]\w*=)", listed[1] if listed else word) if several else [word]
+        for pair in filter(None, map(_PAIR.fullmatch, (part.removeprefix("ALL,") for part in parts))):
+            if pair[1] not in state.fixed and not (pair[2] and is_unset(pair[2])):
+                state.put(pair[1], pair[2])
 
 
 def _hands_on(words: list[str]) -> bool:
