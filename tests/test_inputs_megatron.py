@@ -355,6 +355,13 @@ def test_a_published_embedding_may_have_rows_without_a_token() -> None:
     assert not any("151" in sentence for sentence in found.assumed)
 
 
+def test_another_word_is_suggested_only_where_it_is_near() -> None:
+    with pytest.raises(InputError, match="--optimizer: 'dion' is not modelled; known: adam, sgd, muon or dist_muon"):
+        imported(f"{GPT_345M} --optimizer dion", gpus=8)
+    with pytest.raises(InputError, match="'adan' is not modelled; did you mean 'adam'"):
+        imported(f"{GPT_345M} --optimizer adan", gpus=8)
+
+
 def test_a_program_of_somebody_s_own_is_told() -> None:
     said = "what pretrain_own.py itself sets is not read: its options are taken as pretrain_gpt.py takes them"
     assert said in imported(f"torchrun tools/pretrain_own.py {GPT_345M}", gpus=8).assumed

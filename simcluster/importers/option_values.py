@@ -165,7 +165,8 @@ class Options:
             return value
         word = WORDS.get(name, {}).get(word.lower(), word)
         if word not in known:
-            raise self.error(name, f"{word[:40]!r} is not modelled{did_you_mean(word, known)}; known: {listed(known)}")
+            near = did_you_mean(word, known, 0.65)
+            raise self.error(name, f"{word[:40]!r} is not modelled{near}; known: {listed(known)}")
         return word
 
     def get(self, *names: str) -> Any:
