@@ -150,6 +150,9 @@ def test_an_experiment_of_flagscale_names_its_training(tmp_path: Path) -> None:
     command = ["import", "megatron", str(tmp_path / "train.yaml"), "--cluster", "dgx_h100", "-o", str(out)]
     assert main(command) == 0
     assert (load(out).gpus, load(out).model.layers) == (8, 8)
+    there = {"train/1b.yaml": (out.parent / "train" / "1b.yaml").read_text()}
+    found = imported(EXPERIMENT.replace("envs: {", "envs: {CUDA_LAUNCH_BLOCKING: 1, "), there.get, gpus=8)
+    assert any("without CUDA_LAUNCH_BLOCKING=1" in sentence for sentence in found.assumed)
     with pytest.raises(InputError, match=r"goes on in train/1b.yaml, which is neither beside it"):
         imported(EXPERIMENT)
 

@@ -230,6 +230,13 @@ def test_variables_that_a_command_hands_to_the_script_it_starts(starts: str, tp:
     assert imported(starts, files, TP="8").document["parallel"]["tp"] == 8
 
 
+def test_collectives_that_the_host_waits_for_are_told() -> None:
+    train = f"torchrun --nproc_per_node 8 {TRAINS}"
+    checked = imported(f"export TORCH_DISTRIBUTED_DEBUG=DETAIL\nenv NCCL_BLOCKING_WAIT=1 {train}")
+    assert told(checked, "without NCCL_BLOCKING_WAIT=1, TORCH_DISTRIBUTED_DEBUG=DETAIL")
+    assert not told(imported(f"export TORCH_DISTRIBUTED_DEBUG=INFO NCCL_BLOCKING_WAIT=0\n{train}"), "NCCL")
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

@@ -565,6 +565,9 @@ def test_a_script_that_starts_a_job_with_settings_of_its_own() -> None:
     assert (document["training"]["recompute_every"], document["software"]) == (2, "torch-compile")
     assert "8 GPUs, as its script starts them" in found.assumed
     assert any(each.startswith("one replica group alone") for each in found.assumed)
+    eager = STARTED.replace("\nNGPU", "\nexport TORCH_COMPILE_DISABLE=1\nNGPU")
+    told = scenario_from_torchtitan(eager, cluster={}, available=64, beside=there.get, source="run.sh").assumed
+    assert "kernels are taken as they are without TORCH_COMPILE_DISABLE=1" in told
     plain = STARTED.replace("--job.config_file ${CONFIG_FILE}", "")
     by_variable = scenario_from_torchtitan(plain, cluster={}, available=64, beside=there.get, source="run.sh")
     assert by_variable.document["model"] == document["model"]

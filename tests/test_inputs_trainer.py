@@ -57,8 +57,10 @@ def test_what_is_not_said_is_the_trainers_default_or_told() -> None:
     assert any("how many there are to be is not said" in sentence for sentence in own.assumed)
     named = trainer(f"deepspeed {TRAINS}", model={"preset": "llama3-8b"})
     assert any("no length is said" in sentence for sentence in named.assumed)
-    seen = trainer(f"export CUDA_VISIBLE_DEVICES=0,1\naccelerate launch {TRAINS} --per_device_train_batch_size 1")
+    variables = "CUDA_VISIBLE_DEVICES=0,1 CUDA_LAUNCH_BLOCKING=1"
+    seen = trainer(f"export {variables}\naccelerate launch {TRAINS} --per_device_train_batch_size 1")
     assert seen.document["gpus"] == 2
+    assert "kernels are taken as they are without CUDA_LAUNCH_BLOCKING=1" in seen.assumed
 
 
 def test_values_of_the_user_go_before_those_of_the_script() -> None:

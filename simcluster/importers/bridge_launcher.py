@@ -16,6 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside
+from simcluster.importers.environment_settings import assumed_of_environment
 from simcluster.importers.model_classes import no_decoder
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
@@ -86,9 +87,8 @@ def launched_recipe(text: str, source: str, beside: Beside, given: Mapping[str, 
     if (wide := overrides.get("mixed_precision.grad_reduce_in_fp32")) is not None:
         settings["ddp.grad_reduce_in_fp32"] = wide
     idle = tuple(name for name in options if name in _NO_EFFECT)
-    return LaunchedRecipe(
-        recipe, gpus, {**settings, **overrides}, (said, _SAID, *state.assumed), idle, tuple(unknown)
-    )  # fmt: skip
+    assumed = (said, _SAID, *state.assumed, *assumed_of_environment(state.variables))
+    return LaunchedRecipe(recipe, gpus, {**settings, **overrides}, assumed, idle, tuple(unknown))
 
 
 def _behind_program(words: list[str]) -> list[str]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from simcluster.importers.nccl_settings import assumed_of_nccl, given_otherwise
 
 _OF_KERNELS: dict[str, tuple[str, ...]] = {
-    "CUDA_LAUNCH_BLOCKING": ("0",), "NVTE_ALLOW_NONDETERMINISTIC_ALGO": ("1",),
+    "CUDA_LAUNCH_BLOCKING": ("0",), "HIP_LAUNCH_BLOCKING": ("0",), "ASCEND_LAUNCH_BLOCKING": ("0",),
+    "TORCH_COMPILE_DISABLE": ("0",), "TORCHDYNAMO_DISABLE": ("0",), "NVTE_ALLOW_NONDETERMINISTIC_ALGO": ("1",),
     "NVTE_FWD_LAYERNORM_SM_MARGIN": ("0",), "NVTE_BWD_LAYERNORM_SM_MARGIN": ("0",),
 }  # fmt: skip
 """What changes how long kernels take, or makes the host wait for each, with the values at which it does not."""

@@ -17,6 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.importers.arguments import Arguments
 from simcluster.importers.beside import Beside
+from simcluster.importers.environment_settings import assumed_of_environment
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.option_files import last_ones
 from simcluster.importers.option_values import MAPPED
@@ -53,16 +54,19 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
     if "num_layers" in data:
         return Arguments(_options({name: value for name, value in data.items() if not isinstance(value, Mapping)}))
     launched: dict[str, str] = {}
+    assumed: tuple[str, ...] = ()
     if "defaults" in data:
         names = [each["train"] for each in data["defaults"] if isinstance(each, Mapping) and "train" in each]
         path = f"train/{names[0]}.yaml"
-        launched = _launched(data.get("experiment"))
+        experiment = data.get("experiment")
+        launched = _launched(experiment)
+        assumed = _environment(experiment)
         data = _read(_there(beside, path, source), path)
     options: dict[str, tuple[str, ...]] = {}
     for name, value in flattened({key: data.get(key) or {} for key in ("system", "model", "data")}, source).items():
         if value is not None and value is not False:
             options[_dashed(name)] = _words(value)
-    return Arguments(options, launched=launched)
+    return Arguments(options, launched=launched, assumed=assumed)
 
 
 def options_of_fields(text: str, source: str) -> dict[str, tuple[str, ...]]:
@@ -83,6 +87,12 @@ def _launched(experiment: Any) -> dict[str, str]:
     seen = plain.get("envs.CUDA_VISIBLE_DEVICES")
     each = len(str(seen).split(",")) if each is None and seen is not None else each
     return {"nnodes": str(nodes), "nproc-per-node": str(each)} if each else {}
+
+
+def _environment(experiment: Any) -> tuple[str, ...]:
+    """What is said of the variables that an experiment's runner sets."""
+    variables = experiment.get("envs") if isinstance(experiment, Mapping) else None
+    return assumed_of_environment(variables) if isinstance(variables, Mapping) else ()
 
 
 def is_primus_file(text: str) -> bool:

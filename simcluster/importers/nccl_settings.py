@@ -10,6 +10,7 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "NCCL_MIN_NCHANNELS": (), "NCCL_MAX_NCHANNELS": (), "NCCL_MIN_CTAS": (), "NCCL_MAX_CTAS": (), "NCCL_BUFFSIZE": (),
     "NCCL_MIN_P2P_NCHANNELS": (), "NCCL_MAX_P2P_NCHANNELS": (), "NCCL_P2P_NET_CHUNKSIZE": (),
     "NCCL_NCHANNELS_PER_NET_PEER": (), "NCCL_PXN_DISABLE": ("0",), "NCCL_COLLNET_ENABLE": ("0",),
+    "NCCL_BLOCKING_WAIT": ("0",), "TORCH_NCCL_BLOCKING_WAIT": ("0",), "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO"),
 }  # fmt: skip
 """What changes how long a collective takes, with the values at which it does not."""
 

@@ -55,12 +55,11 @@ def scenario_from_torchtitan(
     """
     told = _PRESET.search(text)
     started = (int(told[1]), "the note at the head of the file says") if told else None
+    assumed: tuple[str, ...] = ()
     if text.startswith("#!") or source.endswith(".sh"):
         job_started = job_of_script(text, source, beside)
-        settings, started = (
-            job_started.settings,
-            (job_started.gpus, "its script starts them") if job_started.gpus else None,
-        )
+        settings, assumed = job_started.settings, job_started.assumed
+        started = (job_started.gpus, "its script starts them") if job_started.gpus else None
     elif is_primus_file(text):
         settings = titan_settings_of_primus(text, source, beside)
     elif source.endswith(".py") or function:
@@ -72,6 +71,7 @@ def scenario_from_torchtitan(
         what = "is of reinforcement learning, whose step is more than one of pre-training"
         raise InputError(f"{source}: [{section.partition('.')[0]}] {what}")
     job = _Job(settings, source, available, started, beside)
+    job.assumed += assumed
     if settings.get("fault_tolerance.enable") is True:
         job.assumed.append("one replica group alone: what fault tolerance averages between several is not modelled")
     return job.imported(dict(cluster), gpus)

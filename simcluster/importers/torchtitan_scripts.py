@@ -9,6 +9,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.importers.beside import Beside
+from simcluster.importers.environment_settings import assumed_of_environment
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.processes import processes_of
 from simcluster.importers.shell.script import read_script
@@ -23,10 +24,12 @@ _VARIABLE = "CONFIG_FILE"
 
 @dataclass(frozen=True)
 class StartedJob:
-    """The settings of a job by dotted name, and how many GPUs its launcher starts (None: that is not said)."""
+    """The settings of a job by dotted name, how many GPUs its launcher starts (None: that is not said), and what of
+    the script is assumed."""
 
     settings: dict[str, Any]
     gpus: int | None
+    assumed: tuple[str, ...]
 
 
 def job_of_script(text: str, source: str, beside: Beside) -> StartedJob:
@@ -50,7 +53,8 @@ def job_of_script(text: str, source: str, beside: Beside) -> StartedJob:
     settings = flattened(parse_toml_or_json(config, named or source), source)
     launched = processes_of(words, around)
     nodes, each = launched.get("nnodes", "1"), launched.get("nproc-per-node")
-    return StartedJob(settings | _overrides(words, settings), int(nodes) * int(each) if each else None)
+    assumed = (*state.assumed, *assumed_of_environment(state.variables))
+    return StartedJob(settings | _overrides(words, settings), int(nodes) * int(each) if each else None, assumed)
 
 
 def _named(words: Sequence[str]) -> str:

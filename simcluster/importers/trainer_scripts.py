@@ -20,6 +20,7 @@ from simcluster.importers.accelerate_files import Accelerated, accelerated, is_a
 from simcluster.importers.arguments import Arguments, with_given
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import scenario_from_deepspeed
+from simcluster.importers.environment_settings import assumed_of_environment
 from simcluster.importers.imported import Imported
 from simcluster.importers.model_classes import no_decoder
 from simcluster.importers.models_by_path import model_named
@@ -90,9 +91,10 @@ def scenario_of_trainer(
             f"not set in the script, and taken as unset: {', '.join(state.unset)} (--arg NAME=VALUE sets one)"
         )
     document = found.document | {"training": found.document["training"] | run.training()}
+    by_script = (*state.assumed, *assumed_of_environment(state.variables))
     return replace(
         found, document=document, mapped=(*found.mapped, *run.read), no_effect=(*found.no_effect, *run.no_effect),
-        assumed=(*state.assumed, *config.assumed, *run.assumed, *found.assumed),
+        assumed=(*by_script, *config.assumed, *run.assumed, *found.assumed),
         unknown=(*found.unknown, *run.unknown, *state.unknown),
         facts=(f"launched by: {' '.join(arguments.launcher)[:200]}",) if arguments.launcher else (),
     )  # fmt: skip
