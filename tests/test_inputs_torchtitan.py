@@ -609,3 +609,50 @@ def test_a_registry_names_optimizers_for_groups_of_parameters() -> None:
     more = read(8, "lr=1e-3, implementation='fused_opt_states_bf16', something_else=2")
     assert "optimizer.implementation: the optimizer's state is taken in 32 bits" in more.assumed
     assert ("optimizer.lr" in more.no_effect, more.unknown) == (True, ("optimizer.something_else",))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "gpus", "training", "said"),
+    [
+        ({"data_parallel_shard_degree": 1, "pipeline_parallel_degree": 4}, 4, ("fp32", None), "in fp32: torchtitan sw"),
+        ({"data_parallel_shard_degree": 1, "tensor_parallel_degree": 2}, 2, ("fp32", None), "where there is TP"),
+        ({"data_parallel_shard_degree": 1}, 1, ("bf16-mixed", "fp32-16"), "is by autocast"),
+        ({"data_parallel_shard_degree": 1, "data_parallel_replicate_degree": 8}, 8, ("bf16-mixed", "fp32-16"), "by"),
+        ({"data_parallel_shard_degree": 2, "pipeline_parallel_degree": 4}, 8, ("bf16-mixed", "fp32-16"), ""),
+        ({"data_parallel_shard_degree": 1, "context_parallel_degree": 2}, 2, ("bf16-mixed", "fp32-16"), ""),
+    ],
+)  # fmt: skip
+def test_without_fsdp_mixed_precision_is_off_or_by_autocast(
+    degrees: dict[str, int], gpus: int, training: tuple[str, str | None], said: str
+) -> None:
+    split = {f"parallelism__{name}": str(degree) for name, degree in degrees.items()}
+    found = imported(changed(**split), gpus)
+    section = found.document["training"]
+    assert (section["precision"], section.get("memory_recipe")) == training
+    told = [sentence for sentence in found.assumed if "autocast" in sentence or "mixed_precision_param" in sentence]
+    assert len(told) == bool(said)
+    assert said in "".join(told)
+    assert load_text(found.text("a test")).gpus == gpus
+
+
+def test_what_of_a_precision_without_fsdp_has_no_place_is_told() -> None:
+    alone = {"parallelism__data_parallel_shard_degree": "1"}
+    narrow = imported(changed(**alone, training__mixed_precision_reduce='"bfloat16"'), 1)
+    assert narrow.document["training"]["memory_recipe"] == "fp32-16"
+    assert any("whatever mixed_precision_reduce says" in sentence for sentence in narrow.assumed)
+    split = alone | {"parallelism__tensor_parallel_degree": "2"}
+    products = imported(changed(**split, model__converters='["float8"]'), 2)
+    assert products.document["training"]["precision"] == "fp8-mixed"
+    assert any("what is no product in fp8 is taken in 16 bits" in sentence for sentence in products.assumed)
+    kept = imported(changed(**split, training__dtype='"bfloat16"'), 2).document["training"]
+    assert (kept["precision"], kept["memory_recipe"]) == ("bf16-mixed", "bf16-8")
+
+
+@pytest.mark.parametrize("section", ["training", "debug"])
+def test_deterministic_kernels_are_told(section: str) -> None:
+    name = f"{section}.deterministic"
+    on, off = (imported(changed(**{f"{section}__deterministic": word})) for word in ("true", "false"))
+    assert any(sentence.startswith(f"{name}: kernels are taken as fast") for sentence in on.assumed)
+    assert name not in on.no_effect
+    assert name in off.no_effect
+    assert not any("deterministic" in sentence for sentence in off.assumed)

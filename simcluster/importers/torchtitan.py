@@ -17,16 +17,15 @@ from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.framework_files import is_primus_file, titan_settings_of_primus
 from simcluster.importers.imported import Imported
 from simcluster.importers.split_points import layers_between
-from simcluster.importers.torchtitan_float8 import not_as_asked
 from simcluster.importers.torchtitan_models import model_of_job
+from simcluster.importers.torchtitan_precision import precision_of
 from simcluster.importers.torchtitan_registry import settings_of_registry
 from simcluster.importers.torchtitan_scripts import job_of_script
-from simcluster.importers.torchtitan_settings import FLOAT8, MXFP8, TABLES, JobSettings
+from simcluster.importers.torchtitan_settings import TABLES, JobSettings
 from simcluster.schedules import schedules_with
 
 _MODELS: dict[str, str] = TABLES["models"]
 _REINFORCES = frozenset(TABLES["reinforces"].split())
-_KERNELS = frozenset(TABLES["kernels"].split())
 _RELAYS = ("deepep", "hybridep")
 _TWO_SLICES = ("zb-v", "dualpipe-v")  # a stage
 _PRESET = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
@@ -93,17 +92,16 @@ class _Job(JobSettings):
         """The whole scenario; InputError with all that stands against it."""
         model, split = self.problems.of(self._model), self.problems.of(self._parallel, gpus)
         parallel, fsdp = split or ({"tp": 1, "pp": self.values["parallelism.pipeline_parallel_degree"], "dp": 1}, {})
-        dp = parallel["dp"]
         pipeline = self.problems.of(self._pipeline, parallel["pp"])
-        training = self.problems.of(self._training, dp, parallel["pp"])
+        training = self.problems.of(self._training, parallel)
         self.problems.tell()
         if parallel["zero"] == 3 and model and (predicted := model.pop("mtp_layers", 0)):
             layers = f"{predicted} layer{'s' * (predicted > 1)} of multi-token prediction"
             self.assumed.append(f"without {layers}, which FSDP is not modelled with")
-        gpus = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1) * dp
+        gpus = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1) * parallel["dp"]
         document: dict[str, Any] = {"cluster": cluster, "gpus": gpus, "model": model}
         document |= {"parallel": parallel, "pipeline": pipeline, "training": training, "fsdp": fsdp}
-        replicas = dp * parallel.get("cp", 1)
+        replicas = parallel["dp"] * parallel.get("cp", 1)
         document["overlap"] = {"grad_reduce": replicas > 1, "param_gather": parallel["zero"] == 3}
         if self.on("parallelism.enable_async_tensor_parallel") and parallel["tp"] > 1:
             document["overlap"]["tensor_pieces"] = parallel["tp"]
@@ -217,8 +215,8 @@ class _Job(JobSettings):
         several = pipeline["schedule"] in _TWO_SLICES
         return len(pipeline.get("layers_per_stage", ())) or pp * pipeline.get("chunks", 1 + several)
 
-    def _training(self, dp: int, pp: int) -> dict[str, Any]:
-        values = self.values
+    def _training(self, parallel: Mapping[str, Any]) -> dict[str, Any]:
+        values, dp, pp = self.values, parallel["dp"], parallel["pp"]
         local, batch = values["training.local_batch_size"], values["training.global_batch_size"]
         micro = values["parallelism.pipeline_parallel_microbatch_size"] if pp > 1 else local
         if values["training.num_tokens_per_microbatch_per_dp_rank"]:  # batches in tokens, from 2026 on
@@ -237,7 +235,7 @@ class _Job(JobSettings):
         return {
             "global_batch": local * dp if batch == -1 else batch,
             "micro_batch": micro,
-            **self._precision(),
+            **precision_of(self, parallel),
             **self._recompute(),
             **({"optimizer": "muon"} if self.values["optimizer.name"] == "Muon" else {}),
         }
@@ -248,27 +246,6 @@ class _Job(JobSettings):
         if tokens % length:
             raise self.error(key, f"{tokens} tokens are not whole sequences of {length}, which alone are modelled")
         return int(tokens // length)
-
-    def _precision(self) -> dict[str, Any]:
-        param, reduce = (self.values[f"training.mixed_precision_{what}"] for what in ("param", "reduce"))
-        converters = [name for name in self.values["model.converters"] if name not in _KERNELS]
-        converters = converters or ["float8"] * self.on("float8.enable_float8_linear")
-        strange = [name for name in converters if name not in FLOAT8 | MXFP8]
-        if strange:
-            raise self.error("model.converters", f"{shown(strange[0])} is not modelled; float8 and mx are")
-        if param == "float32":
-            if converters:
-                raise self.error("model.converters", "float8 needs mixed_precision_param bfloat16")
-            return {"precision": "fp32"}
-        if self.on("float8.enable_fsdp_float8_all_gather") and converters:
-            self.assumed.append("parameters are gathered in 16 bits, though enable_fsdp_float8_all_gather is set")
-        if FLOAT8 & set(converters):
-            self.assumed += not_as_asked(self.values, self.given)
-        recipe = "fp32-16" if reduce == "float32" else "mixed-16"
-        if self.values["training.dtype"] == "bfloat16":
-            recipe = "bf16-8"
-        narrow = "mxfp8-mixed" if MXFP8 & set(converters) else "fp8-mixed"
-        return {"precision": narrow if converters else "bf16-mixed", "memory_recipe": recipe}
 
     def _recompute(self) -> dict[str, Any]:
         mode = self.values["activation_checkpoint.mode"]
