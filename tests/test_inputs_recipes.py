@@ -802,3 +802,30 @@ def test_the_backend_of_experts_and_layers_of_more_tokens(backend: str, kind: st
     found = scenario_from_torchtitan(text, cluster=CLUSTER, function="qwen3_own", source="r.py")
     assert found.document["parallel"].get("expert_dispatch", {}).get("kind") == kind
     assert any("without 1 layer of multi-token prediction" in sentence for sentence in found.assumed)
+
+
+ENVIRONMENT = """
+COMMON = {"NCCL_NVLS_ENABLE": 0, "NVTE_BWD_LAYERNORM_SM_MARGIN": 0}
+def small_config():
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Llama-3.2-1B").to_megatron_provider()
+    cfg.env_vars = {**COMMON, "NCCL_GRAPH_REGISTER": 0}
+    cfg.env_vars["NVTE_FWD_LAYERNORM_SM_MARGIN"] = MARGIN
+    return cfg
+"""
+
+
+def test_variables_of_a_recipe_that_change_the_time_are_told() -> None:
+    function = {"source": "r.py", "function": "small_config"}
+    found = scenario_from_bridge(f"MARGIN = 16\n{ENVIRONMENT}", cluster=CLUSTER, **function)
+    assert "NCCL is taken as it is by default on the cluster, without NCCL_NVLS_ENABLE=0" in found.assumed
+    assert "kernels are taken as they are without NVTE_FWD_LAYERNORM_SM_MARGIN=16" in found.assumed
+    assert "env_vars" not in found.no_effect
+    usual = ENVIRONMENT.replace('ENABLE": 0', 'ENABLE": 1').replace("MARGIN\n", "0\n")
+    idle = scenario_from_bridge(usual, cluster=CLUSTER, **function)
+    assert "env_vars" in idle.no_effect
+    assert not any("taken as" in sentence and "without" in sentence for sentence in idle.assumed)
+    said = scenario_from_bridge(
+        "llama3_8b env_vars.NCCL_NVLS_ENABLE=0 train.micro_batch_size=1 train.global_batch_size=8", cluster=CLUSTER
+    )
+    assert any("without NCCL_NVLS_ENABLE=0" in sentence for sentence in said.assumed)

@@ -147,6 +147,8 @@ def test_the_performance_launcher_of_megatron_bridge_with_the_workload_beside_it
     assert (document["model"]["layers"], document["model"]["vocab_multiple"]) == (80, 1)
     assert found.unknown == ("--frobnicate",)
     assert {"a", "gpus_per_node", "wdj", "d"} <= set(found.no_effect)
+    margins = performance("-cp 2 -ce NVTE_FWD_LAYERNORM_SM_MARGIN=16,NCCL_NVLS_ENABLE=0", files, N="128").assumed
+    assert "kernels are taken as they are without NVTE_FWD_LAYERNORM_SM_MARGIN=16" in margins
     own = performance("-gb 512 -vp None -mb 2", files, N="128").document
     assert (own["training"]["global_batch"], own["training"]["micro_batch"]) == (512, 2)
     assert own["pipeline"].get("chunks", 1) == 1

@@ -31,6 +31,7 @@ _PROGRAM = re.compile(r"(^|/)(run_script|setup_experiment)\.py$")
 _STARTS = re.compile(r"\b(run_script|setup_experiment)\.py\b")
 _OVERRIDE = re.compile(r"[+~]*[A-Za-z_]\w*(\.\w+)+=")
 _FOLDER = "scripts/performance/configs"
+_ENVIRONMENT = ("custom_env_vars", "ce", "E")
 _ALWAYS = {
     "ddp.use_distributed_optimizer": True, "ddp.overlap_grad_reduce": True, "ddp.overlap_param_gather": True,
     "ddp.grad_reduce_in_fp32": False,
@@ -87,7 +88,8 @@ def launched_recipe(text: str, source: str, beside: Beside, given: Mapping[str, 
     if (wide := overrides.get("mixed_precision.grad_reduce_in_fp32")) is not None:
         settings["ddp.grad_reduce_in_fp32"] = wide
     idle = tuple(name for name in options if name in _NO_EFFECT)
-    assumed = (said, _SAID, *state.assumed, *assumed_of_environment(state.variables))
+    own = re.findall(r"(\w+)=([^,\s]*)", " ".join(options.get(name, "") for name in _ENVIRONMENT))
+    assumed = (said, _SAID, *state.assumed, *assumed_of_environment({**state.variables, **dict(own)}))
     return LaunchedRecipe(recipe, gpus, {**settings, **overrides}, assumed, idle, tuple(unknown))
 
 

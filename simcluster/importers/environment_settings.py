@@ -29,6 +29,15 @@ def assumed_of_environment(environment: Mapping[str, object]) -> tuple[str, ...]
     return (*assumed_of_nccl(environment), *told)
 
 
+def variables_in(settings: Mapping[str, object], section: str) -> dict[str, object]:
+    """The variables that a section sets, all under its name or each under a dotted one."""
+    whole = settings.get(section)
+    found = {str(name): value for name, value in whole.items()} if isinstance(whole, Mapping) else {}
+    return found | {
+        name.removeprefix(f"{section}."): value for name, value in settings.items() if name.startswith(f"{section}.")
+    }
+
+
 def attention_in(environment: Mapping[str, object], options: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
     """The option of attention's backend where none is given and the environment of Transformer Engine leaves one.
 

@@ -21,6 +21,7 @@ from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.bridge_launcher import launched_recipe
 from simcluster.importers.bridge_recipes import ReadRecipe, settings_of_recipe, settings_of_written
+from simcluster.importers.environment_settings import assumed_of_environment, variables_in
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
@@ -57,6 +58,7 @@ _FORMATS = {"torch.float32": "fp32", "torch.float64": "fp64", "torch.bfloat16": 
 _FAMILIES = (*REFUSED_PREFIXES, *NO_EFFECT_PREFIXES)
 _PRECISIONS_NAMED: dict[str, dict[str, Any]] = _TABLES["precisions"]
 _PRECISIONS = ("bf16_mixed", "fp16_mixed")
+_ENVIRONMENT = "env_vars"
 Words = dict[str, tuple[str, ...]]
 """Options by Megatron-LM's names, with the words behind each."""
 
@@ -96,7 +98,10 @@ def scenario_from_bridge(
             options, cluster=cluster, gpus=gpus, launched=said.gpus, available=available,
             source=source, problems=problems.found,
         )  # fmt: skip
-    assumed = (*said.assumed, *([told] if (told := not_given(missing)) else []))
+    environment = assumed_of_environment(variables_in(said.settings, _ENVIRONMENT))
+    if environment:
+        no_effect = [name for name in no_effect if name.partition(".")[0] != _ENVIRONMENT]
+    assumed = (*said.assumed, *environment, *([told] if (told := not_given(missing)) else []))
     if said.model.name:
         found.document["model"] = whole_model(said.model.section, found.document["model"], said.settings)
     if said.recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
