@@ -56,6 +56,7 @@ model:
 data:
   tokenizer: {tokenizer_type: QwenTokenizerFS, vocab_size: 5000, make_vocab_size_divisible_by: 64}
 """
+LINEAR = 'num_layers: 8\n  linear_attention_freq: "([1]*3+[0])*2"\n  attn_res_block_size: 4\n  kda_chunk_size: 64'
 EXPERIMENT = """
 defaults:
   - _self_
@@ -188,6 +189,12 @@ def test_overrides_of_primus_over_the_files_of_its_repository() -> None:
         (PRIMUS, "goes on in primus/configs/modules/megatron/pre_trainer.yaml, which is neither"),
         (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "its module names no model"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: -8"), "num-layers: '-8' is not a whole number"),
+        (FLAGSCALE.replace("num_layers: 8", LINEAR), "--linear-attention-freq has layers of linear attention, which"),
+        (FLAGSCALE.replace("num_layers: 8", "num_layers: 8\n  moe_latent_size: 128"), "--moe-latent-size: .*latent"),
+        (
+            FLAGSCALE.replace("num_layers: 8", "num_layers: 8\n  attn_res_block_size: 4"),
+            "--attn-res-block-size: .*earlier",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_one_message(text: str, words: str) -> None:

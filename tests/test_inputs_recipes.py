@@ -105,6 +105,7 @@ def test_a_recipe_that_trains_adapters_is_refused() -> None:
         ("from_own('x')", r"wan_1_3b_config .*makes images or films"),
         ("AutoBridge.from_hf_pretrained('zai-org/GLM-5.1')", "has sparse attention"),
         ("AutoBridge.from_hf_pretrained('Qwen/Qwen2-Audio-7B')", "takes sound"),
+        ("AutoBridge.from_hf_pretrained('moonshotai/Kimi-Linear-48B-A3B-Base')", "has layers of linear attention"),
     ],
 )
 def test_models_that_are_no_decoders_by_their_names(model: str, words: str) -> None:

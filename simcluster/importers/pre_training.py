@@ -21,6 +21,7 @@ _PROGRAMS = {
 }
 _OPTIONS = {
     "has layers that are not all attention and MLP, which alone are modelled": ("hybrid-", "mamba-", "is-hybrid-model"),
+    "has layers of linear attention, which are not modelled": ("linear-attention-freq",),
     "is of a model with an encoder, and decoders alone are modelled": (
         "decoder-seq-length", "decoder-num-layers", "bert-", "retro-"
     ),
