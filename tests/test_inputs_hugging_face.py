@@ -15,6 +15,7 @@ from simcluster.importers.hugging_face import (
     keys_of_config,
     model_from_config,
     parameters_of_config,
+    told_of_length,
 )
 from simcluster.model.flops import layer_flops
 from simcluster.model.layers import RankShape, attention_block, embedding_block, mlp_block
@@ -613,3 +614,27 @@ def test_a_key_that_is_not_known_is_told_and_refused_when_strict(
     assert "# Assumed: no dropout, though attn_pdrop is above 0 (--set training.dropout=true)" in told.out
     assert main([*arguments, "--strict"]) == 2
     assert "not known here: own_key; take them out" in capsys.readouterr().err
+
+
+def test_a_length_that_the_config_does_not_say_is_the_default_of_its_kind(tmp_path: Path) -> None:
+    config = llama("llama", 2, 128, 256, 4, 4, 1000, max_sequence_length=1024)
+    del config["max_position_embeddings"]
+    path, out = tmp_path / "config.json", tmp_path / "m.yaml"
+    path.write_text(json.dumps(config))
+    assert main(["import", "hugging-face", str(path), "-o", str(out)]) == 0
+    text = out.read_text()
+    assert "  sequence_length: 2048\n" in text
+    assert "# Assumed: max_position_embeddings 2048, the default of model_type llama: the config says none" in text
+    assert "max_sequence_length 1024 is not read by model_type llama (--sequence-length 1024 takes it)" in text
+    assert "max_sequence_length" not in text.partition("# No effect")[2]
+    assert main(["import", "hugging-face", str(path), "--sequence-length", "1024", "-o", str(out)]) == 0
+    said = out.read_text()
+    assert "  sequence_length: 1024\n" in said
+    assert "# Assumed" not in said
+
+
+def test_a_length_that_is_written_is_no_default() -> None:
+    config = llama("llama", 2, 128, 256, 4, 4, 1000)
+    assert told_of_length(config) == {}
+    assert told_of_length({**config, "model_max_length": 4096, "seq_length": 8192}) == {}
+    assert list(told_of_length({**config, "model_max_length": 2048})) == ["model_max_length"]

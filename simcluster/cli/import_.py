@@ -28,6 +28,7 @@ from simcluster.importers.hugging_face import (
     model_from_config,
     parameters_of_config,
     parse_config,
+    told_of_length,
 )
 from simcluster.importers.import_parameters import ImportSpec
 from simcluster.importers.imported import Imported
@@ -294,6 +295,9 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
         mapped, idle, unknown = keys_of_config(config, sequence_length=fields["sequence_length"])
     except InputError as problem:
         raise InputError(f"{args.file}: {problem}") from None
+    if not args.sequence_length:
+        told = told_of_length(config)
+        assumed, idle = (*assumed, *told.values()), tuple(key for key in idle if key not in told)
     active = f", of which a token meets {count.active:,}" if count.active < count.total else ""
     fact = f"{count.total:,} parameters{active}"
     if not args.cluster:

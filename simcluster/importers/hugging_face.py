@@ -40,6 +40,7 @@ _DECODERS = ("text_config", "llm_config", "language_config")
 _FLAT = ("qwen2_vl", "qwen2_5_vl", "kimi_k25")  # of which the decoder's sizes stand beside the towers
 _PARTS = {"dbrx": ("attn_config", "ffn_config"), "mpt": ("attn_config",)}  # sections of a decoder's own sizes
 _STORED = ("quantization_config", "compression_config")
+_LENGTHS = ("max_sequence_length", "seq_length", "model_max_length")  # of forks, which transformers does not read
 _OF_THE_WHOLE = ("model_type", "tie_word_embeddings", "vocab_size", "max_position_embeddings")
 
 
@@ -61,6 +62,25 @@ def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None 
 def assumptions_of_config(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Sentences about what the config has and the model is taken to be without; errors as above."""
     return _read(config, 1)[1]
+
+
+def told_of_length(config: Mapping[str, Any]) -> dict[str, str]:
+    """What to say, by key, of the longest sequence where nobody gives another; errors as above.
+
+    That it is the default of the model_type, and that the config says a shorter one which is not read.
+    """
+    read = _read(config, 1)[2]
+    family = FAMILIES[read.kind]
+    keys, default = family.keys["sequence_length"], family.fallback.get("sequence_length")
+    longest, told = read.size(keys), dict[str, str]()
+    if longest is None and default:
+        longest = default
+        told[keys] = f"{keys.split()[0]} {default}, the default of model_type {read.kind}: the config says none"
+    for key in _LENGTHS:
+        value = read.data.get(key)
+        if type(value) is int and key not in keys.split() and 1 <= value < (longest or 0):
+            told[key] = f"{key} {value} is not read by model_type {read.kind} (--sequence-length {value} takes it)"
+    return told
 
 
 def parameters_of_config(config: Mapping[str, Any]) -> ParameterCount:
