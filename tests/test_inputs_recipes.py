@@ -826,6 +826,9 @@ def test_variables_of_a_recipe_that_change_the_time_are_told() -> None:
     idle = scenario_from_bridge(usual, cluster=CLUSTER, **function)
     assert "env_vars" in idle.no_effect
     assert not any("taken as" in sentence and "without" in sentence for sentence in idle.assumed)
+    filled = ENVIRONMENT.replace("env_vars = {", "env_vars.update({").replace('REGISTER": 0}', 'REGISTER": 0})')
+    own = scenario_from_bridge(f"MARGIN = 16\n{filled}", cluster=CLUSTER, **function)
+    assert own.assumed == found.assumed  # of the variables that a configuration has of itself
     said = scenario_from_bridge(
         "llama3_8b env_vars.NCCL_NVLS_ENABLE=0 train.micro_batch_size=1 train.global_batch_size=8", cluster=CLUSTER
     )

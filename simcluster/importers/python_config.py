@@ -251,8 +251,10 @@ class PythonConfigs(PythonStatements):
         for found in (called_builtin(name, args, named), self.arguments.of_environment(name, args)):
             if found is not NOTHING:
                 return found
-        of = self._value(node.func.value, scope, depth) if isinstance(node.func, ast.Attribute) else None
         method = name.rpartition(".")[2]
+        fills = method == "update" and bool(args) and isinstance(args[0], dict)
+        found_in = self._changed if fills else self._value
+        of = found_in(node.func.value, scope, depth) if isinstance(node.func, ast.Attribute) else None
         if isinstance(of, Built) and of.name.endswith("ArgumentParser"):
             return self.arguments.of_parser(of, method, args, named)
         if isinstance(of, Built) and method in self._methods:

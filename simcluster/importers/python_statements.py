@@ -4,7 +4,7 @@ what is known."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -107,13 +107,22 @@ class PythonStatements(PythonExpressions):
             if owner is not None:
                 owner.fields[target.attr] = value
         elif isinstance(target, ast.Subscript):
-            held = self._value(target.value, scope, depth)
+            held = self._changed(target.value, scope, depth)
             if isinstance(held, dict):
                 held[str(self._value(target.slice, scope, depth))] = value
         elif isinstance(target, ast.Tuple):
             parts = value if isinstance(value, list) and len(value) == len(target.elts) else None
             for place, each in enumerate(target.elts):
                 self._put(each, parts[place] if parts else Unread(text), scope, depth, text)
+
+    def _changed(self, node: ast.expr, scope: Mapping[str, Any], depth: int) -> Any:
+        """What is changed in its place: a dictionary, too, that a configuration has of itself, which is made here."""
+        held = self._value(node, scope, depth)
+        if isinstance(node, ast.Attribute) and isinstance(held, Unread):
+            owner = self._value(node.value, scope, depth)
+            if isinstance(owner, Built) and node.attr not in owner.fields:
+                held = owner.fields[node.attr] = {}
+        return held
 
     def _owner(self, node: ast.expr, scope: dict[str, Any]) -> Built | None:
         """What an attribute is set of, made where it is not there yet."""
