@@ -648,6 +648,20 @@ def test_what_of_a_precision_without_fsdp_has_no_place_is_told() -> None:
     assert (kept["precision"], kept["memory_recipe"]) == ("bf16-mixed", "bf16-8")
 
 
+def test_a_registry_has_mixed_precision_without_fsdp() -> None:
+    text = """
+def small():
+    return Trainer.Config(
+        model_spec=model_registry("8B"), training=TrainingConfig(local_batch_size=4, seq_len=8192),
+        parallelism=ParallelismConfig(data_parallel_shard_degree=1, tensor_parallel_degree=2),
+    )
+"""
+    source = "models/llama3/config_registry.py"
+    found = scenario_from_torchtitan(text, cluster={}, function="small", source=source)
+    assert found.document["training"]["precision"] == "bf16-mixed"
+    assert any(sentence.startswith("mixed precision is on without FSDP") for sentence in found.assumed)
+
+
 @pytest.mark.parametrize("section", ["training", "debug"])
 def test_deterministic_kernels_are_told(section: str) -> None:
     name = f"{section}.deterministic"

@@ -12,6 +12,7 @@ from simcluster.importers.torchtitan_settings import FLOAT8, MXFP8, TABLES, JobS
 _KERNELS = frozenset(TABLES["kernels"].split())
 _SWITCHED_OFF = "torchtitan switches mixed precision off without FSDP{} (mixed_precision_param)"
 _BY_AUTOCAST = "mixed precision is by autocast, as without FSDP, whose casts take no time of their own here"
+_OF_REGISTRIES = "mixed precision is on without FSDP, as from April 2026 on; registries before that computed in fp32"
 _REDUCED = "gradients are reduced in fp32, as autocast leaves them, whatever mixed_precision_reduce says"
 
 
@@ -49,10 +50,14 @@ def _converters(job: JobSettings) -> list[str]:
 
 
 def _by_fsdp(job: JobSettings, parallel: Mapping[str, Any]) -> bool:
-    """Whether FSDP casts parameters, which it does over the ranks of a single one, too, where experts are split, and
-    in the versions that count a batch in tokens."""
+    """Whether FSDP casts parameters, which it does over a single rank, too, where experts are split, and everywhere
+    from April 2026 on (``_mesh_exist`` of torchtitan/distributed/parallel_dims.py), when files were registries."""
+    if parallel.get("zero") == 3 or parallel.get("ep", 1) > 1:
+        return True
     tokens = job.values["training.num_tokens_per_microbatch_per_dp_rank"]
-    return parallel.get("zero") == 3 or parallel.get("ep", 1) > 1 or bool(tokens)
+    if job.source.endswith(".py") and not tokens and max(parallel["tp"], parallel["pp"]) > 1:
+        job.assumed.append(_OF_REGISTRIES)
+    return job.source.endswith(".py") or bool(tokens)
 
 
 def _without_fsdp(job: JobSettings, parallel: Mapping[str, Any], precision: str) -> dict[str, Any]:
