@@ -134,6 +134,7 @@ HYBRID = (
         ("--data-impl mmap", "training", {"attention": "unfused"}),
         ("--num-experts 8 --moe-shared-expert-overlap", "overlap", {"experts": None}),
         ("--deepspeed --use-flash-attn-v2", "training", {"attention": "fused"}),
+        ("--deepspeed --use-flash-attn-v3", "training", {"attention": "fused"}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 62", "training",
          {"recompute": "full", "recompute_every": None}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 0", "training",
