@@ -466,6 +466,10 @@ def test_a_script_without_its_arguments_says_that_it_takes_some() -> None:
     text = text.replace("$2", "64")
     found = scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
     assert any("which nobody gives (--arg 1=... does)" in sentence for sentence in found.assumed)
+    text = f"#!/bin/bash\ntorchrun --nproc_per_node 8 pretrain_gpt.py {sizes} --seq-length 64 --global-batch-size %s\n"
+    for batch in ("$4", "${4}", "$((2 * $4))"):
+        found = scenario_from_arguments(text % batch, cluster={"topology": "dgx_h100"}, source="run.sh")
+        assert any("which nobody gives (--arg 4=... does)" in sentence for sentence in found.assumed), batch
 
 
 def test_a_counted_loop_goes_round_as_often_as_it_says() -> None:

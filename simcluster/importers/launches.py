@@ -237,9 +237,11 @@ def _vocabulary(options: Mapping[str, tuple[str, ...]], text: str) -> dict[str, 
 
 def _asked(text: str, state: State, depth: int = 0) -> str:
     """The variable, or the number of the argument, that a value rests on and that nothing gives; empty for none."""
-    for found in re.finditer(r"\d+(?![\w.])|[A-Za-z_]\w*", text):
-        name = found[0]
+    for found in re.finditer(r"\$\{?\d+|[A-Za-z_]\w*", text):
+        name = found[0].lstrip("${")
         value = state.get(name)
+        if name.isdecimal() and value is None:
+            return name
         if not name.isdecimal() and (value is None or (isinstance(value, str) and _OUTPUT.search(value))):
             return name
         if isinstance(value, str) and value.startswith("$") and depth < 8:
