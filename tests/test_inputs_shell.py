@@ -472,6 +472,40 @@ def test_a_script_without_its_arguments_says_that_it_takes_some() -> None:
         assert any("which nobody gives (--arg 4=... does)" in sentence for sentence in found.assumed), batch
 
 
+COUNTS = (
+    "#!/bin/bash\nif command -v nvidia-smi; then N=${N:-$(nvidia-smi -L | wc -l)}; else N=${N:-1}; fi\n"
+    "NNODES=${NNODES:-1}\n"
+    f"{TRAINS.replace('node 8', 'node $N --nnodes $NNODES').replace('size 8', 'size 100')} --bf16 --num-experts 16 "
+    "--expert-model-parallel-size $N\n"
+)
+
+
+@pytest.mark.parametrize(("gpus", "ep"), [(None, 8), (2, 2), (4, 4), (8, 8), (16, 8)])
+def test_a_script_counts_no_more_gpus_in_a_machine_than_the_job_has(gpus: int | None, ep: int) -> None:
+    cluster = {"topology": "dgx_h100", "nodes": 4}
+    found = scenario_from_arguments(COUNTS, cluster=cluster, gpus=gpus, available=32, gpus_per_node=8)
+    assert (found.document["gpus"], found.document["parallel"]["ep"]) == (gpus or 8, ep)
+    assert any(sentence.startswith(f"{ep} GPUs in a machine where the script counts") for sentence in found.assumed)
+
+
+def test_a_refusal_that_rests_on_gpus_that_are_counted_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(COUNTS)
+    words = ["import", "megatron", str(path), "--cluster", "dgx_h100"]
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "100 is not a multiple of dp 8" in told
+    assert "assumed: 8 GPUs in a machine where the script counts them" in told
+    assert "1 machine, as NNODES is by default (--gpus says how many)" in told
+    assert main([*words, "--gpus", "2"]) == 0
+    capsys.readouterr()
+    assert main([*words, "--gpus", "2", "--set", "model.heads=7"]) == 2
+    assert "the fewest" not in told  # of 8 that are launched
+    assert "assumed" not in capsys.readouterr().err  # which does not rest on them
+
+
 def test_a_counted_loop_goes_round_as_often_as_it_says() -> None:
     text = "P='*-'\nfor ((layer=1; layer<8; layer++)); do\n    P+='*E'\ndone\nP+='/*E'\n"
     assert after(text, "P") == "*-" + "*E" * 7 + "/*E"

@@ -55,6 +55,7 @@ _MAX_BYTES = 2_000_000
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 _MOST_FOLDERS = 8  # above a file, in which the path of another one may begin
 _SEQUENCE = 8192  # of pre-training, where a model takes longer ones
+_OF_GPUS = re.compile(r"\b(dp|ranks|GPUs)\b")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -176,10 +177,15 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
     try:
         from_document(changed, folder=folder)
     except InputError as problem:
-        raise InputError(
-            f"{args.file}: what it says makes no scenario: {str(problem).replace('<document>: ', '')}"
-        ) from None
+        why = str(problem).replace("<document>: ", "")
+        raise InputError(f"{args.file}: what it says makes no scenario: {why}{_counted(found, why)}") from None
     return replace(found, document=changed)
+
+
+def _counted(found: Imported, why: str) -> str:
+    """What was assumed of how many GPUs there are, behind a refusal that rests on it; empty of any other."""
+    said = [each for each in found.assumed if "--gpus" in each] if _OF_GPUS.search(why) else []
+    return f"\n  assumed: {'; '.join(said)}" if said else ""
 
 
 def _deepspeed(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> Imported:

@@ -15,7 +15,7 @@ from simcluster.importers.environment_settings import assumed_of_environment, at
 from simcluster.importers.framework_files import options_of_fields
 from simcluster.importers.megatron_vocabulary import names_vocabulary
 from simcluster.importers.option_values import FILES, MAPPED
-from simcluster.importers.processes import processes_of
+from simcluster.importers.processes import processes_of, seen_in_a_machine
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 from simcluster.importers.shell.syntax import is_script
@@ -61,14 +61,16 @@ def arguments_of_script(
     fixed: Mapping[str, str],
     beside: Beside,
     gpus_per_node: int | None = None,
+    gpus: int | None = None,
 ) -> Arguments:
     """The arguments of the training that a shell script starts; nothing of it is run.
 
     ``fixed`` are values of variables (and of ``1``, ``2``, ... for its arguments) that the user gives, ``beside`` the
-    text of a file that lies with it.  Raises InputError for a script that starts no training.
+    text of a file that lies with it; ``gpus`` are those of the job, where the user says how many.  Raises InputError
+    for a script that starts no training.
     """
     example = {} if any(name.isdecimal() for name in fixed) else _example(text)
-    state = State(source, {**example, **fixed}, beside, gpus_per_node)
+    state = State(source, {**example, **fixed}, beside, seen_in_a_machine(gpus, gpus_per_node))
     if example:
         state.assumed[f"its arguments are those of the example in its comments: {' '.join(example.values())[:200]}"] = (
             None

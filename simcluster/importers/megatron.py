@@ -80,7 +80,7 @@ def scenario_from_arguments(
         arguments = arguments_of_yaml(text, source)
     elif is_script(text):
         arguments = arguments_of_script(
-            text, source, fixed=given or {}, beside=beside, gpus_per_node=gpus_per_node
+            text, source, fixed=given or {}, beside=beside, gpus_per_node=gpus_per_node, gpus=gpus
         )  # fmt: skip
     else:
         arguments = parse_arguments(text, source)

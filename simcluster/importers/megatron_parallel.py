@@ -36,6 +36,8 @@ def gpus_of(
     why = f"the {launched} that the script starts {against}" if launched else f"the cluster has {available}"
     whole = machine if machine and not launched and holds(machine) else least
     which = "the fewest" if whole == least else "one machine"
+    if whole == launched:
+        return whole  # it holds the layout, and what is wrong with the batch is told of that
     run.assumed.append(f"{whole} GPUs, {which} for {what}: {why} (--gpus says how many)")
     return whole
 

@@ -20,6 +20,11 @@ def filled_otherwise(each: int, nodes: int, gpus_per_node: int | None) -> str:
     return f"machines of {gpus_per_node} GPUs, filled one by one: the script starts {each} on {machines}"
 
 
+def seen_in_a_machine(gpus: int | None, gpus_per_node: int | None) -> int | None:
+    """How many GPUs a script counts in a machine: no more than the job has; None where no cluster says."""
+    return gpus_per_node and min(gpus or gpus_per_node, gpus_per_node)
+
+
 def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
     """``nnodes`` and ``nproc-per-node``, as far as the launcher, srun or the head of a batch script says them."""
     own, outer = _by_slurm(launcher), _by_slurm(around)

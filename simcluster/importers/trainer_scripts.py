@@ -25,7 +25,7 @@ from simcluster.importers.imported import Imported
 from simcluster.importers.model_classes import no_decoder
 from simcluster.importers.models_by_path import model_named
 from simcluster.importers.pre_training import require_pre_training
-from simcluster.importers.processes import processes_of
+from simcluster.importers.processes import processes_of, seen_in_a_machine
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 from simcluster.importers.trainer_commands import TrainerCommand, first_training, is_trainer_file, training_of_file
@@ -68,7 +68,7 @@ def scenario_of_trainer(
     variables and options.  Raises InputError for a script that names no configuration of DeepSpeed or one that is not
     there, for a model that is not known, and for what ``scenario_from_deepspeed`` refuses.
     """
-    state = State(source, dict(given or {}), beside, gpus_per_node)
+    state = State(source, dict(given or {}), beside, seen_in_a_machine(gpus, gpus_per_node))
     alone = is_trainer_file(text)
     training = training_of_file(text, source) if alone else first_training(read_script(text, state))
     arguments = with_given(training.arguments, given or {})

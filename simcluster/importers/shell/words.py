@@ -259,9 +259,8 @@ def _output(node: Node, state: State) -> str:
     if isinstance(visible, str) and not UNKNOWN.search(visible):
         return str(len([each for each in visible.split(",") if each.strip()]))
     if (_COUNTS_GPUS.search(inner) or listed) and state.gpus_per_node:
-        state.assumed[
-            f"{state.gpus_per_node} GPUs in a machine, those of the cluster, where the script counts them"
-        ] = None
+        said = "those of the cluster, or of --gpus where these are fewer"
+        state.assumed[f"{state.gpus_per_node} GPUs in a machine where the script counts them: {said}"] = None
         return str(state.gpus_per_node)
     if inner == "pwd":
         return "$PWD"
