@@ -472,6 +472,24 @@ def test_a_script_without_its_arguments_says_that_it_takes_some() -> None:
         assert any("which nobody gives (--arg 4=... does)" in sentence for sentence in found.assumed), batch
 
 
+@pytest.mark.parametrize("options", ["--model=rwkv --vocab_size=200000 --seq_length=128", "--lr 1e-4 --seq_length 128"])
+def test_a_program_without_an_option_of_megatron_is_none_of_its_programs(options: str) -> None:
+    """In one sentence, and not as sizes that are missing."""
+    command = f"torchrun --nproc_per_node=2 run.py {options}"
+    for text in (f"#!/bin/bash\necho begins\n{command}\n", command):
+        with pytest.raises(InputError, match=r"^x.sh: run.py is no Megatron program: none .*--seq-length\); write .*$"):
+            scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="x.sh")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["run.py --seq-length 128 --num-layers 2", "run.py --seq-length 128 $SIZES", "pretrain_gpt.py --seq-length 128"],
+)
+def test_a_program_that_may_be_of_megatron_is_asked_for_sizes(command: str) -> None:
+    with pytest.raises(InputError, match="--hidden-size is missing"):
+        scenario_from_arguments(f"#!/bin/bash\ntorchrun {command}\n", cluster={"topology": "dgx_h100"}, source="x.sh")
+
+
 COUNTS = (
     "#!/bin/bash\nif command -v nvidia-smi; then N=${N:-$(nvidia-smi -L | wc -l)}; else N=${N:-1}; fi\n"
     "NNODES=${NNODES:-1}\n"

@@ -15,6 +15,7 @@ from simcluster.importers.environment_settings import assumed_of_environment, at
 from simcluster.importers.framework_files import options_of_fields
 from simcluster.importers.megatron_vocabulary import names_vocabulary
 from simcluster.importers.option_values import FILES, MAPPED
+from simcluster.importers.pre_training import require_options_of_megatron
 from simcluster.importers.processes import processes_of, seen_in_a_machine
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
@@ -81,6 +82,8 @@ def arguments_of_script(
     kept = [word for word, behind in zip(words, before, strict=True) if not _empty(word, behind, state)]
     found = with_given(from_words(kept, repeated=True), fixed)
     refuse_trainer(found, source)
+    if len(kept) == len(words) and not state.missing:  # nothing else that may hold options
+        require_options_of_megatron(found, source)
     if state.unset:
         names = ", ".join(f"argument {name}" if name.isdecimal() else name for name in state.unset)
         state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None

@@ -40,7 +40,7 @@ from simcluster.importers.megatron_stages import pipeline_of
 from simcluster.importers.megatron_vocabulary import vocabulary_of
 from simcluster.importers.option_files import arguments_of_yaml, is_option_file
 from simcluster.importers.option_values import Options
-from simcluster.importers.pre_training import assumed_of_program, require_pre_training
+from simcluster.importers.pre_training import assumed_of_program, require_options_of_megatron, require_pre_training
 from simcluster.importers.processes import filled_otherwise
 from simcluster.model.recipes import recipe_named
 
@@ -84,6 +84,7 @@ def scenario_from_arguments(
         )  # fmt: skip
     else:
         arguments = parse_arguments(text, source)
+        require_options_of_megatron(arguments, source)
     arguments = with_given(arguments, given or {})
     options, assumed = as_layers(arguments.options)
     arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))

@@ -6,6 +6,7 @@ import re
 
 from simcluster.base.errors import InputError
 from simcluster.importers.arguments import Arguments
+from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, RENAMED
 
 _PROGRAMS = {
     r"inference|generat|server|text_generation|eval|prompt": "runs a model that is trained: no step of pre-training",
@@ -43,6 +44,14 @@ _OWN = frozenset(["pretrain_gpt.py", "pretrain_gpt_core.py", "pretrain_hybrid.py
 """Megatron-LM's programs that train decoders of text."""
 _UNREAD = ("decoder-seq-length", "img-h", "img-w", "patch-dim")
 """What ``pretrain_gpt.py`` takes, as every program of Megatron-LM does, and does not read."""
+_OF_ANY = {
+    "vocab-size", "seq-length", "batch-size", "bf16", "fp16", "lr", "min-lr", "weight-decay", "adam-beta1",
+    "adam-beta2", "clip-grad", "optimizer", "seed", "save", "load", "data-path", "dataset", "num-workers", "profile",
+    "rank", "local-rank", "world-size", "dist-url", "deepspeed", "log-interval", "save-interval", "eval-interval",
+    "wandb-project", "wandb-entity",
+}  # fmt: skip
+"""Options of Megatron-LM that programs of all kinds have, too."""
+_OF_MEGATRON = (MAPPED.keys() | NO_EFFECT | NOT_MODELLED.keys() | REFUSED.keys() | RENAMED.keys()) - _OF_ANY
 _OFF = ("0", "0.0", "false", "none")
 _OF_ENCODERS = re.compile(r"(^|[/_-])(bert|t5)([/_-]|wordpiece)", re.IGNORECASE)
 
@@ -58,6 +67,19 @@ def assumed_of_program(arguments: Arguments) -> tuple[str, ...]:
     if not name or name in _OWN:
         return ()
     return (f"what {name} itself sets is not read: its options are taken as pretrain_gpt.py takes them",)
+
+
+def require_options_of_megatron(arguments: Arguments, source: str) -> None:
+    """InputError, in one sentence, for a program that is not Megatron-LM's and has no option that only those have."""
+    name, options = program_of(arguments), arguments.options
+    files = any(" ".join(words).endswith((".yaml", ".yml")) for words in options.values())
+    if not name or name in _OWN or arguments.problems or files or options.keys() & _OF_MEGATRON:
+        return
+    given = ", ".join(f"--{option}" for option in options)[:200]
+    raise InputError(
+        f"{source}: {name} is no Megatron program: none of its options is one that only those have ({given}); write "
+        "the scenario with simcluster import hugging-face and the config.json of its model"
+    )
 
 
 def require_pre_training(arguments: Arguments, source: str, *, layers: bool = False) -> None:
