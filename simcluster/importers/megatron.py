@@ -167,7 +167,7 @@ def _sections(
 
     ``there`` are the GPUs of the cluster and of one of its machines.
     """
-    for names in _NEEDED:
+    for names in (*_NEEDED, *_in_the_checkpoint(run)):
         run.problems.of(run.needed, *names)
     vocabulary = run.problems.of(vocabulary_of, run)
     for check in (require_adam, recompute_of, attention_of, memory_of):
@@ -189,6 +189,12 @@ def _sections(
         "model": model, "parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap,
         "fsdp": hybrid_of(run, parallel or {}, gpus or there[0]),
     }  # fmt: skip
+
+
+def _in_the_checkpoint(run: Options) -> tuple[tuple[str, ...], ...]:
+    """What else to ask for where the sizes are in a checkpoint: how wide its MLPs are inside."""
+    there = "use-checkpoint-args" in run.given and "hidden-size" not in run.given
+    return (("ffn-hidden-size",),) if there and "moe-ffn-hidden-size" not in run.given else ()
 
 
 def _model(run: Options, vocabulary: int) -> dict[str, Any]:
@@ -252,6 +258,11 @@ def _model(run: Options, vocabulary: int) -> dict[str, Any]:
 def _inner_width(run: Options, hidden: int) -> int:
     """The width inside an MLP of which nothing is said: of three matrices that have the weights of two, as wide as
     Megatron-LM rounds it, or as FlagScale does (Llama's multiple_of and ffn_dim_multiplier)."""
+    if "use-checkpoint-args" in run.given and "moe-ffn-hidden-size" not in run.given:
+        run.assumed.append(
+            "MLPs have the default width inside, and those of the checkpoint may have another "
+            "(--arg=--ffn-hidden-size=... says it)"
+        )
     if not run.flag("swiglu"):
         return 4 * hidden
     multiple, times = run.get("multiple-of"), run.get("hidden-dim-multiplier")
