@@ -142,6 +142,12 @@ def test_gates_norms_and_biases_of_epfl() -> None:
     model = load_text(found.text("x")).model
     assert (model.gated_mlp, model.norm, model.bias, model.tied_embeddings) == (True, "rmsnorm", False, False)
     assert not found.unknown
+    widths = {"": 2048, "--ffn_hidden_size 1408": 1408, "--use_checkpoint_args": 1344}
+    for given, width in widths.items():
+        options = f"{more.replace('--ffn-hidden-size 1024', '')} {given}"
+        found = scenario_from_arguments(options, cluster={"topology": "dgx_h100", "nodes": 8}, gpus=64)
+        assert found.document["model"]["ffn_hidden_size"] == width
+        assert any("default width inside" in sentence for sentence in found.assumed) is ("checkpoint" in given)
 
 
 def test_experts_of_megablocks() -> None:

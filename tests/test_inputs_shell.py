@@ -692,9 +692,9 @@ def test_sizes_that_a_checkpoint_has_are_given_as_options() -> None:
     found = read(**{"--num-layers": "6", "--swiglu": ""})
     assert (found.document["model"]["layers"], found.document["model"]["gated_mlp"]) == (6, True)
     assert any("the checkpoint has the last word on sizes" in sentence for sentence in found.assumed)
-    assert any("MLPs have the default width" in sentence for sentence in found.assumed)
+    assert any("MLPs have Megatron-LM's default width" in sentence for sentence in found.assumed)
     found = read(**{"--num-layers": "6", "--ffn-hidden-size": "1408"})
-    assert not any("MLPs have the default width" in sentence for sentence in found.assumed)
+    assert not any("MLPs have Megatron-LM's default width" in sentence for sentence in found.assumed)
     text = text.replace("--hidden-size 512", "")
     with pytest.raises(InputError, match=r"(?s)give it as --arg=--hidden-size=.*give it as --arg=--ffn-hidden-size="):
         read()

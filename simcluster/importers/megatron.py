@@ -260,7 +260,7 @@ def _inner_width(run: Options, hidden: int) -> int:
     Megatron-LM rounds it, or as FlagScale does (Llama's multiple_of and ffn_dim_multiplier)."""
     if "use-checkpoint-args" in run.given and "moe-ffn-hidden-size" not in run.given:
         run.assumed.append(
-            "MLPs have the default width inside, and those of the checkpoint may have another "
+            "MLPs have Megatron-LM's default width inside, and those of the checkpoint may have another "
             "(--arg=--ffn-hidden-size=... says it)"
         )
     if not run.flag("swiglu"):

@@ -114,11 +114,15 @@ def _of_megablocks(options: Words, gpus: int | None) -> tuple[Words, list[str]]:
 
 
 def _of_epfl(options: Words) -> Words:
-    """Megatron-LLM's, whose linear layers have no biases unless ``use-bias`` is given and which names a gate."""
+    """Megatron-LLM's, whose linear layers have no biases unless ``use-bias`` is given and which names a gate; with one,
+    too, an MLP of which nothing is said is four times as wide inside (``validate_args``, megatron/arguments.py)."""
     found = dict(options)
     gate = _first(found.pop("glu-activation", ()))
     if gate:
         found["swiglu" if gate == "swiglu" else "quick-geglu"] = ()
+        hidden = _number(found, "hidden-size", 0)
+        if hidden and "use-checkpoint-args" not in found:  # of which the width is told as not known
+            found.setdefault("ffn-hidden-size", (str(4 * hidden),))
     if _first(found.get("model-name", ())) in _EPFL_MODELS:
         del found["model-name"]
         if found.pop("use-bias", None) is None:
