@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from simcluster.importers.shell.arithmetic import whole_number
-from simcluster.importers.shell.state import REFERENCE, State, Value, joined
+from simcluster.importers.shell.state import PAIR, State, Value
 from simcluster.importers.shell.syntax import kind_of, text_of
 from simcluster.importers.shell.words import array_of, text_at
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _KEY = re.compile(r"\[([^]]+)\]=(.*)", re.DOTALL)
 _OWN = frozenset(["local", "declare", "typeset"])
-_PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 def assignment(node: Node, state: State) -> None:
@@ -48,7 +47,7 @@ def assignment(node: Node, state: State) -> None:
 
 def _put_at(name: str, subscript: str, value: str, state: State) -> None:
     """One element, in an array by its place, and by a key otherwise."""
-    key = REFERENCE.sub(lambda each: joined(state.get(each[1]) or ""), subscript).strip("\"'")
+    key = state.key(subscript)
     old = state.get(name)
     place = whole_number(key, state) if isinstance(old, list) else None
     if isinstance(old, list) and place is not None and 0 <= place <= len(old):
@@ -74,7 +73,7 @@ def declared(node: Node, state: State) -> None:
             assignment(child, state)
         elif kind == "variable_name" and own:
             state.hide(text_of(child))
-        elif kind in ("concatenation", "string") and (found := _PAIR.fullmatch(text_at(child, state))):
+        elif kind in ("concatenation", "string") and (found := PAIR.fullmatch(text_at(child, state))):
             if own:
                 state.hide(found[1])
             if found[1] not in state.fixed:

@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable
 
 from simcluster.base.errors import InputError
-from simcluster.importers.shell.state import State, is_unset
+from simcluster.importers.shell.state import PAIR, State, is_unset
 
 Read = Callable[[str, State], State]
 _SHELLS = frozenset(["bash", "sh", "zsh", "ksh"])
 _COMMANDS = ("llamafactory-cli", "llamafactory.cli")
 """That may have all their options in a file."""
 _MOST_DEPTH = 8
-_PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _LISTS = re.compile(r"--(?:export|env)=(.*)", re.DOTALL)
 """Of sbatch and srun (``--export=ALL,TP=4``), docker and singularity (``--env=TP=4``)."""
 _CLOCKS = re.compile(r"-(?:lgc|lmc|ac|pl|-lock-\w+-clocks|-applications-clocks|-power-limit)(?:=.*)?")
@@ -36,7 +35,7 @@ def read_command(words: list[str], state: State, read: Read) -> None:
     """Keeps a command that runs a Python program; goes into one that starts a shell, or another script."""
     around = len(state.around)
     for place, word in enumerate(words):
-        if _PAIR.fullmatch(word) or _LISTS.fullmatch(word):
+        if PAIR.fullmatch(word) or _LISTS.fullmatch(word):
             continue
         base = word.rsplit("/", 1)[-1]
         if base in _SHELLS and place + 1 < len(words):
@@ -80,7 +79,7 @@ def _hand_over(words: list[str], state: State) -> None:
         listed = _LISTS.fullmatch(word)
         several = listed or before == "-v"
         parts = re.split(r",(?=[A-Za-z_]\w*=)", listed[1] if listed else word) if several else [word]
-        for pair in filter(None, map(_PAIR.fullmatch, (part.removeprefix("ALL,") for part in parts))):
+        for pair in filter(None, map(PAIR.fullmatch, (part.removeprefix("ALL,") for part in parts))):
             if pair[1] not in state.fixed and not (pair[2] and is_unset(pair[2])):
                 state.put(pair[1], pair[2])
 

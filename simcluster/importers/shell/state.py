@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Value = str | list[str]
 """Of a variable: a text, or the elements of an array.  What only a shell knows stands in it as ``$NAME``."""
 REFERENCE = re.compile(r"\$\{?(\w+)\}?")
+PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+"""What one word assigns, as ``env`` and ``export`` take it."""
 UNKNOWN = re.compile(r"\$\(|\$\{|\$\w|`")
 _MOST_STEPS = 20_000
 _LONGEST = 200_000
@@ -113,6 +115,10 @@ class State:
         return {
             each[len(begin) : -1]: joined(value) for each, value in self.variables.items() if each.startswith(begin)
         }
+
+    def key(self, subscript: str) -> str:
+        """What stands between the brackets of an array's element, filled in and without its quotes."""
+        return REFERENCE.sub(lambda each: joined(self.get(each[1]) or ""), subscript).strip("\"'")
 
     def say(self, text: str | None) -> None:
         """Takes down what a statement prints, where that is asked."""

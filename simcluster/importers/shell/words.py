@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simcluster.importers.shell.arithmetic import whole_number
 from simcluster.importers.shell.parameters import operated
 from simcluster.importers.shell.printed import printed
-from simcluster.importers.shell.state import REFERENCE, UNKNOWN, State, joined
+from simcluster.importers.shell.state import UNKNOWN, State, joined
 from simcluster.importers.shell.syntax import EXPANSIONS, kind_of, text_of
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _parameter(node: Node, state: State) -> str:
         return re.sub(r"\s+", "", text)
     before, name, subscript, sign = match.groups()
     value = state.get(name)
-    index = REFERENCE.sub(lambda each: joined(state.get(each[1]) or ""), (subscript or "")[1:-1]).strip("\"'")
+    index = state.key((subscript or "")[1:-1])
     if subscript and (keyed := state.keyed(name)):
         value = list(keyed.values()) if index in ("@", "*") else keyed.get(index)
     elif subscript and isinstance(value, list) and index not in ("@", "*"):
