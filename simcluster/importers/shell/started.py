@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from simcluster.base.errors import InputError
 from simcluster.importers.shell.state import PAIR, State, is_unset
@@ -33,43 +34,47 @@ def read_text(text: str, state: State, read: Read) -> None:
 
 def read_command(words: list[str], state: State, read: Read) -> None:
     """Keeps a command that runs a Python program; goes into one that starts a shell, or another script."""
-    around = len(state.around)
     for place, word in enumerate(words):
         if PAIR.fullmatch(word) or _LISTS.fullmatch(word):
             continue
-        base = word.rsplit("/", 1)[-1]
-        if base in _SHELLS and place + 1 < len(words):
-            _hand_over(words[:place], state)
-            state.around += words[:place]
-            _shell(words[place + 1 :], state, read)
-            del state.around[around:]
+        base, before, behind = word.rsplit("/", 1)[-1], words[:place], words[place + 1 :]
+        if base in _SHELLS and behind:
+            _go_into(before, state, partial(_shell, behind, state, read))
             return
         if word.endswith(".py"):
-            _hand_over(words[:place], state)
+            _hand_over(before, state)
             break
         if place and re.search(r"\.py\s", word):  # of ssh, pdsh, docker
-            _hand_over(words[:place], state)
-            state.around += words[:place]
-            read_text(word, state, read)
-            del state.around[around:]
+            _go_into(before, state, partial(read_text, word, state, read))
             return
         if base.endswith((".sh", ".slurm", ".sbatch")):
             text = state.text_named(word)
-            if text is None and _hands_on(words[place + 1 :]):
+            if text is None and _hands_on(behind):
                 break
             if text is not None:
-                _hand_over(words[:place], state)
-                kept, state.positional = state.positional, words[place + 1 :]
-                state.around += words[:place]
-                read_text(text, state, read)
-                state.positional = kept
-                del state.around[around:]
+                _go_into(before, state, partial(_read_with, behind, text, state, read))
             return
     bases = [word.rsplit("/", 1)[-1] for word in words]
     if "nvidia-smi" in bases and any(map(_CLOCKS.fullmatch, words)):
         state.assumed["the GPUs' clocks and power are the cluster's, and not what nvidia-smi sets"] = None
     if any(word.endswith(".py") or word.startswith("--") or word in _COMMANDS for word in words):
         state.commands.append((words, list(state.around)))
+
+
+def _go_into(words: list[str], state: State, reads: Callable[[], object]) -> None:
+    """Reads what stands behind these words of a command, with the variables that they set and with them around it."""
+    around = len(state.around)
+    _hand_over(words, state)
+    state.around += words
+    reads()
+    del state.around[around:]
+
+
+def _read_with(arguments: list[str], text: str, state: State, read: Read) -> None:
+    """Reads a script with its arguments."""
+    kept, state.positional = state.positional, arguments
+    read_text(text, state, read)
+    state.positional = kept
 
 
 def _hand_over(words: list[str], state: State) -> None:
@@ -100,7 +105,5 @@ def _shell(words: list[str], state: State, read: Read) -> None:
             if text is None and _hands_on(words[place + 1 :]):
                 state.commands.append((words, list(state.around)))
             if text is not None:
-                kept, state.positional = state.positional, words[place + 1 :]
-                read_text(text, state, read)
-                state.positional = kept
+                _read_with(words[place + 1 :], text, state, read)
             return
