@@ -19,7 +19,7 @@ from simcluster.importers.arguments import Arguments
 from simcluster.importers.beside import Beside
 from simcluster.importers.environment_settings import assumed_of_environment
 from simcluster.importers.flat_settings import flattened
-from simcluster.importers.option_files import last_ones
+from simcluster.importers.option_files import last_ones, option_words
 from simcluster.importers.option_values import MAPPED
 
 _FLAGSCALE = re.compile(r"^system:[ \t]*(#.*)?\n(.*\n)*model:[ \t]*(#.*)?$", re.MULTILINE)
@@ -65,7 +65,7 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
     options: dict[str, tuple[str, ...]] = {}
     for name, value in flattened({key: data.get(key) or {} for key in ("system", "model", "data")}, source).items():
         if value is not None and value is not False:
-            options[_dashed(name)] = _words(value)
+            options[_dashed(name)] = option_words(value)
     return Arguments(options, launched=launched, assumed=assumed)
 
 
@@ -173,7 +173,7 @@ def _options(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         value = _DEFAULT.sub(r"\1", value) if isinstance(value, str) else value
         given = value is False if name in _INVERTED else value is not None and value is not False
         if given and option and not name.startswith(_OWN):
-            found[option] = () if name in _INVERTED else _words(value)
+            found[option] = () if name in _INVERTED else option_words(value)
     return found
 
 
@@ -208,9 +208,3 @@ def _there(beside: Beside, path: str, source: str) -> str:
 
 def _dashed(name: str) -> str:
     return name.rpartition(".")[2].replace("_", "-")
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    if value is True:
-        return ()
-    return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())

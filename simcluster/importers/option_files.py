@@ -41,7 +41,9 @@ def arguments_of_yaml(text: str, source: str) -> Arguments:
     environment = environment if isinstance(environment, Mapping) else {}
     repeats = (f"{name} is given more than once, and the last counts" for name in repeated)
     assumed = (*first, *repeats, *assumed_of_environment(environment))
-    options = {str(name).lstrip("-").replace("_", "-"): _words(value) for name, value in found.items() if _given(value)}
+    options = {
+        str(name).lstrip("-").replace("_", "-"): option_words(value) for name, value in found.items() if _given(value)
+    }
     mode = str(data.get("MODE", "pretraining"))
     if mode not in ("pretraining", "pretrain"):
         options["mode"] = (mode,)
@@ -56,7 +58,8 @@ def _given(value: Any) -> bool:
     return value is not None and value is not False
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def option_words(value: Any) -> tuple[str, ...]:
+    """A value of YAML as the words behind an option: none of a switch that is on."""
     if value is True:
         return ()
     return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())

@@ -15,6 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.accelerate_files import is_of_accelerate
 from simcluster.importers.arguments import Arguments, from_words
+from simcluster.importers.option_files import option_words
 from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import is_script
 
@@ -133,6 +134,5 @@ def _options_of(text: str, source: str) -> dict[str, tuple[str, ...]]:
 
 
 def _words(value: Any) -> tuple[str, ...]:
-    if value is True:
-        return ()
-    return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split()) or ("",)
+    """As of other files of options, but that an empty text is a word: what has none is a switch here."""
+    return ("",) if isinstance(value, str) and not value.strip() else option_words(value)
