@@ -41,6 +41,10 @@ class Arguments:
     unknown: tuple[str, ...] = ()
     machines_by_default: str = ""
 
+    def said(self, *names: str) -> str:
+        """What is given to the first of these options that has anything, as one text; empty where none has."""
+        return next((" ".join(words) for name in names if (words := self.options.get(name))), "")
+
     @property
     def gpus(self) -> int | None:
         """Processes that torchrun is to start: --nnodes x --nproc-per-node, where both are plain numbers."""

@@ -19,8 +19,9 @@ from simcluster.importers.option_files import option_words
 from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import is_script
 
-_TABLES = read_document(Path(__file__).with_name("trainer_scripts.yaml")).data
-_CONFIGS, _MICROS = (_TABLES[name].split() for name in ("configurations", "micro_batches"))
+TABLES = read_document(Path(__file__).with_name("trainer_scripts.yaml")).data
+"""What becomes of every option."""
+_CONFIGS, _MICROS = (TABLES[name].split() for name in ("configurations", "micro_batches"))
 _FILE = re.compile(r"^(model_name_or_path|per_device_train_batch_size):[ \t]", re.MULTILINE)
 _YAML = re.compile(r"(?:--config=)?([^=\s]+\.ya?ml)")
 _SETTING = re.compile(r"(\w+)=(.*)", re.DOTALL)
@@ -44,7 +45,7 @@ def is_trainer_file(text: str) -> bool:
 def training_of_file(text: str, source: str) -> TrainerCommand:
     """The training that a YAML of options alone is for; InputError where it names no configuration of DeepSpeed."""
     arguments = Arguments(_options_of(text, source))
-    if not (config := _config_of(arguments)):
+    if not (config := arguments.said(*_CONFIGS)):
         raise InputError(
             f"{source}: says nothing of DeepSpeed (deepspeed: FILE); import the script that starts it, with the "
             "configuration of accelerate beside it, or write the scenario with simcluster import hugging-face"
@@ -60,14 +61,14 @@ def first_training(state: State) -> TrainerCommand:
         arguments, absent = _arguments(words, state)
         if any(key.endswith("num-layers") for key in arguments.options):  # of Megatron-DeepSpeed
             continue
-        config = _config_of(arguments)
+        config = arguments.said(*_CONFIGS)
         by_accelerate = is_of_accelerate(words) and not {"config-file", "use-deepspeed"}.isdisjoint(arguments.launched)
         if config or by_accelerate:
             name = (
                 config or arguments.launched.get("deepspeed-config-file") or arguments.launched.get("config-file", "")
             )
             found.append(TrainerCommand(arguments, name, around))
-        elif "deepspeed" in arguments.options and " ".join(arguments.options.get("zero-stage", ())).isdecimal():
+        elif "deepspeed" in arguments.options and arguments.said("zero-stage").isdecimal():
             found.append(TrainerCommand(arguments, "", around))
         elif absent:
             missing = missing or absent
@@ -93,10 +94,6 @@ def _nothing(without: str, missing: str) -> str:
         "starts nothing with --deepspeed FILE or --deepspeed_config FILE that is not Megatron-DeepSpeed (of which use "
         "simcluster import megatron); give the script that does, or the configuration itself"
     )
-
-
-def _config_of(arguments: Arguments) -> str:
-    return next((" ".join(arguments.options[key]) for key in _CONFIGS if arguments.options.get(key)), "")
 
 
 def _arguments(words: Sequence[str], state: State) -> tuple[Arguments, str]:

@@ -11,11 +11,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.reading import read_document
 from simcluster.importers.accelerate_files import Accelerated, accelerated, is_accelerate_file
 from simcluster.importers.arguments import Arguments, with_given
 from simcluster.importers.beside import Beside
@@ -28,20 +26,25 @@ from simcluster.importers.pre_training import require_pre_training
 from simcluster.importers.processes import processes_of, seen_in_a_machine
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
-from simcluster.importers.trainer_commands import TrainerCommand, first_training, is_trainer_file, training_of_file
+from simcluster.importers.trainer_commands import (
+    TABLES,
+    TrainerCommand,
+    first_training,
+    is_trainer_file,
+    training_of_file,
+)
 
-_TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _CONFIGS, _LENGTHS, _MODELS, _RECOMPUTES, _MICROS, _ACCUMULATIONS = (
-    _TABLES[name].split()
+    TABLES[name].split()
     for name in ("configurations", "lengths", "models", "recomputes", "micro_batches", "accumulations")
 )
-_READ = frozenset((*_CONFIGS, *_LENGTHS, *_MODELS, *_RECOMPUTES, *_MICROS, *_ACCUMULATIONS, *_TABLES["read"].split()))
-_NO_EFFECT = frozenset(_TABLES["no_effect"].split())
+_READ = frozenset((*_CONFIGS, *_LENGTHS, *_MODELS, *_RECOMPUTES, *_MICROS, *_ACCUMULATIONS, *TABLES["read"].split()))
+_NO_EFFECT = frozenset(TABLES["no_effect"].split())
 _MODELLED_OTHERWISE, _REFUSED = (
-    {name: said for said, names in _TABLES[table].items() for name in names.split()}
+    {name: said for said, names in TABLES[table].items() for name in names.split()}
     for table in ("otherwise", "refused")
 )
-_PROGRAMS: dict[str, dict[str, Any]] = _TABLES["programs"]
+_PROGRAMS: dict[str, dict[str, Any]] = TABLES["programs"]
 _OFF = ("false", "0", "no", "none", "")
 _MICRO, _STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 OF_ANY_LENGTH = "sequences as long as the model takes them: no length is said (--sequence-length does)"
@@ -104,7 +107,7 @@ def refuse_trainer(arguments: Arguments, source: str) -> None:
     """InputError for a command of Hugging Face's Trainer, or another that says no sizes and starts DeepSpeed."""
     options = arguments.options
     sizes = any(name.endswith(("num-layers", "hidden-size")) for name in options)
-    config = next((" ".join(options[name]) for name in _CONFIGS if options.get(name)), "")
+    config = arguments.said(*_CONFIGS)
     if not sizes and (config or any(name in options for name in ("model-name-or-path", "per-device-train-batch-size"))):
         program = next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "its program")
         with_it = "starts DeepSpeed" if config else "takes the options of Hugging Face's Trainer"
@@ -170,7 +173,7 @@ class _Started:
 
     def _on(self, name: str) -> bool:
         """Whether a switch is given, and not as false."""
-        return name in self._options and (not self._options[name] or " ".join(self._options[name]).lower() not in _OFF)
+        return name in self._options and (not self._options[name] or self._arguments.said(name).lower() not in _OFF)
 
     def _runs(self, program: Mapping[str, Any]) -> bool:
         if "flag" in program and self._options.get(program["flag"]) != ():
@@ -196,7 +199,7 @@ class _Started:
     def own_config(self, name: str) -> str:
         """A configuration of DeepSpeed that the program ships by that name; empty where it is a file."""
         zero = _PROGRAMS.get(self.program, {}).get("configurations", {}).get(name)
-        stage = " ".join(self._options.get("zero-stage", ()))
+        stage = self._arguments.said("zero-stage")
         if zero:
             self.assumed.append(f"{name} is the configuration of that name that {self.program} ships")
         elif not name and stage.isdecimal():
@@ -216,7 +219,7 @@ class _Started:
         """InputError for what is no training of a decoder as a whole; ``named``: as far as its model's name says."""
         for name, why in _REFUSED.items():
             name, sign, value = re.split("([=>]|$)", name, maxsplit=1)
-            said = " ".join(self._options.get(name, ()))
+            said = self._arguments.said(name)
             more = not said.isdecimal() or int(said) > 1
             if self._on(name) and (more if sign == ">" else value in ("", said.lower())):
                 raise InputError(f"{self._source}: --{name} {said[:40]}: {why}")
@@ -232,7 +235,7 @@ class _Started:
 
     def number(self, name: str) -> int | None:
         """The value of an option as a whole number; InputError where it is none."""
-        words = " ".join(self._options.get(name, ()))
+        words = self._arguments.said(name)
         if not words:
             return None
         if not words.isdecimal() or not 0 < int(words[:10]) < 10**9:
@@ -291,7 +294,7 @@ class _Started:
     def _usual_format(self) -> str:
         """The format of mixed precision that a program takes of the model's, where none is said."""
         usual = str(_PROGRAMS.get(self.program, {}).get("format", ""))
-        said = " ".join(self._options.get("torch-dtype") or self._options.get("dtype", ())).lower()
+        said = self._arguments.said("torch-dtype", "dtype").lower()
         known = {"float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16", "float32": "", "fp32": ""}
         return known.get(said, usual)
 
@@ -303,7 +306,7 @@ class _Started:
         elif self.program and not self._without():
             found["recompute"] = "full"
             self.assumed.append(f"layers are run again in the backward pass, as {self.program} does by itself")
-        kernels = {" ".join(self._options.get(name, ())).lower() for name in ("attn-implementation", "flash-attn")}
+        kernels = {self._arguments.said(name).lower() for name in ("attn-implementation", "flash-attn")}
         if not kernels.isdisjoint(("eager", "disabled")):
             found["attention"] = "unfused"
         return found
