@@ -13,6 +13,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
+from simcluster.importers.arguments import BY_CONFIG
 
 _FILE = re.compile(r"^['\"]?(compute_environment|distributed_type)['\"]?:", re.MULTILINE)
 _READ = ("deepspeed_config_file", "zero_stage", "gradient_accumulation_steps")
@@ -53,10 +54,7 @@ def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_sai
     data: dict[str, Any] = parse_document(text, source=source).data if text else {"distributed_type": "DEEPSPEED"}
     kind = str(data.get("distributed_type", "none"))
     if kind != "DEEPSPEED" and "use-deepspeed" not in options:
-        raise InputError(
-            f"{source}: distributed_type {kind[:20]} is not DEEPSPEED: write the scenario with simcluster import "
-            "hugging-face and the config.json of its model"
-        )
+        raise InputError(f"{source}: distributed_type {kind[:20]} is not DEEPSPEED: {BY_CONFIG}")
     given = {name.replace("-", "_"): value for name, value in options.items()}
     said: dict[str, Any] = data.get("deepspeed_config") or {}
     own: dict[str, Any] = {**said, **{name: given[name] for name in (*_READ, *_DEVICES) if name in given}}

@@ -24,6 +24,10 @@ _OF_TORCHRUN = ("nnodes", "nproc-per-node", "node-rank", "master-addr", "master-
 """Options of torchrun that no program of Megatron-LM has: behind a program that reads them itself they say the same."""
 
 
+BY_CONFIG = "write the scenario with simcluster import hugging-face and the config.json of its model"
+"""What goes where a command does not say its model's sizes and is none that is read."""
+
+
 @dataclass(frozen=True)
 class Arguments:
     """``options`` by name without dashes, in the order given; ``launcher`` what stands before the program's own.

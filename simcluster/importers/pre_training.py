@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from simcluster.base.errors import InputError
-from simcluster.importers.arguments import Arguments
+from simcluster.importers.arguments import BY_CONFIG, Arguments
 from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, RENAMED
 
 _PROGRAMS = {
@@ -77,8 +77,8 @@ def require_options_of_megatron(arguments: Arguments, source: str) -> None:
         return
     given = ", ".join(f"--{option}" for option in options)[:200]
     raise InputError(
-        f"{source}: {name} is no Megatron program: none of its options is one that only those have ({given}); write "
-        "the scenario with simcluster import hugging-face and the config.json of its model"
+        f"{source}: {name} is no Megatron program: none of its options is one that only those have ({given}); "
+        f"{BY_CONFIG}"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.accelerate_files import is_of_accelerate
-from simcluster.importers.arguments import Arguments, from_words
+from simcluster.importers.arguments import BY_CONFIG, Arguments, from_words
 from simcluster.importers.option_files import option_words
 from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import is_script
@@ -86,10 +86,7 @@ def _nothing(without: str, missing: str) -> str:
     if missing:
         return f"goes on in {missing}, which is neither beside it nor in a folder around it; put it there"
     if without:
-        return (
-            f"starts {without} without DeepSpeed (with no --deepspeed FILE): write the scenario with simcluster import "
-            "hugging-face and the config.json of its model"
-        )
+        return f"starts {without} without DeepSpeed (with no --deepspeed FILE): {BY_CONFIG}"
     return (
         "starts nothing with --deepspeed FILE or --deepspeed_config FILE that is not Megatron-DeepSpeed (of which use "
         "simcluster import megatron); give the script that does, or the configuration itself"

@@ -15,7 +15,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.importers.accelerate_files import Accelerated, accelerated, is_accelerate_file
-from simcluster.importers.arguments import Arguments, with_given
+from simcluster.importers.arguments import BY_CONFIG, Arguments, with_given
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.environment_settings import assumed_of_environment
@@ -111,11 +111,7 @@ def refuse_trainer(arguments: Arguments, source: str) -> None:
     if not sizes and (config or any(name in options for name in ("model-name-or-path", "per-device-train-batch-size"))):
         program = next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "its program")
         with_it = "starts DeepSpeed" if config else "takes the options of Hugging Face's Trainer"
-        remedy = (
-            f"write simcluster import deepspeed {source}"
-            if config
-            else "write the scenario with simcluster import hugging-face and the config.json of its model"
-        )
+        remedy = f"write simcluster import deepspeed {source}" if config else BY_CONFIG
         raise InputError(f"{source}: {program} {with_it}, and its model is not in Megatron-LM's options; {remedy}")
 
 
