@@ -18,6 +18,7 @@ from simcluster.documents.reading import read_document
 from simcluster.importers.beside import Beside
 from simcluster.importers.environment_settings import assumed_of_environment
 from simcluster.importers.model_classes import no_decoder
+from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
 from simcluster.importers.shell.script import read_script
@@ -131,10 +132,7 @@ def _recipe(options: Mapping[str, str], source: str) -> str:
             f"{source}: names no recipe; the launcher takes one as -mr llama3_8b (before: -m llama3 -s 8b)"
         )
     if options.get("task", "pretrain") == "lora":
-        raise InputError(
-            f"{source}: task lora trains adapters beside weights that stand still, which are not modelled (sft trains "
-            "all)"
-        )
+        raise InputError(f"{source}: task lora {TRAINS_ADAPTERS} (sft trains all)")
     dtype = _number_format(options)
     if dtype not in _TABLES["precisions"]:
         raise InputError(f"{source}: compute_dtype {shown(dtype)} is not known; known: {listed(_TABLES['precisions'])}")

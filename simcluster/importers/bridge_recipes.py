@@ -22,6 +22,7 @@ from simcluster.importers.model_classes import (
     said_of_model,
 )
 from simcluster.importers.models_by_path import NamedModel, model_named, model_published
+from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments, telling
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
@@ -30,7 +31,6 @@ from simcluster.importers.written_containers import written_container
 
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _ADAPTERS = re.compile(r"(^|_)(peft|q?lora|dora)_")
-_TRAINS_ADAPTERS = "trains adapters beside weights that stand still, which are not modelled"
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _BASES: dict[str, Any] = _TABLES["bases"]
@@ -89,7 +89,7 @@ def settings_of_recipe(
     if found.name != "ConfigContainer" and found.name not in _BASES:
         if _ADAPTERS.search(found.name) or found.fields.get("peft") is not None:
             why = f", as {found.name} says" if _ADAPTERS.search(found.name) else ""
-            raise InputError(f"{source}: {function} {_TRAINS_ADAPTERS}{why}")
+            raise InputError(f"{source}: {function} {TRAINS_ADAPTERS}{why}")
         what = f"{source}: {function} takes its configuration from {found.name}"
         with telling(arguments.missing):
             raise of_another_file(what, found.name, configs.missing_module(found.name))
@@ -128,7 +128,7 @@ def _recipe(
 ) -> ReadRecipe:
     """What a container says, made by the function; InputError for adapters and models that are not known."""
     if found.fields.get("peft") is not None or found.name.startswith("_peft"):
-        raise InputError(f"{source}: {function} {_TRAINS_ADAPTERS}")
+        raise InputError(f"{source}: {function} {TRAINS_ADAPTERS}")
     model = found.fields.get("model")
     if isinstance(model, Built) and any("freeze_vision" in name for name in model.fields):
         raise InputError(f"{source}: {function} trains a model that takes images, and decoders of text are modelled")

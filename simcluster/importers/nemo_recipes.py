@@ -31,6 +31,7 @@ from simcluster.importers.model_classes import (
 )
 from simcluster.importers.models_by_path import model_published
 from simcluster.importers.option_values import VOCABULARIES
+from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.python_values import Built, Unread
@@ -42,7 +43,6 @@ _PARTS = ("trainer", "model", "data", "optim")
 _PARTS_GIVEN = ("model", "data", "trainer")
 _CONFIGURES = ("run.Config", "run.Partial", "Config", "Partial", "fdl.Config", "fdl.Partial")
 _OF_NEMO = "nemo/collections/llm/"
-_ADAPTERS = "trains adapters beside weights that stand still, which are not modelled"
 _ALL = "a peft scheme of none trains all"
 _READ = "run"  # what a configuration is a method of that is read whole
 
@@ -91,7 +91,7 @@ def _of_another_file(found: Built, what: str, configs: PythonConfigs) -> InputEr
         and not isinstance(scheme, Unread)
     ):
         return InputError(
-            f"{what} {_ADAPTERS} ({_ALL}), as NeMo's {found.name} does where peft_scheme says nothing else"
+            f"{what} {TRAINS_ADAPTERS} ({_ALL}), as NeMo's {found.name} does where peft_scheme says nothing else"
         )
     return of_another_file(f"{what} takes its recipe from {found.name}", found.name, module)
 
@@ -100,7 +100,7 @@ def _recipe(found: Built, function: str, source: str, configs: PythonConfigs) ->
     """What a recipe says, made by the function; InputError for adapters and models that are not known."""
     if found.fields.get("peft") is not None:
         how = "--arg peft_scheme=none trains all" if configs.takes(function, "peft_scheme") else _ALL
-        raise InputError(f"{source}: {function} {_ADAPTERS} ({how})")
+        raise InputError(f"{source}: {function} {TRAINS_ADAPTERS} ({how})")
     for part in _PARTS:
         made = found.fields.get(part)
         module = configs.module_of(made.name) if isinstance(made, Built) and made.of is None else ""

@@ -8,6 +8,7 @@ from simcluster.base.errors import InputError
 from simcluster.importers.arguments import BY_CONFIG, Arguments
 from simcluster.importers.option_values import MAPPED, NO_EFFECT, NOT_MODELLED, REFUSED, RENAMED
 
+TRAINS_ADAPTERS = "trains adapters beside weights that stand still, which are not modelled"
 _PROGRAMS = {
     r"inference|generat|server|text_generation|eval|prompt": "runs a model that is trained: no step of pre-training",
     r"train_rl|grpo|\brl_": "is reinforcement learning, whose step is more than one of pre-training",
@@ -33,7 +34,7 @@ _OPTIONS = {
         "perform-rl-step", "grpo-", "langrl-", "rl-", "rollout-", "num-rollout", "advantage-estimator", "eps-clip",
         "kl-loss-", "use-kl-loss",
     ),
-    "trains adapters beside weights that stand still, which are not modelled": ("lora-", "qlora", "qlora-"),
+    TRAINS_ADAPTERS: ("lora-", "qlora", "qlora-"),
     "runs a model that is trained: no step of pre-training": (
         "num-tokens-to-generate", "incoming-requests-per-", "max-tokens-to-oom", "prompt-file",
         "prompts", "top-p", "top-k",
