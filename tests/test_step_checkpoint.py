@@ -11,6 +11,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
+from simcluster.results.calls import calls_of
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import (
     bytes_by_rank,
@@ -84,6 +85,25 @@ def test_copies_to_peers_take_the_cables_of_both_directions() -> None:
     again = simulate(scenario, engine="reference")
     assert again.step_time == result.step_time
     assert again.checkpoint == found
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        *((name, {}) for name in ("tiny_3d", "tiny_dp", "hsdp_7b_128xa100", "mixtral_8x7b_128xh100", "slow_gpu")),
+        ("tiny_3d", {"steps": 3}),
+        ("llama3_70b_16xh100_offload", {}),
+        *(("tiny_3d", {"cluster.topology": topology}) for topology in ("dgx_a100", "hgx_h800", "pcie_ethernet")),
+    ],
+)
+def test_copies_to_peers_are_in_every_part_of_a_result(name: str, more: dict[str, Any]) -> None:
+    result = simulate(load(name, {"checkpoint.place": "peers", **more}))
+    assert result.to_dict()["account"] == result.account.to_dict()
+    keys = calls_of(result.lowered, result.spans, result.ranks.start)[1]
+    written = {key.communicator for key in keys if key.axis == "storage"}
+    assert written
+    communicators = result.lowered.communicators
+    assert {communicators.kind(number) for number in written} == {("copy", "peers")}
 
 
 @pytest.mark.parametrize(

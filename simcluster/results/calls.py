@@ -16,8 +16,10 @@ from simcluster.traffic.traffic import Traffic
 
 
 class CallKey(NamedTuple):
-    """What equal calls share: ``axis`` is a group's, pp for a send, d2h, h2d, storage for a copy; by one of its
-    communicators."""
+    """Axis (a group's, pp for a send, d2h, h2d or storage for a copy), communicator, kind and size of equal calls.
+
+    Copies to the memory of peers are on the axis storage as well: they are what is written instead.
+    """
 
     axis: str
     communicator: int
@@ -72,6 +74,7 @@ def calls_of(lowered: Lowered, spans: Spans, first_rank: int = 0) -> tuple[Ints,
     sizes, size = np.unique(spans.bytes[there], return_inverse=True)
     where = np.select(sorts, [spans.group, to_stage[spans.op], spans.stream], 0)
     columns = (sort[there], spans.rank[there], size, where[there], spans.kind[there])
+    to_peers = any(kind.name == ("copy", "peers") for kind in communicators.kinds)
     shape = [1 + int(column.max(initial=0)) for column in columns]
     distinct, which = np.unique(np.ravel_multi_index(columns, shape), return_inverse=True)
     keys: dict[CallKey, int] = {}
@@ -79,7 +82,8 @@ def calls_of(lowered: Lowered, spans: Spans, first_rank: int = 0) -> tuple[Ints,
     for place, (of_sort, own, number, target, kind) in enumerate(zip(*np.unravel_index(distinct, shape), strict=True)):
         rank = first_rank + int(own)
         axis = "pp" if of_sort == 1 else words[target].rstrip("0123456789") if of_sort == 0 else words[target]
-        called = ("send", int(communicators.stage_of[rank]), int(target)) if of_sort == 1 else ("copy", axis)
+        way = "peers" if to_peers and axis == "storage" else axis
+        called = ("send", int(communicators.stage_of[rank]), int(target)) if of_sort == 1 else ("copy", way)
         communicator = communicators.number(called if of_sort else axis, rank)
         key = CallKey(axis, communicator, "copy" if of_sort == 2 else words[kind], float(sizes[number]))
         places[place] = keys.setdefault(key, len(keys))
