@@ -53,6 +53,41 @@ def test_accelerators_play_what_the_reference_plays(document: dict[str, Any]) ->
     compare(document)
 
 
+MIXTURE: dict[str, Any] = {
+    "model": {"layers": 2, "hidden_size": 2048, "sequence_length": 2048, "gated_mlp": True,
+              "moe": {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256}},
+    "parallel": {"tp": 2, "ep": 4, "etp": 1, "sequence_parallel": True},
+    "gpus": 8, "cluster": {"topology": "dgx_h100", "nodes": 1}, "training": {"global_batch": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("dispatch", ["alltoall", "allgather", "deepep", "hybridep"])
+def test_collectives_of_one_segment_share_links(dispatch: str, recompute: str) -> None:
+    """Tokens travel to their experts while shared experts gather over tp."""
+    moe = {**MIXTURE["model"]["moe"], "shared_experts": 1}
+    parallel = {**MIXTURE["parallel"], "expert_dispatch": {"kind": dispatch}}
+    document = {
+        **MIXTURE, "model": {**MIXTURE["model"], "moe": moe}, "parallel": parallel, "overlap": {"experts": True},
+        "training": {"global_batch": 4, "recompute": recompute}, "collectives": {"nccl": "none"},
+    }  # fmt: skip
+    compare_scenario(tiny_scenario(**document))
+    alone = {**document, "overlap": {"experts": False}}
+    gathers = [simulate(tiny_scenario(**each)).timeline_of(0).query("name == 'shared' and kind == 'all_gather'")
+               for each in (document, alone)]  # fmt: skip
+    longest, apart = ((each["end"] - each["start"]).max() for each in gathers)
+    assert longest > 1.01 * apart
+
+
+@pytest.mark.parametrize(("tp", "ep"), [(4, 2), (8, 2), (8, 4)])
+@pytest.mark.parametrize("rank", [0, 3])
+def test_experts_inside_a_tensor_parallel_group_with_a_slow_gpu(tp: int, ep: int, rank: int) -> None:
+    """Only one of the ep groups that share a tp group has the slow rank."""
+    parallel = {"tp": tp, "ep": ep, "sequence_parallel": True}
+    document = {**MIXTURE, "parallel": parallel, "gpus": tp}
+    compare_scenario(tiny_scenario(**document, faults=[{"kind": "slow_gpu", "rank": rank, "factor": 1.1}]))
+
+
 ACCELERATORS = ("symmetry", "programs", "engine", "step", "results", "studies", "scenario", "simulate")
 
 

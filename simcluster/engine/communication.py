@@ -110,6 +110,11 @@ class CommunicationLowering:
             self._parties[number] = len({self._classes.of_rank[rank] for rank in ranks})
         return self._parties[number]
 
+    def members(self, number: int) -> tuple[int, ...]:
+        """Return the ranks that represent the members of a communicator."""
+        classes, met = self._classes, self._communicators.met(number)
+        return tuple(dict.fromkeys(classes.rank_representatives[classes.of_rank[each]] for each in met))
+
     def steady_group(self, rank: int, work: Work) -> int:
         """The class of the group of several classes that does this, all on one stage, with links to itself; or -1."""
         number = self.communicator(work, rank)
@@ -157,11 +162,7 @@ class CommunicationLowering:
         pressure = interference.pressure(self._beside(number, work, interference)) if interference and beside else 0.0
         if not interference or not beside or not (pressure or interference.drag):
             return Meeting(parties, traffics)
-        classes = self._classes
-        played = dict.fromkeys(
-            classes.rank_representatives[classes.of_rank[rank]] for rank in self._communicators.met(number)
-        )
-        return Meeting(parties, traffics, ranks=tuple(played), pressure=pressure, drag=interference.drag)
+        return Meeting(parties, traffics, ranks=self.members(number), pressure=pressure, drag=interference.drag)
 
     def _traffics(self, number: int, work: Work) -> tuple[Traffic, ...]:
         """The activities of a collective or transfer, on link classes."""

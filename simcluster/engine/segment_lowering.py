@@ -62,6 +62,18 @@ class _Works(NamedTuple):
     places: tuple[int, ...]
 
 
+class _InStep(NamedTuple):
+    """The class of the group with which a rank goes in step in a segment, -1 for none, and the pieces from there on.
+
+    Of every piece the lane, and the op in which the group meets, -1 for none.
+    """
+
+    group: int
+    pieces: tuple[tuple[str, int], ...] = ()
+
+
+_NEVER = _InStep(-1)
+
 _Said = tuple[float | None, float, int]
 """Of an op its seconds, what it does to the computation beside it, and the number of what it moves."""
 
@@ -80,27 +92,32 @@ class Segments:
         self._works: dict[Segment, _Works] = {}
         self._known: dict[Hashable, LoweredSegment] = {}
         self._patterns: dict[Hashable, Collapsed] = {}
+        self._in_step_of: dict[Hashable, _InStep] = {}
         self._shapes: dict[SegmentShape, SegmentShape] = {}
         self._said: dict[Hashable, _Said] = {}  # by what is done and with whom
 
     def played(self, rank: int, segment: Segment) -> LoweredSegment:
         """The segment as this rank plays it."""
+        groups = self._groups_of(rank, segment)
+        name = segment, self._between.slowness(rank), self._feels(rank), groups
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._play(rank, segment, groups)
+        return known
+
+    def _groups_of(self, rank: int, segment: Segment) -> tuple[int, ...]:
+        """Return the classes of the groups with which a rank does something in the segment."""
         between, works = self._between, self._works.get(segment)
         if works is None:
             works = self._works[segment] = _works_of(segment)
-        groups = tuple([between.group(between.communicator(work, rank)) for work in works.apart])
-        name = segment, between.slowness(rank), self._feels(rank), groups
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = self._play(rank, segment, [*groups, -1])
-        return known
+        return tuple([between.group(between.communicator(work, rank)) for work in works.apart])
 
-    def _play(self, rank: int, segment: Segment, groups: Sequence[int]) -> LoweredSegment:
+    def _play(self, rank: int, segment: Segment, groups: tuple[int, ...]) -> LoweredSegment:
         """The segment as it is played by ranks whose groups are of these classes."""
         between = self._between
         pattern, moved = self._pattern(rank, segment, groups, self._form)
-        steady = list(dict.fromkeys([between.steady_group(rank, work) for work in pattern.works]))
-        goes_in_step = len(steady) == 1 and steady[0] >= 0
+        steady = self._steady_group(rank, segment, groups, pattern)
+        goes_in_step = steady >= 0
         if pattern.works and not goes_in_step:
             pattern, moved = self._pattern(rank, segment, groups, "chains")
         found, first = pattern.pieces, pattern.first
@@ -132,11 +149,43 @@ class Segments:
         )
         return LoweredSegment(
             self._shapes.setdefault(shape, shape), tuple(rows), tuple(met), tuple(meetings), of_groups,
-            steady[0] if part else -1, part,
+            steady, part,
         )  # fmt: skip
 
+    def _steady_group(self, rank: int, segment: Segment, groups: tuple[int, ...], pattern: Collapsed) -> int:
+        """Return the class of the group with which the rank goes in step, -1 for none.
+
+        All members must meet in the same ops.  Where experts are split inside a tp group, a member whose ep group is of
+        one class meets nobody in it, but another member may meet ranks of other classes in its own.
+        """
+        own = self._in_step(rank, segment, groups, pattern)
+        if own.group < 0:
+            return -1
+        between = self._between
+        for other in between.members(between.communicator(pattern.works[0], rank)):
+            others = self._groups_of(other, segment)
+            if others != groups and self._in_step(other, segment, others) != own:
+                return -1
+        return own.group
+
+    def _in_step(
+        self, rank: int, segment: Segment, groups: tuple[int, ...], pattern: Collapsed | None = None
+    ) -> _InStep:  # fmt: skip
+        """Return how the rank goes in step if all members of its group do the same."""
+        name = segment, self._feels(rank), groups
+        found = self._in_step_of.get(name)
+        if found is None:
+            pattern = pattern or self._pattern(rank, segment, groups, self._form)[0]
+            of_works = {self._between.steady_group(rank, work) for work in pattern.works}
+            found = _NEVER
+            if len(of_works) == 1 and min(of_works) >= 0:
+                pieces = [(each.lane, each.first if each.seconds is None else -1) for each in pattern.pieces]
+                found = _InStep(*of_works, tuple(pieces[pattern.first :]))
+            self._in_step_of[name] = found
+        return found
+
     def _pattern(
-        self, rank: int, segment: Segment, groups: Sequence[int], form: Form
+        self, rank: int, segment: Segment, groups: tuple[int, ...], form: Form
     ) -> tuple[Collapsed, Iterator[int]]:
         """How the segment goes on a rank, and what those of its rows move that move something."""
         between, ops, feels, own = self._between, segment.ops, self._feels(rank), segment.ops[0].lane

@@ -222,7 +222,7 @@ class Communicators:
     ) -> None:  # fmt: skip
         """All groups of an axis, in order."""
         tables = tables_of(groups)
-        blocking = axis not in used.beside
+        blocking = axis not in used.overlapped
         if self._window and len(tables) > 1:  # all of a kind lie in the window, or all cut it by one factor
             raise NotAlikeError
         if len(tables) == 1 and tables[0].shape == (1, len(self.stage_of)):
@@ -272,7 +272,7 @@ class Communicators:
             end = int(place[-1]) + 1
             own, one = numbered(layout[first:end])
             alike = whole[told[layout[first:end][one]]]
-            blocking = "pp" not in used.beside
+            blocking = "pp" not in used.overlapped
             calls_of = [tuple(sizes)] * len(one)
             self._add(("send", source, target), table, those, own, alike, calls_of, of_these, blocking)
             first = end

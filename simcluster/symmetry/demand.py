@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from simcluster.base.errors import InputError
-from simcluster.planning.ops import MAIN, StageProgram, Work
+from simcluster.planning.ops import MAIN, Op, Segment, StageProgram, Work
 from simcluster.planning.works import WORKS
 
 Call = tuple[str, float]
@@ -17,15 +17,15 @@ class CommunicationDemand:
     """What the programs ask of the network, in order of first use.
 
     ``axes`` names those with collectives, given times included; ``sends[source, target]`` lists the calls of sending
-    stages, ``copies[stage, direction]`` those with their host's memory; ``beside`` has the axes with items beside the
-    main lane, "pp" for all sends.
+    stages, ``copies[stage, direction]`` those with their host's memory; ``overlapped`` has the axes whose communication
+    may run at the same time as other communication of its rank, "pp" for all sends.
     """
 
     def __init__(self, programs: Sequence[StageProgram]) -> None:
         self.axes: dict[str, None] = {}
         self.sends: dict[tuple[int, int], dict[Call, None]] = {}
         self.copies: dict[tuple[int, str], dict[Call, None]] = {}
-        self.beside: dict[str, None] = {}
+        self.overlapped: dict[str, None] = {}
         self._calls: dict[tuple[str, int], dict[Call, None]] = {}
         for program in programs:
             segments = {
@@ -33,11 +33,11 @@ class CommunicationDemand:
                 for name, lane in program.lanes.items()
                 for segment in dict.fromkeys(map(itemgetter(0), lane))  # the first of an item is its segment
             }
-            works = {(id(op.work), lane != MAIN): op.work for segment, lane in segments.items() for op in segment.ops}
-            for (_, beside), work in works.items():
-                axis = self._op(program.stage, work)
-                if axis and beside:
-                    self.beside[axis] = None
+            works = {id(op.work): op.work for segment in segments for op in segment.ops}
+            axes = {number: self._op(program.stage, work) for number, work in works.items()}
+            for segment, lane in segments.items():
+                ops = concurrent(segment) if lane == MAIN else segment.ops
+                self.overlapped |= dict.fromkeys([axis for op in ops if (axis := axes[id(op.work)])])
 
     def calls(self, axis: str, stages: Iterable[int]) -> dict[Call, None]:
         """What a group of this axis with ranks on these stages runs."""
@@ -62,3 +62,24 @@ class CommunicationDemand:
         if work.moves:
             calls[work.moves, work.size] = None
         return group if isinstance(group, str) else "pp" if group[0] == "send" else ""
+
+
+def concurrent(segment: Segment) -> list[Op]:
+    """Return the communication of a segment that may run at the same time as other communication of it."""
+    ops = segment.ops
+    if all(op.lane == ops[0].lane for op in ops):
+        return []
+    bits = [0 if op.work.group(0) is None else 1 << index for index, op in enumerate(ops)]
+    over: list[int] = []  # of every op the communication that is over before it begins, itself included
+    last: dict[str, int] = {}
+    seen = found = 0
+    for index, (op, bit) in enumerate(zip(ops, bits, strict=True)):
+        before = over[last[op.lane]] if op.lane in last else 0
+        for other in op.after:
+            before |= over[other]
+        if bit and seen & ~before:
+            found |= bit | seen & ~before
+        over.append(before | bit)
+        last[op.lane] = index
+        seen |= bit
+    return [op for op, bit in zip(ops, bits, strict=True) if found & bit]

@@ -260,8 +260,8 @@ def classes_of(
 def _shared(group_colour: Ints, bindings: Bindings, on_links: tuple[Ints, Ints]) -> tuple[bool, ...]:
     """Per communicator class: may its traffic meet another class's on some link?
 
-    Two communicators that both hold up the main lane of a common member are never under way at the same time; a
-    transfer holds up its sender alone.  (Groups of one class that use the same link do everything at the same time;
+    Two communicators that both keep a common member from all other communication are never under way at the same time;
+    a transfer keeps its sender alone.  (Groups of one class that use the same link do everything at the same time;
     their usage counts them all.)  ``on_links`` are users link by link, and where each link's begin.
     """
     shared = [False] * (int(group_colour.max(initial=-1)) + 1)
