@@ -15,10 +15,12 @@ import simcluster
 from simcluster import simulate_costs
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
-from simcluster.scenario.given import scenario
+from simcluster.documents.misfits import misfit
+from simcluster.scenario.given import ScenarioLike, scenario
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.gantt import gantt
 
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 TAKE_NOTHING = {"scenario_schema", "however_long"}
 FUNCTIONS = {
     **{name: one for name in simcluster.__all__ if inspect.isfunction(one := getattr(simcluster, name))},
@@ -163,6 +165,28 @@ def test_arrays_and_numbers_of_numpy_and_pandas_are_numbers_and_lists() -> None:
     assert search(np.int64(8), share=np.float32(0.5)) == search(np.array([8, 16])) == search(pd.Series([8])) == "taken"
     one, two, three = checked(lambda a, b, c: (a, b, c))(np.int64(8), (np.float64(0.5), "x"), c=[np.int32(2)])
     assert [type(each) for each in (one, *two, *three)] == [int, float, str, int]
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_the_types_of_every_argument_can_be_compared_with_any_value(name: str) -> None:
+    """What looks for the argument to blame must not raise an error of its own, which would hide the cause."""
+    takes = inspect.signature(FUNCTIONS[name]).parameters
+    for value in ("tiny_dp", {"cluster": "flat"}, Path("x"), None, 1, object(), scenario("tiny_dp")):
+        misfit(FUNCTIONS[name], (), dict.fromkeys((each for each in takes if takes[each].kind in NAMED), value))
+
+
+@checked
+def fails(whole: ScenarioLike, other: Any, third: dict[str, Any] | None = None) -> None:
+    """One that has an error of its own."""
+    {}["internal"]
+
+
+@pytest.mark.parametrize("whole", ["tiny_dp", {"cluster": "flat"}, Path("x"), scenario("tiny_dp")])
+def test_an_error_of_a_function_stays_what_it_is(whole: Any) -> None:
+    with pytest.raises(KeyError, match="internal"):
+        fails(whole, object())
+    with pytest.raises(InputError, match="fails: third must be a dict, got str: 'x'"):
+        fails(whole, object(), third="x")  # type: ignore[arg-type]
 
 
 def test_a_function_stays_the_one_that_is_documented() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.results.metrics import BREAKDOWN
+from simcluster.results.overlap import overlaps
 from simcluster.results.result import Result
 from simcluster.results.step_time import StepTime, step_time
 from simcluster.results.timeline import Spans
@@ -78,6 +79,17 @@ def test_compute_alone() -> None:
     }  # fmt: skip
     assert (found.communication, found.overlap_fraction) == (0, 0)
     assert (found.pipeline_seconds, found.bubble_fraction, found.bubble_over_ideal) == (7, 0, 0)
+
+
+@pytest.mark.parametrize(("stream", "kind"), [("cp_ring", "send_recv"), ("compute", "rehearsal")])
+def test_time_that_no_entry_counts_is_refused(stream: str, kind: str) -> None:
+    """A stream or kind that the breakdown does not know would be booked as waiting for stragglers."""
+    rows: list[Row] = [(0, "compute", "forward", 0, 0.0, 0.0, 1.0), (0, stream, kind, -1, 1.0, 1.0, 2.0)]
+    unknown = stream if stream != "compute" else kind
+    with pytest.raises(ValueError, match=f"no entry of the breakdown counts .*{unknown!r}; known: .*"):
+        metrics(rows)
+    with pytest.raises(ValueError, match=f"no entry of the breakdown counts .*{unknown!r}; known: .*"):
+        overlaps(spans(rows), {0: 1}, np.zeros(len(rows)), steps=1)
 
 
 def test_split_backward_is_backward() -> None:

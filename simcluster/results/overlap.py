@@ -17,6 +17,7 @@ from simcluster.base.arrays import Bools, Floats
 from simcluster.base.shown import Shown
 from simcluster.results.host_waits import inside
 from simcluster.results.metrics import EXPOSED
+from simcluster.results.streams import require_known
 from simcluster.results.timeline import Spans
 
 _COUNTED = [5, 8]  # places of ``counted`` and ``counted_contention`` among the numbers
@@ -85,6 +86,7 @@ def overlaps(
     """Measure a timeline; ``weights[rank]`` is how many ranks a simulated one stands for, ``free`` each span's seconds
     on free links (contention.free_seconds), ``alike[rank]`` one that went through the same, whose spans are there;
     itself where nothing is said."""
+    require_known(spans)
     alike = alike or {rank: rank for rank in weights}
     told = {}
     for rank in dict.fromkeys(alike.values()):

@@ -15,6 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.results.metrics import BREAKDOWN, RankTime, rank_time
+from simcluster.results.streams import require_known
 from simcluster.results.timeline import Spans
 
 
@@ -60,6 +61,7 @@ def step_time(
 ) -> StepTime:  # fmt: skip
     """The metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank stands for, ``alike[rank]`` one
     that went through the same, whose spans are there; itself where nothing is said."""
+    require_known(spans)
     alike = alike or {rank: rank for rank in weights}
     total = float(spans.end.max(initial=0.0))
     work = spans.stream != spans.code("storage")  # a write may go on when all else is over
