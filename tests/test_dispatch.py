@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from simcluster import InputError, Scenario, simulate
 from simcluster.collectives import Group
-from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED, TokenRoutes
+from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED, TokenRoutes, to_experts
 from simcluster.planning.expert_dispatch import REACH
 from simcluster.scenario.files import load_cluster
 from simcluster.traffic.methods import Methods, activities, phases_of
@@ -30,19 +30,45 @@ V3 = TokenRoutes(256, 8, groups=8, top_groups=4)
 
 @given(experts=st.sampled_from([4, 8, 12]), data=st.data())
 def test_visits_by_counting_every_choice(experts: int, data: st.DataObject) -> None:
+    """Of every block, also where blocks are no whole number of groups: 12 experts in 4 groups on 6 ranks."""
     groups = data.draw(st.sampled_from([each for each in (1, 2, 4) if experts % each == 0]))
     top_groups = data.draw(st.integers(1, groups))
     own = experts // groups
     top_k = data.draw(st.integers(1, min(3, top_groups * own)))
-    units = data.draw(st.sampled_from([each for each in (1, 2, 4) if each <= groups or each % groups == 0]))
-    each = experts // units
+    each = data.draw(st.sampled_from([size for size in range(1, experts + 1) if experts % size == 0]))
     choices = [
         choice
         for chosen in itertools.combinations(range(groups), top_groups)
         for choice in itertools.combinations([e for e in range(experts) if e // own in chosen], top_k)
     ]
-    counted = sum(any(e < each for e in choice) for choice in choices) / len(choices)
-    assert TokenRoutes(experts, top_k, groups, top_groups).visits(each) == pytest.approx(counted, rel=1e-12)
+    routes, blocks = TokenRoutes(experts, top_k, groups, top_groups), range(0, experts, each)
+    counted = [sum(any(first <= e < first + each for e in choice) for choice in choices) for first in blocks]
+    for first, count in zip(blocks, counted, strict=True):
+        assert routes.visits_any(range(first, first + each)) == pytest.approx(count / len(choices), rel=1e-12)
+    assert routes.visits(each) == pytest.approx(np.mean(counted) / len(choices), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("routes", "nodes", "visited"),
+    [
+        (TokenRoutes(144, 6, 8, 3), 6, 3.04),  # a node has a group and a third
+        (TokenRoutes(160, 8, 8, 4), 5, 3.50),  # a group and three fifths
+        (V3, 8, 3.63),  # a group
+    ],
+)
+def test_nodes_that_are_no_whole_number_of_groups(routes: TokenRoutes, nodes: int, visited: float) -> None:
+    """What leaves a GPU's NIC is as many copies as tokens visit other nodes, by drawing tokens."""
+    generator, tokens = np.random.default_rng(0), 50_000
+    own, each = routes.experts // routes.groups, routes.experts // nodes
+    groups = generator.random((tokens, routes.groups)).argsort(axis=1)[:, : routes.top_groups]
+    chosen = generator.random((tokens, routes.top_groups * own)).argpartition(routes.top_k, axis=1)[:, : routes.top_k]
+    experts = np.take_along_axis(groups, chosen // own, axis=1) * own + chosen % own
+    drawn = np.array([(experts // each == node).any(axis=1).mean() for node in range(nodes)])
+    hosts = tuple(rank // 8 for rank in range(8 * nodes))
+    share = sent_share(to_experts(Group(hosts, ((),) * 8 * nodes, ("",) * 8 * nodes), routes), np.array(hosts))
+    assert share.across * routes.top_k == pytest.approx(drawn.sum() * (1 - 1 / nodes), rel=0.01)
+    assert nodes * routes.visits(each) == pytest.approx(drawn.sum(), rel=0.01)
+    assert nodes * routes.visits(each) == pytest.approx(visited, abs=0.01)
 
 
 def test_a_limit_is_what_a_token_visits_at_most() -> None:

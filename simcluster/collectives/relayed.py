@@ -10,9 +10,11 @@ arXiv:2412.19437 section 3.2.2; deepseek-ai/DeepEP, csrc/kernels/internode.cu an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import comb
+from functools import lru_cache
+from math import comb, fsum
 
 from simcluster.collectives.description import Hop, Phase
 from simcluster.collectives.group import Group
@@ -25,7 +27,7 @@ DISPATCH, COMBINE = "expert_dispatch", "expert_combine"
 class TokenRoutes:
     """A router's choice: ``top_k`` of ``experts``, which are in ``groups`` of which ``top_groups`` may be visited.
 
-    All choices are equally likely (balanced experts).
+    All choices are equally likely (balanced experts); ``router_law`` has those of uneven ones.
     """
 
     experts: int
@@ -34,34 +36,42 @@ class TokenRoutes:
     top_groups: int = 1
 
     def visits(self, experts: float) -> float:
-        """How often a token visits any of so many experts that are next to each other, 0 to 1 (hypergeometric).
+        """Return how often a token visits a block of neighbouring experts, 0 to 1, as the mean over equal blocks.
+
+        Blocks begin at multiples of their size.  Where they are whole groups, or groups whole blocks, all are equal.
 
         >>> TokenRoutes(256, 8).visits(256), round(8 * TokenRoutes(256, 8).visits(32), 2)
         (1.0, 5.29)
         >>> round(8 * TokenRoutes(256, 8, groups=8, top_groups=4).visits(32), 2)
         3.63
+        >>> round(6 * TokenRoutes(144, 6, groups=8, top_groups=3).visits(24), 2)
+        3.03
         """
+        size = round(experts)
+        each = [self.visits_any(range(first, first + size)) for first in range(0, self.experts - size + 1, size)]
+        return each[0] if len(set(each)) == 1 else fsum(each) / len(each)
+
+    def visits_any(self, experts: Iterable[int]) -> float:
+        """Return how often a token visits any of these experts (hypergeometric in the groups that it may visit)."""
         own = self.experts // self.groups
-        open_to = self.top_groups * own
-        if experts < own:  # a part of a group
-            return self.top_groups / self.groups * (1.0 - _none_of(open_to, round(experts), self.top_k))
-        held = round(experts / own)
-        chosen = range(max(0, held + self.top_groups - self.groups), min(held, self.top_groups) + 1)
-        missed = sum(
-            _ways(held, number, self.groups, self.top_groups) * _none_of(open_to, number * own, self.top_k)
-            for number in chosen
-        )
-        return 1.0 - missed
+        held = Counter(expert // own for expert in experts)
+        left = tuple(sorted(own - held[group] for group in range(self.groups)))
+        choices = comb(self.groups, self.top_groups) * comb(self.top_groups * own, self.top_k)
+        return (choices - _choices(left, self.top_groups, self.top_k)) / choices
 
 
-def _none_of(experts: int, some: int, chosen: int) -> float:
-    """How often so many that are chosen from all experts are none of some."""
-    return comb(experts - some, chosen) / comb(experts, chosen)
-
-
-def _ways(held: int, number: int, groups: int, chosen: int) -> float:
-    """How often ``number`` of the ``chosen`` groups are among those ``held`` (hypergeometric)."""
-    return comb(held, number) * comb(groups - held, chosen - number) / comb(groups, chosen)
+@lru_cache(maxsize=1 << 12)
+def _choices(experts: tuple[int, ...], top_groups: int, top_k: int) -> int:
+    """Count the choices of ``top_groups`` groups and of ``top_k`` of their experts, of which each group has so many."""
+    if len(set(experts)) == 1 or top_groups == len(experts):
+        return comb(len(experts), top_groups) * comb(sum(experts) * top_groups // len(experts), top_k)
+    counts = Counter({(0, 0): 1})  # by groups and experts chosen so far
+    for own in experts:
+        for (groups, chosen), many in list(counts.items()):
+            if groups < top_groups:
+                for number in range(min(own, top_k - chosen) + 1):
+                    counts[groups + 1, chosen + number] += many * comb(own, number)
+    return counts[top_groups, top_k]
 
 
 def to_experts(group: Group, routes: TokenRoutes) -> Sequence[Phase]:
@@ -74,6 +84,12 @@ def from_experts(group: Group, routes: TokenRoutes) -> Sequence[Phase]:
     return _phases(_back(_inside(group, routes)), _back(_along_rails(group, routes)))
 
 
+def experts_on(positions: Iterable[int], routes: TokenRoutes, ranks: int) -> list[int]:
+    """Return the numbers of the experts on these ranks of an ep group: neighbours on each, as many as on the next."""
+    bounds = [round(routes.experts * rank / ranks) for rank in range(ranks + 1)]
+    return [expert for rank in positions for expert in range(bounds[rank], bounds[rank + 1])]
+
+
 def _along_rails(group: Group, routes: TokenRoutes) -> list[Hop]:
     """Every rank to one of every other machine, of its place there; the channel is the receiver's."""
     found = []
@@ -81,7 +97,7 @@ def _along_rails(group: Group, routes: TokenRoutes) -> list[Hop]:
     for turn in range(1, len(machines)):
         for number, ranks in enumerate(machines):
             there = machines[(number + turn) % len(machines)]
-            share = routes.visits(routes.experts * len(there) / group.num_ranks) / routes.top_k
+            share = routes.visits_any(experts_on(there, routes, group.num_ranks)) / routes.top_k
             for place, rank in enumerate(ranks):
                 relay = there[place % len(there)]
                 found.append(Hop(rank, relay, share, channel=relay, lane=turn))
@@ -91,11 +107,12 @@ def _along_rails(group: Group, routes: TokenRoutes) -> list[Hop]:
 def _inside(group: Group, routes: TokenRoutes) -> list[Hop]:
     """Every rank to the others of its machine, with its tokens and those that came to it; the channel is its own."""
     machines, found = group.machines, []
-    each = routes.visits(routes.experts / group.num_ranks) / routes.top_k
+    experts = [experts_on((rank,), routes, group.num_ranks) for rank in range(group.num_ranks)]
+    each = [routes.visits_any(own) / routes.top_k for own in experts]
     for ranks in machines:
         for place, rank in enumerate(ranks):
             came = sum(len(range(place, len(other), len(ranks))) for other in machines if other is not ranks)
-            found += [Hop(rank, other, (1 + came) * each, channel=rank) for other in ranks if other != rank]
+            found += [Hop(rank, other, (1 + came) * each[other], channel=rank) for other in ranks if other != rank]
     return found
 
 
