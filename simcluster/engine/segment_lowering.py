@@ -176,11 +176,11 @@ class Segments:
         found = self._in_step_of.get(name)
         if found is None:
             pattern = pattern or self._pattern(rank, segment, groups, self._form)[0]
-            of_works = {self._between.steady_group(rank, work) for work in pattern.works}
+            steady = list(dict.fromkeys([self._between.steady_group(rank, work) for work in pattern.works]))
             found = _NEVER
-            if len(of_works) == 1 and min(of_works) >= 0:
+            if len(steady) == 1 and steady[0] >= 0:
                 pieces = [(each.lane, each.first if each.seconds is None else -1) for each in pattern.pieces]
-                found = _InStep(*of_works, tuple(pieces[pattern.first :]))
+                found = _InStep(steady[0], tuple(pieces[pattern.first :]))
             self._in_step_of[name] = found
         return found
 

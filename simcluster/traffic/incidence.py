@@ -33,9 +33,10 @@ class Bindings:
     """Communicators 0, 1, ... in columns.
 
     ``colour`` is equal for those of equal kind and nature; ``ordered`` says whether it matters which member is which
-    (sender and receiver), ``blocking`` whether no other communication of a member runs during its ops.  Members of communicator i
-    are ``rank[member[i] : member[i + 1]]``.  Its usages are rows ``use[i] : use[i + 1]`` of ``place`` (which usage),
-    ``link`` and ``flows``, ascending; but of those ``apart`` they are only there, link and flows of each usage.
+    (sender and receiver), ``blocking`` whether no other communication of a member runs during its ops.  Members of
+    communicator i are ``rank[member[i] : member[i + 1]]``.  Its usages are rows ``use[i] : use[i + 1]`` of
+    ``place`` (which usage), ``link`` and ``flows``, ascending; but of those ``apart`` they are only there, link and
+    flows of each usage.
 
     Where some stand for others, ``many`` says how many a member stands for, and ``times`` how many a row of usage.
     """
