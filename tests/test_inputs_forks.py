@@ -91,6 +91,10 @@ def test_layers_of_minimax_and_fused_accumulation() -> None:
          "pipeline", {"schedule": "zb-h2"}),
         ("--num-layers 16 --pipeline-model-parallel-size 4 --enable-zero-bubble --zero-bubble-v-schedule "
          "--zero-bubble-v-schedule-mem-setup half", "pipeline", {"schedule": "v-half"}),
+        ("--num-layers 16 --pipeline-model-parallel-size 4 --enable-zbh1-pipeline --enable-zbh1-exact-semantics",
+         "pipeline", {"schedule": "zb-h1"}),
+        ("--num-layers 14 --pipeline-model-parallel-size 4 --enable-zbh1-pipeline "
+         "--decoder-first-pipeline-num-layers 2", "pipeline", {"schedule": "zb-h1", "layers_per_stage": [2, 4, 4, 4]}),
         ("--num-layers 16 --pipeline-model-parallel-size 4 --zero-bubble-v-schedule-mem-setup half", "pipeline",
          {"schedule": "1f1b"}),
     ],

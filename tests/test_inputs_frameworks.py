@@ -183,6 +183,58 @@ def test_overrides_of_primus_over_the_files_of_its_repository() -> None:
     assert (model["attention_sinks"], model["attention_window"], model["full_attention_every"]) == (True, 129, 2)
 
 
+DEEP = "      pipeline_model_parallel_size: 2\n      num_virtual_stages_per_pipeline_rank: 2\n"
+SHIPPED = "enable_zero_bubble: true\nzero_bubble_max_pending_backward: auto\npp_algorithm: zbv-formatted\n"
+
+
+@pytest.mark.parametrize(
+    ("shipped", "own", "expected"),
+    [
+        ("patch_zero_bubble: false\n", DEEP, {"schedule": "interleaved", "chunks": 2}),
+        (
+            "patch_zero_bubble: false\n",
+            f"{DEEP}      enable_zero_bubble: true\n",
+            {"schedule": "interleaved", "chunks": 2},
+        ),
+        (
+            "patch_zero_bubble: false\n",
+            DEEP.replace("2\n      num_virtual_stages_per_pipeline_rank: 2", "4")
+            + '      pipeline_model_parallel_layout: "Et|tt|t|L"\n',
+            {"schedule": "1f1b", "layout": "Et|tt|t|L"},
+        ),
+        (
+            "patch_zero_bubble: false\n",
+            "      pipeline_model_parallel_size: 2\n      patch_zero_bubble: true\n",
+            {"schedule": "zb-h1"},
+        ),
+        (
+            "patch_zero_bubble: false\npatch_primus_pipeline: false\n",
+            f"{DEEP}      patch_primus_pipeline: true\n",
+            {"schedule": "zb-v"},
+        ),
+        (
+            "",
+            "      pipeline_model_parallel_size: 2\n      decoder_pipeline_manual_split_list: [3, 1]\n"
+            "      patch_zero_bubble: false\n",
+            {"schedule": "1f1b", "layers_per_stage": [3, 1]},
+        ),
+    ],
+)  # fmt: skip
+def test_schedules_that_primus_ships_count_where_its_switches_are_on(
+    shipped: str, own: str, expected: dict[str, object]
+) -> None:
+    base = "primus/configs/modules/module_base.yaml"
+    files = {**REPOSITORY, base: REPOSITORY[base] + SHIPPED + shipped}
+    found = imported(
+        PRIMUS.replace("expert_model_parallel_size: 8", "expert_model_parallel_size: 2") + own, files.get, gpus=8
+    )
+    assert {key: found.document["pipeline"].get(key) for key in expected} == expected
+    assert not found.unknown
+    idle = "enable_zero_bubble has no effect: patch_zero_bubble is not true" in found.assumed
+    assert idle == ("enable_zero_bubble" in own)
+    load_text(found.text("x"))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

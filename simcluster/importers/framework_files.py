@@ -9,7 +9,7 @@ alone, in a file that ``--config`` names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -38,6 +38,19 @@ _INVERTED = {
 }  # fmt: skip
 _FIELDS = {"fp8": "fp8-format", "fp4": "fp4-format", "add_position_embedding": ""}
 _OWN = ("use_turbo_deepep", "use_sink_attention", "sink_")  # as options of Megatron-LM, below
+_PATCHES = {
+    "patch_zero_bubble": ("enable_zero_bubble", "zero_bubble_", "enable_1f1b_v", "enable_zb_", "num_seq_splits"),
+    "patch_primus_pipeline": ("pp_algorithm",),
+}
+"""Switches of Primus, and the beginnings of the fields that have an effect only where the switch is true."""
+_V = {"enable_zero_bubble": True, "zero_bubble_v_schedule": True}
+_ALGORITHMS: dict[str, dict[str, Any]] = {
+    "1f1b": {}, "1f1b-interleaved": {}, "zero-bubble": {"enable_zbh1_pipeline": True},
+    "zbv-formatted": {**_V, "zero_bubble_v_schedule_mem_setup": "zero"},
+    "v-half": {**_V, "zero_bubble_v_schedule_mem_setup": "half"},
+    "v-min": {**_V, "zero_bubble_v_schedule_mem_setup": "min"},
+}  # fmt: skip
+"""Schedules of ``pp_algorithm`` as options of the zero-bubble fork."""
 _FIELDS_ALONE = re.compile(r"^num_layers:[ \t]+\d", re.MULTILINE), re.compile(r"^hidden_size:[ \t]+\d", re.MULTILINE)
 
 
@@ -100,13 +113,17 @@ def is_primus_file(text: str) -> bool:
     return _PRIMUS.search(text) is not None
 
 
-def titan_settings_of_primus(text: str, source: str, beside: Beside) -> dict[str, Any]:
-    """Dotted settings of torchtitan in a file of Primus, of its own and of those that it stands on; null is not given.
+def titan_settings_of_primus(
+    text: str, source: str, beside: Beside, known: Callable[[str], bool]
+) -> dict[str, Any]:  # fmt: skip
+    """Return the dotted settings of torchtitan in a file of Primus and in those that it extends, without null ones.
 
-    InputError for a file of another framework, and for one that is not there.
+    Of the defaults that Primus ships only settings that are ``known`` count.
+    Raises InputError for a file of another framework, and for one that is not there.
     """
-    settings: dict[str, Any] = {}
-    for part in _parts_of_primus(_trainer(_read(text, source)), "torchtitan", source, beside):
+    usual, *others = _parts_of_primus(_trainer(_read(text, source)), "torchtitan", source, beside)
+    settings = {name: value for name, value in flattened(usual, source).items() if known(name)}
+    for part in others:
         settings |= flattened(part, source)
     return {name: _filled(value) for name, value in settings.items() if value is not None}
 
@@ -148,10 +165,33 @@ def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
         known = (name for name in said if _dashed(name) in MAPPED or name in _INVERTED or name in _FIELDS)
         fields |= {name: said[name] for name in known}
     fields |= {name: value for name, value in model.items() if value != usual.get(name)} | own
+    fields, assumed = _switched(fields, {**usual, **model, **own}, own)
     options = _options(fields) | _sinks(fields)
     if fields.get("enable_primus_turbo") is True and fields.get("use_turbo_deepep") is True:
         options |= {"moe-token-dispatcher-type": ("flex",), "moe-flex-dispatcher-backend": ("deepep",)}
-    return Arguments(options)
+    return Arguments(options, assumed=assumed)
+
+
+def _switched(
+    fields: Mapping[str, Any], layers: Mapping[str, Any], own: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the fields without those that a switch of Primus in any of its files leaves off, and what is assumed.
+
+    Its pipeline schedules are patches of Megatron-LM that a field of their own applies.
+    """
+    found, assumed = dict(fields), []
+    for switch, prefixes in _PATCHES.items():
+        if layers.get(switch) is True:
+            continue
+        gated = [name for name in found if name.startswith(prefixes) and (switch in layers or "pp_" in name)]
+        idle = [name for name in gated if own.get(name)]
+        assumed += [f"{', '.join(idle)} has no effect: {switch} is not true"] if idle else []
+        found = {name: value for name, value in found.items() if name not in gated}
+    if layers.get("patch_primus_pipeline") is True:
+        algorithm = str(layers.get("pp_algorithm"))
+        if algorithm in _ALGORITHMS:
+            found = {name: value for name, value in found.items() if name != "pp_algorithm"} | _ALGORITHMS[algorithm]
+    return {name: value for name, value in found.items() if name not in _PATCHES}, tuple(assumed)
 
 
 def _sinks(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from simcluster.base.errors import InputError
@@ -46,6 +47,33 @@ class Imported:
             lines.append("# No effect on the simulated time: " + ", ".join(self.no_effect))
         head = "\n".join(" ".join(line.split()) for line in lines)
         return f"{head}\n{to_yaml(self.document)}"
+
+
+class Settings(dict[str, Any]):
+    """Settings by name that record which of them are read; what is never read changes nothing."""
+
+    def __init__(self, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
+        super().__init__(settings)
+        self._read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a setting, or the default where it is absent; it counts as read."""
+        self._read.add(name)
+        return super().get(name, default)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The names that were read, or are switched off, in the order of the file."""
+        return tuple(name for name, value in self.items() if name in self._read or value is False)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """All other names."""
+        return tuple(name for name in self if name not in self.read)
 
 
 def guess(word: str, known: Iterable[str]) -> str:

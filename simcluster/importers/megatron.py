@@ -156,8 +156,9 @@ def scenario_from_options(
     document["software"] = _software(run, document["model"].get("position", ""))
     document = {key: value for key, value in document.items() if value not in ({}, None)}
     return Imported(
-        document, tuple(run.values), tuple(run.no_effect), tuple(dict.fromkeys(run.assumed)), unknown=tuple(run.unknown)
-    )
+        document, run.values.read, (*run.no_effect, *run.values.unread), tuple(dict.fromkeys(run.assumed)),
+        unknown=tuple(run.unknown),
+    )  # fmt: skip
 
 
 def _sections(

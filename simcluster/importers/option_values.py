@@ -11,7 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import read_document
 from simcluster.importers.arguments import for_a_shell
-from simcluster.importers.imported import Problems, guess
+from simcluster.importers.imported import Problems, Settings, guess
 from simcluster.importers.layer_lists import Value, parse_layer_list
 
 
@@ -77,7 +77,7 @@ class Options:
 
     def __init__(self, source: str, dashes: str, problems: Iterable[str] = ()) -> None:
         self.source, self._dashes = source, dashes
-        self.values: dict[str, Any] = {}
+        self.values = Settings()
         self.given: dict[str, tuple[str, ...]] = {}
         self.no_effect: list[str] = []
         self.assumed: list[str] = []
@@ -201,7 +201,8 @@ class Options:
         """Takes away what means nothing without an option that is not given, and says so."""
         given = [name for name in names if name in self.values]
         idle = [name for name in given if self.values[name] is not False]
-        self.values = {name: value for name, value in self.values.items() if name not in given}
+        for name in given:
+            del self.values[name]
         self.no_effect += given
         if idle:
             self.assumed.append(

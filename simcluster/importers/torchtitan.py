@@ -21,7 +21,7 @@ from simcluster.importers.torchtitan_models import model_of_job
 from simcluster.importers.torchtitan_precision import precision_of
 from simcluster.importers.torchtitan_registry import settings_of_registry
 from simcluster.importers.torchtitan_scripts import job_of_script
-from simcluster.importers.torchtitan_settings import TABLES, JobSettings
+from simcluster.importers.torchtitan_settings import TABLES, JobSettings, is_known
 from simcluster.schedules import schedules_with
 
 _MODELS: dict[str, str] = TABLES["models"]
@@ -60,7 +60,7 @@ def scenario_from_torchtitan(
         settings, assumed = job_started.settings, job_started.assumed
         started = (job_started.gpus, "its script starts them") if job_started.gpus else None
     elif is_primus_file(text):
-        settings = titan_settings_of_primus(text, source, beside)
+        settings = titan_settings_of_primus(text, source, beside, is_known)
     elif source.endswith(".py") or function:
         families = tuple(name.split()[0] for name in _MODELS)
         settings = settings_of_registry(text, source, function, families, beside, sequence_length)

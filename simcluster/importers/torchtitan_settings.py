@@ -26,6 +26,16 @@ _OF_CONVERTERS = ("float8.", "quantize.", "mx.")
 _ALLOWED: dict[str, tuple[list[Any], str]] = TABLES["allowed"]
 
 
+def is_known(name: str) -> bool:
+    """Return whether a setting is one of torchtitan's that a table lists."""
+    key = _RENAMED.get(name, name)
+    return key in _DEFAULTS or key in _OTHERWISE or key in _MAY_MATTER or _is_idle(key)
+
+
+def _is_idle(key: str) -> bool:
+    return bool({key, key.rpartition(".")[0]} & _NO_EFFECT) or key.partition(".")[0] in _NO_EFFECT_SECTIONS
+
+
 class JobSettings:
     """Settings by dotted name: ``values`` of what is mapped, with torchtitan's defaults, and ``given`` as written."""
 
@@ -60,7 +70,7 @@ class JobSettings:
             raise self.error(name, f"{shown(value)} is not modelled; take it out to import the rest")
         elif key in _OTHERWISE and (value, type(value)) == (_OTHERWISE[key][0], type(_OTHERWISE[key][0])):
             self.assumed.append(f"{name}: {_OTHERWISE[key][1]}")
-        elif {key, key.rpartition(".")[0]} & _NO_EFFECT or key.partition(".")[0] in _NO_EFFECT_SECTIONS:
+        elif _is_idle(key):
             self.no_effect.append(name)
         else:
             self.unknown.append(name + guess(name, _DEFAULTS))

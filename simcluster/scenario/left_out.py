@@ -70,7 +70,7 @@ def _laid_out(scenario: ScenarioFields) -> Pipeline:
         return pipeline
     layout = StageLayout.of(pipeline.layout)
     counts, chunks, layers = layout.counts, layout.chunks(pp), scenario.model.layers
-    refuse_multi_token(layout)
+    layout.require_multi_token_last(scenario.model.mtp_layers or 0)
     if sum(counts) != layers:
         raise InputError(f"has {sum(counts)} decoder layers (t), and model.layers is {layers}; they must be as many")
     if pipeline.layers_per_stage not in ("even", counts):
@@ -88,13 +88,3 @@ def _laid_out(scenario: ScenarioFields) -> Pipeline:
         what = f"has {len(counts)} slices for pp {pp}, and {name} has {len(route(pp, 1))}"
         raise InputError(f"{what}; use another number of slices, or a schedule that takes chunks, such as interleaved")
     return pipeline.model_copy(update=found)
-
-
-def refuse_multi_token(layout: StageLayout) -> None:
-    """InputError for a layout with layers of multi-token prediction, which no model here has."""
-    if any(layout.multi_token):
-        number = next(number for number, count in enumerate(layout.multi_token) if count)
-        raise InputError(
-            f"slice {number} of 0 to {len(layout.slices) - 1} has m, a layer of multi-token prediction, and the model "
-            "has none; leave m out"
-        )

@@ -63,6 +63,27 @@ class StageLayout:
         """Layers of multi-token prediction of every slice."""
         return tuple(letters.count("m") for letters in self.slices)
 
+    def require_multi_token_last(self, predicted: int) -> None:
+        """Raise InputError unless the layers of multi-token prediction, as many as predicted, are in the last slice.
+
+        They are simulated there, with the LM head; a layout without any places them there as well.
+        """
+        last, found = len(self.slices) - 1, self.multi_token
+        number = next((number for number, count in enumerate(found) if count), last)
+        if number != last:
+            *others, end = (letters.replace("m", "") for letters in self.slices)
+            remedy = StageLayout((*others, f"{end[:-1]}{'m' * sum(found)}L"))
+            raise InputError(
+                f"slice {number} of 0 to {last} has m, a layer of multi-token prediction, and these are simulated in "
+                f"the last slice, with the LM head; write {remedy}"
+            )
+        if found[-1] not in (0, predicted):
+            has = f"the model has {predicted} (model.mtp_layers)" if predicted else "the model has none"
+            raise InputError(
+                f"slice {last} of 0 to {last} has m, a layer of multi-token prediction, {found[-1]} times, and {has}; "
+                "leave m out, or give the model as many"
+            )
+
     def chunks(self, pp: int) -> int:
         """Slices on each of ``pp`` stages; InputError where that does not come out even."""
         if len(self.slices) % pp:
