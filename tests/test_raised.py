@@ -213,3 +213,60 @@ def test_calls_are_all_communication_of_a_run() -> None:
         copies = took[table["stream"].isin(["d2h", "h2d"])].sum()
         assert sum(found.values()) == pytest.approx(sends + grouped + copies, rel=1e-9)
         assert found.get("pp", 0.0) == pytest.approx(sends, rel=1e-9)
+
+
+# --- links that NCCL's platform has figures of its own for ------------------------------------------------------------
+
+B200 = {"cluster": {"topology": "dgx_b200", "nodes": 1}, "gpus": 8}
+
+
+@pytest.mark.parametrize(
+    ("base", "link"),
+    [
+        *(({}, link) for link in ("nic", "nvlink", "pcie", "fabric.leaf_to_spine")),
+        ({"cluster.topology": "dgx_a100"}, "nic"),
+        ({"cluster.topology": "hgx_h800", "collectives.nccl": "dgx-h100"}, "nvlink"),
+        *((B200, f"machine.{link}") for link in ("nvlink", "pcie")),
+    ],
+)
+def test_a_latency_that_nothing_takes_is_rejected(base: dict[str, Any], link: str) -> None:
+    key = f"cluster.{link}.latency"
+    with pytest.raises(simcluster.InputError) as told:
+        simcluster.load("tiny_3d", {**base, key: "1 s"})
+    assert str(told.value).startswith(f"override: {key}: has no effect")
+    for words in ("NCCL's platform dgx-", "collectives.nccl to none", "cluster.scale.latency"):
+        assert words in str(told.value)
+    simcluster.load("tiny_3d", {**base, key: "1 s", "collectives.nccl": "none"})
+
+
+def test_a_latency_that_something_takes_acts() -> None:
+    def seconds(**changes: Any) -> float:
+        return replay(simcluster.load("tiny_3d", {name.replace("__", "."): v for name, v in changes.items()})).step_time
+
+    slow = {"cluster__nic__latency": "1 ms"}
+    assert seconds(collectives__nccl="none", **slow) > seconds(collectives__nccl="none")
+    assert seconds(collectives__all_reduce="halving_doubling", **slow) > seconds(
+        collectives__all_reduce="halving_doubling"
+    )
+    assert seconds(cluster__nic__latency="6 us") == seconds()  # that of the topology
+
+
+def test_every_command_rejects_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("run", "check", "memory", "train"):
+        assert main([command, "tiny_3d", "--cluster.nic.latency", "1 s"]) == 2
+        assert "cluster.nic.latency: has no effect" in capsys.readouterr().err
+    assert main(["compare", "tiny_3d", "--vary", "cluster.nic.latency=1 us,1 s"]) == 2
+    assert "cluster.nic.latency: has no effect" in capsys.readouterr().err
+    inline = simcluster.scenario(simcluster.load("tiny_3d").document())
+    with pytest.raises(simcluster.InputError, match=r"cluster\.topology\.nic\.latency: has no effect"):
+        inline.with_({"cluster.topology.nic.latency": "1 s"})
+
+
+def test_a_run_warns_of_a_rate_beyond_nccls_pace() -> None:
+    fast = {"cluster.nic.line_rate": "800 Gbit/s"}
+    (warning,) = replay(simcluster.load("tiny_3d", fast)).warnings()
+    assert warning.startswith("cluster.nic.line_rate: next to no gain for dp")
+    assert "bound by NCCL's pace at 44.83 GB/s" in warning
+    assert "with --collectives.nccl none the links alone decide" in warning
+    for other in ({"cluster.nic.line_rate": "200 Gbit/s"}, {"cluster.name": "mine"}):
+        assert replay(simcluster.load("tiny_3d", other)).warnings() == []

@@ -19,8 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.units import format_bytes_per_second
+from simcluster.documents.diagnostics import dotted
 from simcluster.faults.capacities import with_permanent
 from simcluster.results.calls import Call, calls
+from simcluster.scenario.link_changes import RATES, changes_of_links
 from simcluster.topology import Cluster
 from simcluster.topology.levels import label
 from simcluster.topology.links import resource_of
@@ -231,15 +233,26 @@ def held_between(before: Scenario, after: Scenario, run: Run) -> HeldBack | None
 
 
 def held_by_scale(scenario: Scenario, run: Run) -> str:
-    """What holds a scenario's ``run`` back whose links its own ``cluster.scale`` raises, in a line; "" for nothing."""
+    """Return what holds back a ``run`` whose links ``cluster.scale`` raises, in a line; "" for nothing."""
     scale = scenario.cluster.scale
     raised = {name: factor for name in LINKS if (factor := getattr(scale, name)) > 1}
-    if not raised:
-        return ""
     plain = scale.model_copy(update=dict.fromkeys(raised, 1.0))
-    before = scenario.model_copy(update={"cluster": scenario.cluster.with_scale(plain)})
-    what = ", ".join(f"cluster.scale.{name} {factor:g}" for name, factor in raised.items())
-    if np.array_equal(before.cluster.built.capacity, scenario.cluster.built.capacity):
+    before = scenario.model_copy(update={"cluster": scenario.cluster.with_scale(plain)}) if raised else scenario
+    return _held(before, scenario, run, [f"cluster.scale.{name} {factor:g}" for name, factor in raised.items()])
+
+
+def held_by_pace(scenario: Scenario, run: Run) -> str:
+    """Return what holds back a ``run`` whose scenario raises rates of its topology, in a line; "" for nothing."""
+    origin = scenario.origin
+    changed = [path for path in changes_of_links(origin.written, RATES) if path[1] != "topology"]
+    return _held(origin.without(changed), scenario, run, [*map(dotted, changed)]) if changed else ""
+
+
+def _held(before: Scenario, after: Scenario, run: Run, changed: Sequence[str]) -> str:
+    if not changed:
+        return ""
+    what = ", ".join(changed)
+    if np.array_equal(before.cluster.built.capacity, after.cluster.built.capacity):
         return f"{what}: no gain: the cluster has no such links"
-    held = held_between(before, scenario, run)
+    held = held_between(before, after, run)
     return f"{what}: {held.in_words()}" if held else ""

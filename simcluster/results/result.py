@@ -17,7 +17,7 @@ from simcluster.results.measured import MeasuredStep
 from simcluster.results.memory_timeline import MemoryPeak
 from simcluster.results.numbers import hfu, mfu, numbers_of
 from simcluster.results.played import Run
-from simcluster.results.raised import held_by_scale
+from simcluster.results.raised import held_by_pace, held_by_scale
 from simcluster.results.saving import PlayedCheckpoint, played_checkpoint
 from simcluster.results.waits import WaitMatrix, wait_matrix
 from simcluster.scenario.advice import Note, cautions, launch_note, overlaps_off
@@ -221,8 +221,7 @@ class Result(Run, FlatNumbers):
             found.append(f"tp {plan.tp} crosses machines: its collectives leave the NVLink domain")
         if note := launch_note(self.scenario):
             found.append(note)
-        if held := held_by_scale(self.scenario, self):
-            found.append(held)
+        found += filter(None, (held_by_scale(self.scenario, self), held_by_pace(self.scenario, self)))
         return found + list(cautions(self.scenario, self.facts.footprints, self.times.breakdown["recompute"]))
 
     def notes(self) -> list[Note]:

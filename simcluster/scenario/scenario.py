@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,18 +20,20 @@ from simcluster.base.shown import Shown
 from simcluster.catalogue import presets
 from simcluster.catalogue.devices import device_names
 from simcluster.documents.argument_types import checked
-from simcluster.documents.diagnostics import RuleError, did_you_mean, refuse
-from simcluster.documents.overrides import Changes, pairs_of
+from simcluster.documents.diagnostics import KeyPath, RuleError, did_you_mean, refuse
+from simcluster.documents.overrides import Changes, apply_overrides, pairs_of
 from simcluster.documents.own_words import own_words, python_allowed
 from simcluster.documents.reading import STDIN, Document, checking, parse_document, read_document, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_folder, shipped_names
 from simcluster.faults import FaultSpec, placed
+from simcluster.scenario import link_changes
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve
 from simcluster.scenario.left_out import built, fill, parallel_of, pipeline_of
 from simcluster.scenario.paths import said_elsewhere
 from simcluster.scenario.pipeline_rules import order_rules
 from simcluster.scenario.rules import broken_rules
+from simcluster.scenario.short_forms import named_alone
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import Rows
 
@@ -54,6 +56,15 @@ class Origin:
         """The scenario with further changes, which come last."""
         origin = Origin(self.document, (*self.changes, *pairs_of(more)))
         return _with_origin(validate(Scenario, resolve(origin.document, origin.changes)), origin)
+
+    @property
+    def written(self) -> Document:
+        """The document with the changes, before files are read in."""
+        return apply_overrides(named_alone(self.document), self.changes)
+
+    def without(self, paths: Iterable[KeyPath]) -> Scenario:
+        """Return the scenario without the values at these paths."""
+        return Origin(link_changes.without_changes(self.written, paths)).changed({})
 
 
 class Scenario(Shown, ScenarioFields):
@@ -246,6 +257,12 @@ def _plain(value: Any) -> Any:
 
 
 def _with_origin(scenario: Scenario, origin: Origin) -> Scenario:
+    """Note what the scenario was made from; raise InputError for a link's latency that it changes without effect."""
+    changed = link_changes.changes_of_links(origin.written, link_changes.LATENCIES)
+    if changed and not link_changes.takes_latencies(scenario):
+        known = all(path[1] != "topology" for path in changed)
+        if not known or (origin.without(changed).cluster.built.latency != scenario.cluster.built.latency).any():
+            raise link_changes.no_effect(scenario, origin.written, changed[0])
     vars(scenario)[_ORIGIN] = origin
     return scenario
 

@@ -1,0 +1,94 @@
+"""Changes of a scenario to the links of its topology, where a platform of NCCL has latencies and rates of its own.
+
+NCCL's latencies hold whatever those of the links are, and its rates are the most that flows reach: ``traffic.methods``.
+So a latency that the user changes would have no effect and is rejected, and a run warns where a higher rate gains
+nothing.  Values of the topology's own file are neither: its links and its platform describe the same machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import KeyPath
+from simcluster.documents.reading import Document
+from simcluster.nccl import ALGORITHMS
+from simcluster.scenario.fields import ScenarioFields
+
+LATENCIES = ("latency", "path_latency")
+RATES = ("line_rate", "efficiency", "preset")
+
+
+def takes_latencies(scenario: ScenarioFields) -> bool:
+    """Return whether anything takes the latency of links: all does without a platform of NCCL.
+
+    With one groups on several sites do, copies to the host, tokens that a dispatcher relays, and algorithms that NCCL
+    has not.
+    """
+    chosen, memory = scenario.collectives, scenario.memory
+    copies = scenario.checkpoint is not None or memory.offload != type(memory.offload)()
+    relays = scenario.parallel.ep > 1 and scenario.parallel.expert_dispatch.relays
+    named = {chosen.all_reduce, chosen.reduce_scatter, chosen.all_gather}
+    others = not named <= {"auto", *ALGORITHMS}
+    far = bool(scenario.cluster.built.machines_per_site)
+    return _platform(scenario) in (None, "none") or far or copies or relays or others
+
+
+def no_effect(scenario: ScenarioFields, written: Document, path: KeyPath) -> InputError:
+    """Return the error about a link's latency that the scenario as written changes and that nothing takes."""
+    return written.error(
+        path,
+        f"has no effect: latencies of collectives and sends are those of NCCL's platform {_platform(scenario)} "
+        f"(collectives.nccl: {scenario.collectives.nccl}); leave it out, set collectives.nccl to none, where the links "
+        "alone decide, or change cluster.scale.latency, a factor on all latencies",
+    )
+
+
+def _platform(scenario: ScenarioFields) -> str | None:
+    chosen = scenario.collectives.nccl
+    return scenario.cluster.built.nccl if chosen == "auto" else chosen
+
+
+def changes_of_links(written: Document, keys: tuple[str, ...]) -> list[KeyPath]:
+    """Return the paths of these keys in the section of the cluster that are not those of the topology's file."""
+    over = [at for at, mark in written.marks.items() if mark.place == "override" and at[2:]]
+    return [
+        path
+        for path in _leaves(written.data.get("cluster"), ("cluster",))
+        if path[-1] in keys
+        and path[1] != "scale"
+        and (path[1] != "topology" or any(at == path[: len(at)] for at in over))
+    ]
+
+
+def without_changes(written: Document, paths: Iterable[KeyPath]) -> Document:
+    """Return the document without the values at these paths."""
+    data = written.data
+    for path in paths:
+        data = _without(data, path)
+    return replace(written, data=data)
+
+
+def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the paths of single values; of links in lists, which are new, those that go beyond a preset."""
+    if isinstance(value, Mapping):
+        new = "preset" not in value and any(isinstance(key, int) for key in path)
+        for key, inner in value.items():
+            yield from () if new and key in LATENCIES else _leaves(inner, (*path, key))
+    elif isinstance(value, list | tuple):
+        for place, inner in enumerate(value):
+            yield from _leaves(inner, (*path, place))
+    else:
+        yield path
+
+
+def _without(data: Any, path: KeyPath) -> Any:
+    """Return a copy of nested data without the value at a path."""
+    key, *rest = path
+    if isinstance(data, list | tuple):
+        return [_without(item, tuple(rest)) if place == key else item for place, item in enumerate(data)]
+    if not rest:
+        return {name: item for name, item in data.items() if name != key}
+    return {name: _without(item, tuple(rest)) if name == key else item for name, item in data.items()}
