@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, assert_never
 
 from pydantic import Field, model_validator
 
@@ -286,9 +286,11 @@ def kernel_seconds(device: Device, kernel: Kernel, *, precision: str) -> float:
     begins = math.ceil(kernel.launches / max(kernel.streams, 1)) * device.launch  # one behind the other
     if kernel.kind == "matmul":
         return begins + device.matmul.seconds(kernel, device, precision)
-    peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
-    room = AttentionRoom(peak, bandwidth, device.multiprocessors, device.reserved)
-    return begins + device.attention.seconds(kernel, room)
+    if kernel.kind == "attention":
+        peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
+        room = AttentionRoom(peak, bandwidth, device.multiprocessors, device.reserved)
+        return begins + device.attention.seconds(kernel, room)
+    assert_never(kernel.kind)
 
 
 def kernels_seconds(device: Device, kernels: Iterable[Kernel], *, precision: str) -> float:

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, assert_never
 
 from simcluster.base.errors import InputError
 from simcluster.devices.device import Device, kernels_seconds
@@ -28,10 +28,18 @@ def interference_on(device: Device, choice: Choice, *, dispatcher: int = 0) -> I
     ``dispatcher`` multiprocessors are held by kernels that relay tokens to experts, unless the choice is ``none``.
     Raises InputError when communication would hold all multiprocessors.
     """
-    chosen = device.interference if choice == "auto" else choice
-    if chosen == "none" or (chosen is None and not dispatcher):
+    spec: InterferenceSpec | None
+    match choice:
+        case "none":
+            return None
+        case "auto":
+            spec = device.interference
+        case Factor() | Multiprocessors() | MemoryBandwidth():
+            spec = choice
+        case _:
+            assert_never(choice)
+    if spec is None and not dispatcher:
         return None
-    spec = None if isinstance(chosen, str) else chosen
     there = device.multiprocessors - device.reserved
     held = max(dispatcher, spec.channels if isinstance(spec, Multiprocessors) else 0)
     if held >= there:

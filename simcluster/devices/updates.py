@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, assert_never
 
 from simcluster.devices.device import Device, memory_seconds
 from simcluster.devices.software import Gradients, Shards
@@ -67,8 +67,8 @@ def sharded_copy_seconds(
         sizes = (*[_HALF_BYTES, copy] * gathers, copy)
     elif shards == "copied":
         sizes = (copy, copy, cast)
-    elif recipe.gradient == _HALF_BYTES:
-        sizes = (copy, 2 * recipe.gradient)
+    elif shards == "flat":
+        sizes = (copy, 2 * recipe.gradient) if recipe.gradient == _HALF_BYTES else (copy, cast, 2 * recipe.gradient)
     else:
-        sizes = (copy, cast, 2 * recipe.gradient)
+        assert_never(shards)
     return math.fsum(memory_seconds(device, parameters * size) for size in sizes)

@@ -12,6 +12,7 @@ import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass
+from typing import Literal, assert_never
 
 from simcluster.base.errors import InputError
 from simcluster.importers.generations import NIC_LATENCY, PCIE_LATENCY, Wires
@@ -38,7 +39,7 @@ PARAMETERS = ("nodes", "fabric", "nics", "nvlinks_per_gpu", "nvlink", "pcie", "s
 class _Slot:
     """What hangs on the PCIe tree: ``kind`` gpu, nic or pcie (a switch), and its link upwards."""
 
-    kind: str
+    kind: Literal["gpu", "nic", "pcie"]
     element: Element
     wire: Wire
     below: tuple[_Slot, ...] = ()
@@ -157,11 +158,13 @@ class _Reader:
             self._system.link(node, parent, slot.wire)
         elif slot.kind == "nic":
             self._place_nic(slot, machine, parent)
-        else:
+        elif slot.kind == "pcie":
             node = self._add((machine, self._number(machine, "pcie")), "pcie")
             self._system.link(node, parent, slot.wire)
             for inner in slot.below:
                 self._place(inner, machine, node, cpu)
+        else:
+            assert_never(slot.kind)
 
     def _place_nic(self, slot: _Slot, machine: int, parent: Node) -> None:
         """A card with one port is a NIC; one with several is a branching point with a NIC for each."""

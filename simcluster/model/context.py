@@ -23,7 +23,7 @@ from itertools import repeat
 
 from simcluster.model.core_sections import backward_passes
 from simcluster.model.kernels import Kernel
-from simcluster.model.layer_sections import FP32_BYTES, RankShape, local_sizes, memory
+from simcluster.model.layer_sections import FP32_BYTES, ContextExchange, RankShape, local_sizes, memory
 from simcluster.model.transformer import Model
 
 _HALVES = 0.75  # of a rank's queries, in the passes around a piece: all of them, or one half of the zigzag
@@ -40,7 +40,7 @@ class Context:
     asked for (torch.distributed._functional_collectives).  ``passes`` go before and behind a backward kernel.
     """
 
-    by: str
+    by: ContextExchange
     ranks: int
     queries: float
     outputs: float

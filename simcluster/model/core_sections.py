@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import assert_never
 
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import FP32_BYTES, MASK_BYTES, LocalSizes, RankShape, dropout, join, matmul, memory
@@ -27,8 +28,13 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     m, n, batch = local.rows, local.columns, shape.micro_batch * local.heads
     k = (local.head_dim + local.value_dim) // 2  # of both products
     flops = 2.0 * batch * m * n * (local.head_dim + local.value_dim) * model.causal_factor
-    if shape.cp_comm == "all_to_all":  # whole sequences of fewer heads
-        m, batch = m * shape.cp, batch // shape.cp
+    match shape.cp_comm:
+        case "all_to_all":  # whole sequences of fewer heads
+            m, batch = m * shape.cp, batch // shape.cp
+        case "ring" | "all_gather":
+            pass
+        case _:
+            assert_never(shape.cp_comm)
     queries = shape.element_bytes * local.tokens * (local.query + local.output)
     keys = shape.element_bytes * shape.micro_batch * local.columns * (local.kv + local.value)
     statistics = FP32_BYTES * local.tokens * local.heads

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, assert_never
 
 from simcluster.model.layer_sections import MASK_BYTES, RankShape, local_sizes
 from simcluster.model.recomputed import RecomputeModule
@@ -53,12 +53,15 @@ def is_kept(tensor: Tensor, shape: RankShape) -> bool:
     """Does it stay from F to the backward?  What does not is recomputed.  The ends of the model are never."""
     if tensor.block in ("embedding", "mtp", "lm_head"):
         return tensor.made == "F"
-    if shape.recompute == "full":
-        return tensor.keep == "input"
-    if shape.recompute == "operators":
-        return tensor.made == "F" and tensor.keep in ("input", "kept")
-    dropped = (tensor.keep == "core" and shape.reruns("core_attn")) or any(map(shape.reruns, tensor.freed_by))
-    return tensor.made == "F" and not dropped
+    match shape.recompute:
+        case "full":
+            return tensor.keep == "input"
+        case "operators":
+            return tensor.made == "F" and tensor.keep in ("input", "kept")
+        case "selective" | "none":
+            dropped = (tensor.keep == "core" and shape.reruns("core_attn")) or any(map(shape.reruns, tensor.freed_by))
+            return tensor.made == "F" and not dropped
+    assert_never(shape.recompute)
 
 
 def as_kept(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:

@@ -8,6 +8,7 @@ between entry, body and exit (``kernels.Block``).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import assert_never
 
 from simcluster.model import eager_sections as eager
 from simcluster.model.casts import cast_pair
@@ -66,12 +67,17 @@ def attention_block(model: Model, shape: RankShape) -> Block:
     if model.qk_norm:
         heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
         turned = join((_norm("qk_norm", model, shape, heads, residual=False), turned), "none")
-    if shape.kernels == "fused":
-        return _layer_block("attention", model, shape, local, (product, turned, core, projection))
-    turned = join((turned, eager.expansion(shape, local)), "none")
-    if shape.kernels == "eager":
-        width = local.query + 2 * local.kv
-        turned = join((eager.split_grad("qkv", model, shape, local, 3, width), turned), "none")
+    match shape.kernels:
+        case "fused":
+            pass
+        case "compiled":
+            turned = join((turned, eager.expansion(shape, local)), "none")
+        case "eager":
+            width = local.query + 2 * local.kv
+            copied = join((turned, eager.expansion(shape, local)), "none")
+            turned = join((eager.split_grad("qkv", model, shape, local, 3, width), copied), "none")
+        case _:
+            assert_never(shape.kernels)
     return _layer_block("attention", model, shape, local, (product, turned, core, projection))
 
 
@@ -208,8 +214,13 @@ def _loss(shape: RankShape, logits: float) -> Section:
     core/tensor_parallel/cross_entropy.py).
     """
     e = shape.element_bytes
-    if shape.logits == "in-place":
-        return both_ways("cross_entropy", 3 * e * logits, 2 * e * logits)
+    match shape.logits:
+        case "in-place":
+            return both_ways("cross_entropy", 3 * e * logits, 2 * e * logits)
+        case "fp32" | "gathered":
+            pass
+        case _:
+            assert_never(shape.logits)
     if shape.kernels != "fused":
         return eager.loss(shape, logits)
     wide = FP32_BYTES

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import assert_never
 
 from simcluster.base.errors import InputError
 from simcluster.nccl.case import Case, Prediction, check_size, unavailable
@@ -72,6 +73,8 @@ def _ring_bandwidth(case: Case) -> float:
     elif case.protocol == "LL128":
         cap = case.platform.tables.ring_ll128_cap[case.platform.architecture][case.column]
         bus = min(RING_LL128_PART * bus, case.graph.channels * cap)
+    elif case.protocol != "Simple":
+        assert_never(case.protocol)
     return bus * case.ranks / _steps(case)
 
 
@@ -83,6 +86,8 @@ def _tree_bandwidth(case: Case) -> float:
     elif case.protocol == "LL128":
         part = TREE_LL128_PART_ONE_NODE if case.nodes == 1 else TREE_LL128_PART
         bus = min(bus * part, graph.channels * tables.tree_ll128_cap[architecture][case.column])
+    elif case.protocol != "Simple":
+        assert_never(case.protocol)
     return 0.5 * bus * (PLAIN_TREE_PART if graph.plain_tree else 1.0)
 
 

@@ -14,6 +14,8 @@ Pure.
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from simcluster.model.context import Context
 from simcluster.model.kernels import Kernel
 from simcluster.planning.segment_ops import OpsInMaking
@@ -38,6 +40,8 @@ def attend(ops: OpsInMaking, context: Context, core: Kernel, kind: str, name: st
         if back:
             ops.collective("reduce_scatter", "keys_values_grad", whole, layer, AXIS)
         return
+    if context.by != "all_to_all":
+        assert_never(context.by)
     before, behind = context.queries + context.keys_traded, context.outputs
     ops.collective("all_to_all", "output_grad" if back else "queries_keys_values", behind if back else before,
                    layer, AXIS)  # fmt: skip

@@ -5,7 +5,7 @@ Pure.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, assert_never
 
 from pydantic import Field
 
@@ -19,6 +19,9 @@ figures of deepseek-ai/DeepEP@0297fc8, docs/legacy.md and README.md (0.85 to 0.9
 where NVLink does; tests/test_dispatch.py)."""
 _DEFAULT_SMS = {"alltoall": 0, "allgather": 0, "deepep": 20, "hybridep": 16}  # Megatron-LM, transformer_config.py
 _BLOCK = 128  # elements that have one fp32 scale (DeepSeek-V3; arXiv:2412.19437 section 3.3.2)
+
+
+TravelType = Literal["activations", "fp8"]
 
 
 class Travel(NamedTuple):
@@ -41,14 +44,19 @@ class ExpertDispatch(Spec):
 
     kind: Literal["alltoall", "allgather", "deepep", "hybridep"] = "alltoall"
     sms: Annotated[int, Field(strict=True, ge=0, le=1000)] | None = None
-    dtype: Literal["activations", "fp8"] = "activations"
-    combine_dtype: Literal["activations", "fp8"] = "activations"
+    dtype: TravelType = "activations"
+    combine_dtype: TravelType = "activations"
     reach: Annotated[float, Field(gt=0, le=1)] = REACH
 
     @property
     def relays(self) -> bool:
         """Does a machine get one copy?"""
-        return self.kind in ("deepep", "hybridep")
+        match self.kind:
+            case "deepep" | "hybridep":
+                return True
+            case "alltoall" | "allgather":
+                return False
+        assert_never(self.kind)
 
     @property
     def multiprocessors(self) -> int:
@@ -65,10 +73,20 @@ class ExpertDispatch(Spec):
 
     def _travel(self, there: Routed, ranks: int, element_bytes: float, kinds: tuple[str, str]) -> Travel:
         row = there.hidden * element_bytes
-        if self.kind == "allgather":
-            return Travel(kinds[0], row * there.tokens * ranks)
-        return Travel(kinds[1] if self.relays else "all_to_all", row * there.sent)
+        match self.kind:
+            case "allgather":
+                return Travel(kinds[0], row * there.tokens * ranks)
+            case "alltoall":
+                return Travel("all_to_all", row * there.sent)
+            case "deepep" | "hybridep":
+                return Travel(kinds[1], row * there.sent)
+        assert_never(self.kind)
 
 
-def _bytes_of(dtype: str, element_bytes: float) -> float:
-    return 1.0 + 4.0 / _BLOCK if dtype == "fp8" else element_bytes
+def _bytes_of(dtype: TravelType, element_bytes: float) -> float:
+    match dtype:
+        case "fp8":
+            return 1.0 + 4.0 / _BLOCK
+        case "activations":
+            return element_bytes
+    assert_never(dtype)

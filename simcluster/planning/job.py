@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Literal, Protocol
+from typing import Literal, Protocol, assert_never
 
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
@@ -99,6 +99,9 @@ class Sharding:
     again: bool = False
 
 
+ZeroStage = Literal[0, 1, 2, 3]
+
+
 @dataclass(frozen=True, slots=True)
 class DataParallel:
     """How gradients and parameters travel over dp.
@@ -111,7 +114,7 @@ class DataParallel:
     ``outer``: what workers that train apart sum every so many steps.
     """
 
-    zero: int
+    zero: ZeroStage
     overlap_reduce: bool
     overlap_gather: bool
     gradient_bytes: float
@@ -125,6 +128,16 @@ class DataParallel:
     copy_seconds: Callable[[float], float] = lambda parameters: 0.0
     matrices: MatrixOptimizer | None = None
     outer: OuterUpdate | None = None
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Are parameters gathered for every use?"""
+        match self.zero:
+            case 0 | 1 | 2:
+                return False
+            case 3:
+                return True
+        assert_never(self.zero)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +169,26 @@ class Offload:
 
     def optimizer_on_gpu(self, parameters: float) -> float:
         """Bytes of the optimizer's state of so many parameters that the GPU holds."""
-        if self.optimizer == "host":
-            return 0.0
-        on_gpu = 1.0
-        if self.optimizer == "stream":
-            count = self.buckets(parameters)
-            on_gpu = min(self.buffers, count) / count
-        return on_gpu * parameters * self.state_bytes
+        match self.optimizer:
+            case "none":
+                return parameters * self.state_bytes
+            case "stream":
+                count = self.buckets(parameters)
+                return min(self.buffers, count) / count * parameters * self.state_bytes
+            case "host":
+                return 0.0
+        assert_never(self.optimizer)
 
     def optimizer_in_host(self, parameters: float) -> float:
         """Bytes that the host holds for them: the state, and gradients that it updates with."""
-        if self.optimizer == "none":
-            return 0.0
-        return parameters * (self.state_bytes + (self.gradient_bytes if self.optimizer == "host" else 0.0))
+        match self.optimizer:
+            case "none":
+                return 0.0
+            case "stream":
+                return parameters * self.state_bytes
+            case "host":
+                return parameters * (self.state_bytes + self.gradient_bytes)
+        assert_never(self.optimizer)
 
 
 class PassMaker(Protocol):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import assert_never
 
 from simcluster.model.kernels import Block
 from simcluster.model.layers import RankShape, mixture_edges
@@ -58,15 +59,18 @@ class MixtureOps:
     def visit(self, ops: OpsInMaking, phase: Phase, layer: int) -> None:
         """The mixture's turn in a pass."""
         edges, parts = self._recomputed if self._shape.recomputes(layer) else self._plain
-        if phase in ("forward", "recompute"):
-            self._forward(ops, edges, parts, phase, layer)
-        elif phase == "weight_grad":
-            sections = (edges.exit, parts.shared, parts.router, edges.entry)
-            ops.compute(parts.experts.weight_grad, phase, EXPERTS, layer)  # as long as the rank has rows
-            kernels = tuple(kernel for section in sections for kernel in section.weight_grad)
-            ops.compute(kernels, phase, "mixture_weight_grad", layer)
-        else:
-            self._backward(ops, edges, parts, phase, layer)
+        match phase:
+            case "forward" | "recompute":
+                self._forward(ops, edges, parts, phase, layer)
+            case "weight_grad":
+                sections = (edges.exit, parts.shared, parts.router, edges.entry)
+                ops.compute(parts.experts.weight_grad, phase, EXPERTS, layer)  # as long as the rank has rows
+                kernels = tuple(kernel for section in sections for kernel in section.weight_grad)
+                ops.compute(kernels, phase, "mixture_weight_grad", layer)
+            case "backward" | "input_grad":
+                self._backward(ops, edges, parts, phase, layer)
+            case _:
+                assert_never(phase)
 
     def _forward(self, ops: OpsInMaking, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
         def shared() -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from simcluster.model.context import context_of
 from simcluster.model.kernels import Block, Kernel
@@ -183,14 +184,18 @@ class Passes:
         return ops
 
     def _visit(self, ops: OpsInMaking, phase: Phase, block: Block, layer: int) -> None:
-        if phase in ("forward", "recompute"):
-            self._forward(ops, block, layer, phase)
-        elif phase == "weight_grad":
-            self._weight_grad(ops, block, layer)
-        elif phase == "backward" or block.name != "embedding":
-            self._backward(ops, block, layer, phase)
-        elif self._split:  # nothing is before it, but its W needs the whole gradient
-            ops.collective("all_gather", block.name, self.activation_bytes)
+        match phase:
+            case "forward" | "recompute":
+                self._forward(ops, block, layer, phase)
+            case "weight_grad":
+                self._weight_grad(ops, block, layer)
+            case "backward" | "input_grad":
+                if phase == "backward" or block.name != "embedding":
+                    self._backward(ops, block, layer, phase)
+                elif self._split:  # nothing is before it, but its W needs the whole gradient
+                    ops.collective("all_gather", block.name, self.activation_bytes)
+            case _:
+                assert_never(phase)
 
     def _weight_grad(self, ops: OpsInMaking, block: Block, layer: int) -> None:
         kernels = block.exit.weight_grad + block.body.weight_grad + block.entry.weight_grad

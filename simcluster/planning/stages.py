@@ -37,7 +37,7 @@ class _Stage:
         self._segments: dict[Hashable, Segment] = {}
         self._boundaries = Boundaries(job, self._lanes)
         self._offloaded = OffloadedActivations(job, self._lanes)
-        self._replicas = (Sharded if job.data_parallel.zero == 3 else Replicas)(job, self._lanes)
+        self._replicas = (Sharded if job.data_parallel.shards_parameters else Replicas)(job, self._lanes)
         self._pairs = Pairs(self._lanes, self._replicas.after)
 
     def program(self) -> StageProgram:

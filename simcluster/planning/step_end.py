@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from simcluster.model.shards import lm_head_parameters_per_tp_rank
 from simcluster.planning.job import Job
@@ -51,6 +52,8 @@ def end_step(
         return stream_update(job, lanes, step, parameters)
     if job.offload.optimizer == "host":
         return host_update(job, lanes, step, reduced, lanes.reached(), data.zero_seconds(max(whole, parameters)))
+    if job.offload.optimizer != "none":
+        assert_never(job.offload.optimizer)
     others = data.zero_seconds(whole - parameters) if whole > parameters else 0.0  # gradients that others' updates read
     seconds = data.optimizer_seconds(parameters) + others
     ops = [Op(Compute(seconds), "compute", "optimizer", "optimizer")]

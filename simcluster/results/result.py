@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from simcluster.base.version import VERSION as VERSION
 from simcluster.documents.argument_types import checked
@@ -212,6 +212,8 @@ class Result(Run, FlatNumbers):
                 f"tight: needs {memory / capacity:.0%} of a GPU's memory{more}; {HEADROOM:.0%} left free hold what is "
                 "not counted (CUDA's context, holes between allocations)"
             )
+        elif self.fit != "yes":
+            assert_never(self.fit)
         spec = checkpoint_of(self.scenario) if self.scenario.checkpoint else None
         told, bad = host_memory_words(self.scenario, self.host_memory, spec)
         found += [told] if bad else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 
@@ -159,6 +159,8 @@ def _units(plan: Plan, host_of: Sequence[int], unit: Unit) -> tuple[Ints, tuple[
         hosts = list(dict.fromkeys(host_of[: plan.num_ranks]))
         place = {host: number for number, host in enumerate(hosts)}
         return np.array([place[host] for host in host_of[: plan.num_ranks]]), tuple(str(host) for host in hosts)
+    if unit != "worker":
+        assert_never(unit)
     replica = np.empty(plan.num_ranks, dtype=np.int64)
     for dp in range(plan.dp):
         replica[plan.grid[:, dp].ravel()] = dp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from simcluster.devices.device import Device
 from simcluster.devices.muon import matrix_passes_seconds, orthogonalized_seconds
@@ -23,8 +23,13 @@ def matrix_optimizer_of(
     scenario: Scenario, device: Device, plan: Plan, recipe: Recipe, bucket: float
 ) -> MatrixOptimizer | None:  # fmt: skip
     """What updates whole matrices; None under Adam, which knows of none.  ``bucket``: elements of one of gradients."""
-    if scenario.training.optimizer != "muon":
-        return None
+    match scenario.training.optimizer:
+        case "adam":
+            return None
+        case "muon":
+            pass
+        case _:
+            assert_never(scenario.training.optimizer)
     muon = scenario.training.muon
 
     def adam(elements: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, assert_never
 
 import networkx as nx
 from pydantic import Field, model_validator
@@ -111,16 +111,19 @@ class GraphSpec(TopologySpec):
         host_of = self._hosts()
         filled: dict[int, int] = {}
         for node in self.nodes:
-            if node.kind == "gpu":
-                host = host_of[node.name]
-                add_gpus(graph, [(node.name, host, filled.get(host, 0))])
-                filled[host] = filled.get(host, 0) + 1
-            elif node.kind == "switch":
-                add_switches(graph, [node.name], node.tier, node.network)
-            elif node.kind == "nic":
-                add_nics(graph, [node.name], network=node.network)
-            else:
-                graph.add_node(node.name, kind=node.kind)
+            match node.kind:
+                case "gpu":
+                    host = host_of[node.name]
+                    add_gpus(graph, [(node.name, host, filled.get(host, 0))])
+                    filled[host] = filled.get(host, 0) + 1
+                case "switch":
+                    add_switches(graph, [node.name], node.tier, node.network)
+                case "nic":
+                    add_nics(graph, [node.name], network=node.network)
+                case "nvswitch" | "pcie" | "host":
+                    graph.add_node(node.name, kind=node.kind)
+                case _:
+                    assert_never(node.kind)
         for edge in self.edges:
             a, b = edge.between
             data = edge.link(self._medium(graph.nodes[a]["kind"], graph.nodes[b]["kind"]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, assert_never
 
 from pydantic import Field, model_validator
 
@@ -146,7 +146,9 @@ class MachineSpec(Spec):
             return self.gpus // self.gpus_per_pcie_switch if self.gpus_per_pcie_switch else 0
         if where == "host":
             return self.host.count if self.host else 0
-        return self.gpus
+        if where == "gpu":
+            return self.gpus
+        assert_never(where)
 
     # --- building ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, assert_never
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -164,7 +164,9 @@ class MeasuredBytes(Spec):
             return footprint.activations
         if self.quantity == "model_state":
             return footprint.parameters + footprint.gradients + footprint.optimizer
-        return footprint.total
+        if self.quantity == "total":
+            return footprint.total
+        assert_never(self.quantity)
 
 
 def positive(cells: Mapping[str, Cell], column: str) -> float:

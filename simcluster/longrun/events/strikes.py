@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import assert_never
 
 import numpy as np
 
@@ -63,15 +64,18 @@ def _strike(job: JobState, number: int, cause: FailureMode, batch: BadMachines |
     job.record.struck(cause.name, job.now_at())
     if batch is not None and batch.hit(job.uniform(cause.name, "bad", occurrence, 3)[0], extra):
         job.retired.add(number)
-    if cause.effect == "slow":
-        job.env.process(spell(job, number, cause, occurrence))
-        return
-    if cause.effect == "alarm":
-        plan(job, number)
-    elif cause.effect == "silent":
-        corrupt(job, number, cause, occurrence)
-    else:
-        job.struck.append((number, occurrence))
+    match cause.effect:
+        case "slow":
+            job.env.process(spell(job, number, cause, occurrence))
+            return
+        case "alarm":
+            plan(job, number)
+        case "silent":
+            corrupt(job, number, cause, occurrence)
+        case "stop" | "pause":
+            job.struck.append((number, occurrence))
+        case _:
+            assert_never(cause.effect)
     job.wake()
 
 

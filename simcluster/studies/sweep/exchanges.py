@@ -66,7 +66,7 @@ class Stages:
         for hop in hops:
             yield StageCall(hop.stage, hop.target, "send", self._job.send_bytes, transfer(self._job, hop).lane)
         if others:
-            data = replace(self._job.data_parallel, zero=1 - self._job.data_parallel.zero)
+            data = replace(self._job.data_parallel, zero=0 if self._job.data_parallel.zero else 1)
             yield from _calls(_ends(replace(self._job, data_parallel=data)))
 
     def on(self, drawn: RepresentativeCalls) -> list[list[Last]]:
