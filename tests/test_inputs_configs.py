@@ -8,7 +8,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers.deepspeed import scenario_from_deepspeed
+from simcluster.importers.deepspeed import HOST_UPDATE, scenario_from_deepspeed
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
@@ -17,6 +17,7 @@ from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.published_models import published_model, published_names
 from simcluster.importers.python_config import PythonConfigs
 from simcluster.importers.torchtitan import scenario_from_torchtitan
+from simcluster.model.recipes import recipe_named
 from simcluster.model.transformer import Model, parameters
 from simcluster.scenario.scenario import load, load_text
 
@@ -115,6 +116,12 @@ HYBRID = (
         ("--fine-grained-activation-offloading --offload-modules core_attn moe_act", "memory",
          {"offload": {"modules": ["core_attn"]}}),
         ("--activations-checkpoint-method uniform", "training", {"recompute": "full"}),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 1.0 --use-precision-aware-optimizer", "memory",
+         {"offload": HOST_UPDATE}),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 0", "model", {"layers": 12}),
+        ('--step-batch-size-schedule "0:24 200B:768 1.5T:1152"', "training", {"global_batch": 1152}),
+        ("--step-batch-size-schedule 0:96", "training", {"global_batch": 96}),
+        ("--swap-optimizer", "memory", {"offload": {"optimizer": "stream"}}),
         ("--num-key-value-heads 2", "model", {"kv_heads": 2}),
         ("--normalization rmsnorm --position-embedding-type alibi", "model", {"norm": "rmsnorm", "position": "none"}),
         ("--deepspeed --zero-stage 0", "parallel", {"zero": 1}),
@@ -154,7 +161,8 @@ HYBRID = (
 )  # fmt: skip
 def test_options_of_published_scripts(more: str, section: str, expected: dict[str, Any]) -> None:
     stages = " --pipeline-model-parallel-size 7" if "layout" in more else ""
-    found = megatron(f"{SIZES} {more}{stages}", available=32)
+    sizes = SIZES.replace("--global-batch-size 48", "") if "batch-size" in more else SIZES
+    found = megatron(f"{sizes} {more}{stages}", available=32)
     assert {key: found.document[section].get(key) for key in expected} == expected
     assert not found.unknown
 
@@ -164,6 +172,9 @@ def test_options_of_published_scripts(more: str, section: str, expected: dict[st
     [
         ("--experimental-attention-variant dsa --dsa-indexer-topk 4", "to tokens that an indexer picks"),
         ("--attention-residuals --attention-residual-type full", "outputs of earlier layers is not modelled"),
+        ("--step-batch-size-schedule 0:24,200B", "'0:24,200B' is no schedule; write THRESHOLD:BATCH"),
+        ("--step-batch-size-schedule 0:24,200B:96", "ends with 96, and global-batch-size is 48; keep one"),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "fraction: 0.5 is not modelled"),
         ("--engram-layer-ids 1 --engram-seed 0", "tables of embeddings beside the layers are not modelled"),
         (
             "--mtp-num-layers 1 --pipeline-model-parallel-size 7 --pipeline-model-parallel-layout Et*2|(tt|)*4ttm|L",
@@ -625,7 +636,9 @@ def test_a_configuration_of_deepspeed() -> None:
     offloaded = deepspeed(
         {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "train_batch_size": 8}
     )
-    assert offloaded.document["memory"] == {"offload": {"optimizer": "stream"}}
+    offload = load_text(offloaded.text("x")).memory.offload
+    assert (offload.optimizer, offload.host_update) == ("host", 109e9)
+    assert offload.host_update == pytest.approx(10e9 * recipe_named("mixed-16").update_traffic / 2.57, rel=1e-3)
     assert offloaded.document["training"]["precision"] == "fp32"
     auto = deepspeed({"train_batch_size": "auto", "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}})
     assert auto.document["training"] == {
@@ -649,6 +662,10 @@ def test_a_configuration_of_deepspeed() -> None:
         ({"optimizer": {"type": "OneBitAdam"}}, "'onebitadam' is not modelled; Adam and AdamW are"),
         ({"zero_optimization": {"stage": 4}}, "4 is not a whole number from 0 to 3"),
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "are not modelled"),
+        (
+            {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.3}}},
+            "ratio: 0.3 is not",
+        ),
         ({"sparse_attention": {"mode": "fixed"}}, "sparse attention is not modelled"),
     ],
 )

@@ -13,6 +13,7 @@ from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.trainer_scripts import scenario_of_trainer
+from simcluster.scenario.scenario import load
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 4}
 AUTO: dict[str, Any] = {
@@ -185,3 +186,38 @@ def test_the_command_reads_a_script_and_the_file_that_it_writes(tmp_path: Path) 
     text = written.read_text()
     assert "gpus: 16" in text
     assert "sequence_length: 2048" in text
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("deepspeed", 8),
+        ("/usr/bin/deepspeed --master_port 29500", 8),
+        ("deepspeed --num_gpus 4", 4),
+        ("deepspeed --num_nodes 2 --num_gpus 8", 16),
+        ("deepspeed --num_nodes 2", 16),
+        ("torchrun --nproc_per_node gpu", 8),
+        ("torchrun --nnodes 2 --nproc_per_node 8", 16),
+        ("deepspeed --include localhost:0,1", 2),
+    ],
+)
+def test_a_launcher_starts_as_many_gpus_in_every_importer(tmp_path: Path, launcher: str, gpus: int) -> None:
+    sizes = (
+        "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 "
+        "--micro-batch-size 1 --vocab-size 5000 --bf16"
+    )
+    commands = {
+        "megatron": f"{launcher} pretrain_gpt.py {sizes}",
+        "deepspeed": f"{launcher} main.py --model_name_or_path Qwen/Qwen3-0.6B --per_device_train_batch_size 4 "
+        "--max_seq_len 512 --zero_stage 3 --deepspeed",
+        "torchtitan": f"{launcher} -m torchtitan.train --job.config_file=job.toml",
+    }
+    (tmp_path / "job.toml").write_text('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 2048\n')
+    for kind, command in commands.items():
+        for name, text in (("run.sh", f"#!/bin/bash\n{command}\n"), ("one.sh", f"{command}\n")):
+            script, out = tmp_path / name, tmp_path / "out.yaml"
+            script.write_text(text)
+            if kind == "torchtitan" and "deepspeed" in launcher:
+                continue
+            assert main(["import", kind, str(script), "--cluster", "dgx_h100", "-o", str(out)]) == 0
+            assert load(out).gpus == gpus, (kind, name)

@@ -48,11 +48,11 @@ from simcluster.studies.launch.imported_model import scenario_of_model
 from simcluster.topology.dragonfly import DragonflyPlusSpec
 from simcluster.topology.fabrics import MachinesSpec
 
-_OF_PYTHON = ("nemo", "megatron-bridge")
-_TAKE_ARG = (*_OF_PYTHON, "deepspeed")
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "nemo", "deepspeed", "hugging-face", "astra-network")
 _MAX_BYTES = 2_000_000
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+_TAKE_ARG = {"nemo": (".py",), "megatron-bridge": (".py", *_SCRIPTS), "deepspeed": _SCRIPTS, "torchtitan": _SCRIPTS}
+"""Kinds whose files of these endings have arguments and variables; those of megatron always do."""
 _MOST_FOLDERS = 8  # above a file, in which the path of another one may begin
 _SEQUENCE = 8192  # of pre-training, where a model takes longer ones
 _OF_GPUS = re.compile(r"\b(dp|ranks|GPUs)\b")
@@ -64,12 +64,13 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"unknown kind {args.kind!r}{did_you_mean(args.kind, KINDS)}; known: {', '.join(KINDS)}")
     args.file, args.function = _function_of(args.file)
     text = _text(args.file)
-    if args.kind == "hugging-face":
-        found = _model(args, text)
-    elif args.kind == "astra-network":
-        found = _topology(args, text)
-    else:
-        found = _scenario(args, text)
+    readers = {"hugging-face": _model, "astra-network": _topology}
+    try:
+        found = readers.get(args.kind, _scenario)(args, text)
+    except RecursionError:
+        raise InputError(
+            f"{args.file}: refers to itself, or is nested too deeply to be read; give the part that sets the training"
+        ) from None
     _tell_unknown(args, found)
     written = found.text(f"{args.kind}: {'stdin' if args.file == '-' else args.file}")
     if args.output:
@@ -131,8 +132,7 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
         _refuse(
             args, "model", *(() if args.kind == "torchtitan" and args.file.endswith(".py") else ("sequence_length",))
         )
-    takes_arg = {"megatron-bridge": (".py", *_SCRIPTS), "deepspeed": _SCRIPTS}.get(args.kind, (".py",))
-    if args.arg and args.kind != "megatron" and not (args.kind in _TAKE_ARG and args.file.endswith(takes_arg)):
+    if args.arg and args.kind != "megatron" and not args.file.endswith(_TAKE_ARG.get(args.kind, ())):
         _refuse(args, "arg")
     if not args.cluster:
         raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")
@@ -158,12 +158,12 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
     if args.kind == "deepspeed":
         found = _deepspeed(args, text, cluster)
     else:
-        more = _for_megatron(args) if args.kind == "megatron" else {"available": _gpus_of(args.cluster)}
-        more |= {"beside": partial(_beside, args.file)}
+        more: dict[str, Any] = {"available": _gpus_of(args.cluster), "beside": partial(_beside, args.file)}
+        more |= {"given": _given(args)}
         more |= {"function": args.function} if args.kind != "megatron" else {}
-        more |= {"given": _given(args)} if args.kind in _OF_PYTHON else {}
         more |= {"sequence_length": args.sequence_length} if args.kind == "torchtitan" else {}
-        more |= {"gpus_per_node": (_machine_of(args.cluster) or (None,))[0]} if args.kind == "nemo" else {}
+        if args.kind != "megatron-bridge":
+            more["gpus_per_node"] = (_machine_of(args.cluster) or (None,))[0]
         reader: Callable[..., Imported] = readers.get(args.kind, scenario_from_bridge)
         found = reader(text, cluster=cluster, gpus=args.gpus, source=args.file, **more)
     document = found.document
@@ -247,13 +247,6 @@ def _given(args: argparse.Namespace) -> dict[str, str]:
     for number, word in enumerate(shlex.split(given.pop("@", "")), 1):
         given.setdefault(str(number), word)
     return given
-
-
-def _for_megatron(args: argparse.Namespace) -> dict[str, Any]:
-    """What reading a launch script takes: values for its variables, files that lie with it, the size of machines."""
-    given = _given(args)
-    machine = _machine_of(args.cluster)
-    return {"available": _gpus_of(args.cluster), "gpus_per_node": machine[0] if machine else None, "given": given}
 
 
 def _beside(file: str, name: str) -> str | None:

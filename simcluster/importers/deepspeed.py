@@ -32,6 +32,17 @@ _NOT_MODELLED, _SWITCHED, _REFUSED = (
 )
 
 
+HOST_UPDATE = {
+    "optimizer": "host", "host_update": "109 GB/s",
+    "source": "CPUAdam, 10 B parameters in 2.57 s on a DGX-2 (arXiv:2101.06840, table 4)",
+}  # fmt: skip
+"""``memory.offload`` where the optimizer runs on the host's processors."""
+HOST_UPDATE_ASSUMED = (
+    "the host updates the optimizer's state, at the 109 GB/s per box that CPUAdam reaches on a DGX-2 "
+    "(--set memory.offload.host_update=... sets what this host reaches)"
+)
+
+
 @dataclass(frozen=True)
 class DeepSpeedAdds:
     """Options by Megatron-LM's names, what is taken otherwise, and the keys that are not known."""
@@ -128,18 +139,20 @@ def scenario_from_deepspeed(
     model: Mapping[str, Any],
     gpus: int | None = None,
     available: int | None = None,
+    launched: int | None = None,
     filled: Mapping[str, Any] | None = None,
     source: str = "<ds_config>",
 ) -> Imported:
     """The scenario of a configuration, for a model (the section of it) on so many GPUs, all of them replicas.
 
-    ``gpus`` left out are those that the file's batch is for, or all that are ``available``.  ``filled`` is what the
+    ``gpus`` left out are those that the file's batch is for, those that its launcher starts where it says no number
+    (``launched``), or all that are ``available``.  ``filled`` is what the
     program that reads the file puts in the place of ``auto``, by dotted name, and as formats that the file leaves out.
     Raises InputError with all keys that are not modelled or have no value that can be.
     """
     settings = _filled(flattened(parse_toml_or_json(text, source), source), filled or {}, model)
     run = _Config(settings, source)
-    gpus = gpus or run.gpus_of_batch() or run.all_there(available)
+    gpus = gpus or run.gpus_of_batch() or run.all_there(launched, available)
     training = run.problems.of(run.training, gpus)
     zero = run.problems.of(run.number, f"{_ZERO}stage", 0, 3) or 0
     memory, sharding = run.problems.of(run.offload, zero), run.problems.of(run.fsdp, zero)
@@ -209,10 +222,11 @@ class _Config:
         self.assumed.append(f"{batch // each} GPUs, as a batch of {batch} in {steps} x {micro} on each says")
         return batch // each
 
-    def all_there(self, available: int | None) -> int:
-        """All GPUs of the cluster, where nobody says how many."""
-        self.assumed.append("all GPUs of the cluster: how many there are to be is not said (--gpus says it)")
-        return available or 1
+    def all_there(self, launched: int | None, available: int | None) -> int:
+        """Return all GPUs that a launcher starts, or else of the cluster, where nothing says how many."""
+        which = f"the {launched} GPUs that its launcher takes" if launched else "all GPUs of the cluster"
+        self.assumed.append(f"{which}: how many there are to be is not said (--gpus says it)")
+        return launched or available or 1
 
     def training(self, gpus: int) -> dict[str, Any]:
         """Batch and number formats; of train_batch_size = micro batch x accumulation x GPUs two say the third."""
@@ -292,17 +306,16 @@ class _Config:
         device = str(self._settings.get(f"{_ZERO}offload_optimizer.device", "none"))
         if device == "nvme":
             raise self._error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; cpu is")
+        if (part := self._settings.get(f"{_ZERO}offload_optimizer.ratio", 1)) != 1:
+            raise self._error(f"{_ZERO}offload_optimizer.ratio", f"{shown(part)} is not modelled; 1 (all) is")
         return "cpu" if device != "none" or self.switch(f"{_ZERO}cpu_offload") else ""
 
     def offload(self, zero: int) -> dict[str, Any]:
         self.parameters(zero)
         if not self.optimizer_in():
             return {}
-        self.assumed.append(
-            "the optimizer's state is in host memory and updated on the GPU; for an update on the host, as CPUAdam's, "
-            "set memory.offload.optimizer to host and host_update to what its memory reaches"
-        )
-        return {"offload": {"optimizer": "stream"}}
+        self.assumed.append(HOST_UPDATE_ASSUMED)
+        return {"offload": dict(HOST_UPDATE)}
 
     def sort(self) -> None:
         """Every key that nothing above has read in its place."""

@@ -16,7 +16,7 @@ from simcluster.importers.framework_files import options_of_fields
 from simcluster.importers.megatron_vocabulary import names_vocabulary
 from simcluster.importers.option_values import FILES, MAPPED
 from simcluster.importers.pre_training import require_options_of_megatron
-from simcluster.importers.processes import processes_of, seen_in_a_machine
+from simcluster.importers.processes import processes_of, seen_in_a_machine, started_by
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 from simcluster.importers.shell.syntax import is_script
@@ -84,15 +84,11 @@ def arguments_of_script(
     refuse_trainer(found, source)
     if len(kept) == len(words) and not state.missing:  # nothing else that may hold options
         require_options_of_megatron(found, source)
-    if state.unset:
-        names = ", ".join(f"argument {name}" if name.isdecimal() else name for name in state.unset)
-        state.assumed[f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)"] = None
+    state.assumed |= dict.fromkeys(state.assumed_unset())
     options = _filled(found.options, text, state)
     options |= attention_in(state.variables, options)
-    launched = processes_of(found.launcher, around, gpus_per_node)
-    if launched.get("nproc-per-node") != processes_of(found.launcher, around).get("nproc-per-node"):
-        each = launched["nproc-per-node"]
-        state.assumed[f"it starts all {each} GPUs of a machine, as it says no number (--gpus says how many)"] = None
+    launched, assumed = started_by(found.launcher, around, gpus_per_node)
+    state.assumed |= dict.fromkeys(assumed)
     return replace(
         found,
         options=options,

@@ -41,7 +41,7 @@ from simcluster.importers.megatron_vocabulary import vocabulary_of
 from simcluster.importers.option_files import arguments_of_yaml, is_option_file
 from simcluster.importers.option_values import Options
 from simcluster.importers.pre_training import assumed_of_program, require_options_of_megatron, require_pre_training
-from simcluster.importers.processes import filled_otherwise
+from simcluster.importers.processes import filled_otherwise, started_by
 from simcluster.model.recipes import recipe_named
 
 _STARTS = ("it runs on", "the script starts")
@@ -85,6 +85,8 @@ def scenario_from_arguments(
     else:
         arguments = parse_arguments(text, source)
         require_options_of_megatron(arguments, source)
+        launched, started = started_by(arguments.launcher, (), gpus_per_node)
+        arguments = replace(arguments, launched=launched, assumed=started)
     arguments = with_given(arguments, given or {})
     options, assumed = as_layers(arguments.options)
     arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))

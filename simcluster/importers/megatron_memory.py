@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from simcluster.importers.deepspeed import HOST_UPDATE, HOST_UPDATE_ASSUMED
 from simcluster.importers.option_values import Options
 from simcluster.model.kept import OffloadModule
 from simcluster.model.recipes import recipe_named
@@ -25,7 +26,22 @@ def memory_of(run: Options) -> dict[str, Any]:
         if modules:
             memory["offload"] = {"modules": modules}
             run.assumed.append("what is offloaded goes when a microbatch's forward is over, and not layer by layer")
+    if optimizer := _optimizer_offloaded(run):
+        memory["offload"] = memory.get("offload", {}) | optimizer
     return memory
+
+
+def _optimizer_offloaded(run: Options) -> dict[str, str]:
+    """Return the fields of ``memory.offload`` for the optimizer's state; MindSpeed swaps it in and out."""
+    if run.flag("swap-optimizer"):
+        return {"optimizer": "stream"}
+    part = run.get("optimizer-offload-fraction")
+    if not run.flag("optimizer-cpu-offload") or part == 0:
+        return {}
+    if part not in (None, 1):
+        raise run.error("optimizer-offload-fraction", f"{part} is not modelled; 1 (all of the state) and 0 are")
+    run.assumed.append(HOST_UPDATE_ASSUMED)
+    return dict(HOST_UPDATE)
 
 
 def _offloaded(run: Options) -> list[str]:

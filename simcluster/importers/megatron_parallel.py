@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from simcluster.importers.megatron_sections import dispatch_of
+from simcluster.importers.megatron_sections import batch_of, dispatch_of
 from simcluster.importers.option_values import Options
 
 
@@ -21,7 +21,7 @@ def gpus_of(
     least = math.lcm(dense, ranks if {"ep", "etp"} & parallel.keys() else 1)
     least *= _copies(run) if parallel["zero"] == 3 else 1
     micro = run.values.get("micro-batch-size") or run.values.get("batch-size") or 1
-    batch = run.values.get("global-batch-size")
+    batch = run.problems.of(batch_of, run)
 
     def holds(gpus: int) -> bool:
         return gpus % least == 0 and (not batch or batch % (micro * (gpus // dense)) == 0)
@@ -71,8 +71,6 @@ def parallel_of(run: Options) -> dict[str, Any]:
     parallel["zero"] = zero
     if (copies := _copies(run)) > 1 and zero < 3:
         run.assumed.append(f"one replica of the sharded states for all of dp, though there are {copies}: less memory")
-    if run.flag("optimizer-cpu-offload"):
-        run.assumed.append("the optimizer's state is on the GPUs (memory.offload.optimizer of a scenario moves it)")
     if run.flag("use-tp-pp-dp-mapping"):
         parallel["order"] = ["tp", "cp", "pp", "dp"]
     return parallel

@@ -16,6 +16,7 @@ from simcluster.importers.megatron_memory import state_recipe
 from simcluster.importers.megatron_recompute import recompute_of
 from simcluster.importers.option_values import LATENT, OF_EXPERTS, Options
 
+_STEP = re.compile(r"[\d.]+[KMBTkmbt]?:(\d{1,9})")
 _NUMBER_OF_EXPERTS = re.compile(r"-*(n|num)-(\w+-)*experts\b")
 
 
@@ -249,7 +250,7 @@ def _full_every(run: Options, skip: Value | None) -> int:
 def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:
     """The fields of ``Training``; InputError for a batch that is not said and formats that do not go together."""
     micro = run.needed("micro-batch-size", "batch-size")
-    batch = run.get("global-batch-size")
+    batch = batch_of(run)
     if batch is None:
         fixed = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1)
         if not gpus or gpus % fixed:
@@ -274,6 +275,25 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
         run.assumed.append("dropout is taken to be everywhere, though only one of hidden and attention dropout is on")
     training["dropout"] = any(rates)
     return training | _recipe_of(run, half, training["precision"])
+
+
+def batch_of(run: Options) -> int | None:
+    """Return the global batch, which is the last of a schedule (``0:384 200B:768``); None where nothing sets it."""
+    name = "step-batch-size-schedule"
+    text, batch = run.get(name), run.get("global-batch-size")
+    if text is None:
+        return int(batch) if batch else None
+    steps = [_STEP.fullmatch(word) for word in re.split(r"[\s,]+", text.strip(" '\"[]"))]
+    if None in steps:
+        raise run.error(
+            name, f"{text[:60]!r} is no schedule; write THRESHOLD:BATCH for each step, as in 0:384 200B:768"
+        )
+    *before, last = [int(step[1]) for step in steps if step]
+    if batch not in (None, last):
+        raise run.error(name, f"ends with {last}, and global-batch-size is {batch}; keep one of the two")
+    if before:
+        run.assumed.append(f"the step is one with the last global batch of {name}, {last}, after {before}")
+    return last
 
 
 def _fp8(run: Options) -> str:

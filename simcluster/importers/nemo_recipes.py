@@ -244,13 +244,13 @@ def _built(entry: Mapping[str, Any], given: Mapping[str, Any]) -> Built:
     return Built(str(fields.pop("_class", "made")), (), fields, _READ)
 
 
-def _flat(name: str, value: Any) -> dict[str, Any]:
-    """All that a part says, by dotted name."""
-    if not isinstance(value, Built):
+def _flat(name: str, value: Any, around: tuple[Built, ...] = ()) -> dict[str, Any]:
+    """Return the settings of a part by dotted name, without those of an object that holds it (is ``around`` it)."""
+    if not isinstance(value, Built) or any(value is each for each in around):
         return {}
     found = plain_fields({f"{name}.{field}": item for field, item in value.fields.items()})
     for field, item in value.fields.items():
-        found |= _flat(f"{name}.{field}", item)
+        found |= _flat(f"{name}.{field}", item, (*around, value))
     return found
 
 

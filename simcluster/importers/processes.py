@@ -25,6 +25,17 @@ def seen_in_a_machine(gpus: int | None, gpus_per_node: int | None) -> int | None
     return gpus_per_node and min(gpus or gpus_per_node, gpus_per_node)
 
 
+def started_by(
+    launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return what ``processes_of`` does, and what is assumed where the launcher takes all GPUs of its machine."""
+    found = processes_of(launcher, around, gpus_per_node)
+    each = found.get("nproc-per-node")
+    if each == processes_of(launcher, around).get("nproc-per-node"):
+        return found, ()
+    return found, (f"it starts all {each} GPUs of a machine, as it says no number (--gpus says how many)",)
+
+
 def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:
     """``nnodes`` and ``nproc-per-node``, as far as the launcher, srun or the head of a batch script says them."""
     own, outer = _by_slurm(launcher), _by_slurm(around)
@@ -36,7 +47,7 @@ def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: 
     if each is None and (total := _number(own, "num-processes")):  # of accelerate, on all machines together
         machines = _number(own, "num-machines") or 1
         nodes, each = (machines, total // machines) if total % machines == 0 else (nodes, None)
-    if each is None and {own.get("nproc-per-node")} & {"gpu", "auto"}:
+    if each is None and (own.get("nproc-per-node") in ("gpu", "auto") or "llamafactory-cli" in launcher):
         each = gpus_per_node
     starts_each = any(word.rsplit("/", 1)[-1] in _STARTERS for word in (*launcher, *around))
     if each is None and starts_each and "nproc-per-node" not in own:
@@ -48,7 +59,7 @@ def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: 
             each = total // nodes
         elif each is None and total and not nodes:
             nodes, each = 1, total
-        if each is None and (nodes or "deepspeed" in launcher):
+        if each is None and (nodes or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launcher)):
             each = gpus_per_node
     found = {"nnodes": nodes, "nproc-per-node": each}
     return {name: str(value) for name, value in found.items() if value}

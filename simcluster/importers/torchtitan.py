@@ -16,6 +16,8 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
 from simcluster.importers.framework_files import is_primus_file, titan_settings_of_primus
 from simcluster.importers.imported import Imported
+from simcluster.importers.processes import seen_in_a_machine
+from simcluster.importers.python_arguments import NONE_GIVEN
 from simcluster.importers.split_points import layers_between
 from simcluster.importers.torchtitan_models import model_of_job
 from simcluster.importers.torchtitan_precision import precision_of
@@ -41,6 +43,8 @@ def scenario_from_torchtitan(
     available: int | None = None,
     function: str = "",
     beside: Beside = nothing_beside,
+    given: Mapping[str, str] = NONE_GIVEN,
+    gpus_per_node: int | None = None,
     sequence_length: int | None = None,
     source: str = "<job config>",
 ) -> Imported:
@@ -48,7 +52,8 @@ def scenario_from_torchtitan(
 
     Where data_parallel_shard_degree is -1, what is left, that is of ``gpus``, or of all that are ``available``.
     ``function`` is the name of a configuration in a registry, which ``sequence_length`` is for, and ``beside`` the text
-    of a file that lies with it, such as one that says the sizes of a model that is not in the catalogue.  Raises
+    of a file that lies with it, such as one that says the sizes of a model that is not in the catalogue.  ``given`` are
+    values of a script's variables.  Raises
     InputError with the names of all keys that are not modelled, for a model that is not known, and for text that is not
     TOML, JSON or Python.
     """
@@ -56,7 +61,7 @@ def scenario_from_torchtitan(
     started = (int(told[1]), "the note at the head of the file says") if told else None
     assumed: tuple[str, ...] = ()
     if text.startswith("#!") or source.endswith(".sh"):
-        job_started = job_of_script(text, source, beside)
+        job_started = job_of_script(text, source, beside, given, seen_in_a_machine(gpus, gpus_per_node))
         settings, assumed = job_started.settings, job_started.assumed
         started = (job_started.gpus, "its script starts them") if job_started.gpus else None
     elif is_primus_file(text):
@@ -160,6 +165,10 @@ class _Job(JobSettings):
         reshard = values["fsdp_reshard_after_forward"]
         if sharded > 1 and (reshard == "never" or (reshard == "default" and pp > 1)):
             fsdp["reshard_after_forward"] = False
+        if (
+            sharded > 1 and pp > 1
+        ):  # torch.distributed.pipelining defers the reduction (stage.py, backward_maybe_with_nosync)
+            fsdp["sync_every_microbatch"] = False
         if sharded > 1 and replicate > 1:
             fsdp["shard_group"] = sharded
         return parallel, fsdp

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.importers.arguments import for_a_shell
 from simcluster.importers.beside import Beside
 from simcluster.importers.environment_settings import assumed_of_environment
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
-from simcluster.importers.processes import processes_of
+from simcluster.importers.processes import started_by
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
+from simcluster.importers.torchtitan_settings import is_mapped
 
 _NAMED = re.compile(r"--job\.config[_-]file")
 _OVERRIDE = re.compile(r"--([a-z][a-z0-9_-]*(?:\.[a-z0-9_-]+)+)(?:=(.*))?", re.DOTALL)
@@ -32,9 +34,15 @@ class StartedJob:
     assumed: tuple[str, ...]
 
 
-def job_of_script(text: str, source: str, beside: Beside) -> StartedJob:
-    """The job that the script starts; InputError where its job config is not there, or it starts none."""
-    state = read_script(text, State(source, beside=beside))
+def job_of_script(
+    text: str, source: str, beside: Beside, given: Mapping[str, str], machine: int | None
+) -> StartedJob:  # fmt: skip
+    """Return the job that the script starts; InputError where its job config is not there, or it starts none.
+
+    ``given`` are values of its variables, and ``machine`` the GPUs of a node as the script counts them.
+    """
+    state = read_script(text, State(source, dict(given), beside, machine))
+    unset = state.assumed_unset()
     words, around = next(
         ((words, around) for words, around in state.commands if any(_NAMED.match(word) for word in words)),
         ([], state.around),
@@ -47,14 +55,15 @@ def job_of_script(text: str, source: str, beside: Beside) -> StartedJob:
             f"{source}: starts torchtitan with {named}, which is not beside it; put it there, or import it"
         )
     if config is None:
+        why = "; ".join((state.stopped and f" ({state.stopped})", *unset))
         raise InputError(
-            f"{source}: is a script that writes no job config; give the TOML that it starts torchtitan with"
+            f"{source}: is a script that writes no job config{why}; give the TOML that it starts torchtitan with"
         )
     settings = flattened(parse_toml_or_json(config, named or source), source)
-    launched = processes_of(words, around)
+    launched, started = started_by(words, around, machine)
     nodes, each = launched.get("nnodes", "1"), launched.get("nproc-per-node")
-    assumed = (*state.assumed, *assumed_of_environment(state.variables))
-    return StartedJob(settings | _overrides(words, settings), int(nodes) * int(each) if each else None, assumed)
+    assumed = (*state.assumed, *unset, *started, *assumed_of_environment(state.variables))
+    return StartedJob(settings | _overrides(words, settings, source), int(nodes) * int(each) if each else None, assumed)
 
 
 def _named(words: Sequence[str]) -> str:
@@ -65,14 +74,19 @@ def _named(words: Sequence[str]) -> str:
     return ""
 
 
-def _overrides(words: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the command line says over the job config, each of the kind that it has there or looks like."""
+def _overrides(words: Sequence[str], settings: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return what the command line sets over the job config, each of the kind that it has there or looks like.
+
+    Raises InputError for a setting with a place in a scenario whose value only a shell knows.
+    """
     found: dict[str, Any] = {}
     for word, after in zip(words, [*words, ""][1:], strict=False):
         match = _OVERRIDE.fullmatch(word)
         if match and not _NAMED.match(word):
             value = match[2] if match[2] is not None else after if after and not after.startswith("--") else "true"
             name = match[1].replace("-", "_")
+            if is_mapped(name) and (shell := for_a_shell(value)):
+                raise InputError(f"{source}: --{name}: {shell}")
             found[name] = _typed(value, settings.get(name))
     return found
 

@@ -26,10 +26,15 @@ _OF_CONVERTERS = ("float8.", "quantize.", "mx.")
 _ALLOWED: dict[str, tuple[list[Any], str]] = TABLES["allowed"]
 
 
+def is_mapped(name: str) -> bool:
+    """Return whether a scenario has a place for a setting."""
+    return _RENAMED.get(name, name) in _DEFAULTS
+
+
 def is_known(name: str) -> bool:
     """Return whether a setting is one of torchtitan's that a table lists."""
     key = _RENAMED.get(name, name)
-    return key in _DEFAULTS or key in _OTHERWISE or key in _MAY_MATTER or _is_idle(key)
+    return is_mapped(name) or key in _OTHERWISE or key in _MAY_MATTER or _is_idle(key)
 
 
 def _is_idle(key: str) -> bool:

@@ -83,16 +83,14 @@ def scenario_of_trainer(
         section["sequence_length"] = length
     else:
         run.assumed.append(OF_ANY_LENGTH)
-    launched = _launched(training, config, state, run.program)
-    started = int(launched.get("nnodes", "1")) * int(launched["nproc-per-node"]) if launched else None
+    started = _count(_launched(training, config, state, run.program))
+    whole = _count(processes_of(arguments.launcher, training.around, state.gpus_per_node))
     found = scenario_from_deepspeed(
         config.config, cluster=cluster, model=section, gpus=gpus or started, available=available,
-        filled=run.filled(config.precision, gpus or started), source=f"{source}: {training.config}".removesuffix(": "),
+        launched=whole, filled=run.filled(config.precision, gpus or started or whole),
+        source=f"{source}: {training.config}".removesuffix(": "),
     )  # fmt: skip
-    if state.unset:
-        run.assumed.append(
-            f"not set in the script, and taken as unset: {', '.join(state.unset)} (--arg NAME=VALUE sets one)"
-        )
+    run.assumed += state.assumed_unset()
     document = found.document | {"training": found.document["training"] | run.training()}
     by_script = (*state.assumed, *assumed_of_environment(state.variables))
     return replace(
@@ -136,8 +134,9 @@ def _config(training: TrainerCommand, run: _Started, state: State) -> Accelerate
 
 
 def _launched(training: TrainerCommand, config: Accelerated, state: State, program: str) -> Mapping[str, str]:
-    """How many processes start, as far as the launcher, its configuration or variables of the shell say it."""
-    launched = processes_of(training.arguments.launcher, training.around)
+    """Return how many processes start, as the launcher, its configuration or variables of the shell set it."""
+    launcher, around = training.arguments.launcher, training.around
+    launched = processes_of(launcher, around)
     if "nproc-per-node" not in launched and config.launched:
         return config.launched
     names = {"NPROC_PER_NODE": "nproc-per-node", "NNODES": "nnodes"} if program else {}
@@ -148,6 +147,12 @@ def _launched(training: TrainerCommand, config: Accelerated, state: State, progr
     if "nproc-per-node" not in launched and seen and "$" not in seen:
         launched["nproc-per-node"] = str(len(seen.split(",")))
     return launched if launched.get("nproc-per-node") else {}
+
+
+def _count(launched: Mapping[str, str]) -> int | None:
+    """Return how many processes start; None where that is not said."""
+    each = launched.get("nproc-per-node")
+    return int(launched.get("nnodes", "1")) * int(each) if each else None
 
 
 class _Started:

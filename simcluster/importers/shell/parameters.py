@@ -22,6 +22,8 @@ def operated(sign: str, value: Value | None, rest: str, name: str, state: State)
         return rest if unset else joined(value or "")
     if sign[-1] == "+":
         return "" if unset else rest
+    if sign[-1] == "?" and unset:
+        state.required[name] = None
     if value is None or sign[-1] == "?":
         return f"${name}" if value is None else joined(value)
     text = joined(value)
@@ -35,6 +37,8 @@ def operated(sign: str, value: Value | None, rest: str, name: str, state: State)
         if first is None or (length and count is None):
             return f"${name}"
         return text[first:][:count]
+    if is_unset(text):
+        return text  # a name that nothing sets stays as it is written
     return text.upper() if sign == "^^" else text.lower() if sign == ",," else text
 
 

@@ -22,7 +22,7 @@ UNKNOWN = re.compile(r"\$\(|\$\{|\$\w|`")
 _MOST_STEPS = 20_000
 _LONGEST = 200_000
 _OF_THE_MACHINE = frozenset(
-    ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME", "RANDOM", "PATH", "PYTHONPATH", "0", "PIPESTATUS")
+    ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME", "RANDOM", "PATH", "PYTHONPATH", "0", "PIPESTATUS", "BASH_VERSION")
 )  # fmt: skip
 
 
@@ -53,6 +53,9 @@ class State:
     missing: dict[str, None] = field(default_factory=dict)
     """Files that it would read on in, and that are not there."""
     unset: dict[str, None] = field(default_factory=dict)
+    """Variables that a test rests on and that nothing sets."""
+    required: dict[str, None] = field(default_factory=dict)
+    """Variables without which the script ends (``${NAME:?}``) and that nothing sets."""
     defaults: dict[str, str] = field(default_factory=dict)
     """Numbers that variables have by default (``${NNODES:-1}``), as nobody sets them."""
     assumed: dict[str, None] = field(default_factory=dict)
@@ -135,6 +138,25 @@ class State:
             if name not in _OF_THE_MACHINE:
                 self.unset[name] = None
         return REFERENCE.sub("", text)
+
+    def assumed_unset(self) -> tuple[str, ...]:
+        """Return a sentence on the variables that are taken as unset, if there are any.
+
+        Raises InputError where the script requires one of them and a test rests on it.
+        """
+        called = {name: f"argument {name}" if name.isdecimal() else name for name in (*self.unset, *self.required)}
+        needed = [name for name in self.required if name in self.unset]
+        if needed:
+            names, given = ", ".join(called[name] for name in needed), " ".join(f"--arg {name}=..." for name in needed)
+            it = "it" if len(needed) == 1 else "them"
+            raise InputError(
+                f"{self.source}: requires {names}, which nothing sets and a test of the script rests on; set {it} with "
+                f"{given}"
+            )
+        if not called:
+            return ()
+        names = ", ".join(called.values())
+        return (f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)",)
 
     def text_named(self, name: str, *, wanted: bool = True) -> str | None:
         """A file that the script has written, or one beside it or in a folder around it; None where neither is there.

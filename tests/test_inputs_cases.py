@@ -1,0 +1,175 @@
+"""Launch scripts and configurations that were once imported wrongly, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcluster.cli import main
+from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.scenario import Scenario, load
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "405B"
+[training]
+local_batch_size = 32
+seq_len = 8192
+[parallelism]
+tensor_parallel_degree = 8
+pipeline_parallel_degree = 8
+pipeline_parallel_schedule = "1F1B"
+pipeline_parallel_microbatch_size = 4
+[activation_checkpoint]
+mode = "full"
+[compile]
+enable = true
+"""
+TITAN_SCRIPT = """
+GPU_TYPE=${GPU_TYPE:?set GPU_TYPE}
+GPU_TYPE=${GPU_TYPE,,}
+if [[ $GPU_TYPE == "h100" ]]; then
+    PP=${PP:-8}
+else
+    PP=${PP:-1}
+fi
+torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file=job.toml --parallelism.pipeline_parallel_degree=$PP
+"""
+
+
+class Importer:
+    """The command ``simcluster import`` on files in a folder."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+
+    def write(self, files: dict[str, str]) -> None:
+        for name, text in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def run(self, kind: str, name: str, *more: str) -> tuple[int, dict[str, Any], str]:
+        """Return the exit status, the lists of ``--json`` and what stands on stderr."""
+        status = main(["import", kind, str(self.folder / name), "--cluster", "dgx_h100", "--json", "-", *more])
+        said = self._capsys.readouterr()
+        return status, json.loads(said.out) if said.out.startswith("{") else {}, said.err
+
+    def scenario(self, kind: str, name: str, *more: str) -> Scenario:
+        """Return the scenario; the import has to succeed."""
+        out = self.folder / "out.yaml"
+        status, _, err = self.run(kind, name, "-o", str(out), *more)
+        assert status == 0, err
+        return load(out)
+
+
+@pytest.fixture
+def importer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Importer:
+    return Importer(tmp_path, capsys)
+
+
+def test_torchtitan_reduces_under_a_pipeline_in_the_last_microbatch(importer: Importer) -> None:
+    """82.5 GiB were measured with 1F1B on 512 H100 (torchtitan, issue 773); 45 GB without the unsharded gradients."""
+    importer.write({"job.toml": TITAN, "plain.toml": TITAN.replace("pipeline_parallel_degree = 8", "")})
+    found = importer.scenario("torchtitan", "job.toml", "--gpus", "512")
+    assert not found.fsdp.sync_every_microbatch
+    most = max(each.total for each in planned_footprints(found))
+    every = max(each.total for each in planned_footprints(found.with_({"fsdp.sync_every_microbatch": True})))
+    assert most - every > 20e9
+    assert importer.scenario("torchtitan", "plain.toml", "--gpus", "512").fsdp.sync_every_microbatch
+
+
+def test_variables_of_a_torchtitan_script(importer: Importer) -> None:
+    importer.write({"run.sh": TITAN_SCRIPT, "job.toml": TITAN.replace("pipeline_parallel_degree = 8", "")})
+    status, _, err = importer.run("torchtitan", "run.sh", "--gpus", "512")
+    assert status == 2
+    assert "requires GPU_TYPE, which nothing sets" in err
+    assert "--arg GPU_TYPE=..." in err
+    assert importer.scenario("torchtitan", "run.sh", "--gpus", "512", "--arg", "GPU_TYPE=h100").parallel.pp == 8
+    assert importer.scenario("torchtitan", "run.sh", "--gpus", "512", "--arg", "GPU_TYPE=b200").parallel.pp == 1
+    importer.write({"run.sh": TITAN_SCRIPT.replace("$PP", "$STAGES")})
+    status, _, err = importer.run("torchtitan", "run.sh", "--arg", "GPU_TYPE=h100")
+    assert status == 2
+    assert "--parallelism.pipeline_parallel_degree: $STAGES is for a shell to fill in" in err
+    importer.write({"run.sh": TITAN_SCRIPT.replace(":?set GPU_TYPE", "")})
+    _, found, _ = importer.run("torchtitan", "run.sh", "--gpus", "512")
+    assert any("taken as unset: GPU_TYPE (--arg NAME=VALUE sets one)" in sentence for sentence in found["assumed"])
+
+
+@pytest.mark.parametrize("required", ["TP=${TP:?}", ': "${TP:?set TP}"', "TP=${1:?usage: run.sh TP}"])
+def test_a_variable_that_a_script_requires_is_asked_for(importer: Importer, required: str) -> None:
+    options = (
+        "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 "
+        "--micro-batch-size 1 --vocab-size 5000 --bf16 --tensor-model-parallel-size $SIZE"
+    )
+    test = f"{required}\nif [ $TP -gt 1 ]; then SIZE=2; else SIZE=1; fi\n"
+    importer.write({"run.sh": f"#!/bin/bash\n{test}torchrun --nproc_per_node 8 pretrain_gpt.py {options}\n"})
+    status, _, err = importer.run("megatron", "run.sh")
+    name = "1" if "{1" in required else "TP"
+    assert status == 2
+    assert f"--arg {name}=..." in err
+    assert importer.scenario("megatron", "run.sh", "--arg", f"{name}=4").parallel.tp == 2
+    assert importer.scenario("megatron", "run.sh", "--arg", f"{name}=1").parallel.tp == 1
+
+
+CYCLE = """
+from nemo import lightning as nl
+from nemo.collections import llm
+
+class Connector:
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+def main():
+    model = llm.LlamaModel(llm.Llama31Config8B())
+    strategy = nl.MegatronStrategy(tensor_model_parallel_size=2, sequence_parallel=True)
+    trainer = nl.Trainer(devices=8, num_nodes=1, strategy=strategy)
+    CYCLE
+    data = llm.MockDataModule(seq_length=8192, global_batch_size=128, micro_batch_size=1)
+    llm.pretrain(model=model, data=data, trainer=trainer)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    "cycle",
+    [
+        "trainer.helper = Connector(trainer=trainer)",
+        "trainer.callbacks = [Connector(trainer=trainer)]",
+        "model.owner = trainer; trainer.model = model",
+        "strategy.strategy = strategy; model.me = model; model.me.me.me = model",
+        "trainer.copy = copy.deepcopy(trainer); trainer.copy.origin = trainer",
+    ],
+)
+def test_objects_that_hold_each_other_are_read(importer: Importer, cycle: str) -> None:
+    importer.write({"train.py": CYCLE.replace("CYCLE", cycle)})
+    found = importer.scenario("nemo", "train.py")
+    assert (found.parallel.tp, found.gpus, found.training.global_batch) == (2, 8, 128)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [
+        ("nemo", "train.py", CYCLE.replace("CYCLE", "x = " + "-" * 2000 + "1")),
+        ("nemo", "train.py", "def recipe():\n    return recipe()\nrecipe()\n"),
+        ("megatron-bridge", "r.py", "def a_pretrain_config():\n  return b()\ndef b():\n  return a_pretrain_config()\n"),
+        ("nemo", "train.py", "class A(B): pass\nclass B(A): pass\n" + CYCLE.replace("llm.LlamaModel(", "A(")),
+        ("torchtitan", "job.toml", "a = " + "[" * 5000 + "]" * 5000),
+        ("nemo", "job.yaml", "trainer: " + "[" * 5000 + "]" * 5000),
+        ("deepspeed", "ds.json", '{"a":' * 5000 + "1" + "}" * 5000),
+        ("hugging-face", "config.json", '{"a":' * 5000 + "1" + "}" * 5000),
+    ],
+)  # fmt: skip
+def test_what_refers_to_itself_is_one_message(importer: Importer, kind: str, name: str, text: str) -> None:
+    importer.write({name: text})
+    model = ("--model", "llama3-8b") if kind == "deepspeed" else ()
+    status, _, err = importer.run(kind, name, *model)
+    assert status in (0, 2)
+    assert "Traceback" not in err
+    assert status == 0 or err.count("simcluster: error:") == 1
