@@ -160,11 +160,12 @@ def dask_address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     Dask keeps one for its pickling for as long as the process lives.  After it every process of every later test would
     be a fresh Python instead of a copy (``base.processes.context``), at a second each.
     """
-    distributed = pytest.importorskip("distributed", reason="needs Dask: pip install 'simcluster[dask]'")
+    import distributed
+
     before = set(threading.enumerate())
     with ThreadPoolExecutor(1) as pickling:
         monkeypatch.setattr(distributed.utils, "_offload_executor", pickling)
-        with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
             yield cluster.scheduler_address.replace("tcp://", "dask://")
     assert set(threading.enumerate()) <= before, "a thread is left behind"
 

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from functools import cache
@@ -395,14 +396,11 @@ def test_bad_calls_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-TORCH = os.environ.get("SIMCLUSTER_TORCH_PYTHON")
-
-
-@pytest.mark.skipif(not TORCH, reason="needs a Python that has PyTorch: name it in SIMCLUSTER_TORCH_PYTHON")
+@pytest.mark.programs
 def test_a_processor_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Measured where only PyTorch is, stopped, gone on with, and fitted here."""
     output = tmp_path / "cpu.yaml"
-    command = [str(TORCH), "-m", "simcluster", "calibrate", "-o", str(output), "--device", "cpu", "--dtype", "fp32",
+    command = [sys.executable, "-m", "simcluster", "calibrate", "-o", str(output), "--device", "cpu", "--dtype", "fp32",
                "--quick", "--measure-only", "--date", "2026-01-02"]  # fmt: skip
     root = str(Path(__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}

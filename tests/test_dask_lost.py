@@ -29,12 +29,12 @@ except InputError as problem:
 """
 
 
+@pytest.mark.programs
 def test_a_scheduler_that_takes_a_connection_and_says_nothing_is_none() -> None:
     """As one that is stopped, or behind a network that drops what is sent: its machine still answers the connection.
 
     Asked in a process of its own: Dask's threads stay, and processes are no copies of one that has others.
     """
-    pytest.importorskip("distributed", reason="needs Dask: pip install 'simcluster[dask]'")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         code = ASKING.format(address=f"dask://127.0.0.1:{silent.getsockname()[1]}")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import gzip
 import json
-import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -382,12 +382,9 @@ def test_real_profiles_of_two_gloo_ranks() -> None:
     assert -0.6 < faster.change < -0.2
 
 
-TORCH = os.environ.get("SIMCLUSTER_TORCH_PYTHON")
-
-
-@pytest.mark.skipif(not TORCH, reason="needs a Python that has PyTorch: name it in SIMCLUSTER_TORCH_PYTHON")
+@pytest.mark.programs
 def test_profiles_made_now(tmp_path: Path) -> None:
-    subprocess.run([str(TORCH), REAL / "make_traces.py", tmp_path], check=True, timeout=300)
+    subprocess.run([sys.executable, REAL / "make_traces.py", tmp_path], check=True, timeout=300)
     job = load_profiles(tmp_path)
     assert measure(job).error < 0.05
     assert job.ranks == (0, 1)

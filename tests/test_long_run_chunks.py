@@ -86,6 +86,7 @@ def test_the_same_bytes_on_any_executor(scenario: Scenario, alone: str) -> None:
         assert told(scenario, workers=threads) == alone
 
 
+@pytest.mark.programs
 def test_dask_gives_the_same_bytes(scenario: Scenario, alone: str, dask_address: str) -> None:
     assert told(scenario, workers=dask_address) == alone
     both = {"as it is": scenario, "none": {"run.spares.warm": 0}}

@@ -18,15 +18,15 @@ from distributed import LocalCluster
 class SLURMCluster(LocalCluster):
     def __init__(self, queue, cores, processes, memory, walltime):
         assert processes == cores
-        super().__init__(n_workers=0, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None)
+        super().__init__(n_workers=0, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=":0")
 
     def scale(self, jobs):
         super().scale(2)
 """
 
 
+@pytest.mark.programs
 def test_the_script_sweeps_on_the_workers_of_a_cluster(tmp_path: Path) -> None:
-    pytest.importorskip("distributed", reason="needs Dask: pip install 'simcluster[dask]'")
     (script,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "sweep_on_slurm.py").write_text(script, encoding="utf-8")
     (tmp_path / "dask_jobqueue.py").write_text(STAND_IN, encoding="utf-8")

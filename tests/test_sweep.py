@@ -101,6 +101,7 @@ def test_any_executor_gives_the_serial_rows_to_the_bit() -> None:
     assert good["step_time_s"] == simcluster.simulate(simcluster.load("tiny_3d", changes)).step_time
 
 
+@pytest.mark.programs
 def test_dask_gives_the_serial_rows_to_the_bit(dask_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     serial = sweep("tiny_3d", VARY)
     pd.testing.assert_frame_equal(sweep("tiny_3d", VARY, executor=dask_address), serial, check_exact=True)

@@ -95,7 +95,6 @@ def told(folder: Path, *more: str) -> tuple[subprocess.Popen[str], Path]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, float]:
     """What it says without a cluster, and about how long it takes there."""
-    pytest.importorskip("distributed", reason="needs Dask: pip install 'simcluster[dask]'")
     begun = time.monotonic()
     process, out = told(tmp_path_factory.mktemp("alone"))
     process.communicate()

@@ -1,0 +1,31 @@
+"""Compare the tests that a run of the suite skipped with the list of those that may be skipped.
+
+python -m pytest -n auto --junitxml=suite.xml && python tests/skipped.py suite.xml
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from xml.etree import ElementTree
+
+MOST = {
+    "large: the small ones show the same": (3, "the round trip of a topology of more than 20,000 links takes a minute"),
+}
+"""How many tests may be skipped for each reason, and why they may be."""
+
+
+def excess(path: str) -> list[str]:
+    """Return one line for each reason for which more tests were skipped than the list allows."""
+    skipped = ElementTree.parse(path).getroot().iter("skipped")
+    counts = Counter(each.get("message", "").removeprefix("Skipped: ") for each in skipped)
+    lines = []
+    for reason, count in sorted(counts.items()):
+        most, _ = MOST.get(reason, (0, ""))
+        if count > most:
+            lines.append(f"{count} tests were skipped, {most} may be: {reason}")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(excess(sys.argv[1])) or 0)
