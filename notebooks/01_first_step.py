@@ -100,7 +100,7 @@ simcluster.plots.compare_gantts([("interleaved", result), ("1f1b", plain)], widt
 # and the seven other stages wait for theirs. One GPU of 64 is slow, and the whole job is.
 
 # %%
-fault = {"kind": "slow_gpu", "rank": 60, "factor": 1.2}
+fault = {"kind": "slow_gpu", "rank": 60, "slowdown": 1.2}
 slow = simcluster.simulate(simcluster.load("gpt3_175b_64xa100", {"faults": [fault]}))
 print(f"{slow.step_time:.2f} s, {slow.step_time / result.step_time:.3f} times as long")
 for wait in [wait for wait in slow.waits if wait.culprit == 60][:3]:

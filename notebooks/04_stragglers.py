@@ -145,7 +145,7 @@ Markdown(
 
 # %%
 jitter = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}}
-slow = {"kind": "slow_gpu", "rank": 29, "factor": 1.2}
+slow = {"kind": "slow_gpu", "rank": 29, "slowdown": 1.2}
 changes = {"training.global_batch": 16, "overlap.tensor": False, "replicas": 200}
 healthy, broken = (
     simcluster.monte_carlo(simcluster.load("slow_gpu", {**changes, "faults": faults}))

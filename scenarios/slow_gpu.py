@@ -11,14 +11,14 @@ from pathlib import Path
 import simcluster
 
 SCENARIO = "slow_gpu"  # a shipped name, or the path of a file of yours
-FACTOR = 1.5  # every kernel takes 50 % longer
+SLOWDOWN = 1.5  # every kernel takes 50 % longer
 
 
 def main(folder: Path) -> None:
     """Print the slowdown by which rank is slow and who waits longest, and write slow_gpu.png into the folder."""
     healthy = simcluster.scenario(SCENARIO, faults=[])
     ranks = range(0, healthy.gpus, healthy.gpus // healthy.parallel.pp)  # the first rank of every stage
-    faults = {f"rank {rank}": {"kind": "slow_gpu", "rank": rank, "factor": FACTOR} for rank in ranks}
+    faults = {f"rank {rank}": {"kind": "slow_gpu", "rank": rank, "slowdown": SLOWDOWN} for rank in ranks}
     slow = {name: healthy.with_(faults=[fault]) for name, fault in faults.items()}
     results = {name: simcluster.simulate(each) for name, each in {"no GPU": healthy, **slow}.items()}
     table = simcluster.compare(results)

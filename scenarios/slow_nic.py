@@ -2,7 +2,7 @@
 
     python scenarios/slow_nic.py
 
-A fault is a line of the scenario: another rank, another kind or another factor is a change of FAULT.
+A fault is a line of the scenario: another rank, another kind or another speed is a change of FAULT.
 """
 
 import simcluster
@@ -15,7 +15,7 @@ RATES = [0.5, 0.1]  # of what the NIC should carry
 def main() -> None:
     """Print the step with the NIC at each rate, and where the time of the first goes."""
     healthy = simcluster.scenario(SCENARIO, faults=[], training__global_batch=16)
-    slow = {f"{rate:.0%}": healthy.with_(faults=[{**FAULT, "factor": rate}]) for rate in RATES}
+    slow = {f"{rate:.0%}": healthy.with_(faults=[{**FAULT, "speed": rate}]) for rate in RATES}
     results = {name: simcluster.simulate(each) for name, each in {"100%": healthy, **slow}.items()}
     table = simcluster.compare(results)
     print(table[["step_time_s", "difference_s", "difference", "exposed_pp", "exposed_dp"]].round(4).to_string())

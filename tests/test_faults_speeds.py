@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from conftest import Tiny
 from simcluster.base.errors import InputError
 from simcluster.faults.speeds import Speeds
 from simcluster.scenario.job import slowness
-from simcluster.scenario.scenario import load_text
+from simcluster.scenario.scenario import from_document, load, load_text
 from simcluster.simulate import simulate
 
 EIGHT = {"cluster": {"topology": "flat", "gpus": 8}, "training": {"global_batch": 8}}
@@ -76,3 +77,21 @@ def test_speeds_go_with_their_gpus_when_some_leave() -> None:
     assert left is not None
     assert left.table == ((1, 0.9),)
     assert table.moved([0, 0, 1, 1], {1: 0}) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ({"kind": "slow_gpu", "rank": 1, "factor": 1.5}, {"slowdown": 1.5}),
+        ({"kind": "slow_gpu", "rank": 1, "speed": 0.5}, {"slowdown": 2.0}),
+        ({"kind": "slow_link", "nic_of": 0, "factor": 0.5}, {"speed": 0.5}),
+        ({"kind": "slow_link", "nic_of": 0, "slowdown": 2}, {"speed": 0.5}),
+    ],
+)
+def test_a_pace_is_written_in_the_sense_of_its_kind(given: dict[str, Any], written: dict[str, float]) -> None:
+    """Every spelling is read; what is written has no ``factor`` and reads back as the same fault."""
+    scenario = load("tiny_3d", {"faults": [given]})
+    (fault,) = scenario.document()["faults"]
+    paces = {key: value for key, value in fault.items() if key in ("slowdown", "speed", "factor")}
+    assert paces == written
+    assert from_document(scenario.document()) == scenario

@@ -74,7 +74,7 @@ def test_titles_say_which_faults_are_played(
     scenario, options = str(tmp_path / "s.yaml"), ["--replicas", "4", "--histogram", str(tmp_path / "h.png")]
     document = simcluster.load("tiny_dp", {"faults": [{"kind": "slow_gpu", "rank": 2, "factor": 1.2}]}).document()
     Path(scenario).write_text(json.dumps(document), encoding="utf-8")
-    slow, jitter = "slow gpu, rank 2, factor 1.2", "jitter, factor lognormal sigma 0.05"
+    slow, jitter = "slow gpu, rank 2, slowdown 1.2", "jitter, factor lognormal sigma 0.05"
     assert main(["run", scenario, "--set", f"faults+=[{JITTER}]", *options]) == 0
     captured = capsys.readouterr()
     assert f"\nfaults: {slow}; {jitter}" in captured.out
@@ -97,6 +97,6 @@ def test_faults_can_be_added_from_python_and_in_a_study() -> None:
     added = simcluster.load("slow_gpu", {"faults+": [{"kind": "slow_gpu", "rank": 0, "factor": 1.5}]})
     assert added.faults[:1] == own
     assert added.faults == simcluster.load("slow_gpu", ["faults+={kind: slow_gpu, rank: 0, factor: 1.5}"]).faults
-    assert all_in_words(added.faults) == "slow gpu, rank 29, factor 1.2; slow gpu, rank 0, factor 1.5"
+    assert all_in_words(added.faults) == "slow gpu, rank 29, slowdown 1.2; slow gpu, rank 0, slowdown 1.5"
     rows = simcluster.sweep("tiny_3d", {"faults+": [{"kind": "slow_gpu", "rank": 0, "factor": 2.0}]})
     assert rows["straggler_slowdown"].gt(1.01).all()

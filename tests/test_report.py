@@ -111,7 +111,7 @@ def test_a_page_has_all_its_parts_and_the_same_numbers_as_the_result(entry: Entr
         "Scenario",
     ]  # fmt: skip
     words = read.words()
-    for shown in (f"{100 * entry.numbers['mfu']:.1f} %", "slow gpu, rank 3, factor 1.5", "tiny.yaml"):
+    for shown in (f"{100 * entry.numbers['mfu']:.1f} %", "slow gpu, rank 3, slowdown 1.5", "tiny.yaml"):
         assert shown in words
     for name, seconds in entry.account.breakdown.items():
         assert (f'class="k-{name}"' in text) == (seconds > 0), name

@@ -168,7 +168,7 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     for words in (
         "T_ideal",
-        "slow gpu, rank 5, factor 1.3",
+        "slow gpu, rank 5, slowdown 1.3",
         "by trace",
         "the longest waits",
         "what pays",

@@ -28,7 +28,7 @@ def found(tiny: Any, *faults: dict[str, Any], **sections: Any) -> Stragglers:
 
 def test_one_slow_gpu_is_all_of_the_excess(tiny: Any) -> None:
     one = found(tiny, slow(5, 1.3))
-    cause = next(cause for cause in one.causes if cause.what == "slow gpu, rank 5, factor 1.3")
+    cause = next(cause for cause in one.causes if cause.what == "slow gpu, rank 5, slowdown 1.3")
     assert cause.without == one.clean
     assert cause.alone == one.step_time
     assert cause.cost == pytest.approx(1 - 1 / one.slowdown)
@@ -65,7 +65,7 @@ def test_the_estimator_is_off_by_the_slow_ones_part_of_the_mean(tiny: Any, dp: i
 def test_the_lesser_of_two_slow_gpus_costs_nothing_while_the_other_is_there(tiny: Any) -> None:
     two = found(tiny, slow(5, 1.5), slow(6, 1.2))
     costs = {cause.what: cause for cause in two.causes}
-    greater, lesser = costs["slow gpu, rank 5, factor 1.5"], costs["slow gpu, rank 6, factor 1.2"]
+    greater, lesser = costs["slow gpu, rank 5, slowdown 1.5"], costs["slow gpu, rank 6, slowdown 1.2"]
     assert greater.cost > 0.1
     assert abs(lesser.cost) < 0.01
     assert lesser.alone is not None

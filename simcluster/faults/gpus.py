@@ -12,17 +12,14 @@ from simcluster.faults.where import During, OnRanks
 
 
 class SlowGpu(Paced, OnRanks, During):
-    """A GPU whose every kernel takes longer: ``slowdown`` times as long (1.2, or "20 %" longer).
-
-    ``speed`` says the same as the part of its speed that is left (0.8, or "80 %"), and ``factor`` is another word for
-    slowdown.
+    """A GPU whose every kernel takes ``slowdown`` times as long, or that keeps ``speed`` of its speed.
 
     On a ``rank``, several ``ranks`` or all of a ``node``; for ever, from ``start`` (s) to ``end``, or in the first
     ``duty`` of every ``period``: periodic throttling.  A kernel that is under way goes on at the new speed.
     """
 
     EXAMPLE: ClassVar = {"kind": "slow_gpu", "rank": 1, "slowdown": 1.5}
-    NEUTRAL: ClassVar = {"kind": "slow_gpu", "rank": 1, "factor": 1.0}
+    NEUTRAL: ClassVar = {"kind": "slow_gpu", "rank": 1, "slowdown": 1.0}
 
     FACTOR = "slowdown"
 

@@ -16,17 +16,14 @@ from simcluster.faults.where import SHORTEST_PERIOD, During, Number, OnLinks, wi
 
 
 class SlowLink(Paced, OnLinks, During):
-    """Links that carry less than they should, in both directions: ``speed`` is the part of their bandwidth left.
-
-    It is 0.5, or "50 %"; ``slowdown`` says the same as how many times as long a byte takes (2), and ``factor`` is
-    another word for speed.
+    """Links that keep ``speed`` of their bandwidth in both directions, or on which a byte takes ``slowdown`` as long.
 
     ``between`` two neighbours in the cluster's graph, as ``simcluster topology FILE`` prints them; ``nic_of`` a rank: a
     slow NIC; ``uplinks_of`` a machine.  For ever, or at times as for a slow GPU.
     """
 
     EXAMPLE: ClassVar = {"kind": "slow_link", "nic_of": 0, "speed": 0.1}
-    NEUTRAL: ClassVar = {"kind": "slow_link", "nic_of": 0, "factor": 1.0}
+    NEUTRAL: ClassVar = {"kind": "slow_link", "nic_of": 0, "speed": 1.0}
 
     FACTOR = "speed"
 

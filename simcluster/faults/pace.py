@@ -1,4 +1,4 @@
-"""How slow something is, in words of one sense each: ``slowdown`` or ``speed``; or the ``factor`` of old."""
+"""How slow a device is: as a ``slowdown`` or as a ``speed``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from simcluster.base.units import is_number
 from simcluster.documents.diagnostics import RuleError, shown
@@ -21,15 +21,14 @@ Speed = Annotated[float, Field(gt=0, le=1), NUMBER_OR_TEXT]
 
 
 class Paced(FaultSpec):
-    """Something that is slow: ``slowdown`` is how many times as long it takes (1.2, or "20 %" longer).
+    """A slow device, with its ``slowdown`` (1.2, or "20 %" longer) or its remaining ``speed`` (0.8, or "80 %").
 
-    Or ``speed``, the part of its speed that is left (0.8, or "80 %").
-    ``factor`` is the spelling of old, which a kind reads in a sense of its own, ``FACTOR``; it is what a fault keeps.
-    RuleError without any of them, with several, and for what is out of range.
+    Documents of earlier versions have ``factor``, which a kind reads as its ``FACTOR``.  RuleError without any of the
+    three, with several, and for a value out of range.
     """
 
     FACTOR: ClassVar[str]
-    """In which sense the kind keeps its factor: as a "slowdown" or as a "speed"."""
+    """The key under which the kind is written: "slowdown" or "speed"."""
 
     slowdown: Slowdown | None = None
     speed: Speed | None = None
@@ -48,6 +47,12 @@ class Paced(FaultSpec):
         value = cls._old(document[name]) if name == "factor" else _READ[name](document[name])
         factor = value if name in ("factor", cls.FACTOR) else 1.0 / value
         return {**{key: each for key, each in document.items() if key not in PACES}, "factor": factor}
+
+    @model_serializer(mode="wrap")
+    def _in_one_sense(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields with the factor under the kind's key."""
+        fields: dict[str, Any] = {name: value for name, value in write(self).items() if name not in _READ}
+        return {self.FACTOR if name == "factor" else name: value for name, value in fields.items()}
 
     @classmethod
     def _old(cls, value: Any) -> Any:

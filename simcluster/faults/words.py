@@ -8,21 +8,22 @@ from typing import Any
 from simcluster.faults.spec import FaultSpec
 
 _TOLD = 3  # in a title
+_FACTOR = {"slow gpu": "slowdown", "slow link": "speed"}
 
 
 def in_words(fault: FaultSpec | Mapping[str, Any]) -> str:
-    """'slow gpu, rank 37, factor 1.2', of a fault or of what a document says.
+    """Describe a fault, or a document's mapping, in a few words.
 
-    >>> in_words({"kind": "slow_gpu", "rank": 37, "factor": 1.2})
-    'slow gpu, rank 37, factor 1.2'
-    >>> in_words({"kind": "slow_link", "nic_of": 3, "factor": 0.5})
+    >>> in_words({"kind": "slow_gpu", "rank": 37, "slowdown": 1.2})
+    'slow gpu, rank 37, slowdown 1.2'
+    >>> in_words({"kind": "slow_link", "nic_of": 3, "factor": 0.5})  # as files of earlier versions have it
     'slow link, nic of 3, speed 0.5'
     """
     fields = dict(fault) if isinstance(fault, Mapping) else fault.model_dump(mode="json")
     kind = str(fields.pop("kind", "fault")).replace("_", " ")
     fields.pop("seed", None)
-    if kind == "slow link" and "factor" in fields:  # not how many times as long, as that of a GPU
-        fields = {"speed" if name == "factor" else name: value for name, value in fields.items() if said(value)}
+    if kind in _FACTOR:
+        fields = {_FACTOR[kind] if name == "factor" else name: value for name, value in fields.items()}
     parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in fields.items() if said(value)]
     return ", ".join([kind, *parts])
 
@@ -33,7 +34,7 @@ def said(value: object) -> bool:
 
 
 def all_in_words(faults: Sequence[FaultSpec | Mapping[str, Any]]) -> str:
-    """Those of a scenario: 'slow gpu, rank 37, factor 1.2; jitter, ...'; nothing of none.
+    """Describe the faults of a scenario; "" without any.
 
     >>> all_in_words([{"kind": "slow_gpu", "rank": rank} for rank in range(5)])
     'slow gpu, rank 0; slow gpu, rank 1; slow gpu, rank 2; and 2 more'

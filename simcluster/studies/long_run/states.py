@@ -127,7 +127,7 @@ class StepStates:
         for cable in fabric.edges:
             share = shares.get(int(hosts[fabric.ports[cable[0]]]), 0.0)
             if share:
-                yield {"kind": "slow_link", "between": cable, "factor": 1 - share}
+                yield {"kind": "slow_link", "between": cable, "speed": 1 - share}
 
     def validating(self, spec: ValidationSpec) -> float:
         """What validations take, in seconds a step: forward passes on the healthy cluster, each with its own bubble."""
