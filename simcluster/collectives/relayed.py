@@ -76,12 +76,17 @@ def _choices(experts: tuple[int, ...], top_groups: int, top_k: int) -> int:
 
 def to_experts(group: Group, routes: TokenRoutes) -> Sequence[Phase]:
     """Dispatch: along the rails, and over NVLink from there on."""
-    return _phases(_along_rails(group, routes), _inside(group, routes))
+    return tuple(phase for level in levels(group, routes) for phase in level)
 
 
 def from_experts(group: Group, routes: TokenRoutes) -> Sequence[Phase]:
     """Combine: over NVLink to the rail that the token came by, and along it."""
     return _phases(_back(_inside(group, routes)), _back(_along_rails(group, routes)))
+
+
+def levels(group: Group, routes: TokenRoutes) -> tuple[Sequence[Phase], Sequence[Phase]]:
+    """Return what dispatch sends between machines, and what inside each of them, under way together."""
+    return _phases(_along_rails(group, routes)), _phases(_inside(group, routes))
 
 
 def experts_on(positions: Iterable[int], routes: TokenRoutes, ranks: int) -> list[int]:

@@ -6,16 +6,19 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.faults.spec import FaultSpec, acting, with_items
+from simcluster.collectives.relayed import RELAYED, TokenRoutes, experts_on
+from simcluster.faults.spec import Blocks, FaultSpec, Setting, acting, with_items
 from simcluster.planning.ops import EXPERTS, Item, MemoryChange, Op, Segment, StageProgram
-from simcluster.planning.parallel import Plan
+from simcluster.planning.parallel import Plan, Ranks
 from simcluster.planning.works import Collective
+from simcluster.traffic.relayed_links import RelayedLinks
 
 TRAVELS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 """Names of the collectives that bring tokens to experts and back."""
@@ -23,21 +26,41 @@ _MOST_KNOWN = 1 << 14
 _OF_ALL = ("all_gather", "reduce_scatter")  # of the tokens of all ranks, whatever they choose
 
 
+class _Relay(NamedTuple):
+    """An ep group whose tokens are relayed: its links, and the experts of its ranks and machines."""
+
+    number: int
+    links: RelayedLinks
+    ranks: Blocks
+    machines: Blocks
+
+
 class ExpertLoads:
-    """Of all ranks of a plan: ``experts`` are those of a layer, shared by each ep group.
+    """Of all ranks of a plan: the experts of ``routes`` are those of a layer, shared by each ep group.
 
     ``by_pass``: they are drawn anew for every pass of a microbatch, and each group has its own.
     """
 
     def __init__(
-        self, faults: Sequence[FaultSpec], plan: Plan, seed: int, experts: int, capacity: float = math.inf
+        self,
+        faults: Sequence[FaultSpec],
+        plan: Plan,
+        seed: int,
+        routes: TokenRoutes,
+        capacity: float = math.inf,
+        setting: Setting | None = None,
     ) -> None:
-        self._faults, self._ep, self._seed, self._experts = faults, plan.ep, seed, experts
+        self._faults, self._ep, self._seed, self._routes = faults, plan.ep, seed, routes
         self._capacity = capacity
+        self._setting = setting if setting and setting.relays else None
         self._place = np.zeros((plan.num_ranks, 2), dtype=np.int64)  # number of the group in its stage, rank in it
         stages = plan.grid.reshape(plan.pp, -1, plan.ep, plan.expert_tp)
         for (_, group, place, _), rank in np.ndenumerate(stages):
             self._place[rank] = group, place
+        self._relays: dict[int, _Relay] = {}  # of the ep group of each rank
+        if self._setting:
+            self._add_relays(np.moveaxis(stages, 2, 3).reshape(-1, plan.ep), self._setting)
+        self._copies: dict[Hashable, float] = {}
         self.by_pass = any(fault.by_pass for fault in faults)
         self._groups = stages.shape[1] if self.by_pass else 1  # others have what the first has
         self._routed: dict[Hashable, Segment] = {}
@@ -45,16 +68,25 @@ class ExpertLoads:
 
     @classmethod
     def of(
-        cls, faults: Sequence[FaultSpec], plan: Plan, seed: int, experts: int, capacity: float = math.inf
+        cls,
+        faults: Sequence[FaultSpec],
+        plan: Plan,
+        seed: int,
+        routes: TokenRoutes,
+        capacity: float = math.inf,
+        setting: Setting | None = None,
     ) -> ExpertLoads | None:
-        """None where all experts get as much; ``capacity`` is the most that one takes, in even shares."""
+        """None where all experts get as much; ``capacity`` is the most that one takes, in even shares.
+
+        ``setting`` is needed for what travels, not for what experts take and keep.
+        """
         uneven = acting(faults, "expert_loads")
-        return cls(uneven, plan, seed, experts, capacity) if uneven else None
+        return cls(uneven, plan, seed, routes, capacity, setting) if uneven else None
 
     def colour(self, rank: int) -> Hashable:
         """What makes the rank different from others of its stage."""
         group, place = self._place[rank].tolist()
-        return (group if self.by_pass else -1, place)
+        return (group if self.by_pass else -1, place, self._relays[rank].number if self._setting else -1)
 
     def of_stage(self, layer: int, step: int, microbatch: int) -> Floats:
         """What the experts of every rank of a stage get, as a multiple of an even share: [group x place in it].
@@ -71,7 +103,8 @@ class ExpertLoads:
         """An item with the tokens that the experts of this rank get.
 
         Its experts' products, what is gathered in front of them over tp, and the rows in its memory are as many as its
-        own load says; an all-to-all is over when the fullest rank of the group is.
+        own load says; an all-to-all is over when the fullest rank of the group is, and relaying, which sends one copy
+        of a token to each machine and rank, when the links of the fullest of these are.
         """
         moment = (item.step, item.microbatch) if self.by_pass else ()
         name = (item.segment, self.colour(rank), *moment)
@@ -92,7 +125,9 @@ class ExpertLoads:
             return replace(op, work=work.slowed(self._of(rank, item, op.layer)[0]))
         if isinstance(work, Collective) and op.name in TRAVELS and not (work.axis == "ep" and work.kind in _OF_ALL):
             own, fullest = self._of(rank, item, op.layer)
-            return replace(op, work=replace(work, load=fullest if work.axis == "ep" else own))
+            if work.axis == "ep":
+                own = self._of_copies(rank, item, op.layer) if work.kind in RELAYED else fullest
+            return replace(op, work=replace(work, load=own))
         return op
 
     def _of(self, rank: int, item: Item, layer: int) -> tuple[float, float]:
@@ -111,10 +146,56 @@ class ExpertLoads:
         """What multiplies the tokens of a group's ranks by all faults together, [place in it]."""
         moment: dict[str, int] = {"layer": layer, "step": step, "microbatch": microbatch, "replica": group}
         loads = [
-            fault.expert_loads(seed=self._seed, experts=self._experts, ep=self._ep, capacity=self._capacity, **moment)
+            fault.expert_loads(
+                seed=self._seed,
+                experts=self._routes.experts,
+                ep=self._ep,
+                capacity=self._capacity,
+                routes=self._routes,
+                **moment,
+            )
             for fault in self._faults
         ]
         return np.asarray(math.prod(loads))
+
+    def _of_copies(self, rank: int, item: Item, layer: int) -> float:
+        """Return what multiplies the time in which tokens are relayed to the rank's group, or back."""
+        relay, group = self._relays[rank], int(self._place[rank, 0])
+        moment: dict[str, Any] = {"layer": layer}
+        if self.by_pass:
+            moment |= {"step": item.step, "microbatch": item.microbatch, "replica": group}
+        name = relay.number, *moment.values()
+        if name not in self._copies:
+            fullest = (self._fullest(blocks, moment) for blocks in (relay.machines, relay.ranks))
+            self._copies[name] = relay.links.longer(*fullest)
+        return self._copies[name]
+
+    def _fullest(self, blocks: Blocks, moment: Mapping[str, Any]) -> float:
+        """Return the most that any of the blocks gets of copies, over an even share; at most one of every token."""
+        routes = self._routes
+        copies = [
+            fault.expert_copies(seed=self._seed, routes=routes, blocks=blocks, capacity=self._capacity, **moment)
+            for fault in self._faults
+        ]
+        even = np.array([routes.visits_any(block) for block in blocks])
+        return float(np.minimum(math.prod(copies), 1.0 / even).max())
+
+    def _add_relays(self, groups: Ranks, setting: Setting) -> None:
+        """Add every ep group (row): those on equally many ranks of as many machines have equal links."""
+        assert setting.relays
+        known: dict[tuple[int, ...], _Relay] = {}
+        for members in groups.tolist():
+            hosts = [setting.host_of[member] for member in members]
+            numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+            form = tuple(numbers[host] for host in hosts)
+            if form not in known:
+                links = setting.relays(members)
+                ranks, machines = (
+                    tuple(tuple(experts_on(each, self._routes, self._ep)) for each in some)
+                    for some in ([(place,) for place in range(self._ep)], links.machines)
+                )
+                known[form] = _Relay(len(known), links, ranks, machines)
+            self._relays.update(dict.fromkeys(members, known[form]))
 
 
 def grown(memory: Sequence[MemoryChange], routed: Sequence[MemoryChange], load: float) -> tuple[MemoryChange, ...]:

@@ -4,6 +4,7 @@ A mixture-of-experts layer sends every token to its ``top_k`` experts.  A rank t
 tokens, and receives more bytes in the all-to-all before (dispatch) and returns more in the one behind (combine); the
 all-to-all and all ranks of the group wait for the fullest (MODELLING.md F.5).  Its memory holds as many more rows.
 
+A token visits ``top_k`` different experts, so none of them gets more than one row of each token: 1 / top_k of all rows.
 ``expert_loads`` says what to multiply; ``faults.expert_loads`` does it to the ops of a rank.
 """
 
@@ -19,17 +20,23 @@ from pydantic import Field
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
+from simcluster.collectives.relayed import TokenRoutes
+from simcluster.collectives.router_law import RouterLaw, groups_needed
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec
 from simcluster.faults.draws import stream
-from simcluster.faults.spec import FaultSpec
+from simcluster.faults.spec import Blocks, FaultSpec
 from simcluster.faults.where import Number
 
 _MOST_EXPERTS = 100_000
+_ROUNDING = 1 + 1e-9
 
 
 class TokenFractions(Spec):
-    """What was counted: ``values[e]`` of the tokens go to expert e (only their proportions count)."""
+    """What was counted: ``values[e]`` of the rows go to expert e (only their proportions count).
+
+    None may be above 1 / top_k of their sum.
+    """
 
     kind: Literal["fractions"]
     values: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1, max_length=_MOST_EXPERTS)]
@@ -47,7 +54,10 @@ class TokenFractions(Spec):
 
 
 class ZipfTokens(Spec):
-    """The k-th most popular expert gets tokens in proportion to 1 / k^``exponent``; which one that is, is drawn."""
+    """The k-th most popular expert gets tokens in proportion to 1 / k^``exponent``; which one that is, is drawn.
+
+    A token chooses without replacement: see ``ExpertImbalance``.
+    """
 
     kind: Literal["zipf"]
     exponent: Annotated[float, Field(strict=False, ge=0, le=10)]
@@ -62,7 +72,10 @@ class ZipfTokens(Spec):
 
 
 class DirichletTokens(Spec):
-    """Shares drawn from a symmetric Dirichlet law: the larger ``concentration``, the more alike."""
+    """Shares drawn from a symmetric Dirichlet law: the larger ``concentration``, the more equal.
+
+    A token chooses without replacement: see ``ExpertImbalance``.
+    """
 
     kind: Literal["dirichlet"]
     concentration: Annotated[float, Field(strict=False, gt=0, le=1e9)]
@@ -81,6 +94,11 @@ Tokens = Annotated[TokenFractions | ZipfTokens | DirichletTokens, Field(discrimi
 
 class ExpertImbalance(FaultSpec):
     """Experts that get unequally many ``tokens``.
+
+    A token chooses its ``top_k`` experts without replacement, each as often as its share says.  Where that would be
+    more than one row of a token, every token visits the expert, and the others share what is left in their proportions.
+    If ``top_groups`` forbids the result, the most that an expert gets is lowered until it does not.  Counted fractions
+    that are not possible are rejected.
 
     The shares are drawn ``per`` layer, the same in all microbatches and steps (what a router has learnt), or per pass
     of a microbatch.  ``seed`` is the number of the stream of draws, as for jitter.
@@ -117,13 +135,14 @@ class ExpertImbalance(FaultSpec):
         microbatch: int = 0,
         replica: int = 0,
         capacity: float = math.inf,
+        routes: TokenRoutes | None = None,
     ) -> Floats:
         """What the experts' products take on every expert-parallel rank of a group, [ep]; 1 is an even share.
 
         The same factors multiply the bytes that each rank receives in the dispatch and sends in the combine.  They sum
         to ``ep`` as long as no token is lost: beyond ``capacity`` times an even share an expert drops them, and what it
         takes is a multiple of what planning gives it, the smaller of capacity and even share.  Expert e is on rank
-        e // (experts / ep).
+        e // (experts / ep).  ``routes`` is what a token chooses, None for one expert of all.
         ``replica`` is the number of the group: with ``per: pass`` each group has other tokens.  The array, the same one
         each time, cannot be written to.  Raises InputError where the ranks do not divide the experts, or fractions are
         not one to each.
@@ -131,7 +150,26 @@ class ExpertImbalance(FaultSpec):
         if ep < 1 or experts < 1 or experts % ep:
             raise InputError(f"expert_imbalance: ep {ep} does not divide {experts} experts; each rank has as many")
         identity = (layer, step, microbatch, replica) if self.by_pass else (layer,)
-        return _loads(self, seed, experts, ep, identity, capacity)
+        return _loads(self, seed, routes or TokenRoutes(experts, 1), ep, identity, capacity)
+
+    def expert_copies(
+        self,
+        *,
+        seed: int,
+        routes: TokenRoutes,
+        blocks: Blocks,
+        layer: int,
+        step: int = 0,
+        microbatch: int = 0,
+        replica: int = 0,
+        capacity: float = math.inf,
+    ) -> Floats:
+        """Return how many different tokens visit each block of experts, as a multiple of what planning gives it.
+
+        A block is what gets one copy of a token: a rank, or a machine.  Rows beyond ``capacity`` do not travel.
+        """
+        identity = (layer, step, microbatch, replica) if self.by_pass else (layer,)
+        return _copies(self, seed, routes, blocks, identity, capacity)
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
         """There are experts, and as many fractions as there are."""
@@ -147,16 +185,16 @@ class ExpertImbalance(FaultSpec):
             what = "what a rank's experts keep goes with the rows they get, and memory.offload takes an even share of"
             yield (), f"{what} it; set memory.offload.activations to 0, or leave expert_imbalance out"
         try:
-            self.expert_loads(seed=0, experts=moe.experts, ep=1, layer=0)
+            self.expert_loads(seed=0, experts=moe.experts, ep=1, layer=0, routes=moe.routes)
         except InputError as error:
             yield ("tokens",), str(error)
 
 
 @lru_cache(maxsize=1 << 16)
 def _loads(
-    fault: ExpertImbalance, seed: int, experts: int, ep: int, identity: tuple[int, ...], capacity: float
+    fault: ExpertImbalance, seed: int, routes: TokenRoutes, ep: int, identity: tuple[int, ...], capacity: float
 ) -> Floats:
-    shares = fault.tokens.draw(stream(seed, "experts", fault.seed, *identity), experts)
+    experts, shares = routes.experts, _shares(fault, seed, routes, identity)
     loads = shares.reshape(ep, -1).sum(axis=1)
     found = np.asarray(loads * (ep / loads.sum()))
     if capacity < np.inf:  # of even shares
@@ -164,3 +202,69 @@ def _loads(
         found = taken.reshape(ep, -1).mean(axis=1)
     found.setflags(write=False)
     return found
+
+
+@lru_cache(maxsize=1 << 12)
+def _copies(
+    fault: ExpertImbalance, seed: int, routes: TokenRoutes, blocks: Blocks, identity: tuple[int, ...], capacity: float
+) -> Floats:
+    law, wanted = _law(fault, seed, routes, identity)
+    taken = np.minimum(wanted, capacity)  # of even shares
+    lost = 1.0 - np.divide(taken, wanted, out=np.ones_like(wanted), where=wanted > 0)
+    even = np.array([routes.visits_any(block) for block in blocks])
+    return law.visited(blocks, lost) / (even * min(capacity, 1.0))
+
+
+@lru_cache(maxsize=1 << 10)
+def _law(fault: ExpertImbalance, seed: int, routes: TokenRoutes, identity: tuple[int, ...]) -> tuple[RouterLaw, Floats]:
+    """Return how tokens choose experts together, and what each expert is sent, in even shares."""
+    shares = _shares(fault, seed, routes, identity)
+    return RouterLaw(routes, np.minimum(shares * routes.top_k, 1.0)), shares * routes.experts
+
+
+def _shares(fault: ExpertImbalance, seed: int, routes: TokenRoutes, identity: tuple[int, ...]) -> Floats:
+    """Return each expert's part of the rows, in sum 1: as drawn where a router can give that, else the nearest.
+
+    Raises InputError for counted fractions that no router can give.
+    """
+    shares = fault.tokens.draw(stream(seed, "experts", fault.seed, *identity), routes.experts)
+    excess = _impossible(shares, routes)
+    if not excess:
+        return shares
+    if fault.tokens.kind == "fractions":
+        raise InputError(f"expert_imbalance: {excess}")
+    low, high = 1.0 / routes.experts, 1.0 / routes.top_k
+    possible = _filled(shares, high)
+    if _impossible(possible, routes):  # by groups: an even share is possible
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (low, middle) if _impossible(_filled(shares, middle), routes) else (middle, high)
+        possible = _filled(shares, low)
+    return possible
+
+
+def _impossible(shares: Floats, routes: TokenRoutes) -> str:
+    """Return why no router gives these shares of rows, "" if one does."""
+    top = int(shares.argmax())
+    if shares[top] * routes.top_k > _ROUNDING:
+        what = f"expert {top} gets {shares[top]:.3g} of the rows, more than 1 / top_k = {1 / routes.top_k:.3g}"
+        return f"{what}; a token visits {routes.top_k} different experts, so give no expert more than one row of each"
+    limited = routes.top_groups < routes.groups
+    needed = groups_needed(shares * routes.top_k, routes) if limited else 0.0
+    if needed > routes.top_groups * _ROUNDING:
+        what = f"the fractions need {needed:.3g} groups of experts for each token, more than top_groups"
+        return f"{what} {routes.top_groups}; give more even fractions, or more top_groups"
+    return ""
+
+
+def _filled(shares: Floats, most: float) -> Floats:
+    """Return shares in the same proportions of which none is above ``most``: others get what that leaves."""
+    full = np.zeros(len(shares), dtype=bool)
+    while True:
+        rest, free = max(1.0 - most * full.sum(), 0.0), float(shares[~full].sum())
+        others = shares * (rest / free) if free > 0 else np.full(len(shares), rest / max((~full).sum(), 1))
+        found = np.where(full, most, others)
+        over = ~full & (found > most)
+        if not over.any():
+            return np.asarray(found)
+        full |= over

@@ -13,6 +13,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.profiles import Profile, product
+from simcluster.collectives.relayed import TokenRoutes
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.faults.spec import Batch, FaultSpec, Setting, acting, retimed, with_items
 from simcluster.planning.ops import Item, StageProgram
@@ -67,7 +68,8 @@ class RankPrograms:
     def __init__(self, faults: Sequence[FaultSpec], setting: Setting) -> None:
         self._setting, self._attention = setting, acting(faults, "attention")
         batch = setting.batch
-        self._experts = ExpertLoads.of(faults, setting.plan, setting.seed, batch.experts, batch.capacity)
+        routes = batch.routes or TokenRoutes(batch.experts, 1)
+        self._experts = ExpertLoads.of(faults, setting.plan, setting.seed, routes, batch.capacity, setting)
         self._others = [(fault, frozenset(fault.chosen(setting.host_of))) for fault in acting(faults, "program")]
 
     @property

@@ -20,11 +20,16 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile
 from simcluster.base.windows import Window
+from simcluster.collectives.relayed import TokenRoutes
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec
 from simcluster.planning.ops import Item, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.topology import Cluster
+from simcluster.traffic.relayed_links import RelayedLinks
+
+Blocks = tuple[tuple[int, ...], ...]
+"""Numbers of the experts of each rank, or machine, of an ep group."""
 
 EFFECTS = ("slowness", "slowdowns", "left", "lefts", "attention", "expert_loads", "program")
 """Methods of ``FaultSpec`` that change a step: a kind of fault overrides one at least, or it is refused by its name."""
@@ -35,7 +40,7 @@ class Batch:
     """What a step works through: microbatches of each replica, sequences in each, tokens in those.
 
     ``experts`` are those of a mixture-of-experts layer (0: none), of which each takes at most ``capacity`` times an
-    even share of tokens.
+    even share of tokens, and ``routes`` what a token may choose of them (None: one).
     """
 
     steps: int
@@ -44,19 +49,22 @@ class Batch:
     length: int
     experts: int = 0
     capacity: float = math.inf
+    routes: TokenRoutes | None = None
 
 
 @dataclass(frozen=True)
 class Setting:
     """The job that a fault changes: ``host_of[rank]`` is the rank's machine, ``seed`` decides all that is drawn.
 
-    ``known`` are segments that were changed before, by all that the change depends on.
+    ``relays`` gives the links of an ep group of some ranks where tokens are relayed to experts.  ``known`` are segments
+    that were changed before, by all that the change depends on.
     """
 
     plan: Plan
     host_of: Sequence[int]
     seed: int
     batch: Batch
+    relays: Callable[[Sequence[int]], RelayedLinks] | None = None
     known: dict[Hashable, Segment] = field(default_factory=dict)
 
     @cached_property
@@ -173,12 +181,28 @@ class FaultSpec(Spec):
         microbatch: int = 0,
         replica: int = 0,
         capacity: float = math.inf,
+        routes: TokenRoutes | None = None,
     ) -> Floats:
         """What multiplies the tokens of the experts of every rank of an ep group, [ep]; ``replica`` is the group.
 
-        An expert takes at most ``capacity`` times an even share.
+        An expert takes at most ``capacity`` times an even share; ``routes``: what a token chooses, one expert if None.
         """
         return np.ones(ep)
+
+    def expert_copies(
+        self,
+        *,
+        seed: int,
+        routes: TokenRoutes,
+        blocks: Blocks,
+        layer: int,
+        step: int = 0,
+        microbatch: int = 0,
+        replica: int = 0,
+        capacity: float = math.inf,
+    ) -> Floats:
+        """Return what multiplies the tokens that visit any expert of each block, which gets one copy of each."""
+        return np.ones(len(blocks))
 
     @property
     def by_pass(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
 
 from simcluster.base.errors import InputError
+from simcluster.collectives.relayed import TokenRoutes
 from simcluster.documents.spec import Spec
 from simcluster.model.defaults import Count, natural
 
@@ -92,6 +93,11 @@ class Moe(Spec):
             return chosen
         most = self.experts * math.ceil(chosen / self.experts * self.capacity_factor)
         return most if self.pad_to_capacity else min(chosen, most)
+
+    @property
+    def routes(self) -> TokenRoutes:
+        """What a token may choose, all choices equally likely."""
+        return TokenRoutes(self.experts, self.top_k, self.groups, self.open_groups)
 
     @property
     def most(self) -> float:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
-from simcluster.collectives.relayed import TokenRoutes
 from simcluster.model.casts import cast_pair
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import (
@@ -198,9 +197,8 @@ def _sorted(name: str, moe: Moe, shape: RankShape, there: Routed) -> Section:
     ranks get all tokens it copies those that visit it, and sums into rows for all (MoEAllGatherTokenDispatcher).
     """
     if shape.relayed or shape.all_gathered:
-        routes = TokenRoutes(moe.experts, moe.top_k, moe.groups, moe.open_groups)
         tokens = shape.ep * there.tokens * (shape.expert_tp if shape.all_gathered else 1)
-        came = tokens * routes.visits(there.experts)
+        came = tokens * moe.routes.visits(there.experts)
         own = there.row_bytes(shape, there.rows)
         copied = own + shape.element_bytes * came * there.hidden
         summed = own + shape.element_bytes * (tokens if shape.all_gathered else came) * there.hidden

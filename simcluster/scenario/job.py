@@ -14,6 +14,7 @@ from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING
 
+from simcluster.base.link_values import LinkValues
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.devices.device import Device, kernels_seconds
 from simcluster.devices.interference import Interference
@@ -41,6 +42,8 @@ from simcluster.scenario.outer_plan import outer_of
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
+from simcluster.traffic.relayed_links import relayed_links
+from simcluster.traffic.traffic import Fabric
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
@@ -155,10 +158,19 @@ def disturbances_of(
     found = UNDISTURBED
     if scenario.faults or watched:
         faults, seed = scenario.faults, scenario.seed
-        setting = Setting(plan, cluster.host_of[: scenario.gpus], seed, batch_of(scenario))
+        setting = setting_of(scenario, plan, cluster.host_of[: scenario.gpus], cluster, cluster.wiring.link_capacity)
         capacities = capacity_profiles(faults, cluster, seed, watched)
         found = replace(rank_disturbances(faults, setting), capacities=capacities)
     return found.beside(saved.colour, saved.program) if saved and saved.uneven else found
+
+
+def setting_of(
+    scenario: Scenario, plan: Plan, host_of: Sequence[int], fabric: Fabric, capacity: LinkValues
+) -> Setting:  # fmt: skip
+    """What the scenario's faults change: its job on these machines, with links of this healthy ``capacity`` (B/s)."""
+    routes = routes_of(scenario)
+    relays = partial(relayed_links, fabric, capacity, routes) if routes else None
+    return Setting(plan, host_of, scenario.seed, batch_of(scenario), relays)
 
 
 def batch_of(scenario: Scenario) -> Batch:
@@ -170,6 +182,7 @@ def batch_of(scenario: Scenario) -> Batch:
         scenario.training.micro_batch,
         scenario.model.sequence_length,
         experts=moe.experts if moe else 0,
+        routes=moe.routes if moe else None,
         capacity=moe.most if moe else math.inf,
     )
 
@@ -190,9 +203,7 @@ def methods_of(scenario: Scenario) -> Methods:
 def routes_of(scenario: Scenario) -> TokenRoutes | None:
     """What its tokens take that are relayed to experts; None where none are."""
     moe = scenario.model.moe
-    if moe is None or not scenario.parallel.expert_dispatch.relays:
-        return None
-    return TokenRoutes(moe.experts, moe.top_k, moe.groups, moe.open_groups)
+    return moe.routes if moe and scenario.parallel.expert_dispatch.relays else None
 
 
 def interference_of(scenario: Scenario, device: Device) -> Interference | None:

@@ -161,7 +161,7 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
     stage's ranks where experts get unequally many tokens."""
     shape, recipe, overheads = shape_of(scenario), recipe_of(scenario), overheads_of(scenario, job.plan)
     moe = scenario.model.moe
-    experts = ExpertLoads.of(scenario.faults, job.plan, scenario.seed, moe.experts, moe.most) if moe else None
+    experts = ExpertLoads.of(scenario.faults, job.plan, scenario.seed, moe.routes, moe.most) if moe else None
     return tuple(
         replace(
             stage_footprint(

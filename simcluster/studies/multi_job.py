@@ -27,13 +27,12 @@ from simcluster.engine.choose import play_by
 from simcluster.engine.lower import Choices, lower
 from simcluster.faults.capacities import in_cluster, joint_capacities, joint_disturbances, own_machines, with_permanent
 from simcluster.faults.ranks import rank_disturbances, slowness
-from simcluster.faults.spec import Setting
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
 from simcluster.results.timeline import mean_step, step_ends
 from simcluster.scenario.given import ClusterLike, ScenarioLike, cluster_of, scenario_of
-from simcluster.scenario.job import batch_of
+from simcluster.scenario.job import setting_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import choices_of, plan_job, where_proved
 from simcluster.topology import Cluster
@@ -196,8 +195,11 @@ def _play(
     hosts = [own_machines(job.gpus, cluster) for job in jobs]
     each = list(zip(scenarios, planned, hosts, strict=True))
     disturbed = [
-        rank_disturbances(scenario.faults, Setting(job.plan, own, scenario.seed, batch_of(scenario)))
-        for scenario, (job, _), own in each
+        rank_disturbances(
+            scenario.faults,
+            setting_of(scenario, job.plan, own, PlacedFabric(cluster, placed.gpus), cluster.wiring.link_capacity),
+        )
+        for placed, (scenario, (job, _), own) in zip(jobs, each, strict=True)
     ]
     slow = [factor for scenario, _, own in each for factor in slowness(scenario.faults, own, scenario.seed)]
     lowered = lower(

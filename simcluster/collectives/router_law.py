@@ -1,0 +1,142 @@
+"""Which experts tokens visit together when experts get unequal shares: how often a token visits any of some experts.
+
+A token visits ``top_k`` different experts of at most ``top_groups`` groups.  How often it visits each expert is given;
+what is not given is as balanced routing has it: groups are open independently of each other, and so are experts in open
+groups, but for the numbers of both (conditional Poisson sampling; Tille, Sampling Algorithms, 2006, chapter 5).  Equal
+shares make every choice equally likely, so that a block is visited as ``TokenRoutes`` counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from simcluster.base.arrays import Bools, Floats
+from simcluster.collectives.relayed import TokenRoutes
+
+_CLOSE, _MOST = 1e-6, 40  # of the given frequencies, and how often they are approached
+
+
+class RouterLaw:
+    """The law of a token's choices in which it visits expert e ``visits[e]`` times on average: 0 to 1, in sum top_k.
+
+    These must be possible: ``groups_needed`` is at most ``top_groups``.
+    """
+
+    def __init__(self, routes: TokenRoutes, visits: Floats) -> None:
+        limited = routes.top_groups < routes.groups
+        groups = routes.groups if limited else _divisor(routes.experts)  # all open: any parts give the same, these soon
+        self._top_k, self._limited = routes.top_k, limited
+        self._counted = routes.top_groups if limited else 0  # of open groups, whose number counts where it is limited
+        shares = visits.reshape(groups, -1)
+        often = _open(shares, routes) if limited else np.ones(groups)
+        inside = np.divide(shares, often[:, None], out=np.zeros_like(shares), where=often[:, None] > 0)
+        self._groups, self._experts = self._fitted(often, np.minimum(inside, 1.0))
+
+    def visited(self, blocks: Sequence[Iterable[int]], lost: Floats | float = 0.0) -> Floats:
+        """Return how often a token visits any expert of each block; a part of the visits to each expert is ``lost``."""
+        left = np.zeros((len(blocks), self._experts.size))
+        for block, row in zip(blocks, left, strict=True):
+            row[list(block)] = 1.0
+        kept = self._experts * (1.0 - left * (1.0 - lost)).reshape(-1, *self._experts.shape)
+        whole, missed = (self._ways(self._polynomials(each)) for each in (self._experts[None], kept))
+        return np.asarray(1.0 - missed[:, self._counted, self._top_k] / whole[:, self._counted, self._top_k])
+
+    def _fitted(self, often: Floats, inside: Floats) -> tuple[Floats, Floats]:
+        """Parameters of groups and experts, by their odds, with which groups are open as ``often``, and an expert of an
+        open group is visited as often as ``inside`` says."""
+        groups, experts = often, inside
+        for _ in range(_MOST):
+            self._groups, self._experts = groups, experts
+            found, there = self._marginals()
+            far = max(float(abs(found - often).max()), float(abs(there - inside).max()))
+            if far < _CLOSE:
+                break
+            groups, experts = _moved(groups, often, found), _moved(experts, inside, there)
+        return groups, experts
+
+    def _marginals(self) -> tuple[Floats, Floats]:
+        """Return how often groups are open, and how often their experts are visited when they are."""
+        groups, own = self._experts.shape
+        whole = self._polynomials(self._experts[None])
+        # of all other groups; their number of open ones and of visits
+        others = self._ways(np.repeat(whole, groups, axis=0), absent=np.eye(groups, dtype=bool))
+        rest = others[:, self._counted - self._limited, ::-1]  # visits that are left for this group
+        open_ways = (whole[0] * rest).sum(axis=1)
+        shut_ways = others[:, self._counted, self._top_k] if self._limited else np.zeros(groups)
+        weight, closed = self._groups * open_ways, (1.0 - self._groups) * shut_ways
+        found = np.divide(weight, weight + closed, out=np.zeros(groups), where=weight + closed > 0)
+        without = self._polynomials(self._experts * (1.0 - np.eye(own))[:, None])  # [expert left out, group, visits]
+        missed = (without * rest).sum(axis=2).T
+        ways = open_ways[:, None]
+        there = 1.0 - np.divide(missed, ways, out=np.zeros_like(missed), where=ways > 0)
+        return found, np.where(self._experts > 0, there, 0.0)
+
+    def _polynomials(self, chosen: Floats) -> Floats:
+        """Return the chance of every number of visits to an open group, [case, group, number], up to top_k.
+
+        ``chosen`` [case, group, expert] is the chance that an expert is visited and counts; that it is not visited does
+        not change.
+        """
+        found = np.zeros((*chosen.shape[:2], self._top_k + 1))
+        found[..., 0] = 1.0
+        for expert in range(chosen.shape[2]):
+            more = found * (1.0 - self._experts[:, expert, None])
+            more[..., 1:] += found[..., :-1] * chosen[..., expert, None]
+            found = more
+        return found
+
+    def _ways(self, polynomials: Floats, absent: Bools | None = None) -> Floats:
+        """Return the chance of every number of open groups and of visits, [case, open, visits].
+
+        Groups that are ``absent`` [case, group] do not count.
+        """
+        cases = len(polynomials)
+        found = np.zeros((cases, self._counted + 1, self._top_k + 1))
+        found[:, 0, 0] = 1.0
+        for group, often in enumerate(self._groups.tolist()):
+            more = found * (1.0 - often)
+            own = often * polynomials[:, None, group]
+            for visits in range(self._top_k + 1):
+                before = found[:, : self._counted + 1 - self._limited, : self._top_k + 1 - visits]
+                more[:, self._limited :, visits:] += before * own[..., visits, None]
+            found = more if absent is None else np.where(absent[:, group, None, None], found, more)
+        return found
+
+
+def groups_needed(visits: Floats, routes: TokenRoutes) -> float:
+    """Return how many groups a token visits at least, on average, to visit experts as often as this."""
+    return float(_least(visits.reshape(routes.groups, -1), routes).sum())
+
+
+def _least(shares: Floats, routes: TokenRoutes) -> Floats:
+    """Return how often each group is open at least: as often as any of its experts is visited, and for all visits."""
+    most = min(shares.shape[1], routes.top_k)
+    return np.asarray(np.maximum(shares.max(axis=1), shares.sum(axis=1) / most))
+
+
+def _open(shares: Floats, routes: TokenRoutes) -> Floats:
+    """Return how often each group is open: in proportion to the visits to its experts, within what is possible."""
+    least, visits = np.minimum(_least(shares, routes), 1.0), shares.sum(axis=1)
+    low, high = 0.0, 1.0
+    while np.maximum(least, np.minimum(high * visits, 1.0)).sum() < routes.top_groups and high < 1e300:
+        high *= 2.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        enough = np.maximum(least, np.minimum(middle * visits, 1.0)).sum() >= routes.top_groups
+        low, high = (low, middle) if enough else (middle, high)
+    return np.asarray(np.maximum(least, np.minimum(high * visits, 1.0)))
+
+
+def _moved(odds_of: Floats, wanted: Floats, found: Floats) -> Floats:
+    """Return parameters whose odds are changed by as much as those of what was found miss those that are wanted."""
+    free = (wanted > 0) & (wanted < 1) & (found > 0) & (found < 1) & (odds_of < 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds = odds_of / (1 - odds_of) * (wanted / (1 - wanted)) / (found / (1 - found))
+    return np.where(free, odds / (1 + odds), odds_of)
+
+
+def _divisor(experts: int) -> int:
+    """Return the largest number of equal parts that have at least as many experts each as there are parts."""
+    return max(part for part in range(1, experts + 1) if experts % part == 0 and part * part <= experts)
