@@ -118,8 +118,10 @@ def test_fp8_recipes_gather_what_is_the_weight_and_not_its_copies() -> None:
                         "fp8-params-16": 1, "fp8-aware-14": 2, "fp8-params-14": 1, "fp8-13": 1}  # fmt: skip
     assert recipe_named("nvfp4-19").gathered == recipe_named("nvfp4-17").gathered == 2
     assert all(recipe.gathered == recipe.weight for name, recipe in RECIPES.items() if name[:3] not in ("fp8", "nvf"))
-    state = planned(training={"global_batch": 4, "memory_recipe": "fp8-20"})[0]
-    assert state.parameters == 4 / 2 * planned()[0].parameters
+    h100 = {"topology": "flat", "gpus": 4, "device": "h100"}
+    training = {"global_batch": 4, "precision": "fp8-mixed"}
+    kept = [planned(cluster=h100, training={**training, "memory_recipe": name})[0] for name in ("fp8-20", "mixed-18")]
+    assert kept[0].parameters == 4 / 2 * kept[1].parameters
     assert recipe_named("fp8-13").total == 13
 
 

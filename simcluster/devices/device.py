@@ -132,7 +132,7 @@ class TilesMatmul(Spec):
             seconds = (by_power if by_power > by_clock else by_clock) / peak + filled * fill
             if seconds < product:
                 product = seconds
-        exposed = self.epilogue * _output_traffic(kernel, _ELEMENT_BYTES[precision])
+        exposed = self.epilogue * _output_traffic(kernel, kernel.operand_bytes or _ELEMENT_BYTES[precision])
         return max(product + exposed / bandwidth, kernel.bytes / bandwidth)
 
 

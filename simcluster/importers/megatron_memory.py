@@ -66,10 +66,11 @@ def state_recipe(run: Options, usual: str) -> str:
     gradient, *moments = (_bytes(run, name) for name in names)
     if usual == "mixed-16":  # the optimizer reads the buffer that is reduced (decoupled_grad of distrib_optimizer.py)
         gradient = 2
-    small = sum(moments) < 8
-    if sum(moments) not in (4, 8):
+    small = sum(moments) < 8 and not usual.startswith("nvfp4")
+    if sum(moments) != (4 if small else 8):
         run.assumed.append(
-            f"both moments in bf16, though {names[1]} and {names[2]} make them {sum(moments)} B together: the nearest"
+            f"both moments in {'bf16' if small else 'fp32'}, though {names[1]} and {names[2]} make them {sum(moments)} "
+            "B together: the nearest"
         )
     if usual.startswith(("fp8", "nvfp4")):
         found = ("fp8-params-14" if usual.startswith("fp8-params") else "fp8-aware-14") if small else usual

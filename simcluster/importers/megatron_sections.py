@@ -319,7 +319,7 @@ def _recipe_of(run: Options, half: str, precision: str) -> dict[str, str]:
         recipe = ("fp8-params-16" if kept else "fp8-18") if narrow else "fp8-params-18" if kept else ""
     elif precision == half != "fp32":
         recipe = "mixed-18" if wide and not narrow else "mixed-16"
-    usual = recipe or ("fp32-16" if precision == "fp32" else "fp8-20")
+    usual = recipe or {"fp32": "fp32-16", "nvfp4-mixed": "nvfp4-19"}.get(precision, "fp8-20")
     aware = state_recipe(run, usual)
     return {"memory_recipe": aware} if aware != usual else {"memory_recipe": recipe} if recipe else {}
 

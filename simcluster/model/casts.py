@@ -1,8 +1,8 @@
-"""Casts to fp8 or fp4 around two products: kernels of what both read, and of the gradients of what both gave."""
+"""Casts to fp8 or fp4: of what two matmuls read and of the gradients of what they give, and of weights once a step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -42,3 +42,22 @@ def cast_pair(
     )
     outside = Section(forward=made("input", outer), input_grad=made("grad", outer))
     return CastPair(outside, (first, join(between, "none"), last))
+
+
+def weight_casts(shape: RankShape, sections: Iterable[Section]) -> tuple[Kernel, ...]:
+    """Return the kernels that cast the weights of these sections, one for each weight of a module.
+
+    They run in the first microbatch of a step; later ones reuse the copies (Transformer Engine,
+    ``is_first_microbatch`` of its modules and ``get_weight_workspace``).
+    """
+    if not shape.weight_cast_bytes:
+        return ()
+    gradients = (kernel for section in sections for kernel in section.weight_grad)
+    return tuple(
+        Kernel(
+            kernel.name.replace("_weight_grad", "_weight_cast"), "memory", 0.0,
+            shape.weight_cast_bytes * kernel.m * kernel.n * kernel.batch, launches=kernel.launches, calls=kernel.calls,
+        )
+        for kernel in gradients
+        if kernel.kind == "matmul" and not kernel.wide
+    )  # fmt: skip

@@ -48,6 +48,7 @@ class Kernel:
     by_row: bool = False
     wide: bool = False  # done in 16 bits where products are in fp8: the LM head
     beside: int = 1  # one of so many equal products on several streams, which share waves of multiprocessors
+    operand_bytes: float = 0.0  # of an element of a matmul's operands, its share of a scale included; 0: of its result
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,11 @@ class Block:
     exit: Section
     gathered: int = 0
 
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """All of them, in forward order."""
+        return self.entry, self.body, self.exit
+
 
 def in_pieces(kernel: Kernel, pieces: int) -> tuple[Kernel, ...]:
     """A matmul cut along its rows into equal pieces: each reads its rows, writes its rows, and reads all weights again.
@@ -101,9 +107,10 @@ def in_pieces(kernel: Kernel, pieces: int) -> tuple[Kernel, ...]:
     fill the last wave of the one before (Transformer Engine's userbuffers, up to three; PyTorch's asynchronous tensor
     parallelism, two).
     """
-    rows = -(-kernel.m // pieces)
-    elements = kernel.m * kernel.k + kernel.m * kernel.n + kernel.k * kernel.n
-    own = (rows * kernel.k + rows * kernel.n + kernel.k * kernel.n) / elements
+    rows, each = -(-kernel.m // pieces), kernel.operand_bytes or 1.0
+    weights, inputs = each * kernel.k * kernel.n, each * kernel.m * kernel.k
+    results = kernel.bytes - inputs - weights if kernel.operand_bytes else kernel.m * kernel.n
+    own = ((inputs + results) * rows / kernel.m + weights) / (inputs + results + weights)
     share = kernel.flops * rows / kernel.m
     piece = replace(kernel, m=rows, flops=share, bytes=kernel.bytes * own, beside=kernel.beside * pieces)
     return (piece,) * pieces

@@ -7,7 +7,7 @@ what limits them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
@@ -49,7 +49,8 @@ class RankShape:
     read is kept in 16 bits or in fp8.  ``kernels`` says who made those that device memory limits
     (``software.Software``), ``rope`` whether positions are turned by one, ``experts`` which those of a mixture are,
     ``bias`` whether that of queries, keys and values is added by their product. ``fp8``: products of layers read
-    operands of ``cast_bytes`` an element, cast from 16 bits, and take an expert's rows ``cast_rows`` at a time.
+    operands of ``cast_bytes`` an element, cast from 16 bits, and take an expert's rows ``cast_rows`` at a time;
+    casting a weight moves ``weight_cast_bytes`` an element, 0 if weights are kept in the operands' format.
     ``logits``: the loss keeps a copy in "fp32", of all ranks of tp where they are "gathered", or writes their gradient
     over them, "in-place".  ``temporaries``: count what lives inside a layer's backward.  ``relayed``: ep ranks get one
     copy of a token, and make of it a row for each of their experts.  ``all_gathered``: they get all tokens of all of
@@ -90,6 +91,7 @@ class RankShape:
     fp8: bool = False
     cast_bytes: float = 1.0
     cast_rows: int = 16
+    weight_cast_bytes: float = 0.0
     element_bytes: float = 2.0
     grad_accumulate_bytes: float = 4.0
 
@@ -214,40 +216,46 @@ def both_ways(name: str, forward: float, back: float) -> Section:
     return Section((memory(name, forward),), input_grad=(memory(f"{name}_input_grad", back),))
 
 
-def matmul(name: str, m: int, n: int, k: int, element_bytes: float, batch: int = 1) -> Kernel:
-    """``batch`` products (m x k)(k x n), each operand and the result moved once."""
-    size = element_bytes * batch * (m * k + k * n + m * n)
-    return Kernel(name, "matmul", 2.0 * batch * m * n * k, size, m, n, k, batch)
+def matmul(
+    name: str, m: int, n: int, k: int, element_bytes: float, batch: int = 1, *, operand_bytes: float = 0.0
+) -> Kernel:
+    """Return ``batch`` matmuls (m x k)(k x n); each operand and the result move once.
+
+    An element has ``element_bytes``, of the operands ``operand_bytes`` if that is not 0.
+    """
+    size = batch * ((operand_bytes or element_bytes) * (m * k + k * n) + element_bytes * (m * n))
+    return Kernel(name, "matmul", 2.0 * batch * m * n * k, size, m, n, k, batch, operand_bytes=operand_bytes)
 
 
 # --- operations -----------------------------------------------------------------------------------------------------
 
 
-def linear(name: str, shape: RankShape, tokens: int, width_in: int, width_out: int, *, bias: bool) -> Section:
-    """A weight product and its two gradients: dX = dY W^T and dW = X^T dY, the latter added to the main gradient.
+def linear(
+    name: str, shape: RankShape, tokens: int, width_in: int, width_out: int, *, bias: bool, wide: bool = False
+) -> Section:
+    """Return a weight matmul and its two gradients: dX = dY W^T and dW = X^T dY, the latter added to the main gradient.
 
-    The bias itself is added by the product's epilogue or by the next kernel (where neither does, see ``biased``); its
-    gradient is a pass over dY.  Where the
-    library cannot add inside the product (Megatron-LM before --gradient-accumulation-fusion, autograd), dW is written
-    in 16 bits and added by a kernel of its own.
+    Operands of all three have ``shape.cast_bytes`` in fp8 and fp4, unless the matmul is ``wide``; Y and dX have
+    ``element_bytes`` in every precision, and dW those of the main gradient.  The matmul's epilogue or the next kernel
+    adds the bias (where neither does, see ``biased``); its gradient is a pass over dY.  Where the library cannot add
+    inside the matmul (Megatron-LM before --gradient-accumulation-fusion, autograd), dW is written in 16 bits and added
+    by a separate kernel.
     """
     e, weights = shape.element_bytes, width_in * width_out
+    operand = shape.cast_bytes if shape.fp8 and not wide else e
     apart = shape.accumulate == "separate" and shape.grad_accumulate_bytes > 0
     written = e * weights if apart else shape.gradient_bytes(weights)
-    size = e * tokens * (width_in + width_out) + written
+    size = operand * tokens * (width_in + width_out) + written
     flops = 2.0 * tokens * weights
-    weight_grad: tuple[Kernel, ...] = (
-        Kernel(f"{name}_weight_grad", "matmul", flops, size, width_in, width_out, tokens, turned=True),
-    )
+    product = Kernel(f"{name}_weight_grad", "matmul", flops, size, width_in, width_out, tokens, turned=True, wide=wide)
+    weight_grad: tuple[Kernel, ...] = (replace(product, operand_bytes=operand),)
     if apart:  # reads what the product wrote, adds it to the main gradient
         weight_grad += (memory(f"{name}_weight_grad_accumulate", e * weights + shape.gradient_bytes(weights)),)
     if bias:
         weight_grad += (memory(f"{name}_bias_grad", e * tokens * width_out),)
-    return Section(
-        forward=(matmul(name, tokens, width_out, width_in, e),),
-        input_grad=(matmul(f"{name}_input_grad", tokens, width_in, width_out, e),),
-        weight_grad=weight_grad,
-    )
+    forward = matmul(name, tokens, width_out, width_in, e, operand_bytes=operand)
+    input_grad = matmul(f"{name}_input_grad", tokens, width_in, width_out, e, operand_bytes=operand)
+    return Section((replace(forward, wide=wide),), (), (replace(input_grad, wide=wide),), weight_grad)
 
 
 def biased(name: str, shape: RankShape, tokens: int, width: int) -> Section:

@@ -197,8 +197,7 @@ def lm_head_block(model: Model, shape: RankShape) -> Block:
     """Final norm; logits over the rank's share of the padded vocabulary, cross-entropy in fp32.  Never recomputed."""
     local = local_sizes(model, shape)
     logits = local.tokens * local.vocab
-    product = linear("logits", shape, local.tokens, local.hidden, local.vocab, bias=False)
-    product = product.each(lambda kernel: replace(kernel, wide=True))  # in 16 bits, whatever the others are in
+    product = linear("logits", shape, local.tokens, local.hidden, local.vocab, bias=False, wide=True)
     entry = _norm("final_norm", model, shape, local, residual=False)
     return Block(
         "lm_head", entry=entry, body=join((product, _loss(shape, shape.loss_shares * logits)), "none"), exit=Section()

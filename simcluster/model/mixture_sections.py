@@ -68,6 +68,11 @@ class Mixture:
     experts: Section
     combine: Section
 
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """All of them, in forward order."""
+        return self.router, self.shared, self.dispatch, self.experts, self.combine
+
 
 def routed(model: Model, shape: RankShape) -> Routed:
     """What travels; InputError where ep or etp does not divide what it splits."""

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
+
+WeightFormat = Literal["fp32", "16 bits", "bf16", "fp8", "nvfp4"]
+"""The number format of weights, or of the copies of them that matmuls read."""
+
+_LOW = ("fp8-mixed", "mxfp8-mixed", "nvfp4-mixed")
+_PRECISIONS: Mapping[WeightFormat, tuple[str, ...]] = {
+    "fp32": ("fp32", "bf16-mixed", "fp16-mixed", *_LOW), "16 bits": ("bf16-mixed", "fp16-mixed", *_LOW),
+    "bf16": ("bf16-mixed", *_LOW), "fp8": ("fp8-mixed", "mxfp8-mixed"), "nvfp4": ("nvfp4-mixed",),
+}  # fmt: skip
+"""The precisions of matmuls that such weights serve: as they are, or cast to a narrower format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +27,21 @@ class Recipe:
 
     ``optimizer`` holds both moments, and the fp32 master copy of the weight if ``master``; without one, or with what a
     16-bit weight lacks of it, the update reads and writes the weight itself.  ``weight`` counts every copy that stays,
-    quantized ones too; ``gathered`` is what the all-gather of ZeRO sends of it.
+    quantized ones too, whose format is ``weights``; ``gathered`` is what the all-gather of ZeRO sends of it.
     """
 
     name: str
+    weights: WeightFormat
     weight: float
     gradient: float
     optimizer: float
     master: bool
     copies: float = 0.0  # of ``weight``: made on each rank from what was gathered
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The precisions of training that its weights serve."""
+        return _PRECISIONS[self.weights]
 
     @property
     def gathered(self) -> float:
@@ -77,27 +94,27 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         recipe.name: recipe
         for recipe in (
-            Recipe("mixed-16", weight=2, gradient=2, optimizer=12, master=True),
-            Recipe("fp32-16", weight=4, gradient=4, optimizer=8, master=False),
-            Recipe("mixed-18", weight=2, gradient=4, optimizer=12, master=True),
-            Recipe("bf16-12", weight=2, gradient=2, optimizer=8, master=False),
-            Recipe("bf16-8", weight=2, gradient=2, optimizer=4, master=False),
-            Recipe("aware-16", weight=2, gradient=4, optimizer=10, master=False),
-            Recipe("aware-14", weight=2, gradient=2, optimizer=10, master=False),
-            Recipe("aware-12", weight=2, gradient=4, optimizer=6, master=False),
-            Recipe("aware-10", weight=2, gradient=2, optimizer=6, master=False),
-            Recipe("moments-14", weight=2, gradient=4, optimizer=8, master=True),
-            Recipe("fp8-20", weight=4, gradient=4, optimizer=12, master=True, copies=2),
-            Recipe("fp8-19", weight=3, gradient=4, optimizer=12, master=True, copies=1),
-            Recipe("fp8-18", weight=4, gradient=2, optimizer=12, master=True, copies=2),
-            Recipe("fp8-params-16", weight=2, gradient=2, optimizer=12, master=True, copies=1),
-            Recipe("fp8-params-18", weight=2, gradient=4, optimizer=12, master=True, copies=1),
-            Recipe("fp8-params-17", weight=1, gradient=4, optimizer=12, master=True),
-            Recipe("nvfp4-19", weight=3.125, gradient=4, optimizer=12, master=True, copies=1.125),
-            Recipe("nvfp4-17", weight=3.125, gradient=2, optimizer=12, master=True, copies=1.125),
-            Recipe("fp8-aware-14", weight=4, gradient=4, optimizer=6, master=False, copies=2),
-            Recipe("fp8-params-14", weight=2, gradient=4, optimizer=8, master=True, copies=1),
-            Recipe("fp8-13", weight=1, gradient=4, optimizer=8, master=True),
+            Recipe("mixed-16", "16 bits", weight=2, gradient=2, optimizer=12, master=True),
+            Recipe("fp32-16", "fp32", weight=4, gradient=4, optimizer=8, master=False),
+            Recipe("mixed-18", "16 bits", weight=2, gradient=4, optimizer=12, master=True),
+            Recipe("bf16-12", "bf16", weight=2, gradient=2, optimizer=8, master=False),
+            Recipe("bf16-8", "bf16", weight=2, gradient=2, optimizer=4, master=False),
+            Recipe("aware-16", "16 bits", weight=2, gradient=4, optimizer=10, master=False),
+            Recipe("aware-14", "16 bits", weight=2, gradient=2, optimizer=10, master=False),
+            Recipe("aware-12", "16 bits", weight=2, gradient=4, optimizer=6, master=False),
+            Recipe("aware-10", "16 bits", weight=2, gradient=2, optimizer=6, master=False),
+            Recipe("moments-14", "16 bits", weight=2, gradient=4, optimizer=8, master=True),
+            Recipe("fp8-20", "fp8", weight=4, gradient=4, optimizer=12, master=True, copies=2),
+            Recipe("fp8-19", "fp8", weight=3, gradient=4, optimizer=12, master=True, copies=1),
+            Recipe("fp8-18", "fp8", weight=4, gradient=2, optimizer=12, master=True, copies=2),
+            Recipe("fp8-params-16", "fp8", weight=2, gradient=2, optimizer=12, master=True, copies=1),
+            Recipe("fp8-params-18", "fp8", weight=2, gradient=4, optimizer=12, master=True, copies=1),
+            Recipe("fp8-params-17", "fp8", weight=1, gradient=4, optimizer=12, master=True),
+            Recipe("nvfp4-19", "nvfp4", weight=3.125, gradient=4, optimizer=12, master=True, copies=1.125),
+            Recipe("nvfp4-17", "nvfp4", weight=3.125, gradient=2, optimizer=12, master=True, copies=1.125),
+            Recipe("fp8-aware-14", "fp8", weight=4, gradient=4, optimizer=6, master=False, copies=2),
+            Recipe("fp8-params-14", "fp8", weight=2, gradient=4, optimizer=8, master=True, copies=1),
+            Recipe("fp8-13", "fp8", weight=1, gradient=4, optimizer=8, master=True),
         )
     }
 )

@@ -21,8 +21,8 @@ _INTEGER_BYTES = 4.0
 
 def router(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     """Logits of all experts, the choice, what capacity leaves of it, and the loss that balances it."""
-    logits = linear("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias)
-    logits = logits.each(lambda kernel: replace(kernel, wide=True))  # no module of Transformer Engine: never in fp8
+    # not a module of Transformer Engine: never in fp8
+    logits = linear("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias, wide=True)
     if shape.experts.router_dtype == "fp32":
         logits = _in_fp32(logits, shape, local.edge_tokens, local.hidden)
     pieces = [_fused(moe, shape, local)] if shape.experts.router == "fused" else _steps(moe, shape, local)

@@ -194,8 +194,11 @@ class Offload:
 class PassMaker(Protocol):
     """Makes the segments of a stage's passes; ``segments.Passes`` does from a model's kernels.
 
-    Given times (``simcluster.bench.given_times``) have none: they make whole programs.
+    Given times (``simcluster.bench.given_times``) have none: they make whole programs.  ``casts``: the first F of a
+    step on a chunk casts its weights.
     """
+
+    casts: bool
 
     def forward(self, part: Pass) -> Segment: ...
     def backward(self, part: Pass) -> Segment: ...

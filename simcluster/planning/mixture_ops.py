@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
-from simcluster.model.kernels import Block
+from simcluster.model.kernels import Block, Section
 from simcluster.model.layers import RankShape, mixture_edges
 from simcluster.model.mixture_sections import Mixture, mixture, routed
 from simcluster.model.transformer import Model
@@ -55,6 +55,11 @@ class MixtureOps:
         gathered = shape.ep * shape.expert_tp * there.tokens  # all of all ranks
         self._there = there.row_bytes(shape, gathered if how.kind == "allgather" else there.rows)
         self._split = "tp" if shape.expert_tp == shape.tp else "etp"
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """All of it between the norm and the residual add."""
+        return self._plain[1].sections
 
     def visit(self, ops: OpsInMaking, phase: Phase, layer: int) -> None:
         """The mixture's turn in a pass."""

@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from simcluster.model.casts import weight_casts
 from simcluster.model.context import context_of
 from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layer_sections import local_sizes
@@ -69,7 +70,8 @@ class Pass:
 
     ``layers`` are global layer numbers in forward order; ``embedding`` and ``lm_head`` say whether the ends of the
     model are in it (the layers of multi-token prediction go with the LM head); ``boundary`` whether a tensor arrives
-    split over tp and must be gathered first; ``begins`` whether this is where the action begins.
+    split over tp and must be gathered first; ``begins`` whether this is where the action begins; ``casts`` whether its
+    F casts weights to the format of the operands, as that of a step's first microbatch does.
     """
 
     layers: tuple[int, ...]
@@ -77,6 +79,7 @@ class Pass:
     lm_head: bool = False
     boundary: bool = False
     begins: bool = True
+    casts: bool = False
 
 
 class Passes:
@@ -118,6 +121,7 @@ class Passes:
         self._recomputed = _blocks(model, shape)
         self._plain = _blocks(model, replace(shape, recompute="none"))
         self._shape = shape
+        self.casts = shape.weight_cast_bytes > 0
         self._context = context_of(model, shape)
         self._model = model
         self._mixture: MixtureOps | None = None
@@ -151,7 +155,7 @@ class Passes:
 
     def _pass(self, kind: str, part: Pass) -> Segment:
         alike = [(self._model.has_experts(layer), self._shape.recomputes(layer)) for layer in part.layers]
-        name = kind, tuple(alike), part.embedding, part.lm_head, part.boundary, part.begins
+        name = kind, tuple(alike), part.embedding, part.lm_head, part.boundary, part.begins, part.casts
         if name not in self._made:
             self._made[name] = part, self._ops(kind, part).segment()
         made, segment = self._made[name]
@@ -169,8 +173,12 @@ class Passes:
         )  # fmt: skip
         for phase, name, layer in order:
             begin, main = len(ops), name
-            if name == "mlp" and self._mixture and self._model.has_experts(layer):
-                self._mixture.visit(ops, phase, layer)
+            mixture = self._mixture if name == "mlp" and self._model.has_experts(layer) else None
+            if part.casts and phase == "forward":
+                sections = mixture.sections if mixture else self._plain[name].sections
+                ops.compute(weight_casts(self._shape, sections), phase, f"{name}_weight_cast", layer)
+            if mixture:
+                mixture.visit(ops, phase, layer)
                 main = EXPERTS
             else:
                 blocks = self._recomputed if self._shape.recomputes(layer) else self._plain

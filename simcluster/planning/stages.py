@@ -33,6 +33,8 @@ class _Stage:
         self._job = job
         self._stage = stage
         self._row = job.schedule.rows[stage]
+        casts = job.trains and job.passes.casts
+        self._casting = {action.chunk: action for action in reversed(self._row) if action.kind == "F" and casts}
         self._lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
         self._segments: dict[Hashable, Segment] = {}
         self._boundaries = Boundaries(job, self._lanes)
@@ -107,16 +109,17 @@ class _Stage:
         """The parts of an action, each with what is done in it."""
         split = self._boundaries.arrives_split(action)
         return [
-            (part, self._segment(action.kind, part, boundary=split and index == 0, begins=index == 0))
+            (part, self._segment(action, part, boundary=split and index == 0, begins=index == 0))
             for index, part in enumerate(self._replicas.parts(action, step))
         ]
 
-    def _segment(self, kind: str, part: ActionPart, *, boundary: bool, begins: bool) -> Segment:
-        """A part of an action of this kind: equal ones share one."""
-        name = kind, part.work, boundary, begins, part.memory
+    def _segment(self, action: Action, part: ActionPart, *, boundary: bool, begins: bool) -> Segment:
+        """Return the segment of a part of an action; equal parts share one."""
+        kind, casts = action.kind, self._casting.get(action.chunk) == action
+        name = kind, part.work, boundary, begins, casts, part.memory
         found = self._segments.get(name)
         if found is None:
-            passes, work = self._job.passes, replace(part.work, boundary=boundary, begins=begins)
+            passes, work = self._job.passes, replace(part.work, boundary=boundary, begins=begins, casts=casts)
             make = {"F": passes.forward, "B": passes.backward, "I": passes.input_grad, "W": passes.weight_grad}[kind]
             plain = self._lanes.once((kind, work), lambda: make(work))
             found = self._segments[name] = self._lanes.holding((kind, work), plain, part.memory)

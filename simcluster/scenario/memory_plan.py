@@ -52,6 +52,9 @@ _CAST_BYTES = {"fp8-mixed": 1.0, "mxfp8-mixed": 1.0 + 1 / 32, "nvfp4-mixed": 0.5
 Project, Microscaling Formats 1.0; NVFP4: arXiv:2509.25149); of one scale for a whole tensor nothing."""
 
 
+_HALF_BYTES = 2.0  # of a weight in 16 bits
+
+
 def recipe_of(scenario: Scenario) -> Recipe:
     """Bytes per parameter: as named, else what the precision's usual program keeps."""
     return recipe_named(scenario.training.memory_recipe or _RECIPE[scenario.training.precision])
@@ -91,11 +94,24 @@ def shape_of(scenario: Scenario) -> RankShape:
         fp8=training.precision in _CAST_BYTES,
         cast_bytes=_CAST_BYTES.get(training.precision, 1.0),
         cast_rows=_CAST_ROWS.get(training.precision, 16),
+        weight_cast_bytes=_weight_cast_bytes(scenario),
         stops_early=software is not None and software.checkpoint == "early-stop",
         keeps_fused_core=software is not None and software.selective == "unfused-core",
         element_bytes=ELEMENT_BYTES[training.precision],
         grad_accumulate_bytes=recipe_of(scenario).gradient,
     )
+
+
+def _weight_cast_bytes(scenario: Scenario) -> float:
+    """Return the bytes per weight that its cast moves: the 16-bit weight, and as many copies as the recipe keeps.
+
+    Both orders where it keeps none; 0 where weights themselves are in 8 bits, since they are gathered as operands.
+    """
+    precision, recipe = scenario.training.precision, recipe_of(scenario)
+    if precision not in _CAST_BYTES or recipe.gathered < _HALF_BYTES:
+        return 0.0
+    each = _CAST_BYTES[precision]
+    return ELEMENT_BYTES[precision] + (round(recipe.copies / each) or 2) * each
 
 
 def _expert_kernels(scenario: Scenario) -> ExpertKernels:

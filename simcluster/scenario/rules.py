@@ -12,6 +12,7 @@ from simcluster.base.errors import InputError
 from simcluster.devices.sensitivity import interference_on
 from simcluster.documents.diagnostics import Complaint, listed
 from simcluster.documents.suggestions import divisors, near_divisors, near_multiples
+from simcluster.model.recipes import RECIPES
 from simcluster.planning.parallel import AXES
 from simcluster.scenario.effort import effort_rules
 from simcluster.scenario.model_rules import model_rules
@@ -21,7 +22,9 @@ from simcluster.schedules import schedules_with
 from simcluster.topology.sizes import MAX_GPUS
 
 if TYPE_CHECKING:
+    from simcluster.devices.device import Device
     from simcluster.scenario.fields import ScenarioFields
+    from simcluster.scenario.training_section import Training
     from simcluster.topology import TopologySpec
 
 
@@ -128,6 +131,20 @@ def _device(scenario: ScenarioFields) -> Iterator[Complaint]:
         device.peak_flops(scenario.training.precision.removesuffix("-mixed"))
     except InputError as error:
         yield ("training", "precision"), str(error)
+    yield from _memory_recipe(scenario.training, device)
+
+
+def _memory_recipe(training: Training, device: Device) -> Iterator[Complaint]:
+    """The named recipe keeps weights in a format that the matmuls of the run read."""
+    name, precision = training.memory_recipe, training.precision
+    if name is None or precision in (recipe := RECIPES[name]).precisions:
+        return
+    fix = f"use {listed(other.name for other in RECIPES.values() if precision in other.precisions)}"
+    peaks = device.peak.known()
+    if there := [other for other in recipe.precisions if other.removesuffix("-mixed") in peaks]:
+        fix = f"set precision to {listed(there)}, or {fix}"
+    what = f"{name} keeps weights in {recipe.weights}, which matmuls with training.precision {precision} do not read"
+    yield ("training", "memory_recipe"), f"{what}; {fix}"
 
 
 def _recompute(scenario: ScenarioFields) -> Iterator[Complaint]:

@@ -7,7 +7,7 @@ communication (``overlap.tensor_pieces``) are listed whole.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.devices.device import LOW, Device, kernel_seconds
 from simcluster.documents.argument_types import checked
+from simcluster.model.casts import weight_casts
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layers import (
     RankShape,
@@ -39,11 +40,13 @@ Roof = Literal["compute", "memory", "launch"]
 
 @dataclass(frozen=True, slots=True)
 class LayersSection:
-    """A section of a block with the block's name, and how many of the layers have it."""
+    """A section of a block with the block's name, and how many of the layers have it; ``once`` a step, or in every
+    microbatch."""
 
     block: str
     section: Section
     layers: int
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
                     row = _row(here, phase, kernel, wholes, device, scenario, attention)
                     key = here.block, kernel.name, phase, kernel
                     before = found[key].launches if key in found else 0
-                    found[key] = replace(row, launches=before + here.layers * microbatches)
+                    found[key] = replace(row, launches=before + here.layers * (1 if here.once else microbatches))
     return Records(found.values())
 
 
@@ -136,31 +139,36 @@ def layer_sections(
     model: Model, shape: RankShape, layers: tuple[int, ...], embedding: bool, lm_head: bool
 ) -> list[LayersSection]:  # fmt: skip
     """The sections of these layers and of the model's ends, alike layers once; in the model's order."""
-    found = _of_block(embedding_block(model, shape), 1) if embedding else []
+    found = _of_block(embedding_block(model, shape), 1, shape) if embedding else []
     plain = replace(shape, recompute="none")
     sorts = Counter((shape.recomputes(layer), model.has_experts(layer)) for layer in layers)
     for (again, experts), count in sorts.items():
         made = shape if again else plain
-        found += _of_block(attention_block(model, made), count)
-        found += _of_mixture(model, made, count) if experts else _of_block(mlp_block(model, made), count)
+        found += _of_block(attention_block(model, made), count, shape)
+        found += _of_mixture(model, made, count) if experts else _of_block(mlp_block(model, made), count, shape)
     if not lm_head:
         return found
     ahead = model.predicting
     if ahead:
-        found += _of_block(prediction_block(model, shape), len(ahead))
+        found += _of_block(prediction_block(model, shape), len(ahead), shape)
         found += layer_sections(model, shape, tuple(ahead), embedding=False, lm_head=False)
-    return found + _of_block(lm_head_block(model, shape), 1 + len(ahead))
+    return found + _of_block(lm_head_block(model, shape), 1 + len(ahead), shape)
 
 
-def _of_block(block: Block, layers: int) -> list[LayersSection]:
-    return [LayersSection(block.name, section, layers) for section in (block.entry, block.body, block.exit)]
+def _of_block(block: Block, layers: int, shape: RankShape) -> list[LayersSection]:
+    return _sections(block.name, block.sections, layers, shape)
+
+
+def _sections(name: str, parts: Sequence[Section], layers: int, shape: RankShape) -> list[LayersSection]:
+    casts = weight_casts(shape, parts)
+    found = [LayersSection(name, Section(casts), layers, once=True)] if casts else []
+    return found + [LayersSection(name, section, layers) for section in parts]
 
 
 def _of_mixture(model: Model, shape: RankShape, layers: int) -> list[LayersSection]:
     own = mixture(model, shape)
     edges = mixture_edges(model, shape)
-    parts = (edges.entry, own.router, own.shared, own.dispatch, own.experts, own.combine, edges.exit)
-    return [LayersSection("mixture", section, layers) for section in parts]
+    return _sections("mixture", (edges.entry, *own.sections, edges.exit), layers, shape)
 
 
 def _row(

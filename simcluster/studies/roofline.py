@@ -90,7 +90,7 @@ def _kernels(result: Result) -> Iterator[KernelPoint]:
     layers = tuple(range(model.layers))
     found: dict[tuple[str, str, float, float], KernelPoint] = {}
     for part in layer_sections(model, shape, layers, embedding=True, lm_head=True):
-        launches = part.layers * scenario.microbatches / scenario.parallel.pp
+        launches = part.layers * (1 if part.once else scenario.microbatches) / scenario.parallel.pp
         for phase in PHASES:
             for kernel in getattr(part.section, phase):
                 there = result.facts.attention if kernel.kind == "attention" else 1.0  # what documents leave of it

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from simcluster.devices.device import kernel_seconds
@@ -40,7 +41,7 @@ def kernel_shares(result: Result) -> Mapping[SpanKey, list[tuple[KernelShare, ..
     for stage, row in enumerate(job.schedule.rows):
         for chunk, kind in sorted({(action.chunk, action.kind) for action in row}):
             seen: Counter[SpanKey] = Counter()
-            for each in passes.launched(kind, job.whole(stage, chunk)):
+            for each in passes.launched(kind, replace(job.whole(stage, chunk), casts=True)):
                 key = each.kind, each.name, each.layer
                 seen[key] += 1
                 if each.kernels not in known:

@@ -58,6 +58,7 @@ class StepCosts:
             overlap.tensor_pieces, shape, training.precision,
         )  # fmt: skip
         self._passes: _PassCosts = shared.passes.once(of_passes, lambda: _PassCosts(scenario))
+        self.casts = self._passes.passes.casts
         job = cache(lambda: _small_job(scenario, self._passes.passes))
         hops = hops_of(schedule)
         of_network = (
@@ -111,13 +112,15 @@ class _PassCosts:
     def of(self, kind: str, part: Pass, signature: int, drawn: RepresentativeCalls, stage: int) -> Costed:
         """A pass on a stage, with the signature of that."""
         layers = len(part.layers)
-        name = kind, layers if self._repeats else part.layers, part.embedding, part.lm_head, part.boundary, signature
+        counted = layers if self._repeats else part.layers
+        name = kind, counted, part.embedding, part.lm_head, part.boundary, part.casts, signature
         found = self._known.get(name)
         if found is None:
             if self._repeats and layers > (1 if part.embedding or part.lm_head or part.boundary else 2):
+                plain = Pass(part.layers[:1], casts=part.casts)
                 first, one, two = (
                     self.of(kind, each, signature, drawn, stage).seconds
-                    for each in (replace(part, layers=part.layers[:1]), Pass(part.layers[:1]), Pass(part.layers[:2]))
+                    for each in (replace(part, layers=part.layers[:1]), plain, replace(plain, layers=part.layers[:2]))
                 )
                 found = Costed(first + (layers - 1) * (two - one))
             else:

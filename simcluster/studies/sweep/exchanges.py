@@ -48,7 +48,7 @@ class Stages:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._ops = _ends(job)
-        self._parts: dict[tuple[int, int, bool], Pass] = {}
+        self._parts: dict[tuple[int, int, bool, bool], Pass] = {}
         self._last: dict[RepresentativeCalls, list[list[Last]]] = {}
 
     def part(self, work: ActionWork) -> Pass:
@@ -57,7 +57,7 @@ class Stages:
         if name not in self._parts:
             whole = self._job.whole(work.stage, work.chunk)
             gathers = work.arrives and self._job.gather_boundary
-            self._parts[name] = replace(whole, boundary=True) if gathers else whole
+            self._parts[name] = replace(whole, boundary=gathers, casts=work.casts)
         return self._parts[name]
 
     def calls(self, hops: Sequence[Sent], *, others: bool) -> Iterator[StageCall]:

@@ -21,12 +21,14 @@ from simcluster.schedules import Action, Schedule
 
 
 class ActionWork(NamedTuple):
-    """What an action is: a letter F, B, I or W of a stage's chunk; ``arrives``: its input comes from another stage."""
+    """What an action is: a letter F, B, I or W of a stage's chunk; ``arrives``: its input comes from another stage;
+    ``casts``: it casts the weights."""
 
     kind: str
     stage: int
     chunk: int
     arrives: bool
+    casts: bool = False
 
 
 class Sent(NamedTuple):
@@ -58,10 +60,12 @@ class ActionRows:
 
     Of every action: ``work``, what it is (``number`` says the number of that); ``send``, what leaves behind it, or -1;
     ``needs`` and ``makes``, the outputs that come from another stage and go to another one, or 0.  There are
-    ``outputs`` with that 0.  ``starts`` is where rows begin, and the end.
+    ``outputs`` with that 0.  ``starts`` is where rows begin, and the end.  ``casts``: the first F of each chunk casts
+    its weights, so it is a work of its own.
     """
 
-    def __init__(self, schedule: Schedule, number: Callable[[ActionWork | Sent], int]) -> None:
+    def __init__(self, schedule: Schedule, number: Callable[[ActionWork | Sent], int], *, casts: bool) -> None:
+        self._casts = casts
         self._name, self._count, self._slices = schedule.name, schedule.num_microbatches, len(schedule.routes[0])
         self.outputs = 2 * self._slices * self._count + 1  # of forwards, and of backwards
         columns = [self._row(schedule, stage, number) for stage in range(schedule.num_stages)]
@@ -79,6 +83,10 @@ class ActionRows:
             work, sent, *handed_on = self._role(schedule, stage, action)
             table.append((number(work), -1 if sent is None else number(sent), *handed_on))
         own = np.array(table).T[:, [known[name] for name in names]]
+        for chunk in dict.fromkeys(chunks) if self._casts else ():
+            first = names.index(("F", chunk))
+            work = self._role(schedule, stage, Action("F", microbatches[first], chunk))[0]
+            own[0, first] = number(work._replace(casts=True))
         own[2:] += np.where(own[2:] > 0, np.array(microbatches), 0)
         return own
 

@@ -95,8 +95,9 @@ class QuickWay:
         cluster = scenario.cluster
         self._keep(cluster)
         costs = StepCosts(scenario, schedule, self.shared)
-        order = (pipeline, parallel.pp, scenario.microbatches, overlap.pipeline)
-        walk = self.walks.once(order, lambda: Walk(schedule, overlap=overlap.pipeline))
+        casts = costs.casts
+        order = (pipeline, parallel.pp, scenario.microbatches, overlap.pipeline, casts)
+        walk = self.walks.once(order, lambda: Walk(schedule, overlap=overlap.pipeline, casts=casts))
         costed = costs.of(walk.works)
         exchanges = costs.exchanges
         crossings = self.shared.links.crossings(costs.drawn, exchanges.meetings(walk.works))

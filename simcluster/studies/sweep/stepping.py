@@ -61,16 +61,16 @@ class Walk:
     """The ops of a schedule one after the other, each behind those that it waits for; made once for all costs.
 
     Actions are on the main lane of their stage, sends on it or on lanes of their own (``overlap``).  Sends are
-    asynchronous: the receiver is always ready.
+    asynchronous: the receiver is always ready.  ``casts``: the first F of each chunk casts its weights.
     Of every op: what it is (its number in ``works``), the one before it on its lane, and the other one that it waits
     for, counted from 1; 0 is the beginning of time.  InputError for actions that wait for each other.
     """
 
-    def __init__(self, schedule: Schedule, *, overlap: bool) -> None:
+    def __init__(self, schedule: Schedule, *, overlap: bool, casts: bool = False) -> None:
         self.works: list[ActionWork | Sent] = []
         self.place: dict[ActionWork | Sent, int] = {}  # their numbers
         self.overlap = overlap
-        rows = ActionRows(schedule, self._number)
+        rows = ActionRows(schedule, self._number, casts=casts)
         self.lane_of, self.lanes = _lanes(self.works)
         order, self._starts, self._sends = rows.order(), rows.starts, rows.send >= 0
         self._op = np.empty_like(order)  # of actions, row by row; that of a send is the next number
