@@ -1,5 +1,6 @@
 """Published ``config.json`` files (sizes only) become the models that they describe."""
 
+import re
 from typing import Any
 
 import pytest
@@ -170,7 +171,6 @@ def test_what_cannot_be_read_is_refused(config: dict[str, Any], words: str) -> N
         ("[1]", "holds no JSON object"),
         ('{"a": 1, "a": 2}', "the key 'a' appears twice"),
         ('{"a": {"b": 1, "b": 1}}', "the key 'b' appears twice"),
-        ('{"a": NaN}', "NaN is not a JSON number"),
         ('{"a": ' + "9" * 5000 + "}", "is not JSON"),
         ("[" * 200_000, "is not JSON"),
     ],
@@ -194,3 +194,21 @@ def test_the_transformer_of_flash_linear_attention() -> None:
     assert (more["qk_norm"], more["bias"], more["kv_heads"], more["attention_window"]) == ("head", "qkv", 4, 512)
     with pytest.raises(InputError, match="model_type 'gla', which is not supported: layers that are not all"):
         model_from_config({**FLA, "model_type": "gla"})
+
+
+LLAMA = (
+    '{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, '
+    '"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192'
+)
+
+
+@pytest.mark.parametrize("constant", ["Infinity", "-Infinity", "NaN"])
+def test_numbers_that_are_not_finite_stop_only_where_they_are_needed(constant: str) -> None:
+    """transformers writes them (time_step_limit of Mamba's configs), also in the config of a Llama."""
+    plain = model_from_config(parse_config(LLAMA + "}", "config.json"))
+    beside = f'{LLAMA}, "time_step_limit": [0.0, {constant}], "router_jitter_noise": {constant}}}'
+    assert model_from_config(parse_config(beside, "config.json")) == plain
+    for key in ("hidden_size", "num_hidden_layers", "num_key_value_heads", "head_dim", "tie_word_embeddings"):
+        needed = re.sub(rf', "{key}": \w+', "", LLAMA) + f', "{key}": {constant}}}'
+        with pytest.raises(InputError, match=rf"^{key} "):
+            model_from_config(parse_config(needed, "config.json"))

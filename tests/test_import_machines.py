@@ -217,6 +217,25 @@ def test_every_pair_meets_at_its_class(name):
             assert {cluster.graph[u][v]["medium"] for u, v in itertools.pairwise(hops)} == {"nvlink"}
 
 
+@pytest.mark.parametrize("name", ["smi_sys_in_numa.txt", "smi_sys_nics.txt"])
+def test_sys_inside_a_numa_node_leaves_the_path_to_the_numa_column(name):
+    """As virtual machines and EPYC print it: pairs of one NUMA node never cross the link between NUMA nodes."""
+    matrix = parse_matrix((INPUTS / name).read_text(), name)
+    cluster = built(name, device="a100-80gb")
+    assert each_way(cluster)
+    node_of = {x: f"node0.{x.lower() if x.startswith('GPU') else matrix.nics.get(x, x)}" for x in matrix.names}
+    for a, b in itertools.combinations(matrix.names, 2):
+        found, cell = path_class(cluster.graph, node_of[a], node_of[b]), matrix.cells[a, b]
+        together = a in matrix.numa and matrix.numa[a] == matrix.numa.get(b)
+        if cell == "SYS":
+            assert not together or found in ("PHB", "NODE"), (a, b)
+            assert together or found != "PIX", (a, b)
+        elif cell in CLASSES:
+            assert found == cell, (a, b)
+    assert kinds(cluster)["gpu"] == 8
+    assert any("SYS inside a NUMA node" in data["source"] for _, _, data in cluster.graph.edges(data=True))
+
+
 def test_dgx_h100_matrix():
     cluster = built("smi_dgx_h100.txt", nodes=2)
     assert cluster.device == "h100"  # 18 NVLinks

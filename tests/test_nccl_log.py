@@ -81,11 +81,26 @@ def test_in_place_may_be_missing():
     assert [row.in_place for row in parse_log(line).rows] == [False]
 
 
-@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "0: ", "[1,12]<stdout>: "])
+@pytest.mark.parametrize(
+    "prefix",
+    ["[1,0]<stdout>:", "0: ", "[1,12]<stdout>: ", "[0]", "[0] ", "[1,0]<stdout>:[0]", "node-1: ",
+     "[1,0][n1:77]<stdout>:", "[prterun-n1-77@1,0]<stdout>: ", "[pod/nccl-launcher/main] "],
+)  # fmt: skip
 def test_prefixes_of_launchers(prefix):
     plain = _log(_row(MIB, 74.78e-6, 1.75))
     prefixed = "".join(prefix + line for line in plain.splitlines(keepends=True))
     assert parse_log(prefixed) == parse_log(plain)
+
+
+@pytest.mark.parametrize("tag", ["[0]", "[1,3]<stdout>:"])
+def test_tags_of_empty_output_may_stand_inside_a_row(tag):
+    """Of mpirun --tag-output and PSM, where another rank's empty output is between (NVIDIA/nccl issue 1453)."""
+    plain = _row(MIB, 74.78e-6, 1.75) + _row(GIB, 8e-3, 1.75)
+    words = [line.split() for line in plain.splitlines()]
+    tagged = "\n".join(
+        f"{tag}  {' '.join(row[:5])}{tag}   {' '.join(row[5:9])}{tag} {' '.join(row[9:])}" for row in words
+    )
+    assert parse_log(tagged) == parse_log(plain)
 
 
 def test_the_programs_name_says_the_collective():

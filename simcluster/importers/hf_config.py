@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,9 +22,12 @@ class Config:
     asked: set[str] = field(default_factory=set, compare=False)
 
     def value(self, key: str) -> Any:
-        """What the config has under a key; None where it is not there."""
+        """Return what the config has under a key, None where it is not there; InputError for Infinity and NaN."""
         self.asked.add(key)
-        return self.data.get(key)
+        value = self.data.get(key)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{key} {value} is not a finite number; write one")
+        return value
 
     def size(self, keys: str, what: str = "") -> int | None:
         """The first of ``keys`` (one text) that is not null, if one is; ``what`` the model calls it."""

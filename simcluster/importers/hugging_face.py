@@ -223,7 +223,7 @@ def _refuse_more_than_a_decoder(config: Mapping[str, Any]) -> None:
 def parse_config(text: str, source: str) -> dict[str, Any]:
     """The JSON object in the text of a ``config.json``; InputError for what is no JSON, or says a key twice."""
     try:
-        config = json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
+        config = json.loads(text, object_pairs_hook=unique_keys)  # with Infinity and NaN, which transformers writes
     except InputError as problem:
         raise InputError(f"{source}: {problem}") from None
     except json.JSONDecodeError as problem:
@@ -236,7 +236,3 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InputError(f"{source}: holds no JSON object; a config.json of transformers is expected")
     return config
-
-
-def _refuse_constant(text: str) -> Any:
-    raise InputError(f"{text} is not a JSON number; write a finite one")

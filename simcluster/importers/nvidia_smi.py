@@ -3,7 +3,10 @@
 The matrix has a class for each pair: NV# (a bonded set of # NVLinks), else what their PCIe path crosses: PIX at most
 one PCIe switch, PXB several, PHB a host bridge, NODE several host bridges of one NUMA node, SYS the link between NUMA
 nodes.  These nest, so the machine is the tree in which every pair meets at its class; a matrix that fits no tree is an
-error.  It has no speeds: they are those usual for the GPU's generation, or given beside the file.
+error.  Virtual machines, and hosts whose bridges have no common parent, print SYS for pairs of one NUMA node, too
+(NVIDIA/nccl issues 1357 and 1530): where other cells or the NUMA column bring a pair together, SYS means that its path
+is unknown, and it crosses the host bridges of that node.  The matrix has no speeds: they are those
+usual for the GPU's generation, or given beside the file.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
 from simcluster.importers.generations import Wires
@@ -182,8 +185,8 @@ def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
     for name in names:
         system.nodes[0, _node_name(matrix, name)] = "gpu" if is_gpu(name) else "nic"
     levels = _levels(matrix, names)
-    _check_tree(matrix, names, levels)
-    _Tree(matrix, system, wires).grow(names, levels)
+    unknown = _pairs_of_unknown_path(matrix, names, levels)
+    _Tree(matrix, system, wires).grow(names, levels, unknown)
     _add_nvlinks(matrix, system, wires)
     why = f"{matrix.source}: the matrix does not say how fast the NICs are"
     for name in names:
@@ -211,15 +214,20 @@ def _levels(matrix: Matrix, names: Sequence[str]) -> Levels:
     return levels
 
 
-def _check_tree(matrix: Matrix, names: Sequence[str], levels: Levels) -> None:
+def _pairs_of_unknown_path(matrix: Matrix, names: Sequence[str], levels: Levels) -> int:
+    """Return how many pairs are SYS inside a NUMA node; InputError for a pair that contradicts the tree otherwise."""
+    unknown = 0
     for a, b in itertools.combinations(names, 2):
         meet = next((level for level in levels if levels[level][a] == levels[level][b]), "SYS")
         cell = matrix.cells[a, b]
-        if cell in CLASSES and cell != meet:
+        if cell == "SYS" and meet in ("PHB", "NODE"):
+            unknown += 1
+        elif cell in CLASSES and cell != meet:
             raise InputError(
                 f"{matrix.source}:{matrix.lines[a]}: {a} - {b} is {cell}, but by the rest of the matrix they meet at "
                 f"{meet}; no PCIe tree looks like this"
             )
+    return unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +238,11 @@ class _Tree:
     system: System
     wires: Wires
 
-    def grow(self, names: Sequence[str], levels: Levels) -> None:
+    def grow(self, names: Sequence[str], levels: Levels, unknown: int) -> None:
         pcie = self.wires.usual_pcie(f"{self.matrix.source}: the matrix does not say what PCIe it is")
+        if unknown:
+            note = f"{pcie.source}; {unknown} pairs that are SYS inside a NUMA node cross its host bridges: assumed"
+            pcie = replace(pcie, source=note)
         numa_nodes = []
         for members in _groups(names, levels["NODE"]):
             bridges = _groups(members, levels["PHB"])

@@ -19,7 +19,9 @@ from simcluster.nccl.constants import ALGORITHMS, COLLECTIVES, GB, US, Collectiv
 from simcluster.nccl.platforms import Platform
 from simcluster.nccl.predictor import choose
 
-_PREFIX = re.compile(r"^(?:\[\d+,\d+\]\s*<std(?:out|err)>:\s?|\d+:\s)")  # mpirun --tag-output, srun --label
+_TAG = re.compile(r"\[(?:[\w.-]+@)?\d+(?:,\d+)*\](?:\[[\w.-]+:\d+\])?(?:<std(?:out|err|diag)>)?:?")
+"""[1,0]<stdout>: of mpirun --tag-output, [0] of MPICH and PSM; inside a row, too, from another rank's empty output."""
+_PREFIX = re.compile(rf"^(?:\s*(?:{_TAG.pattern}|\[[\w./-]+\]|[\w.-]+:(?=\s)))+")  # also of srun --label, pdsh, kubectl
 _PROGRAM = re.compile(r"\b([a-z]+(?:_[a-z]+)*)_perf\b")
 _RANK = re.compile(r"#\s+Rank\s+(\d{1,9})\s+.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*\S)")
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)")
@@ -101,7 +103,7 @@ def parse_log(text: str, *, source: str = "the log") -> Log:
     found = _Found()
     for number, raw in enumerate(text.splitlines(), start=1):
         line = _PREFIX.sub("", raw).strip()
-        words = line.split()
+        words = _TAG.sub(" ", line).split()
         if len(words) > 2 and _COUNT.fullmatch(words[0]) and _COUNT.fullmatch(words[1]):
             _read_row(words, number, source, found)
         else:

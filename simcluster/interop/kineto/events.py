@@ -25,7 +25,7 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.documents.packed import read_packed
 from simcluster.documents.parser_words import of_json
 from simcluster.interop.kineto.comm import Comm, Groups, comm_of, is_comm
-from simcluster.interop.kineto.values import about_of, refuse_strange
+from simcluster.interop.kineto.values import about_of, check_numbers
 
 Event = Mapping[str, Any]
 
@@ -131,7 +131,7 @@ def read_profile(path: Path) -> RankProfile:
     timed = [each for each in enumerate(events) if each[1].get("ph") == "X"]
     if not timed:
         raise InputError(f"{path} has no events with times: nothing was recorded, or the file was cut; record it again")
-    refuse_strange(path, timed)
+    check_numbers(path, timed)
     begin, length = _microseconds(path, timed)
     first = math.floor(begin.min())
     profile = RankProfile(

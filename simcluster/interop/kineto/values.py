@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ _USED = (
     "python_function",
 )  # fmt: skip
 _LARGEST = 2**64
+_DIGITS = re.compile(r"-?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16}")
 
 
 def about_of(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], list[Any]]:
@@ -51,8 +53,11 @@ def about_of(path: Path, document: Any) -> tuple[Mapping[str, Any], Mapping[str,
     return about, spread, events
 
 
-def refuse_strange(path: Path, timed: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-    """InputError for the first event whose thread, stream or correlation is no whole number."""
+def check_numbers(path: Path, timed: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+    """Check that threads, streams and correlations of events are whole numbers; convert those in text in place.
+
+    ROCm's Kineto writes streams in hexadecimal text, as in "0x0".  InputError for the first that is not a number.
+    """
     for number, event in timed:
         args = event.get("args")
         if args is None:
@@ -61,7 +66,10 @@ def refuse_strange(path: Path, timed: Sequence[tuple[int, Mapping[str, Any]]]) -
             raise _wrong(path, number, event, "args", args, "an object")
         for name in _WHOLE:
             if name in args and not _is_whole(args[name]):
-                raise _wrong(path, number, event, name, args[name], "a whole number")
+                whole = _whole_of_text(args[name])
+                if whole is None:
+                    raise _wrong(path, number, event, name, args[name], "a whole number")
+                args[name] = whole
         category = event.get("cat")
         if category is not None and type(category) is not str:
             raise _wrong(path, number, event, "cat", category, "text")
@@ -73,6 +81,14 @@ def refuse_strange(path: Path, timed: Sequence[tuple[int, Mapping[str, Any]]]) -
 
 def _is_whole(value: object) -> bool:
     return type(value) is int and -_LARGEST < value < _LARGEST
+
+
+def _whole_of_text(value: object) -> int | None:
+    """Return the whole number that a text has, in decimal or hexadecimal digits; None for anything else."""
+    if type(value) is not str or not _DIGITS.fullmatch(value):
+        return None
+    whole = int(value, 16 if "x" in value.lower() else 10)
+    return whole if _is_whole(whole) else None
 
 
 def _wrong(path: Path, number: int, event: Mapping[str, Any], field: str, value: object, rule: str) -> InputError:
