@@ -20,7 +20,7 @@ from simcluster.planning.ops import Segment
 from simcluster.planning.outer_step import OuterUpdate
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
-from simcluster.schedules import Schedule
+from simcluster.schedules import Action, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +233,12 @@ class Job(Shown):
         rows = tuple(tuple(action for action in row if action.kind == "F") for row in self.schedule.rows)
         schedule = replace(self.schedule, rows=rows, fused=())
         return replace(self, schedule=schedule, data_parallel=data, saved=None, steps=1, trains=False)
+
+    def casting(self, stage: int) -> frozenset[Action]:
+        """Return the actions of a stage that cast weights: the first F of each chunk, if passes cast them."""
+        forwards = [action for action in self.schedule.rows[stage] if action.kind == "F"]
+        first = {action.chunk: action for action in reversed(forwards)}
+        return frozenset(first.values() if self.trains and self.passes.casts else ())
 
     @property
     def replicas(self) -> int:

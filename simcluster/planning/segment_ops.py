@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -228,3 +228,12 @@ class OpsInMaking:
         self._ops.append(Op(work, stream, kind, name, layer, MAIN, self._joining))
         self._joining = ()
         self._main = len(self._ops) - 1
+
+
+def on_layers(segment: Segment, number: Mapping[int, int]) -> Segment:
+    """Return the same ops on other layers; ``number`` has the new layer by the old, and others stay."""
+    return Segment(tuple([
+        Op(op.work, op.stream, op.kind, op.name, number.get(op.layer, op.layer), op.lane, op.after, op.memory,
+           op.routed)
+        for op in segment.ops
+    ]))  # fmt: skip

@@ -20,7 +20,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -40,9 +40,9 @@ from simcluster.model.transformer import Model
 from simcluster.planning.context_ops import attend
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.mixture_ops import MixtureOps
-from simcluster.planning.ops import EXPERTS, Op, Segment
+from simcluster.planning.ops import EXPERTS, Segment
 from simcluster.planning.residency import Phase, residencies, visits
-from simcluster.planning.segment_ops import NO_TIME, Issue, LaunchedKernels, OpsInMaking, Worker
+from simcluster.planning.segment_ops import NO_TIME, Issue, LaunchedKernels, OpsInMaking, Worker, on_layers
 from simcluster.planning.works import Compute
 
 _LOSS_BYTES = 4.0  # the loss is computed in fp32
@@ -70,8 +70,8 @@ class Pass:
 
     ``layers`` are global layer numbers in forward order; ``embedding`` and ``lm_head`` say whether the ends of the
     model are in it (the layers of multi-token prediction go with the LM head); ``boundary`` whether a tensor arrives
-    split over tp and must be gathered first; ``begins`` whether this is where the action begins; ``casts`` whether its
-    F casts weights to the format of the operands, as that of a step's first microbatch does.
+    split over tp and must be gathered first; ``begins`` whether this is where the action begins; ``casts`` whether F
+    casts weights, as in a step's first microbatch.
     """
 
     layers: tuple[int, ...]
@@ -159,7 +159,7 @@ class Passes:
         if name not in self._made:
             self._made[name] = part, self._ops(kind, part).segment()
         made, segment = self._made[name]
-        return _on_layers(segment, dict(zip(made.layers, part.layers, strict=True)))
+        return on_layers(segment, dict(zip(made.layers, part.layers, strict=True)))
 
     def _ops(self, kind: str, part: Pass) -> OpsInMaking:
         ops = OpsInMaking(self._work, self._issue)
@@ -172,17 +172,17 @@ class Passes:
             predicting=self._model.predicting,
         )  # fmt: skip
         for phase, name, layer in order:
-            begin, main = len(ops), name
             mixture = self._mixture if name == "mlp" and self._model.has_experts(layer) else None
+            begin, main = len(ops), EXPERTS if mixture else name
             if part.casts and phase == "forward":
-                sections = mixture.sections if mixture else self._plain[name].sections
-                ops.compute(weight_casts(self._shape, sections), phase, f"{name}_weight_cast", layer)
+                weights = (mixture or self._plain[name]).sections
+                ops.compute(weight_casts(self._shape, weights), phase, f"{name}_weight_cast", layer)
             if mixture:
                 mixture.visit(ops, phase, layer)
-                main = EXPERTS
             else:
-                blocks = self._recomputed if self._shape.recomputes(layer) else self._plain
-                self._visit(ops, phase, blocks[name], layer)
+                self._visit(
+                    ops, phase, (self._recomputed if self._shape.recomputes(layer) else self._plain)[name], layer
+                )
             held, split = self._residencies.of(name, layer), kind in ("I", "W")
             ops.hold(begin, main, held.changes(phase, split=split), held.routed_changes(phase, split=split))
         if kind == "F" and part.lm_head:
@@ -345,12 +345,3 @@ def _blocks(model: Model, shape: RankShape) -> dict[str, Block]:
     ahead = [prediction_block] if model.predicting else []
     made = (block(model, shape) for block in (embedding_block, attention_block, *mlp, *ahead, lm_head_block))
     return {block.name: block for block in made}
-
-
-def _on_layers(segment: Segment, number: Mapping[int, int]) -> Segment:
-    """The same ops on other layers: ``number`` has them by what they are in the segment; what it has not stays."""
-    return Segment(tuple([
-        Op(op.work, op.stream, op.kind, op.name, number.get(op.layer, op.layer), op.lane, op.after, op.memory,
-           op.routed)
-        for op in segment.ops
-    ]))  # fmt: skip

@@ -33,8 +33,7 @@ class _Stage:
         self._job = job
         self._stage = stage
         self._row = job.schedule.rows[stage]
-        casts = job.trains and job.passes.casts
-        self._casting = {action.chunk: action for action in reversed(self._row) if action.kind == "F" and casts}
+        self._casting = job.casting(stage)
         self._lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
         self._segments: dict[Hashable, Segment] = {}
         self._boundaries = Boundaries(job, self._lanes)
@@ -107,15 +106,14 @@ class _Stage:
 
     def _parts(self, action: Action, step: int) -> list[tuple[ActionPart, Segment]]:
         """The parts of an action, each with what is done in it."""
-        split = self._boundaries.arrives_split(action)
+        split, casts = self._boundaries.arrives_split(action), action in self._casting
         return [
-            (part, self._segment(action, part, boundary=split and index == 0, begins=index == 0))
+            (part, self._segment(action.kind, part, boundary=split and index == 0, begins=index == 0, casts=casts))
             for index, part in enumerate(self._replicas.parts(action, step))
         ]
 
-    def _segment(self, action: Action, part: ActionPart, *, boundary: bool, begins: bool) -> Segment:
+    def _segment(self, kind: str, part: ActionPart, *, boundary: bool, begins: bool, casts: bool) -> Segment:
         """Return the segment of a part of an action; equal parts share one."""
-        kind, casts = action.kind, self._casting.get(action.chunk) == action
         name = kind, part.work, boundary, begins, casts, part.memory
         found = self._segments.get(name)
         if found is None:
