@@ -189,7 +189,7 @@ def test_what_is_assumed_is_told_until_it_is_said(training: Training) -> None:
     said = trained({**RUN, "power": {"communication": "35%"}}, played=2)
     assert said.energy is not None
     assert list(said.energy.assumed()) == []
-    assert "assumed" not in said.summary()
+    assert "assumed: communication" not in said.summary()
     with pytest.raises(InputError, match="below idle"):
         trained({**RUN, "power": {"full": 10}}, played=2)
 

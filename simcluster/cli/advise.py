@@ -12,6 +12,7 @@ from simcluster.scenario.scenario import load
 from simcluster.show import plots
 from simcluster.studies.long_run.advice import advise
 from simcluster.studies.long_run.advised import within
+from simcluster.studies.long_run.assumptions import assumed_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
         [f"{found.name}: {found.question}, {found.played:,} runs each"],
         [found.sentence],
         *([common.format_table(*_cells(table))] for table in tables),
-        [f"note: {note}" for note in found.notes],
+        [*assumed_lines(found.assumed), *(f"note: {note}" for note in found.notes)],
     ]
     common.answer(args, lambda: common.in_blocks(blocks), found.to_dict)
     common.draw(args, (args.plot, lambda: plots.advice(found)))

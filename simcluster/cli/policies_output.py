@@ -14,6 +14,7 @@ from simcluster.cli import common
 from simcluster.documents.overrides import expand_vary, parse_override
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Scenario, load
+from simcluster.studies.long_run.assumptions import assumed_lines
 from simcluster.studies.long_run.comparing import MEASURES, Measure, Policy, PolicyComparison
 from simcluster.studies.variations import distinct
 
@@ -83,6 +84,7 @@ def text_of(found: PolicyComparison) -> str:
     refused = [f"  {name}: {common.on_one_line(why)}" for name, why in found.refused.items()]
     notes = ["+- is half a 95 % interval; ~ zero is in it"]
     blocks = [[head], [found.sentence], [_table(found), *notes], ["refused", *refused] if refused else []]
+    blocks.append(assumed_lines(found.assumed))
     return common.in_blocks(blocks)
 
 

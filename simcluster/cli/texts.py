@@ -45,7 +45,11 @@ def _mean_difference(found: MeanDifference) -> str:
 
 
 def _advice(found: Advice) -> str:
-    return "\n".join([found.question, found.sentence, *(f"  {note}" for note in found.notes)])
+    from simcluster.studies.long_run.assumptions import assumed_lines
+
+    return "\n".join(
+        [found.question, found.sentence, *(f"  {note}" for note in found.notes), *assumed_lines(found.assumed)]
+    )
 
 
 def _collective(time: CollectiveTime) -> str:

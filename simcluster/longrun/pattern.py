@@ -44,7 +44,8 @@ def steps_of_write(saving: Saving, step: float) -> int:
 class CheckpointPattern:
     """A snapshot every ``steps`` steps (of ``step`` seconds): each ``cycles``-th to ``storage``, others to ``memory``.
 
-    Before each, a verification takes ``verify``; ``keep`` snapshots on storage are kept.  ``validation`` is what
+    Before each, a verification takes ``verify``; ``keep`` snapshots on storage are kept (0: none is
+    ever written).  ``validation`` is what
     validations take, in seconds a step: spread evenly, for they have another period.
 
     The pattern begins with the write of what the run was begun or restored from, which is made safe again.

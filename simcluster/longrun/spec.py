@@ -106,20 +106,26 @@ class RestartPart(Spec):
 
 
 class SparesSpec(Spec):
-    """Machines that stand by, how long until one is ready by kind, and how many ``crews`` repair (left out: enough).
+    """Spare nodes, how long until one is ready by kind, and how many ``crews`` repair (default: enough).
 
-    ``price`` is theirs, in dollars a GPU and hour (left out: that of the job's).
+    Without ``hot``, ``warm``, ``cold`` and ``unlimited`` there are as many as ``longrun.defaults`` says.
+    ``price`` is in dollars per GPU and hour (default: the job's, where their number is stated).
     """
 
-    hot: Whole = 0
-    warm: Whole = 0
-    cold: Whole = 0
-    hot_ready: Seconds = 0.0
-    warm_ready: Seconds = 120.0
-    cold_ready: Seconds = 1200.0
+    hot: Whole | None = None
+    warm: Whole | None = None
+    cold: Whole | None = None
+    hot_ready: Seconds | None = None
+    warm_ready: Seconds | None = None
+    cold_ready: Seconds | None = None
     crews: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
     unlimited: StrictBool = False
     price: Annotated[float, Field(strict=False, ge=0)] | None = None
+
+    @property
+    def stated(self) -> bool:
+        """Whether the document states how many there are."""
+        return self.unlimited or any(count is not None for count in (self.hot, self.warm, self.cold))
 
 
 class MaintenanceSpec(Spec):
@@ -178,9 +184,9 @@ class RunSpec(Spec):
     failures: Annotated[FailuresSpec, BeforeValidator(_failures)] = FailuresSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
     validation: ValidationSpec | None = None
-    detection: Time = FixedTime(seconds="2 min")
-    restart: tuple[RestartPart, ...] = ()
-    spares: SparesSpec = SparesSpec(unlimited=True)
+    detection: Time | None = None
+    restart: tuple[RestartPart, ...] | None = None
+    spares: SparesSpec = SparesSpec()
     short: Literal["wait", "shrink"] = "wait"
     shrink_to: Annotated[int, Field(strict=True, ge=1, le=1000)] = 4
     straggler: Literal["leave", "replace", "checkpoint"] = "leave"

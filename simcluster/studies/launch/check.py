@@ -45,8 +45,10 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
 
     result = simulate(again({}))
     found = checklist(result, again)
-    points = list(_of_run(Launch.of(result.scenario, result), again)) if result.scenario.run else []
-    return LaunchCheck(result, Checklist([*found.points, *points], found.fastest), tuple(overrides))
+    launch = Launch.of(result.scenario, result) if result.scenario.run else None
+    points = [] if launch is None else list(_of_run(launch, again))
+    whole = Checklist([*found.points, *points], found.fastest)
+    return LaunchCheck(result, whole, tuple(overrides), () if launch is None else launch.assumed)
 
 
 def _of_run(launch: Launch, again: Again) -> Iterator[Point]:
@@ -62,11 +64,13 @@ def _of_run(launch: Launch, again: Again) -> Iterator[Point]:
 
 @dataclass(frozen=True)
 class LaunchCheck(Shown):
-    """The ``checklist`` of a scenario, whose step is ``result``; ``overrides`` are those that it was loaded with."""
+    """The ``checklist`` of a scenario, whose step is ``result``; ``overrides`` are those that it was loaded with,
+    ``assumed`` is what the points of its run depend on and it does not state."""
 
     result: Result = field(repr=False)
     checklist: Checklist = field(repr=False)
     overrides: tuple[tuple[str, Any], ...] = ()
+    assumed: tuple[str, ...] = ()
 
     @property
     def points(self) -> list[Point]:
@@ -105,11 +109,11 @@ class LaunchCheck(Shown):
         ``mark`` colours verdicts; ``own`` are the overrides as a user wrote them (A.B=C), which remedies go with.
         """
         given = list(words.written_as(self.overrides)) if own is None else own
-        return words.summary(self.result, self.checklist, given, mark)
+        return words.summary(self.result, self.checklist, given, mark, self.assumed)
 
     def __str__(self) -> str:
         return self.summary()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: CONTRACT.md, "A launch checklist"."""
-        return {"step_time_s": self.result.step_time, **self.checklist.to_dict()}
+        return {"step_time_s": self.result.step_time, **self.checklist.to_dict(), "assumed": list(self.assumed)}

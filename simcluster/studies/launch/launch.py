@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from simcluster.base.errors import InputError
 from simcluster.longrun.recipe import tokens_of_stages
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.spec import RunSpec
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
+from simcluster.studies.long_run.assumptions import assumptions_of
 from simcluster.studies.long_run.build import long_run_of, section_of
 from simcluster.studies.long_run.chunks import player_of
 from simcluster.studies.long_run.staged import StagedRuns
@@ -61,6 +63,14 @@ class Launch:
     def run(self) -> LongRun:
         """In numbers; InputError where that cannot be."""
         return long_run_of(self.scenario, self.states)
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What the points depend on and the scenario does not state; nothing where the run cannot be."""
+        try:
+            return assumptions_of(self.scenario, self.run)
+        except InputError:
+            return ()
 
     @cached_property
     def played(self) -> TrainingRun | StagedRuns:

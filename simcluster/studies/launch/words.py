@@ -9,6 +9,7 @@ from typing import Any
 from simcluster.base.units import format_seconds
 from simcluster.results.result import Result
 from simcluster.studies.launch.run_point import of_run
+from simcluster.studies.long_run.assumptions import assumed_lines
 from simcluster.studies.whatif.preflight import Checklist, Point, written
 from simcluster.studies.whatif.remedies import Remedy, Verdict
 
@@ -29,8 +30,8 @@ def written_as(overrides: Sequence[tuple[str, Any]]) -> Iterator[str]:
     return written(dict(overrides))
 
 
-def summary(result: Result, found: Checklist, own: Sequence[str], mark: Mark) -> str:
-    """Every point; ``own`` are the user's own changes (A.B=C), which remedies go with."""
+def summary(result: Result, found: Checklist, own: Sequence[str], mark: Mark, assumed: Sequence[str]) -> str:
+    """Return every point and what is ``assumed``; ``own`` are the user's changes (A.B=C), which remedies include."""
     width = max(len(point.name) for point in found.points)
     lines = [f"{result.scenario.name}: {format_seconds(result.step_time)} a step", ""]
     for point in found.points:
@@ -42,7 +43,7 @@ def summary(result: Result, found: Checklist, own: Sequence[str], mark: Mark) ->
     if found.fastest:
         lines += ["", "what makes the step shortest, as played (behind simcluster run SCENARIO)"]
         lines += [f"  {_command(remedy, own)}   {_step(remedy, result)}" for remedy in found.fastest]
-    return "\n".join(lines)
+    return "\n".join([*lines, *([""] if assumed else []), *assumed_lines(assumed)])
 
 
 def _why(point: Point, result: Result, own: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,8 @@ from simcluster.studies.long_run.advice_memory import memory
 from simcluster.studies.long_run.advice_parts import nine, spares
 from simcluster.studies.long_run.advice_restarts import restart, straggler
 from simcluster.studies.long_run.advised import Advice
+from simcluster.studies.long_run.assumptions import assumptions_of
+from simcluster.studies.long_run.build import section_of
 from simcluster.studies.long_run.chunks import Workers, player_of
 from simcluster.studies.long_run.policies import PolicyBench, bench_of
 from simcluster.studies.long_run.states import StepStates
@@ -66,7 +69,19 @@ def advise(
             whose = f"it belongs to {', '.join(others)}" if others else f"it takes {', '.join([*known, 'played'])}"
             raise InputError(f"advice: {question} takes no {option}; {whose}")
     with player_of(workers, store) as player:
-        return ADVICE[question](bench_of(scenario, states, played, player), **options)
+        bench = bench_of(scenario, states, played, player)
+        found = ADVICE[question](bench, **options)
+        return replace(found, assumed=_assumed(bench))
+
+
+def _assumed(bench: PolicyBench) -> tuple[str, ...]:
+    """Return what an answer assumes; where the scenario's own interval is invalid, with the best one."""
+    try:
+        run = bench.with_section()
+    except InputError:
+        spec = section_of(bench.scenario).checkpoint
+        run = bench.with_section(checkpoint=spec.model_copy(update={"every": "auto", "memory": None}))
+    return assumptions_of(bench.scenario, run)
 
 
 def _options(question: str) -> list[str]:

@@ -52,7 +52,7 @@ class AdvicePicture:
 @dataclass(frozen=True)
 class Advice(Shown):
     """An answer: ``sentence``, the ``table`` it rests on (seconds, shares and hours as its columns say), a ``second``
-    table where there is one, ``notes`` on what it holds for, and what to draw."""
+    table where there is one, ``notes`` on what it holds for, what is ``assumed``, and what to draw."""
 
     question: str
     name: str
@@ -62,6 +62,7 @@ class Advice(Shown):
     played: int
     notes: tuple[str, ...] = ()
     second: pd.DataFrame | None = None
+    assumed: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what is not known is None."""
@@ -72,6 +73,7 @@ class Advice(Shown):
             "played": self.played,
             "table": records(self.table),
             "second": None if self.second is None else records(self.second),
+            "assumed": list(self.assumed),
             "notes": list(self.notes),
         }
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.catalogue import failures_of
+from simcluster.longrun.defaults import detection_of, restart_of, spares_of
 from simcluster.longrun.failure_specs import BadBatch, FailureSpec, WeibullLaw
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
+from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part
 from simcluster.longrun.spec import RunSpec
 from simcluster.longrun.times import FixedTime, TimeSpec, WeibullTime
 from simcluster.scenario.checkpoint_plan import Weight, host_memory_words
@@ -54,8 +55,8 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
             f"{scenario.name}: the run has stages, this is asked of one; --set run.stages=null leaves them out"
         )
     states.begin()
-    weight = _weighed(section, states)
     causes = tuple(_causes(scenario, section, states))
+    weight = _weighed(section, states) if _saves(section, causes) else _UNSAVED
     pattern = _pattern(section, states, weight, causes)
     hosts = len(set(scenario.cluster.built.host_of[: scenario.gpus]))
     step = states.healthy
@@ -68,7 +69,7 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
         goal=_goal(scenario, section),
         until=section.days if section.days is not None else math.inf,
         restart=_restart(section, weight, scenario.gpus),
-        spares=_spares(section),
+        spares=spares_of(section.spares, hosts, causes),
         short=short,
         running=running,
         straggler=section.straggler,
@@ -89,12 +90,6 @@ def _goal(scenario: Scenario, section: RunSpec) -> float:
     if section.loss is not None:
         return math.ceil(tokens_to_loss(scenario, section.loss, section.law) / real_tokens_per_step(scenario))
     return math.inf
-
-
-def _spares(section: RunSpec) -> Spares:
-    spares = section.spares
-    ready = spares.hot_ready, spares.warm_ready, spares.cold_ready
-    return Spares(spares.hot, spares.warm, spares.cold, ready, spares.crews, spares.unlimited)
 
 
 def _short(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -122,7 +117,7 @@ def _short(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[flo
 def _restart(section: RunSpec, weight: Weight, gpus: int) -> tuple[Part, ...]:
     """The parts of a restart, loading by what the checkpoint weighs."""
     parts = []
-    for part in section.restart:
+    for part in restart_of(section):
         if part.takes == "auto":
             memory, storage = (
                 FixedTime(seconds=f"{weight.load_memory!r} s"),
@@ -174,7 +169,7 @@ def _cause(
         devices=devices.count,
         lives=lives,
         bad=bad,
-        detect=(spec.detect or section.detection).on(scenario.gpus),
+        detect=(spec.detect or detection_of(section)).on(scenario.gpus),
         repair=spec.repair and spec.repair.on(scenario.gpus),
         machines=spec.machines,
         survives=STORAGE if spec.survives == "storage" or section.checkpoint.memory is None else MEMORY,
@@ -208,6 +203,16 @@ def _paces(spec: FailureSpec, devices: Devices, states: StepStates) -> tuple[tup
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
+_UNSAVED = Weight(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, load_memory=0.0, load_storage=0.0)
+"""The checkpoint of a run that writes none."""
+
+
+def _saves(section: RunSpec, causes: tuple[FailureMode, ...]) -> bool:
+    """Return whether the run writes checkpoints: not with ``every: auto`` where nothing ever needs one."""
+    if section.checkpoint.every != "auto" or section.maintenance is not None:
+        return True
+    return any(cause.effect != "slow" or section.straggler != "leave" for cause in causes)
+
 
 def _weighed(section: RunSpec, states: StepStates) -> Weight:
     """The checkpoint, with what its writes behind training take of the work: played, unless the run says it."""
@@ -236,6 +241,10 @@ def _pattern(
     memory = None if spec.memory is None else Saving(weight.memory_stall, weight.memory_write, weight.memory_slowed)
     cycles = 1 if spec.memory is None else spec.memory.storage_every
     validation = states.validating(section.validation) if section.validation else 0.0
+    if weight is _UNSAVED:
+        end = _goal(states.scenario, section)
+        whole = end if math.isfinite(end) else (section.days or 0.0) / states.healthy + 1
+        return CheckpointPattern(states.healthy, math.ceil(whole), Saving(0.0), keep=0, validation=validation)
     found = interval_of(spec.every, states.healthy + validation, Savings(storage, memory, spec.verify, cycles), causes)
     states.notes += found.notes
     if spec.every.strip() == "auto" and any(cause.bad is not None for cause in causes):

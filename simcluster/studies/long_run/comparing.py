@@ -29,6 +29,7 @@ from simcluster.longrun.spec import RunSpec
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
+from simcluster.studies.long_run.assumptions import merge_assumptions
 from simcluster.studies.long_run.build import long_run_of, section_of
 from simcluster.studies.long_run.chunks import Workers, player_of
 from simcluster.studies.long_run.policies import PairedDifference, half_width, paired, played_of, records
@@ -63,6 +64,11 @@ class PolicyComparison(Shown):
     def played(self) -> int:
         """Runs of each."""
         return next(iter(self.runs.values())).played
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What the answer depends on and the policies do not state."""
+        return merge_assumptions({name: run.assumed for name, run in self.runs.items()})
 
     @cached_property
     def tables(self) -> Mapping[Measure, pd.DataFrame]:
@@ -118,7 +124,7 @@ class PolicyComparison(Shown):
         ]
         refused = [{"policy": name, "error": why} for name, why in self.refused.items()]
         about = {"measure": self.measure, "played": self.played, "best": self.best, "answer": self.sentence}
-        return {**about, "policies": policies, "refused": refused}
+        return {**about, "policies": policies, "refused": refused, "assumed": list(self.assumed)}
 
 
 def _values(run: PlayedPolicy, measure: Measure) -> Floats | None:
@@ -243,10 +249,10 @@ class _OnlyRun(Spec):
 
 def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
     """The scenario with changes; where they are of its run alone, on the same cluster, which is built."""
-    document = scenario.document()
     if any(path != "run" and not path.startswith("run.") for path in changes):
-        return from_document(document, changes)
-    section = Document({"run": document["run"]}, source="<document>", folder=Path())
+        return from_document(scenario.document(), changes)
+    stated = section_of(scenario).model_dump(mode="json", exclude_unset=True)
+    section = Document({"run": stated}, source="<document>", folder=Path())
     return scenario.model_copy(update={"run": validate(_OnlyRun, apply_overrides(section, changes)).run})
 
 

@@ -62,9 +62,9 @@ class RunMoney:
 
     @property
     def spares_price(self) -> float | None:
-        """Dollars a GPU and hour of machines that stand by."""
-        own = self.section.spares.price
-        return self.section.price if own is None else own
+        """Dollars per GPU and hour of spare nodes; None without a price of theirs where their number is assumed."""
+        spares = self.section.spares
+        return self.section.price if spares.price is None and spares.stated else spares.price
 
     @cached_property
     def rates(self) -> dict[str, float]:
@@ -137,7 +137,7 @@ class RunMoney:
 
     @property
     def _storage_rate(self) -> float:
-        kept = self.section.checkpoint.keep * self.checkpoint_bytes / 1e12
+        kept = self.run.pattern.keep * self.checkpoint_bytes / 1e12
         return kept * (self.section.checkpoint.price or 0.0) / _MONTH
 
     def _a_second(self, dollars: float) -> float:

@@ -20,6 +20,7 @@ from simcluster.scenario.checkpoint_plan import checkpoint_bytes
 from simcluster.scenario.job import facts_of, real_tokens_per_step
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run import accounts, expected
+from simcluster.studies.long_run.assumptions import assumptions_of
 from simcluster.studies.long_run.build import section_of
 from simcluster.studies.long_run.energy import RunEnergy, energy_of
 from simcluster.studies.long_run.losses import loss_bought
@@ -59,6 +60,11 @@ class PlayedRuns:
     step: Result | None = field(default=None, repr=False)
     first: int = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What the answer depends on and the scenario does not state."""
+        return assumptions_of(self.scenario, self.run)
 
     @property
     def played(self) -> int:

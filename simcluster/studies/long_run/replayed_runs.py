@@ -16,6 +16,7 @@ from simcluster.longrun.events.record import TRAINING
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.replayed import stood_in, struck_in
 from simcluster.longrun.run import FATES, LongRun
+from simcluster.studies.long_run.assumptions import merge_assumptions
 from simcluster.studies.long_run.policies import paired
 from simcluster.studies.long_run.training_run import TrainingRun
 
@@ -56,6 +57,11 @@ class ReplayedRuns:
     def compared(self) -> dict[str, TrainingRun]:
         """All that was played, by what it is called."""
         return {"as it was": self.as_it_was} | ({"what if": self.what_if} if self.what_if else {})
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What the answer depends on and the scenario does not state."""
+        return merge_assumptions({name: run.assumed for name, run in self.compared.items()})
 
     @cached_property
     def logged(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ from simcluster.longrun.power import KWH
 from simcluster.longrun.recipe import StageSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.long_run.accounts import interval
+from simcluster.studies.long_run.assumptions import merge_assumptions
 from simcluster.studies.long_run.build import section_of
 from simcluster.studies.long_run.training_run import TrainingRun
 
@@ -40,6 +41,11 @@ class StagedRuns:
     def specs(self) -> tuple[StageSpec, ...]:
         """The stages as the document has them."""
         return section_of(self.scenario).stages
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What the answer depends on and the scenario does not state."""
+        return merge_assumptions({f"stage {number}": stage.assumed for number, stage in enumerate(self.stages, 1)})
 
     @property
     def played(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.counts import format_tokens, whole_dollars
 from simcluster.base.units import DAY, format_seconds
 from simcluster.results.result import VERSION
+from simcluster.studies.long_run.assumptions import assumed_lines
 from simcluster.studies.long_run.cost_words import format_energy, format_power
 from simcluster.studies.long_run.words import in_columns, plain
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 def summary(training: StagedRuns) -> str:
     """What a person needs: what comes of the run as a whole, and of each stage."""
-    return "\n\n".join("\n".join(lines) for lines in (list(_whole(training)), list(_stages(training))))
+    blocks = list(_whole(training)), list(_stages(training)), assumed_lines(training.assumed)
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
 def _whole(training: StagedRuns) -> Iterator[str]:
@@ -102,6 +104,7 @@ def document(training: StagedRuns) -> dict[str, Any]:
         "numbers": training.numbers.to_dict(orient="index"),
         "breakdown_s": training.breakdown.to_dict(),
         "stages": training.table.reset_index().to_dict(orient="records"),
+        "assumed": list(training.assumed),
         "runs": [stage.to_dict() for stage in training.stages],
         "scenario": training.scenario.document(),
         "version": VERSION,

@@ -11,6 +11,7 @@ from simcluster.base.units import DAY, format_bytes, format_seconds
 from simcluster.longrun.ending import restart_seconds, stop_rate
 from simcluster.results.result import VERSION
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
+from simcluster.studies.long_run.assumptions import assumed_lines
 from simcluster.studies.long_run.build import section_of
 from simcluster.studies.long_run.cost_words import columns_of, cost_document, energy_lines, money_lines
 from simcluster.studies.long_run.losses import loss_bought
@@ -53,12 +54,13 @@ def summary(training: PlayedRuns) -> str:
         *_loss(training),
         *_time(training),
         *_checkpoint(training),
+        *_validation(training),
         *_failures(training),
         *_goodput(training),
         *energy_lines(training),
     ]
     blocks = [head, _where(training), _causes(training), _parts(training), _expected(training), _states(training)]
-    blocks.append([f"note: {note}" for note in training.notes])
+    blocks.append([*assumed_lines(training.assumed), *(f"note: {note}" for note in training.notes)])
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
@@ -106,6 +108,9 @@ def _time(training: PlayedRuns) -> Iterator[str]:
 
 def _checkpoint(training: PlayedRuns) -> Iterator[str]:
     pattern, scenario = training.run.pattern, training.scenario
+    if not pattern.keep:
+        yield "  checkpoint   none is written: nothing fails"
+        return
     size = checkpoint_bytes(scenario, section_of(scenario).checkpoint)
     saving = pattern.storage
     takes = f"stops training for {format_seconds(saving.stall)}"
@@ -119,9 +124,12 @@ def _checkpoint(training: PlayedRuns) -> Iterator[str]:
     if len(best):
         said = (f"{name.removeprefix('best interval, ')} {format_seconds(value)}" for name, value in _pairs(best))
         yield f"               best interval by closed form: {', '.join(said)}"
-    validation = section_of(scenario).validation
+
+
+def _validation(training: PlayedRuns) -> Iterator[str]:
+    validation = section_of(training.scenario).validation
     if validation is not None:
-        seconds = format_seconds(pattern.validation * validation.every)
+        seconds = format_seconds(training.run.pattern.validation * validation.every)
         yield f"  validation   {seconds} every {validation.every:,} steps, spread evenly over them"
 
 
@@ -270,8 +278,8 @@ def document(training: PlayedRuns) -> dict[str, Any]:
             "size_bytes": checkpoint_bytes(training.scenario, section.checkpoint),
             "stall_s": pattern.storage.stall,
             "write_s": pattern.storage.write,
-            "steps": pattern.steps,
-            "interval_s": pattern.steps * pattern.each,
+            "steps": pattern.steps if pattern.keep else None,
+            "interval_s": pattern.steps * pattern.each if pattern.keep else None,
         },
         "numbers": training.numbers.to_dict(orient="index"),
         "breakdown": training.breakdown.to_dict(orient="index"),
@@ -280,6 +288,7 @@ def document(training: PlayedRuns) -> dict[str, Any]:
         "weeks": training.weeks.to_dict(orient="records"),
         "expected": training.expected.to_dict(orient="records"),
         "states": [{"state": words, "step_time_s": seconds} for words, seconds in training.states.items()],
+        "assumed": list(training.assumed),
         "notes": list(training.notes),
         "scenario": training.scenario.document(),
         "version": VERSION,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import DAY
 from simcluster.longrun.replayed import struck_in
+from simcluster.studies.long_run.assumptions import assumed_lines
 from simcluster.studies.long_run.policies import records
 from simcluster.studies.long_run.words import fate_words, in_columns
 
@@ -22,7 +23,12 @@ _DIGITS = {"days": 2, "steps": 0, "strikes": 1, "outages": 1}
 
 def summary(replay: ReplayedRuns) -> str:
     """What struck, what came of it by the log, as it was and in the what-if, and what that is worth."""
-    blocks = [list(_head(replay)), _table(replay), list(_notes(replay)), list(_answer(replay))]
+    blocks = [
+        list(_head(replay)),
+        _table(replay),
+        [*assumed_lines(replay.assumed), *_notes(replay)],
+        list(_answer(replay)),
+    ]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
@@ -123,5 +129,6 @@ def document(replay: ReplayedRuns) -> dict[str, Any]:
         "played": replay.as_it_was.played,
         "what_if": dict(replay.changed),
         "measures": records(replay.table.reset_index()),
+        "assumed": list(replay.assumed),
         "notes": [note.removeprefix("note: ") for note in _notes(replay)],
     }
