@@ -332,6 +332,21 @@ def test_waves_oracle() -> None:
     assert sensitivity_on(h100, None, "bf16")([product]) == 1.0
 
 
+@pytest.mark.parametrize("name", ["h100", "h800", "a100-80gb", "b200"])
+@pytest.mark.parametrize("channels", [8, 24, 32])
+@pytest.mark.parametrize("exponent", [1.0, 2.1])
+def test_a_matmul_at_the_power_limit_has_no_power_of_those_that_communicate(
+    name: str, channels: int, exponent: float
+) -> None:
+    """S / (S - h) as long, but for its last wave: 1.22 with 24 of an H100's (18.9 % measured, arXiv:2507.03114)."""
+    device = load_device({"base": name, "matmul": {"power_exponent": exponent, "epilogue": 0.0}})
+    large = Kernel("large", "matmul", 2 * 16384.0**3, 3 * 2 * 16384.0**2, 16384, 16384, 16384)
+    found = interference_on(device, Multiprocessors(kind="sms", channels=channels))
+    assert found is not None
+    slower = 1 + sensitivity_on(device, found, "bf16")([large]) * found.pressure(Beside(False, 0.0))
+    assert slower == pytest.approx(device.multiprocessors / (device.multiprocessors - channels), rel=0.02)
+
+
 @pytest.mark.parametrize("reserved", [0, 20, 131])
 def test_reserved_multiprocessors_slow_products_and_attention(reserved: int) -> None:
     """Where the clock limits a product: one that power limits may do with fewer of them."""

@@ -82,7 +82,8 @@ class TilesMatmul(Spec):
     its power limit; idle multiprocessors leave power to the others, so this one counts tiles, not waves; in training,
     where it never rests, ``sustained`` of that (in fp8 and fp4 their own, if given).  Power grows with the clock to the
     ``power_exponent``, so a share u of the multiprocessors may run at u^(-1/exponent) of the clock that all can keep:
-    with 1 the others use all that idle ones leave, less where the voltage rises with the clock.  A smaller
+    with 1 the others use all that idle ones leave, less where the voltage rises with the clock.  Multiprocessors that
+    communication holds are not idle: they draw their share of the power, which the product does not have.  A smaller
     tile reads its operands more often for each FLOP, and its rate falls with that reuse, tm tn / (tm + tn).  The
     product takes the best of ``tiles``.
 
@@ -113,8 +114,8 @@ class TilesMatmul(Spec):
     fill: Seconds = 0.0
     source: str = ""
 
-    def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
-        """Duration of a product without its launch."""
+    def seconds(self, kernel: Kernel, device: Device, precision: str, held: int = 0) -> float:
+        """Duration of a product without its launch; communication holds ``held`` multiprocessors and their power."""
         peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
         if _misaligned(kernel, precision):
             peak *= self.misaligned
@@ -122,11 +123,12 @@ class TilesMatmul(Spec):
         if precision in LOW:
             power = power if self.power_fp8 is None else self.power_fp8
             share = share if self.sustained_fp8 is None else self.sustained_fp8
-        reached, clock, fill = power * share, self.clock, self.fill
+        left = 1.0 if kernel.streams else 1.0 - held / device.multiprocessors
+        reached, clock, fill = power * share * left ** (1.0 / self.power_exponent), self.clock, self.fill
         product = math.inf
         for sustained, clocked, filled in _tile_work(
             (kernel.m, kernel.n, kernel.k, kernel.batch, kernel.streams, kernel.beside),
-            self.tiles, device.multiprocessors, device.reserved, self.power_exponent,
+            self.tiles, device.multiprocessors, device.reserved + held, self.power_exponent,
         ):  # fmt: skip
             by_power, by_clock = sustained / reached, clocked / clock
             seconds = (by_power if by_power > by_clock else by_clock) / peak + filled * fill
@@ -146,10 +148,10 @@ class CalculonMatmul(Spec):
     combine: Literal["sum", "max"] = "sum"
     source: str = ""
 
-    def seconds(self, kernel: Kernel, device: Device, precision: str) -> float:
-        """Duration of a product without its launch."""
+    def seconds(self, kernel: Kernel, device: Device, precision: str, held: int = 0) -> float:
+        """Duration of a product without its launch; communication holds ``held`` multiprocessors."""
         compute = kernel.flops / (device.peak_flops(precision) * _step(_CALCULON_FLOPS, kernel.flops))
-        compute /= 1.0 - device.reserved / device.multiprocessors
+        compute /= 1.0 - (device.reserved + held) / device.multiprocessors
         memory = kernel.bytes / (device.memory_bandwidth * _step(_CALCULON_BYTES, kernel.bytes))
         return compute + memory if self.combine == "sum" else max(compute, memory)
 
@@ -271,31 +273,32 @@ class Device(Spec):
 # --- times ----------------------------------------------------------------------------------------------------------
 
 
-def kernel_seconds(device: Device, kernel: Kernel, *, precision: str) -> float:
+def kernel_seconds(device: Device, kernel: Kernel, *, precision: str, held: int = 0) -> float:
     """How long one kernel occupies the device, its launch included; a kernel without work still costs its launch.
 
-    Raises InputError for a precision that the device does not have.
+    Communication holds ``held`` of the multiprocessors meanwhile.  Raises InputError for a precision that the device
+    does not have.
     """
     device.peak_flops(precision)  # the same complaint for every kind of kernel
     if kernel.kind == "memory":
         size = kernel.bytes / (device.by_row if kernel.by_row else 1.0)
-        together = _BLOCKS * (device.multiprocessors - device.reserved)
+        together = _BLOCKS * (device.multiprocessors - device.reserved - held)
         return memory_seconds(device, size, kernel.launches, kernel.passes * math.ceil(kernel.rows / together))
     if precision in LOW and (kernel.wide or kernel.kind == "attention"):
         precision = "bf16"  # a recipe of fp8 or fp4 keeps attention there, as Transformer Engine does by default
     begins = math.ceil(kernel.launches / max(kernel.streams, 1)) * device.launch  # one behind the other
     if kernel.kind == "matmul":
-        return begins + device.matmul.seconds(kernel, device, precision)
+        return begins + device.matmul.seconds(kernel, device, precision, held)
     if kernel.kind == "attention":
         peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
-        room = AttentionRoom(peak, bandwidth, device.multiprocessors, device.reserved)
+        room = AttentionRoom(peak, bandwidth, device.multiprocessors, device.reserved + held)
         return begins + device.attention.seconds(kernel, room)
     assert_never(kernel.kind)
 
 
-def kernels_seconds(device: Device, kernels: Iterable[Kernel], *, precision: str) -> float:
+def kernels_seconds(device: Device, kernels: Iterable[Kernel], *, precision: str, held: int = 0) -> float:
     """Kernels one after the other on one stream."""
-    return math.fsum(kernel_seconds(device, kernel, precision=precision) for kernel in kernels)
+    return math.fsum(kernel_seconds(device, kernel, precision=precision, held=held) for kernel in kernels)
 
 
 def memory_seconds(device: Device, size: float, launches: int = 1, passes: int = 0) -> float:

@@ -58,7 +58,9 @@ class Multiprocessors(Spec):
     """Communication holds ``channels`` multiprocessors, one for each of its channels.
 
     Sources: NCCL runs one block a channel, 16 to 32 of them; DeepSeek-V3 reserves 20 of 132 (arXiv:2412.19437).  A
-    product then runs in ceil(tiles / what is left) waves; kernels that memory bandwidth holds back feel nothing.
+    matmul then runs in ceil(tiles / what is left) waves, and on what is left of the power: 24 of 132 cost one at the
+    power limit 22 % (18.9 % measured on average, arXiv:2507.03114, which sees overlap contend for resources and draw
+    more power).  Kernels that memory bandwidth holds back are not slowed down.
     """
 
     kind: Literal["sms"]

@@ -62,16 +62,16 @@ def sensitivity_on(
     if interference is None or isinstance(interference.spec, Factor):
         return lambda kernels: 1.0
     spec = interference.spec
+    left, held, pressure = device, 0, 1.0
     if isinstance(spec, MemoryBandwidth):
         left = device.model_copy(update={"memory_bandwidth": device.memory_bandwidth / 2})
-        pressure = 1.0
     else:
         held = spec.channels if spec else interference.dispatcher
-        left = device.model_copy(update={"reserved": device.reserved + held})
         pressure = held / (interference.multiprocessors - held)
 
     def sensitivity(kernels: Sequence[Kernel]) -> float:
         alone = kernels_seconds(device, kernels, precision=precision)
-        return (kernels_seconds(left, kernels, precision=precision) / alone - 1.0) / pressure if alone > 0 else 0.0
+        less = kernels_seconds(left, kernels, precision=precision, held=held)
+        return (less / alone - 1.0) / pressure if alone > 0 else 0.0
 
     return sensitivity
