@@ -30,7 +30,7 @@ from simcluster.cli import extras
 from simcluster.controls.offers import described
 from simcluster.controls.settings import controls
 from simcluster.documents.reading import parse_document
-from simcluster.documents.shipped import shipped_names
+from simcluster.documents.shipped import shipped_names, shipped_path
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import load_text
@@ -89,11 +89,15 @@ def test_a_state_is_a_link_and_a_message_and_back(state: StudioState) -> None:
 
 
 def test_a_state_is_a_scenario_file_of_its_own(tmp_path: Path) -> None:
-    """Saved and opened again it is the same scenario, without a setting."""
+    """Saved and opened again it is the same scenario, without a setting; its text is the base's, comments and all."""
     state = StudioState(BASE, (("parallel.tp", 4), ("training.recompute", "full"), ("slow_gpu", (1, 1.5))))
     text = scenario_text(state, tmp_path)
     (tmp_path / "saved.yaml").write_text(text)
-    assert load_text(text).document() == scenario_of(state, Folder(tmp_path)).document()
+    scenario, saved = scenario_of(state, Folder(tmp_path)), load_text(text)
+    assert saved.document() == {**scenario.document(), "name": scenario.title}
+    base = shipped_path("scenarios", BASE).read_text().splitlines()
+    assert text.startswith(base[0])
+    assert len(text.splitlines()) < len(base) + 6
     assert scenario_of(StudioState("saved.yaml"), Folder(tmp_path)).document() == load_text(text).document()
 
 

@@ -40,7 +40,7 @@ def _text(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: str
     return common.in_blocks(
         [
             [
-                f"{scenario.name}: {layout(scenario)}; stage {stage}",
+                f"{scenario.title}: {layout(scenario)}; stage {stage}",
                 f"{device.name}: {peak / 1e12:.4g} TFLOP/s in {precision}, {bandwidth / 1e12:.4g} TB/s: compute is the "
                 f"roof above {ridge}",
             ],

@@ -106,7 +106,7 @@ def ladder_text(ladder: StateLadder, default: str = "") -> str:
 
 
 def _head(scenario: Scenario) -> str:
-    return f"{scenario.name}: {scenario.gpus:,} GPUs | {layout(scenario)}\n{recipe_words(scenario)}"
+    return f"{scenario.title}: {scenario.gpus:,} GPUs | {layout(scenario)}\n{recipe_words(scenario)}"
 
 
 def job_text(memory: JobMemory) -> str:

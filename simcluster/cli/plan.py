@@ -65,7 +65,7 @@ def _answer(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
         lambda: "\n\n".join([text_of(found, columns()), *([faults] if left_out else [])]),
         lambda: {**found.to_dict(), "faults_left_out": left_out},
     )
-    common.draw(args, (args.pareto, lambda: plots.pareto(found, f"{scenario.name}: {found.played:,} layouts played")))
+    common.draw(args, (args.pareto, lambda: plots.pareto(found, f"{scenario.title}: {found.played:,} layouts played")))
     if args.write:
         write_text(args.write, yaml_text(found.scenario.document()))
 

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
         (args.memory, lambda: plots.memory(result, ranks=ranks, window=window), lambda: result.memory_table(ranks)),
         (args.gantt, lambda: _gantt(args, result, window, ranks)),
         (args.critical, lambda: plots.critical(result, free)),
-        (args.overlap, lambda: plots.overlap([(scenario.name, result)])),
+        (args.overlap, lambda: plots.overlap([(scenario.title, result)])),
         (args.levels, lambda: plots.link_levels(result)),
         (args.roofline, lambda: plots.roofline(result)),
         (args.histogram, lambda: _histogram(scenario, distribution)),
@@ -138,7 +138,7 @@ def _gantt(
         timeline = result.timeline
     else:
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
-    title = f"{result.scenario.name}: {format_seconds(result.step_time)} a step"
+    title = f"{result.scenario.title}: {format_seconds(result.step_time)} a step"
     title += _faults(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)
     return plots.gantt(timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.inches(args))
 
@@ -146,7 +146,7 @@ def _gantt(
 def _histogram(scenario: Scenario, distribution: Distribution | None) -> Figure:
     """The step times of all replicas, of which there are several."""
     assert distribution is not None
-    return plots.replicas(distribution, title=scenario.name + _faults(scenario))
+    return plots.replicas(distribution, title=scenario.title + _faults(scenario))
 
 
 def _faults(scenario: Scenario) -> str:

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
         args,
         lambda: common.in_blocks(
             [
-                [_text(scenario.name, found, priced=bool(prices))],
+                [_text(scenario.title, found, priced=bool(prices))],
                 _memory(memory, scenario.cluster.device.memory, found[0].before),
                 _gap(scenario, causes, found[0].before),
             ]
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
             },
         },
     )
-    common.draw(args, (args.plot, lambda: plots.sensitivity(found, title=scenario.name)))
+    common.draw(args, (args.plot, lambda: plots.sensitivity(found, title=scenario.title)))
 
 
 def _percent(text: str) -> float:

@@ -44,7 +44,7 @@ def text_of(found: Stragglers) -> str:
 
 
 def _head(result: Result) -> list[str]:
-    return [result.scenario.name, f"{result.scenario.gpus:,} GPUs | {layout(result.scenario)}"]
+    return [result.scenario.title, f"{result.scenario.gpus:,} GPUs | {layout(result.scenario)}"]
 
 
 def _answer(found: Stragglers) -> list[str]:

@@ -8,6 +8,8 @@ is left to ruamel.yaml's rules.  What it says of a text that is not valid is in 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
@@ -169,3 +171,15 @@ class _Composing:
             place = place_of(self._source, event.start_mark)
             raise InputError(f"{place}: not valid YAML: {of_yaml('undefined alias')}")
         return self._anchors[event.anchor]
+
+
+def edited(text: str, change: Callable[[dict[str, Any]], None]) -> str:
+    """Return a YAML text after a change to its mapping; comments, order and style of the rest stay."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes, yaml.width = True, 120
+    document = yaml.load(text)
+    change(document)
+    yaml.dump(document, written := StringIO())
+    return written.getvalue()

@@ -101,6 +101,15 @@ def apply_overrides(document: Document, overrides: Overrides) -> Document:
     return replace(document, data=data, marks=marks)
 
 
+def change_in_place(data: dict[str, Any], changes: Changes) -> None:
+    """Set dotted paths in a document in place, as ``apply_overrides`` does in a copy."""
+    for name, value in pairs_of(changes):
+        if name.endswith(ADDS):
+            _add(data, name.removesuffix(ADDS), value)
+        else:
+            _set(data, name, value)
+
+
 def _set(data: dict[str, Any], name: str, value: Any) -> KeyPath:
     """Set one dotted path in place; numbers are positions where a list is, keys elsewhere."""
     current: Any = data

@@ -34,6 +34,7 @@ from simcluster.scenario.paths import said_elsewhere
 from simcluster.scenario.pipeline_rules import order_rules
 from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.short_forms import named_alone
+from simcluster.scenario.titles import titled
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import Rows
 
@@ -68,15 +69,11 @@ class Origin:
 
 
 class Scenario(Shown, ScenarioFields):
-    """One training step to be replayed.
+    """One training step to simulate; ``Scenario(cluster=..., model=..., training=...)`` takes what a file takes.
 
-    ``gpus`` is how many of the cluster's GPUs the job takes (left out: all; the first ones, machine by machine), and
-    ``parallel.dp`` is never left out once the scenario is made.  ``engine`` is how the step is played: as ``events``,
-    as one longest ``path`` through all ops, refused where that would not be exact, the faster of what is exact
-    (``auto``), or op by op of every rank by the slow ``reference``; times are the same to the bit.  With ``replicas``
-    it is played so often, each time with draws of its own from ``seed`` (``montecarlo``).  ``framework`` is another
-    word for ``software``.  ``Scenario(cluster=..., model=..., training=...)`` takes what a file takes: names, units as
-    text, mappings.  Raises InputError with every broken rule.
+    ``gpus`` is the number of GPUs of the job (default: all of the cluster).  ``engine`` chooses how to simulate:
+    ``events``, one longest ``path`` where that is exact, the faster of the two (``auto``), or the slow ``reference``;
+    times are equal to the bit.  Raises InputError with every broken rule.
     """
 
     @staticmethod
@@ -130,6 +127,11 @@ class Scenario(Shown, ScenarioFields):
         """What it was made from; its own document, where that is not known."""
         found: Origin | None = vars(self).get(_ORIGIN)
         return found or Origin(Document(data=self.document(), source=self.name, folder=Path()))
+
+    @property
+    def title(self) -> str:
+        """The name, with the changes that were made to the document under that name."""
+        return titled(self.name, self.origin.document.data, self.origin.changes)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with values changed unchecked; pydantic's."""

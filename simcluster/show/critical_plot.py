@@ -31,7 +31,7 @@ def critical(result: Result, free: Sequence[Free] | None = None, *, title: str |
     path, what_if = figure.subplots(1, 2)
     _path(path, by_kind, step_time)
     _what_if(what_if, free, step_time)
-    told = title or f"{result.scenario.name}: what its {format_seconds(step_time)} a step wait for"
+    told = title or f"{result.scenario.title}: what its {format_seconds(step_time)} a step wait for"
     figure.suptitle(told, fontsize=11, color=TEXT)
     return figure
 

@@ -42,7 +42,7 @@ def stragglers(result: Result, found: Stragglers) -> Figure:
     longer = f"a step takes {found.slowdown - 1:.1%} longer than without faults"
     return straggler_heatmap(
         estimated.by_worker, by_replica=estimated.by_replica.tolist(), by_stage=estimated.by_stage.tolist(),
-        title=f"{result.scenario.name}\n{longer}; by worker, from its trace", worst=estimated.worst,
+        title=f"{result.scenario.title}\n{longer}; by worker, from its trace", worst=estimated.worst,
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def _margins(
 @checked
 def waits(result: Result) -> Figure:
     """Who waited for whom in a result: every rank, or where there are too many every worker, machine or stage."""
-    return plot_waits(result.wait_matrix, title=f"{result.scenario.name}: who waits for whom")
+    return plot_waits(result.wait_matrix, title=f"{result.scenario.title}: who waits for whom")
 
 
 def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:

@@ -100,7 +100,7 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
     bar.set_ticks([0.0, 0.05, 0.2, 0.5, 1.0], labels=["idle", "5 %", "20 %", "50 %", "full"], fontsize=8)
     bar.set_label("the level's fullest link, over the step", fontsize=8.5, color=TEXT)
     bar.outline.set_edgecolor(QUIET_TEXT)
-    told = title or f"{result.scenario.name}: how full the links are over a step"
+    told = title or f"{result.scenario.title}: how full the links are over a step"
     figure.suptitle(told, fontsize=11, color=TEXT)
     return figure
 

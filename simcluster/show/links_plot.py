@@ -37,7 +37,7 @@ def links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = N
     table, edges, matrix = hottest_over_time(result, n, bins)
     if table.empty:
         raise InputError("no link carries anything in this run: it has no collective or transfer between GPUs")
-    return plot_rows(table, edges, matrix, title=title or f"{result.scenario.name}: hottest links")
+    return plot_rows(table, edges, matrix, title=title or f"{result.scenario.title}: hottest links")
 
 
 def plot_rows(rows: pd.DataFrame, edges: Floats, matrix: Floats, *, title: str) -> Figure:

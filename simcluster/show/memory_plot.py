@@ -51,7 +51,7 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
     most = f"{result.memory.total / _GB:.1f} of {result.facts.memory / _GB:.1f} GB on rank {result.memory_peak.rank}"
     part = f" · from {format_seconds(begin)} to {format_seconds(end)}" if window else ""
     figure.suptitle(
-        f"{result.scenario.name}: memory over a step, at most {most}{part}", x=0.01, ha="left", fontsize=11, color=TEXT
+        f"{result.scenario.title}: memory over a step, at most {most}{part}", x=0.01, ha="left", fontsize=11, color=TEXT
     )
     return figure
 

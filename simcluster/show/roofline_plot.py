@@ -39,7 +39,7 @@ def roofline(result: Result, *, title: str | None = None) -> Figure:
     figure = Figure(figsize=(13.0, 6.0), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1.3, 1.0])
     slopes = [_kernels(left, found), _wires(right, found)]
-    figure.suptitle(title or f"{result.scenario.name}: roofline of a step", fontsize=11, color=TEXT)
+    figure.suptitle(title or f"{result.scenario.title}: roofline of a step", fontsize=11, color=TEXT)
     for axes, rates in zip((left, right), slopes, strict=True):
         _name_slopes(axes, rates, found.peak)
     return figure

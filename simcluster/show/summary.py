@@ -87,7 +87,7 @@ def job_lines(scenario: Scenario) -> list[str]:
     if training.recompute != "none" and training.recompute_every > 1:
         recompute += f" of 1 layer in {training.recompute_every}"
     return [
-        on_a_line(scenario.name),
+        on_a_line(scenario.title),
         f"{gpus_of_cluster(scenario)} | {layout(scenario)}",
         f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
         f"{training.micro_batch}, {scenario.microbatches:,} microbatch{'es' * (scenario.microbatches != 1)} | "

@@ -16,10 +16,13 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.controls.nearest import remedies
 from simcluster.controls.offers import described
-from simcluster.controls.settings import PRICE, controls, in_words
+from simcluster.controls.settings import PRICE, controls, in_words, overrides
+from simcluster.documents.composing import edited
+from simcluster.documents.overrides import change_in_place
+from simcluster.documents.reading import parse_document, read_document
 from simcluster.results.numbers import METRICS, timed_numbers
 from simcluster.results.result import Result
-from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scenario import Origin, Scenario
 from simcluster.show.report import Entry, details, entry_of_result, page, summary
 from simcluster.show.report.blob import Blob
 from simcluster.show.report.html import Markup, element, joined
@@ -70,8 +73,24 @@ def report_of(asked: StateAsked) -> str:
 
 
 def scenario_text(state: StudioState, folder: Path) -> str:
-    """The state as a scenario file of its own: everything resolved."""
-    return yaml_text(scenario_of(state, Folder(folder)).document())
+    """Return the state as a scenario file: the base's text with the changed keys, its comments kept.
+
+    Everything is written out where that text, in the studio's folder, would be another scenario: a built-in one that
+    names files next to it.
+    """
+    scenario, path = scenario_of(state, Folder(folder)), Folder(folder).scenario_path(state.base)
+    wanted = {**scenario.document(), "name": scenario.title}
+    text = path.read_text(encoding="utf-8")
+    changes = overrides(state.settings, read_document(path).data)
+    if scenario.measured and scenario.measured.changed:  # the measured step is that of the base
+        changes.append(("measured.changed", [*scenario.measured.changed]))
+    if changes:
+        text = edited(text, lambda document: change_in_place(document, [*changes, ("name", scenario.title)]))
+    try:
+        same = Origin(parse_document(text, folder=folder)).changed({}).document() == wanted
+    except InputError:
+        same = False
+    return text if same else yaml_text(wanted)
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -95,7 +114,7 @@ def _result(scenario: Scenario) -> Result:
 
 def _entries(results: list[Result]) -> list[Entry]:
     """The runs as the report has them, with the numbers that are quick to have: A and B, or one under its own name."""
-    names = "AB" if len(results) > 1 else [results[0].scenario.name]
+    names = "AB" if len(results) > 1 else [results[0].scenario.title]
     found = []
     for name, result in zip(names, results, strict=True):
         numbers = {each: metric.of(result) for each, metric in METRICS.items()
@@ -139,7 +158,7 @@ def _figures(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     }
     return {
         "sections": sections,
-        "name": scenario.name,
+        "name": scenario.title,
         "link": asked.live.link(),
         "changes": in_words(asked.live.settings),
         "controls": described(scenario, _base(asked)),

@@ -90,7 +90,7 @@ def gantt_html(run: Run, *, ranks: Sequence[int] | None = None) -> GanttCell:
 
 
 def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) -> GanttCell:
-    name = run.scenario.name if isinstance(run, Result) else "a played program"
+    name = run.scenario.title if isinstance(run, Result) else "a played program"
     heading = f"{name}: {format_seconds(run.step_time)} a step"
     lacks = f"{len(left_out):,} more ranks are left out to keep it small; ranks=[...] chooses" if left_out else ""
     data, columns = _data(name, run, spans, weights)

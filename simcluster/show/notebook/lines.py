@@ -67,11 +67,11 @@ def _run(run: Run) -> str:
 def _result(result: Result) -> str:
     facts, seconds = result.facts, result.step_time
     rate = f"{facts.tokens / seconds:,.0f} tokens/s"
-    return _named(result, result.scenario.name, _step(seconds), rate, f"MFU {result.mfu:.1%}", f"{facts.ranks:,} GPUs")
+    return _named(result, result.scenario.title, _step(seconds), rate, f"MFU {result.mfu:.1%}", f"{facts.ranks:,} GPUs")
 
 
 def _scenario(scenario: Scenario) -> str:
-    return _named(scenario, scenario.name, f"{clipped(gpus_of_cluster(scenario), 50)} | {layout(scenario)}")
+    return _named(scenario, scenario.title, f"{clipped(gpus_of_cluster(scenario), 50)} | {layout(scenario)}")
 
 
 def _cluster(cluster: Cluster) -> str:
@@ -107,7 +107,7 @@ def _trace_difference(found: TraceDifference) -> str:
 
 
 def _first(found: FirstScenario) -> str:
-    return _named(found, found.scenario.name, f"{found.scenario.gpus:,} GPUs", clipped(found.summary(), 90))
+    return _named(found, found.scenario.title, f"{found.scenario.gpus:,} GPUs", clipped(found.summary(), 90))
 
 
 def _stragglers(found: Stragglers) -> str:
@@ -153,7 +153,7 @@ def _kernel(row: KernelRow) -> str:
 
 def _check(found: LaunchCheck) -> str:
     bad = f"failed: {', '.join(found.failed)}" if found.failed else ""
-    return _named(found, found.result.scenario.name, found.verdict, f"{len(found.points)} points", clipped(bad, 80))
+    return _named(found, found.result.scenario.title, found.verdict, f"{len(found.points)} points", clipped(bad, 80))
 
 
 def _largest(found: Largest) -> str:
@@ -163,12 +163,12 @@ def _largest(found: Largest) -> str:
 
 def _memory(found: JobMemory) -> str:
     most = max(held.total for held in found.stages)
-    return _named(found, found.scenario.name, f"{most / 1e9:.1f} of {found.capacity / 1e9:.1f} GB on the fullest GPU",
+    return _named(found, found.scenario.title, f"{most / 1e9:.1f} of {found.capacity / 1e9:.1f} GB on the fullest GPU",
                   f"{len(found.stages)} stage{'s' * (len(found.stages) > 1)}")  # fmt: skip
 
 
 def _shared(each: Shared) -> str:
-    return _named(each, each.result.scenario.name, f"{_step(each.step_time)} beside the others",
+    return _named(each, each.result.scenario.title, f"{_step(each.step_time)} beside the others",
                   f"{each.slowdown:.4f} x that alone")  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def _schedule(played: PlayedSchedule) -> str:
 def _weeks(training: TrainingRun | StagedTraining, seconds: float) -> str:
     runs = f"{training.played:,} run{'s' * (training.played > 1)}"
     parts = f"{seconds / DAY:,.4g} days", f"goodput {training.goodput:.2%}", runs
-    return _named(training, training.scenario.name, *parts)
+    return _named(training, training.scenario.title, *parts)
 
 
 def _training(training: TrainingRun) -> str:

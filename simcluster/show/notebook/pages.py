@@ -255,7 +255,7 @@ def _memory(found: JobMemory) -> str:
     ]
     table = bars(("the fullest rank of", "holds"), rows, caption="Memory by stage", whole=found.capacity)
     whole = f"of {gigabytes(found.capacity)}"
-    return cell(head(found.scenario.name, whole), table, element("pre", _at_most(str(found)), class_="block"))
+    return cell(head(found.scenario.title, whole), table, element("pre", _at_most(str(found)), class_="block"))
 
 
 def _training(training: TrainingRun) -> str:
@@ -281,7 +281,7 @@ def _weeks(training: TrainingRun | StagedTraining, parts: Mapping[str, float]) -
     ]
     lost = bars(("what else the days went into", "of a run", "share"), rows, caption="Fates") if rows else Markup()
     text = element("details", element("summary", "all of it"), element("pre", _at_most(str(training))), class_="block")
-    return cell(head(training.scenario.name), numbers, lost, text)
+    return cell(head(training.scenario.title), numbers, lost, text)
 
 
 def _records(found: Any) -> str:

@@ -52,7 +52,7 @@ def timeline_of(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
 
 def _title(run: Run) -> str:
     scenario = getattr(run, "scenario", None)
-    return f"{f'{scenario.name}: ' if scenario else ''}{format_seconds(run.step_time)} a step"
+    return f"{f'{scenario.title}: ' if scenario else ''}{format_seconds(run.step_time)} a step"
 
 
 SHOWN: Mapping[str, Callable[..., Picture | CellPage]] = {"Run": _gantt}

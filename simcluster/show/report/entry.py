@@ -168,7 +168,7 @@ def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: 
             raise InputError(f"ranks: {what}; this job has ranks 0 to {result.facts.ranks - 1}")
         weights = dict.fromkeys(ranks, 1)
     return Entry(
-        name=name or result.scenario.name,
+        name=name or result.scenario.title,
         numbers=result.to_dict(),
         origin=origin,
         scenario=result.scenario,

@@ -75,6 +75,8 @@ def page(entries: Sequence[Entry], *, title: str = "", against: TraceDifference 
 
 def _heading(entries: Sequence[Entry]) -> str:
     """What the runs are called together: by the scenario that all vary, or by their own names."""
+    if len(entries) == 1:
+        return entries[0].scenario.title if entries[0].scenario else entries[0].name
     scenarios = {entry.scenario.name if entry.scenario else entry.name for entry in entries}
     if len(scenarios) == 1:
         return scenarios.pop()

@@ -33,7 +33,7 @@ def written_as(overrides: Sequence[tuple[str, Any]]) -> Iterator[str]:
 def summary(result: Result, found: Checklist, own: Sequence[str], mark: Mark, assumed: Sequence[str]) -> str:
     """Return every point and what is ``assumed``; ``own`` are the user's changes (A.B=C), which remedies include."""
     width = max(len(point.name) for point in found.points)
-    lines = [f"{result.scenario.name}: {format_seconds(result.step_time)} a step", ""]
+    lines = [f"{result.scenario.title}: {format_seconds(result.step_time)} a step", ""]
     for point in found.points:
         lines.append(f"{mark(_MARKS[point.verdict], point.verdict)}  {point.name.ljust(width)}  {point.found}")
         if point.verdict != "pass":

@@ -24,7 +24,7 @@ def summary(training: StagedRuns) -> str:
 
 def _whole(training: StagedRuns) -> Iterator[str]:
     scenario, count = training.scenario, training.played
-    yield scenario.name
+    yield scenario.title
     runs = f"{count:,} run{'s' * (count > 1)} of {len(training.stages)} stages"
     yield f"{scenario.cluster.built.name}; {runs} played, seed {scenario.seed}"
     yield f"  time         days {_between(training, 'days', '{:.4g}')}, for {format_tokens(training.tokens)} tokens"

@@ -69,7 +69,7 @@ def summary(training: PlayedRuns) -> str:
 
 def _job(training: PlayedRuns) -> Iterator[str]:
     scenario, training_of = training.scenario, training.scenario.training
-    yield scenario.name
+    yield scenario.title
     cluster, count = scenario.cluster.built.name, training.played
     runs = f"{count:,} run{'s' * (count > 1)}"
     yield f"{scenario.gpus:,} GPUs of {cluster}; {runs} played, seed {scenario.seed}"
