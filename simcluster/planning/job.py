@@ -194,11 +194,8 @@ class Offload:
 class PassMaker(Protocol):
     """Makes the segments of a stage's passes; ``segments.Passes`` does from a model's kernels.
 
-    Given times (``simcluster.bench.given_times``) have none: they make whole programs.  ``casts``: the first F of a
-    step on a chunk casts its weights.
+    Given times (``simcluster.bench.given_times``) have none: they make whole programs.
     """
-
-    casts: bool
 
     def forward(self, part: Pass) -> Segment: ...
     def backward(self, part: Pass) -> Segment: ...
@@ -225,6 +222,7 @@ class Job(Shown):
     overlap_pairs: bool = False  # do the halves of a fused pair run beside each other?
     saved: SavedParts | None = None  # the checkpoint that is taken
     trains: bool = True  # or goes forward only, as a validation does
+    casts: bool = False  # does the first F of a step on a chunk cast its weights?
 
     def forward_only(self) -> Job:
         """A pass of validation: the forwards of its schedule, in their order, without gradients and optimizer."""
@@ -235,10 +233,10 @@ class Job(Shown):
         return replace(self, schedule=schedule, data_parallel=data, saved=None, steps=1, trains=False)
 
     def casting(self, stage: int) -> frozenset[Action]:
-        """Return the actions of a stage that cast weights: the first F of each chunk, if passes cast them."""
+        """Return the actions of a stage that cast weights: the first F of each chunk, if weights are cast."""
         forwards = [action for action in self.schedule.rows[stage] if action.kind == "F"]
         first = {action.chunk: action for action in reversed(forwards)}
-        return frozenset(first.values() if self.trains and self.passes.casts else ())
+        return frozenset(first.values() if self.trains and self.casts else ())
 
     @property
     def replicas(self) -> int:

@@ -88,6 +88,7 @@ def job_of(scenario: Scenario, device: Device, passes: Passes | None = None) -> 
         rendezvous=scenario.pipeline.p2p == "rendezvous",
         offload=offload_of(scenario),
         overlap_pairs=scenario.overlap.pairs,
+        casts=passes.casts,
     )
 
 
