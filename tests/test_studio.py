@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import re
@@ -42,7 +43,7 @@ from simcluster.studio_page import hints
 from simcluster.studio_page.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
 from simcluster.studio_page.hints import hint_parts
 from simcluster.studio_page.kept import KeptPlays
-from simcluster.studio_page.pool import PartAnswer, StudioPool, Viewer
+from simcluster.studio_page.pool import PartAnswer, PlayStopped, StudioPool, Viewer
 from simcluster.studio_page.server import application
 from simcluster.studio_page.states import Folder, StudioState, scenario_of, state_of_json, state_of_link
 
@@ -589,6 +590,34 @@ def test_the_newest_request_wins_and_what_is_known_is_not_played_again() -> None
     parts = [each["of"].get("part") for each in said if each["ask"] == said[-2]["ask"]]
     assert said[0]["of"]["part"] == QUICK[0]
     assert [*PARTS, *hint_parts()] == [part for part in parts if part]
+
+
+class Killed(Slowly):
+    """A worker whose process ends in the middle of a call, as at Ctrl-C."""
+
+    async def call(self, function: Any, asked: StateAsked, part: str) -> dict[str, Any]:
+        await super().call(function, asked, part)
+        raise PlayStopped
+
+
+def test_a_call_that_ends_after_its_window_is_no_error() -> None:
+    """At Ctrl-C the window closes first, and then the process that still simulates: asyncio has nothing to print."""
+
+    async def path() -> list[dict[str, Any]]:
+        printed = list[dict[str, Any]]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: printed.append(context))
+        worker = Killed()
+        viewer = Viewer(StudioPool(1), worker, worker)  # type: ignore[arg-type]
+        viewer.ask(0, StateAsked(StudioState(BASE), None, HERE), 0)
+        parts = asyncio.create_task(viewer._quick_parts())
+        while not worker.calls:
+            await asyncio.sleep(0)
+        parts.cancel()
+        await asyncio.sleep(0.05)
+        gc.collect()
+        return printed
+
+    assert asyncio.run(path()) == []
 
 
 def test_a_drag_shows_states_on_its_way_and_drops_stale_ones() -> None:

@@ -273,6 +273,7 @@ class Viewer:
         try:
             while True:
                 self._at[worker] = task = asyncio.create_task(worker.call(answer, request.asked, part))
+                task.add_done_callback(_take_exception)
                 given_up = await self._wait(task, request, part, worker)
                 if task.cancelled():
                     return _STOPPED
@@ -305,6 +306,12 @@ class Viewer:
                 message = json.dumps({"doing": part, "seconds": now - begun})
                 self._said.put_nowait(_message(request.number, message))
         return False
+
+
+def _take_exception(task: asyncio.Task[Any]) -> None:
+    """Take a call's exception, so that asyncio prints none where the window closed before the call ended."""
+    if not task.cancelled():
+        task.exception()
 
 
 _STOPPED = PartAnswer('{"stopped":true}')
