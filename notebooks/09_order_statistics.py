@@ -21,7 +21,6 @@
 # %%
 # %matplotlib inline
 import runpy
-from importlib.resources import files
 from pathlib import Path
 
 import pandas as pd
@@ -29,7 +28,8 @@ from IPython.display import Markdown
 
 import simcluster
 
-study = runpy.run_path(str(Path(str(files("simcluster"))).parent / "examples" / "inflation.py"))
+clone = next(folder for folder in (Path.cwd(), Path.cwd().parent) if (folder / "examples").is_dir())
+study = runpy.run_path(str(clone / "examples" / "inflation.py"))
 rows = study["kept"]()
 
 # %% [markdown]

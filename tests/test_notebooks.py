@@ -72,10 +72,11 @@ def test_there_are_notebooks() -> None:
 
 @made_here
 @pytest.mark.parametrize("source", SOURCES, ids=ids)
-def test_stored_outputs_are_those_of_a_fresh_run(source: Path, tmp_path: Path) -> None:
+def test_stored_outputs_are_those_of_a_fresh_run(source: Path) -> None:
     """Texts and tables to the letter; of each picture its words and the numbers that it draws."""
-    fresh = notebooks.executed(source, tmp_path, paint=False)
-    assert not list(tmp_path.iterdir()), "a notebook leaves no files behind"
+    before = set(source.parent.iterdir())
+    fresh = notebooks.executed(source, paint=False)
+    assert set(source.parent.iterdir()) == before, "a notebook leaves no files behind"
     assert not notebooks.stale(source, fresh), "python tests/documents --regenerate notebooks"
 
 
@@ -123,7 +124,7 @@ def test_a_kernel_stores_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("MPLBACKEND", raising=False)
     source = tmp_path / "small.py"
     source.write_text(SMALL, encoding="utf-8")
-    ours = notebooks.executed(source, tmp_path, paint=True)
+    ours = notebooks.executed(source, paint=True)
     theirs = jupytext.read(source)
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(theirs, timeout=120, kernel_name="python3", resources=resources).execute()
@@ -140,9 +141,9 @@ def test_what_is_stale_is_found(tmp_path: Path) -> None:
     source = tmp_path / "small.py"
     source.write_text(SMALL, encoding="utf-8")
     notebooks.store(source)
-    assert notebooks.stale(source, notebooks.executed(source, tmp_path, paint=False)) == []
+    assert notebooks.stale(source, notebooks.executed(source, paint=False)) == []
     source.write_text(SMALL.replace("A title", "Another").replace("0.5:", "0.4:").replace("[3, 4]", "[3, 5]"))
-    changed = notebooks.executed(source, tmp_path, paint=False)
+    changed = notebooks.executed(source, paint=False)
     assert [each.split(":")[0] for each in notebooks.stale(source, changed)] == [f"cell {n}" for n in (0, 2, 3, 4)]
     for cell in changed.cells:  # as if the sources were the same
         cell.source = next(old.source for old in notebooks.stored(source).cells if old.id == cell.id)

@@ -37,8 +37,7 @@ def stale(parts: list[str]) -> list[str]:
         found += [f"{name}.png: {what}" for name, study in pictures.PLAYED.items() for what in study.stale()]
     if "notebooks" in parts:
         for source in notebooks.SOURCES:
-            with tempfile.TemporaryDirectory() as folder:
-                fresh = notebooks.executed(source, Path(folder), paint=False)
+            fresh = notebooks.executed(source, paint=False)
             found += [f"{source.stem}.ipynb: {what}" for what in notebooks.stale(source, fresh)]
     return found
 

@@ -31,8 +31,8 @@ SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
 _RICH = {"_repr_html_": "text/html", "_repr_markdown_": "text/markdown"}
 
 
-def executed(source: Path, folder: Path, *, paint: bool) -> NotebookNode:
-    """The notebook of a source, run from ``folder``; a cell that raises or warns fails."""
+def executed(source: Path, *, paint: bool) -> NotebookNode:
+    """Run the notebook of a source, from its folder as Jupyter does; a cell that raises or warns fails."""
     import jupytext
     from nbformat import NotebookNode
 
@@ -43,7 +43,7 @@ def executed(source: Path, folder: Path, *, paint: bool) -> NotebookNode:
     )
     names: dict[str, Any] = {"__name__": "__main__"}
     count = 0
-    with _at_home(folder):
+    with _at_home(source.parent):
         for number, cell in enumerate(notebook.cells):
             cell.id = f"cell-{number}"
             cell.metadata.clear()
@@ -166,7 +166,7 @@ def stored(source: Path) -> NotebookNode:
 
 def store(source: Path) -> None:
     """Write the .ipynb beside its source: executed, with pictures, and nothing of this machine."""
-    notebook = executed(source, source.parent, paint=True)
+    notebook = executed(source, paint=True)
     text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
     source.with_suffix(".ipynb").write_text(text + "\n", encoding="utf-8")
 
