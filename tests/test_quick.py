@@ -213,6 +213,19 @@ def test_what_has_no_quick_way_says_why(change: dict[str, Any], why: str) -> Non
         quick_step(scenario(**{**SMALL, **base, **change}))
 
 
+def test_an_algorithm_that_the_scenario_does_not_use_refuses_nothing() -> None:
+    """Without ZeRO nothing is scattered; what a variant with ZeRO would do is asked for all of a layout at once."""
+    base = {"cluster.nodes": 1, "gpus": 6, "parallel.tp": 1, "parallel.pp": 1, "parallel.dp": 6, "pipeline.chunks": 1,
+            "pipeline.schedule": "1f1b", "training.global_batch": 6, "training.micro_batch": 1,
+            "collectives.reduce_scatter": "halving_doubling", "collectives.nccl": "none",
+            "parallel.sequence_parallel": False}  # fmt: skip
+    made = Variant(Base("gpt3_175b_64xa100"), tuple({**SMALL, **base, "parallel.zero": 0}.items()))
+    row = quickly(made)
+    assert (row["status"], row["step_time_s"]) == ("ok", simulate(made.scenario()).step_time)
+    sharded = Variant(made.base, (*made.changes, ("parallel.zero", 1)))
+    assert "needs a power of two of ranks" in quickly(sharded)["error"]
+
+
 def test_more_clusters_than_are_kept() -> None:
     base = {"gpus": 8, "parallel.tp": 8, "parallel.pp": 1, "parallel.dp": 1, "pipeline.schedule": "1f1b",
             "pipeline.chunks": 1, "training.global_batch": 4}  # fmt: skip

@@ -159,6 +159,18 @@ def test_all_that_is_measured_is_the_references(
     assert found.memory_timeline.frame().equals(meant.memory_timeline.frame())
 
 
+@pytest.mark.parametrize("change", [
+    {"faults": [SPEEDS, {**UNEVEN[2], "rank": 3}]},
+    {"faults": [{**UNEVEN[2], "rank": 3}]},
+    {"parallel": {"pp": 4}, "pipeline": {"schedule": "interleaved", "chunks": 2, "p2p": "rendezvous"}},
+])  # fmt: skip
+def test_ranks_that_differ_from_the_first(tiny: Tiny, change: dict[str, Any]) -> None:
+    """Of which the first is as planned, and where messages meet."""
+    job = {"cluster": {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}, "training": {"global_batch": 16},
+           "model": {"layers": 8}, "faults": [SPEEDS]}  # fmt: skip
+    assert reason(tiny(**{**job, **change})) in ("", "transfers hold each other back on links")
+
+
 def test_few_different_ranks_fold(tiny: Tiny) -> None:
     job = {"cluster": {"topology": "flat", "gpus": 64}, "parallel": {"dp": 64}, "training": {"global_batch": 64}}
     few = simulate(tiny(**job, faults=[{"kind": "speeds", "table": [[3, 0.9], [40, 0.8]]}]))
@@ -187,6 +199,7 @@ def test_what_tells_more_ops_than_there_is_time_for_is_refused(tiny: Tiny, monke
     ({"faults": [{"kind": "link_flap", "nic_of": 0, "down": "1 us"}]}, "link_flap"),
     ({"engine": "path"}, "engine"),
     ({"collectives": {"detail": "steps"}}, "as flows"),
+    ({"checkpoint": {"to": "20 GB/s", "mode": "blocking"}}, "different parts of a checkpoint"),
     ({"cluster": {"topology": "pcie_ethernet", "nodes": 2, "gpus_per_node": 4, "gpus_per_pcie_switch": 2},
       "parallel": {"pp": 4}, "training": {"global_batch": 64}, "overlap": {"interference": "none", "pipeline": False}},
      "meet on links would be played .* times over"),

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from simcluster.base.errors import InputError
 from simcluster.collectives.description import Hop, Phase
 
 
 def repeated_rounds(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
-    """Hops, and in how many rounds on end they repeat (with other chunks)."""
+    """Return hops, and in how many rounds on end they repeat (with other chunks).
+
+    Raises InputError for pipelined phases, which have no rounds.
+    """
+    if any(phase.pipelined for phase in phases):
+        raise InputError(
+            "detail: steps plays algorithms that go round by round; this one is a pipeline (tree and chain, nvls and "
+            "sharp are): use detail: flow, or an algorithm in rounds such as ring or binomial"
+        )
+    return _repeated(phases)
+
+
+def _repeated(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
     hops: Sequence[Hop] = ()
     rounds = 0
     for phase in phases:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from simcluster.base.errors import InputError
 from simcluster.collectives.description import Hop, Phase
 from simcluster.collectives.rounds import repeated_rounds
 from simcluster.engine.network import Network
@@ -26,7 +25,6 @@ class Stepwise:
     played by one ``_Repeated``; a rank goes on to the next one when all its hops in this one have ended, so that a
     collective of many kinds of rounds is several collectives one after the other, without a barrier between them.
     ``pace``, if there is one, is every hop's latency (s) instead of its links', and the most B/s that it reaches.
-    Raises InputError for pipelined phases, which have no rounds.
     """
 
     def __init__(
@@ -39,11 +37,6 @@ class Stepwise:
         on_done: Callable[[int], object],
         pace: tuple[float, float] | None = None,
     ) -> None:
-        if any(phase.pipelined for phase in phases):
-            raise InputError(
-                "detail: steps plays algorithms that go round by round; this one is a pipeline (tree and chain, nvls "
-                "and sharp are): use detail: flow, or an algorithm in rounds such as ring or binomial"
-            )
         self._network, self._fabric, self._gpus, self._size = network, fabric, gpus, size
         self._pace = pace
         self._on_done = on_done

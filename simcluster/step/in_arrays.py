@@ -102,6 +102,9 @@ def _require_told(times: RankTimes) -> None:
 def _in_arrays(
     scenario: Scenario, planned: Planned, slow: Sequence[float], disturbed: Disturbances, most_sweeps: int | None = None
 ) -> tuple[PreparedStep, Record]:
+    saved = planned.job.saved
+    if saved and saved.uneven:
+        raise NeedsEventsError("ranks of a stage save different parts of a checkpoint")
     cluster = with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
     own = _own_works(planned, disturbed)
     arrays = partial(
@@ -154,14 +157,13 @@ def _worth(scenario: Scenario, slow: Sequence[float], disturbed: Disturbances) -
 
 def _own_works(planned: Planned, disturbed: Disturbances) -> Callable[[int], OwnWorks] | None:
     """The works of a stage on each of its ranks; None where all have the stage's."""
-    programs, ranks = planned.programs, planned.job.plan.stage_ranks()
-    first = int(ranks[0][0])
-    if disturbed.program(first, programs[0]) is programs[0]:
+    programs, ranks = planned.programs, [own.tolist() for own in planned.job.plan.stage_ranks()]
+    if all(disturbed.program(rank, own) is own for own, here in zip(programs, ranks, strict=True) for rank in here):
         return None
 
     def own(stage: int) -> OwnWorks:
         program = programs[stage]
-        return OwnWorks.of_ranks(program, lambda rank: disturbed.program(rank, program), ranks[stage].tolist())
+        return OwnWorks.of_ranks(program, lambda rank: disturbed.program(rank, program), ranks[stage])
 
     return own
 

@@ -128,11 +128,11 @@ class RepresentativeNetwork:
         for what, listed in calls.items():
             if what not in self._learnt:
                 found |= {self._name(call): call for call in listed()}
-        self._learnt |= dict.fromkeys(calls)
         new = {name: call for name, call in found.items() if name not in self._calls}
         if new:
-            self._calls |= new
-            self._drawn = self._draw()
+            self._drawn = self._draw([*self._calls.values(), *new.values()])
+        self._calls |= new  # unless they cannot be drawn
+        self._learnt |= dict.fromkeys(calls)
         if self._drawn is None:
             raise NotQuickError("ranks of one stage differ in how they reach others")
         return self._drawn
@@ -164,9 +164,9 @@ class RepresentativeNetwork:
             self._known[ranks] = group_of(self._cluster, ranks)
         return self._known[ranks]
 
-    def _draw(self) -> RepresentativeCalls | None:
+    def _draw(self, calls: Iterable[StageCall]) -> RepresentativeCalls | None:
         plan, cluster = self._plan, self._cluster
-        programs = _programs(plan.pp, self._calls.values())
+        programs = _programs(plan.pp, calls)
         communicators = _AnySize(programs, plan, cluster, self._methods)
         communicators.group_of = self._made
         stages = plan.stages()

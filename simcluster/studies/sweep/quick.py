@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.kept import Kept
 from simcluster.engine.choose import play_by
@@ -58,7 +59,12 @@ def quick_step(scenario: Scenario, *, bound: bool = False) -> Quick:
     With ``bound``, what needs events is not played but as a path on which nothing holds anything back: a lower bound,
     marked as such, and several times as fast.
     """
-    return _WAY.step(scenario, bound=bound)
+    try:
+        return _WAY.step(scenario, bound=bound)
+    except NotQuickError:
+        raise
+    except InputError as error:  # of what all variants of the layout may do, some of which this one does not
+        raise NotQuickError(f"only a full run can tell whether it does what is refused: {error}") from error
 
 
 def quick_numbers(scenario: Scenario, quick: Quick) -> dict[str, float]:
