@@ -31,9 +31,11 @@ from simcluster.scenario import fields
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.step import planned
+from simcluster.topology import Cluster
+from simcluster.topology.spec import TopologySpec
 
 # The same examples in every run, and no clock in the verdict: few, since the suite draws the same facts in many ways.
-# `pytest --hypothesis-profile=default` looks further, and `python tests/test_reference.py 1000` as far as one likes.
+# `pytest --hypothesis-profile=default` looks further, and `python tests/drawn --count 5000` as far as one likes.
 settings.register_profile("simcluster", max_examples=40, derandomize=True, deadline=None)
 settings.load_profile("simcluster")
 
@@ -109,8 +111,23 @@ def pytest_configure() -> None:
     """Hundreds of tests read the same shipped files, at 10 ms each, and so do some files of tests as they are imported:
     the same text has the same nodes."""
     reading.compose = lru_cache(maxsize=1024)(reading.compose)
-    fields._built = lru_cache(maxsize=64)(fields._built.__wrapped__)
+    fields._built = _kept_by_text(fields._built.__wrapped__)
     planned.plan = _once(planned.plan)
+
+
+def _kept_by_text(build: Callable[[TopologySpec], Cluster]) -> Callable[[TopologySpec], Cluster]:
+    """Keep clusters by what their topologies say: those with a device written inline have no hash."""
+    known: dict[str, Cluster] = {}
+
+    def built(topology: TopologySpec) -> Cluster:
+        name = repr(topology)
+        if name not in known:
+            while len(known) > 63:
+                known.pop(next(iter(known)))
+            known[name] = build(topology)
+        return known[name]
+
+    return built
 
 
 PLANNED: dict[Hashable, planned.Planned] = {}

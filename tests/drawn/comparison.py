@@ -1,0 +1,218 @@
+"""Every way to simulate a scenario beside the reference: the step and all spans to the bit, or a reason why not."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pandas as pd
+from conftest import table_of
+
+from simcluster.base.clock import on_fitting_grid
+from simcluster.base.errors import InputError
+from simcluster.engine.longest_path import NeedsEventsError
+from simcluster.faults import placed
+from simcluster.results.result import Result
+from simcluster.results.timeline import COLUMNS
+from simcluster.scenario.scenario import Scenario
+from simcluster.simulate import replay
+from simcluster.step.in_arrays import in_arrays
+from simcluster.step.planned import Planned, plan
+from simcluster.studies.search.plan import alone
+from simcluster.studies.search.plan_scope import PLAN
+from simcluster.studies.search.playing import replay_on_trust
+from simcluster.studies.search.programs_path import programs_path
+from simcluster.studies.sweep.alike import NotQuickError
+from simcluster.studies.sweep.quick import quick_step
+from simcluster.studies.whatif.chance_scope import REPLICAS
+from simcluster.studies.whatif.montecarlo import monte_carlo
+
+
+class RefusedError(Exception):
+    """A way that is not proved for the scenario, with the reason."""
+
+
+class Answer(NamedTuple):
+    """What one way gave: "equal", "refused" or "differs", and why."""
+
+    way: str
+    verdict: str
+    why: str = ""
+
+
+def compared(scenario: Scenario) -> list[Answer]:
+    """Return what every way gives; of a scenario that the reference refuses, whether all others do."""
+    try:
+        result = replay(scenario.model_copy(update={"engine": "reference"}))
+    except InputError as error:
+        return [Answer("reference", "refused", reason_of(error)), *refused_as_well(scenario)]
+    meant = Meant(result, [table_of(result, rank) for rank in range(scenario.gpus)])
+    return [answered(name, way, scenario, meant) for name, way in WAYS.items()]
+
+
+def answered(name: str, way: Callable[[Scenario, Meant], None], scenario: Scenario, meant: Meant) -> Answer:
+    """Return what one way gives."""
+    try:
+        way(scenario, meant)
+    except (InputError, RefusedError, NotQuickError, NeedsEventsError) as error:
+        if name == "default":
+            return Answer(name, "differs", f"refuses what the reference simulates: {error}")
+        return Answer(name, "refused", reason_of(error))
+    except AssertionError as error:
+        return Answer(name, "differs", str(error).splitlines()[0] if str(error) else "assertion")
+    except Exception as error:
+        return Answer(name, "differs", f"{type(error).__name__}: {error}")
+    return Answer(name, "equal")
+
+
+def refused_as_well(scenario: Scenario) -> Iterator[Answer]:
+    """Yield a difference where the default simulates what the reference refuses."""
+    try:
+        replay(scenario)
+    except InputError:
+        return
+    yield Answer("default", "differs", "simulates what the reference refuses")
+
+
+def reason_of(error: Exception) -> str:
+    """Return a reason without its numbers."""
+    return re.sub(r"\d[\d,.]*", "N", str(error).splitlines()[0])[:110]
+
+
+# --- ways -------------------------------------------------------------------------------------------------------------
+
+
+class Meant(NamedTuple):
+    """What the reference gives: the result, and the table of spans of every rank."""
+
+    result: Result
+    tables: list[pd.DataFrame]
+
+    @property
+    def step_time(self) -> float:
+        return self.result.step_time
+
+
+def same(found: Result, meant: Meant) -> None:
+    """Compare the step and every span."""
+    assert found.step_time == meant.step_time, f"step {found.step_time!r}, reference {meant.step_time!r}"
+    for rank, other in enumerate(meant.tables):
+        one = table_of(found, rank)
+        if not one.equals(other):
+            raise AssertionError(f"rank {rank}: {first_difference(one, other)}")
+
+
+def first_difference(one: Any, other: Any) -> str:
+    """Return where two tables of spans differ first."""
+    if len(one) != len(other):
+        return f"{len(one)} spans, reference {len(other)}"
+    for column in COLUMNS:
+        unlike = [
+            place for place, pair in enumerate(zip(one[column], other[column], strict=True)) if pair[0] != pair[1]
+        ]
+        if unlike:
+            place = unlike[0]
+            return f"{column} of {one['name'][place]} is {one[column][place]!r}, reference {other[column][place]!r}"
+    return "nothing but types"
+
+
+def by_default(scenario: Scenario, meant: Meant) -> None:
+    """As ``simulate`` does it, with all that the result says."""
+    found = replay(scenario)
+    same(found, meant)
+    one, other = found.to_dict(), meant.result.to_dict()
+    for each in (one, other):
+        del each["engine"], each["scenario"]
+    where = unlike(one, other)
+    assert not where, f"result JSON: {where}"
+
+
+def unlike(one: Any, other: Any, path: str = "") -> str:
+    """Return where two results differ first; means over ranks are sums in another order, equal to nine digits."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        pairs = ((name, one.get(name, 0.0), other.get(name, 0.0)) for name in one | other)  # what takes no time
+        return next((found for name, *pair in pairs if (found := unlike(*pair, f"{path}.{name}"))), "")
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return next((found for place, pair in pairs if (found := unlike(*pair, f"{path}.{place}"))), "")
+    if isinstance(one, float) and isinstance(other, float):
+        return "" if math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-15) else f"{path} {one!r}, reference {other!r}"
+    return "" if one == other else f"{path} {one!r}, reference {other!r}"
+
+
+def unfolded(scenario: Scenario, meant: Meant) -> None:
+    """Rank by rank."""
+    same(replay(scenario.model_copy(update={"engine": "events"}), folded=False), meant)
+
+
+def op_by_op(scenario: Scenario, meant: Meant) -> None:
+    """Without chains and lockstep."""
+    same(replay(scenario.model_copy(update={"engine": "events"}), collapsed=False), meant)
+
+
+def by_events(scenario: Scenario, meant: Meant) -> None:
+    """Folded and in chains."""
+    same(replay(scenario.model_copy(update={"engine": "events"})), meant)
+
+
+def by_path(scenario: Scenario, meant: Meant) -> None:
+    """As one longest path."""
+    same(replay(scenario.model_copy(update={"engine": "path"})), meant)
+
+
+def by_arrays(scenario: Scenario, meant: Meant) -> None:
+    """In arrays over ranks, whether most ranks differ or not."""
+
+    def played(own: Scenario, planned: Planned, **_: Any) -> Any:
+        own = own.model_copy(update={"faults": placed(own.faults)})
+        return on_fitting_grid(lambda: in_arrays(own, planned))
+
+    with patch("simcluster.simulate.prepared_and_played", played):
+        same(replay(scenario), meant)
+
+
+def quickly(scenario: Scenario, meant: Meant) -> None:
+    """As a quick row of a sweep, and as its bound."""
+    quick = quick_step(scenario)
+    assert quick.step_time == meant.step_time, f"quick {quick.kind} {quick.step_time!r}, reference {meant.step_time!r}"
+    least = quick_step(scenario, bound=True)
+    assert least.step_time <= meant.step_time, f"bound {least.step_time!r}, reference {meant.step_time!r}"
+
+
+def on_trust(scenario: Scenario, meant: Meant) -> None:
+    """Folded as the search for layouts does it, and its bound by whole programs."""
+    obstacle = PLAN.obstacle(scenario)
+    if obstacle or scenario.faults:
+        raise RefusedError(obstacle or "faults")
+    same(replay_on_trust(scenario), meant)
+    planned = plan(alone(scenario))
+    least = programs_path(scenario, planned.programs, planned.job.plan, {})
+    assert least <= meant.step_time * (1 + 1e-12), f"bound {least!r}, reference {meant.step_time!r}"
+
+
+def as_replica(scenario: Scenario, meant: Meant) -> None:
+    """As one replica of a sweep in which nothing is left to chance."""
+    if any(fault.by_chance for fault in scenario.faults):
+        raise RefusedError("replicas draw for themselves")
+    obstacle = REPLICAS.obstacle(scenario)
+    if obstacle:
+        raise RefusedError(obstacle)
+    (found,) = monte_carlo(scenario, replicas=1, method="sweep").step_times.tolist()
+    assert abs(found - meant.step_time) <= 1e-9 * meant.step_time, f"{found!r}, reference {meant.step_time!r}"
+
+
+WAYS: dict[str, Callable[[Scenario, Meant], None]] = {
+    "default": by_default,
+    "folded and collapsed events": by_events,
+    "unfolded": unfolded,
+    "op by op": op_by_op,
+    "longest path": by_path,
+    "arrays": by_arrays,
+    "quick row": quickly,
+    "fold on trust": on_trust,
+    "replica": as_replica,
+}
+"""Every way to simulate a step: a new one belongs here."""
