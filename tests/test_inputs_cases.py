@@ -173,3 +173,143 @@ def test_what_refers_to_itself_is_one_message(importer: Importer, kind: str, nam
     assert status in (0, 2)
     assert "Traceback" not in err
     assert status == 0 or err.count("simcluster: error:") == 1
+
+
+SWIFT = """NPROC_PER_NODE=8 \\
+megatron sft --model Qwen/Qwen3-30B-A3B --tensor_model_parallel_size 2 --expert_model_parallel_size 8 \\
+    --max_length 8192 --sequence_parallel true --packing true --recompute_granularity full --recompute_method uniform
+"""
+
+
+def test_ms_swift_names_its_model(importer: Importer) -> None:
+    importer.write({"swift.sh": SWIFT})
+    found = importer.scenario("megatron", "swift.sh")
+    assert (found.model.name, found.model.sequence_length, found.gpus) == ("qwen3-30b-a3b", 8192, 8)
+    assert (found.parallel.tp, found.parallel.ep, found.parallel.etp, found.parallel.zero) == (2, 8, 1, 1)
+    assert (found.training.micro_batch, found.training.global_batch, found.training.dropout) == (1, 16, False)
+    _, lists, _ = importer.run("megatron", "swift.sh")
+    assert any("Megatron-SWIFT (ms-swift), whose model is Qwen/Qwen3-30B-A3B" in each for each in lists["assumed"])
+    assert not lists["unknown"]
+    mcore = SWIFT.replace("--model Qwen/Qwen3-30B-A3B", "--load Qwen3-30B-A3B-Base-mcore")
+    importer.write({"swift.sh": mcore})
+    assert importer.scenario("megatron", "swift.sh").model == found.model
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("--packing", "--train_type lora --packing", "tuner type lora trains adapters"),
+        ("megatron sft", "megatron rlhf", "megatron rlhf of Megatron-SWIFT (ms-swift) is no pre-training"),
+        ("--model Qwen/Qwen3-30B-A3B", "--model my/Own-7B", "put its config.json beside the file"),
+        ("--model Qwen/Qwen3-30B-A3B", "", "is of Megatron-SWIFT (ms-swift) and names no model"),
+    ],
+)
+def test_what_ms_swift_does_otherwise_is_refused(importer: Importer, old: str, new: str, words: str) -> None:
+    importer.write({"swift.sh": SWIFT.replace(old, new)})
+    status, _, err = importer.run("megatron", "swift.sh")
+    assert status == 2
+    assert words in err
+
+
+def test_a_model_by_name_in_place_of_its_sizes(importer: Importer) -> None:
+    batch = "--micro-batch-size 1 --global-batch-size 64 --seq-length 4096"
+    importer.write({"run.sh": f"torchrun --nproc_per_node 8 pretrain_gpt.py --hf-model-path Qwen/Qwen3-8B {batch}\n"})
+    found = importer.scenario("megatron", "run.sh")
+    assert (found.model.name, found.model.sequence_length, found.training.global_batch) == ("qwen3-8b", 4096, 64)
+
+
+SIZES = (
+    "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 "
+    "--micro-batch-size 1 --global-batch-size 64 --vocab-size 5000 --bf16"
+)
+RECIPE = """
+from megatron.bridge.training.config import ConfigContainer, OptimizerConfig, TrainingConfig
+from megatron.bridge.models import Llama3ModelProvider8B
+from own.helpers import OWN
+
+def own_pretrain_config(tp: int = 2):
+    model = Llama3ModelProvider8B(tensor_model_parallel_size=tp, seq_length=8192)
+    train = TrainingConfig(global_batch_size=64, micro_batch_size=1)
+    cfg = ConfigContainer(model=model, train=train, optimizer=OptimizerConfig(use_distributed_optimizer=True))
+    SETS
+    return cfg
+"""
+
+
+@pytest.mark.parametrize(
+    ("sets", "where", "expected"),
+    [
+        ("cfg.model.sequence_parallel = bool(tp > 1)", "parallel.sequence_parallel", True),
+        ("cfg.model.sequence_parallel = tp >= 4", "parallel.sequence_parallel", False),
+        ("cfg.model.context_parallel_size = [1, 2, 4][1:][0]", "parallel.cp", 2),
+        ("cfg.model.context_parallel_size = (1, 4)[-1]", "parallel.cp", 4),
+        ("cfg.model.context_parallel_size = max(1, 8 // tp)", "parallel.cp", 4),
+        ("cfg.train.global_batch_size = 2**7", "training.global_batch", 128),
+        ("cfg.train.global_batch_size = len('abcd') * 32", "training.global_batch", 128),
+        ("cfg.model.recompute_granularity = f'{\"fu\"}ll'", "training.recompute", "full"),
+        ("cfg.model.recompute_granularity = 'full granularity'[:4]", "training.recompute", "full"),
+    ],
+)
+def test_expressions_of_a_recipe_are_worked_out(importer: Importer, sets: str, where: str, expected: object) -> None:
+    importer.write({"r.py": RECIPE.replace("SETS", sets)})
+    document: Any = importer.scenario("megatron-bridge", "r.py").model_dump()
+    section, field = where.split(".")
+    assert document[section][field] == expected
+
+
+NEMO = CYCLE.replace("CYCLE", "SETS")
+KINDS = {
+    "megatron": ("run.sh", f"torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} SETTING\n", "--{}"),
+    "megatron-bridge": ("r.py", RECIPE.replace("SETS", "SETTING"), "cfg.model.{} = 3"),
+    "nemo": ("train.py", NEMO.replace("SETS", "SETTING"), "strategy.{} = 3"),
+    "torchtitan": ("job.toml", TITAN + "[own]\nSETTING\n", "{} = 3"),
+    "deepspeed": ("ds.json", '{"train_batch_size": 64, SETTING}', '"{}": 3'),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("own_batch_schedule", "batch"),
+        ("new_pipeline_trick", "pipeline"),
+        ("recompute_own_layers", "recompute"),
+        ("own_parallel_mode", "parallel"),
+        ("own_fp8_mode", "fp8"),
+        ("own_seq_split", "seq"),
+        ("own_quantizer", "quant"),
+        ("own_trick", ""),
+    ],
+)
+def test_an_unknown_setting_that_decides_the_step_is_asked_about(
+    importer: Importer, kind: str, name: str, word: str
+) -> None:
+    file, text, form = KINDS[kind]
+    importer.write({file: text.replace("SETTING", form.format(name))})
+    more = ("--gpus", "512") if kind == "torchtitan" else ()
+    more = ("--model", "llama3-8b", "--sequence-length", "4096", "--gpus", "8") if kind == "deepspeed" else more
+    status, found, err = importer.run(kind, file, *more)
+    if word:
+        assert status == 2, found
+        assert word in err
+        assert name in err.replace("-", "_")
+    else:
+        assert status == 0, err
+        assert any(name in each.replace("-", "_") for each in found["unknown"])
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        ("cfg.model.context_parallel_size = OWN.cp(tp)", "model.context_parallel_size: OWN.cp(...) is worked out"),
+        ("cfg.model.sequence_parallel = OWN(tp)", "model.sequence_parallel: OWN(...) is worked out"),
+        ("cfg.model.sequence_parallel = {k: k for k in OWN}", "is worked out where the program runs"),
+        ("if OWN.big():\n        cfg.model.context_parallel_size = 2", "OWN.big() (it changes context_parallel_size)"),
+        ("for n in OWN.all():\n        cfg.train.global_batch_size = n", "(it changes global_batch_size)"),
+    ],
+)  # fmt: skip
+def test_what_of_a_recipe_is_not_worked_out_is_asked_about(importer: Importer, sets: str, words: str) -> None:
+    importer.write({"r.py": RECIPE.replace("SETS", sets)})
+    status, _, err = importer.run("megatron-bridge", "r.py")
+    assert status == 2
+    assert words in err

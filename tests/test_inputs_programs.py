@@ -480,8 +480,8 @@ def test_conditions_of_what_is_there() -> None:
     assert found.document["training"]["global_batch"] == 64
     assert "model.overlap_moe_expert_parallel_comm" in found.mapped
     assert found.unknown == (
-        "what the recipe does where hasattr(cfg.model, 'own_other') and cfg.model.own_other",
-        "what the recipe does where is_large(cfg.model)",
+        "what the recipe does where hasattr(cfg.model, 'own_other') and cfg.model.own_other (it changes own_other)",
+        "what the recipe does where is_large(cfg.model) (it changes make_small())",
         "what the recipe does in set_layout(cfg.model) of a.layouts, which is not beside it",
         "model.own_fuser",
     )

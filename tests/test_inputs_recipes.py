@@ -137,7 +137,7 @@ def own_config():
     found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="own_config", gpus=8)
     assert found.document["model"]["name"] == "gemma-3-1b"
     assert found.document["overlap"]["param_gather"] is True  # either of both, as its setup has it
-    assert found.unknown == ("what the recipe does where cfg.model.own",)
+    assert found.unknown == ("what the recipe does where cfg.model.own (it changes own_field)",)
     assert {"model.batch_p2p_comm", "main-params-dtype"} <= set(found.no_effect)
     narrow = scenario_from_bridge(
         text.replace("torch.float32", "torch.float16"), cluster=CLUSTER, source="r.py", function="own_config", gpus=8
@@ -383,7 +383,7 @@ def test_what_hangs_on_a_condition_that_is_not_known_is_told() -> None:
     text = RECIPE.replace("    cfg.peft", "    if on_hopper():\n        cfg.train.micro_batch_size = 1\n    cfg.peft")
     text = f"PRECISION = 'bf16_mixed'\nSHARDED = True\nADAPTERS = None\n{text}"
     found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="small_config", gpus=8)
-    assert found.unknown == ("what the recipe does where on_hopper()",)
+    assert found.unknown == ("what the recipe does where on_hopper() (it changes micro_batch_size)",)
 
 
 def test_overrides_without_a_model_ask_for_their_recipe() -> None:

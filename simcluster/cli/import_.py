@@ -85,17 +85,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _tell_unknown(args: argparse.Namespace, found: Imported) -> None:
-    """What is left out though it may change the time, on stderr; InputError where that is not wanted."""
-    if not found.unknown:
-        return
-    names = ", ".join(found.unknown)
-    if args.strict:
-        raise InputError(f"{args.file}: not known here: {names}; take them out, or leave --strict out to ignore them")
-    print(
-        f"note: {args.file}: ignored, unknown: {names}; whether they change the time of a step is not known here "
-        f"(--strict refuses them)",
-        file=sys.stderr,
-    )
+    """Report the settings that are not known on stderr; raise InputError for those that cannot be passed over."""
+    found.require_known(args.file, strict=args.strict, by_option=args.kind in ("megatron", "deepspeed"))
+    if found.unknown:
+        print(
+            f"note: {args.file}: ignored, unknown: {', '.join(found.unknown)}; whether they change the time of a step "
+            f"is not known here (--strict refuses them)",
+            file=sys.stderr,
+        )
 
 
 def _summary(found: Imported) -> str:

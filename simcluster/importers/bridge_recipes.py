@@ -25,7 +25,7 @@ from simcluster.importers.models_by_path import NamedModel, model_named, model_p
 from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments, telling
 from simcluster.importers.python_config import PythonConfigs
-from simcluster.importers.python_values import Built, Unread
+from simcluster.importers.python_values import Built, Unread, plain_fields
 from simcluster.importers.recipe_programs import not_beside, of_another_file, what_is_started
 from simcluster.importers.written_containers import written_container
 
@@ -317,23 +317,8 @@ def _section(section: str, value: Any) -> dict[str, Any]:
         rows = [row if isinstance(row, list) else [row] for row in layout]
         letters = ["".join(_LAYOUT.get(str(each), "?") for each in row) for row in rows]
         fields["model.pipeline_model_parallel_layout"] = "|".join(letters)
-    return plain_fields(fields)
-
-
-def plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of fields, in words where it is not read; nothing of what is made by calls, nor of sizes that are
-    not read."""
-    plain = {name: _word(item) for name, item in fields.items() if item is not None}
-    wanted = "vocab_size", "seq_length"
-    return {
-        name: item for name, item in plain.items()
-        if not isinstance(item, Built) and not (name.endswith(wanted) and isinstance(fields[name], Unread))
-    }  # fmt: skip
-
-
-def _word(value: Any) -> Any:
-    """What is not read as it is written; of an enumeration's member its name."""
-    return value.text.removeprefix("AttnBackend.") if isinstance(value, Unread) else value
+    objects = {name: Unread(f"{item.name}(...)") for name, item in fields.items() if isinstance(item, Built)}
+    return objects | plain_fields(fields)
 
 
 def _made_by(value: Any) -> str:

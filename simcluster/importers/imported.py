@@ -17,6 +17,14 @@ Made = TypeVar("Made")
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _MOST_TOLD = 30
+_DECIDING = re.compile(
+    r"batch|pipeline|recompute|remat|parallel|precision|quant(?!ile)|bf16|zero[-_]?bubble"
+    r"|(?<![a-z])(?:mx|nv)?fp(?:4|8|16)|(?<![a-z])seq(?:uence)?s?(?:len)?(?![a-z])"
+    r"|(?:activation|grad\w*)[-_.]?checkpoint|checkpoint[-_.]?(?:activation|grad)"
+    r"|(?<![a-z0-9])(?:v?pp|tp|etp|cp|ep|dp)(?![a-z0-9])",
+    re.IGNORECASE,
+)
+"""Parts of the names of settings that decide the step: its split, batch, sequences, formats and recompute."""
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
@@ -36,6 +44,24 @@ class Imported:
     assumed: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+
+    def require_known(self, source: str, *, strict: bool, by_option: bool) -> None:
+        """Raise InputError where an unknown setting decides the step, by its name, or (``strict``) where there is one.
+
+        ``by_option``: the user can switch an option off on the command line.
+        """
+        words = {name: _DECIDING.search(name.partition(" (did you mean")[0]) for name in self.unknown}
+        deciding = [f"{name} ({word[0].lower()})" for name, word in words.items() if word]
+        if deciding:
+            option = deciding[0].partition(" ")[0]
+            off = f" (--arg={option}=none does)" if by_option and option.startswith("--") else ""
+            raise InputError(
+                f"{source}: not known here, and by its name it decides the step: {', '.join(deciding)}; take it out to "
+                f"import the rest{off}, and give the scenario what it does with --set"
+            )
+        if strict and self.unknown:
+            what = f"not known here: {', '.join(self.unknown)}"
+            raise InputError(f"{source}: {what}; take them out, or leave --strict out to ignore them")
 
     def text(self, origin: str) -> str:
         """A scenario file, with what was assumed as comments at its head."""

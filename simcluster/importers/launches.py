@@ -13,10 +13,11 @@ from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import OF_THE_CONFIGURATION, added_to_megatron
 from simcluster.importers.environment_settings import assumed_of_environment, attention_in
 from simcluster.importers.framework_files import options_of_fields
+from simcluster.importers.megatron_models import swift_command
 from simcluster.importers.megatron_vocabulary import names_vocabulary
 from simcluster.importers.option_values import FILES, MAPPED
 from simcluster.importers.pre_training import require_options_of_megatron
-from simcluster.importers.processes import processes_of, seen_in_a_machine, started_by
+from simcluster.importers.processes import processes_in, processes_of, seen_in_a_machine, started_by
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 from simcluster.importers.shell.syntax import is_script
@@ -88,6 +89,7 @@ def arguments_of_script(
     options = _filled(found.options, text, state)
     options |= attention_in(state.variables, options)
     launched, assumed = started_by(found.launcher, around, gpus_per_node)
+    launched = (processes_in(state) if swift_command(found.launcher) else {}) | launched
     state.assumed |= dict.fromkeys(assumed)
     return replace(
         found,

@@ -18,6 +18,7 @@ from simcluster.importers.megatron_attention import attention_of
 from simcluster.importers.megatron_forks import as_megatron, is_of_a_fork, layers_that_work
 from simcluster.importers.megatron_hybrid import as_layers
 from simcluster.importers.megatron_memory import memory_of
+from simcluster.importers.megatron_models import whole_model, with_named_model
 from simcluster.importers.megatron_parallel import (
     gpus_of,
     hybrid_of,
@@ -74,20 +75,9 @@ def scenario_from_arguments(
     Raises InputError with all options that are not modelled or have no value that can be, all that are missing, and for
     what ``arguments`` and ``launches`` refuse.  An option that is not known is in ``unknown``.
     """
-    if is_framework_file(text):
-        arguments = arguments_of_framework(text, source, beside)
-    elif is_option_file(text):
-        arguments = arguments_of_yaml(text, source)
-    elif is_script(text):
-        arguments = arguments_of_script(
-            text, source, fixed=given or {}, beside=beside, gpus_per_node=gpus_per_node, gpus=gpus
-        )  # fmt: skip
-    else:
-        arguments = parse_arguments(text, source)
-        require_options_of_megatron(arguments, source)
-        launched, started = started_by(arguments.launcher, (), gpus_per_node)
-        arguments = replace(arguments, launched=launched, assumed=started)
-    arguments = with_given(arguments, given or {})
+    given = given or {}
+    written = with_given(_written(text, source, given, beside, gpus_per_node, gpus), given)
+    arguments, model = with_named_model(written, source, beside)
     options, assumed = as_layers(arguments.options)
     arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
     require_pre_training(arguments, source, layers=bool(assumed))
@@ -98,6 +88,9 @@ def scenario_from_arguments(
         arguments.options, cluster=cluster, gpus=gpus, launched=arguments.gpus, available=available,
         machine=gpus_per_node, source=source, dashes="--", problems=arguments.problems,
     )  # fmt: skip
+    if model.name:
+        own = {f"model.{name.replace('-', '_')}": words for name, words in written.options.items()}
+        found.document["model"] = whole_model(model.section, found.document["model"], own)
     found = replace(
         found, assumed=(*arguments.assumed, *found.assumed), unknown=(*found.unknown, *arguments.unknown)
     )  # fmt: skip
@@ -112,6 +105,24 @@ def scenario_from_arguments(
     if gpus and arguments.gpus not in (None, gpus) and not arguments.machines_not_said:
         facts.append(f"{gpus} GPUs as asked for, and not the {arguments.gpus} that it launches")
     return replace(found, facts=tuple(facts))
+
+
+def _written(
+    text: str, source: str, given: Mapping[str, str], beside: Beside, gpus_per_node: int | None, gpus: int | None
+) -> Arguments:
+    """Return the arguments in a text of any kind."""
+    if is_framework_file(text):
+        return arguments_of_framework(text, source, beside)
+    if is_option_file(text):
+        return arguments_of_yaml(text, source)
+    if is_script(text):
+        return arguments_of_script(
+            text, source, fixed=given, beside=beside, gpus_per_node=gpus_per_node, gpus=gpus
+        )  # fmt: skip
+    arguments = parse_arguments(text, source)
+    require_options_of_megatron(arguments, source)
+    launched, started = started_by(arguments.launcher, (), gpus_per_node)
+    return replace(arguments, launched=launched, assumed=started)
 
 
 def _other_machines(arguments: Arguments, gpus_per_node: int | None) -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
@@ -25,6 +24,7 @@ from simcluster.importers.environment_settings import assumed_of_environment, va
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
 from simcluster.importers.megatron import scenario_from_options
+from simcluster.importers.megatron_models import Words, model_options, whole_model
 from simcluster.importers.model_classes import said_of_model
 from simcluster.importers.models_by_path import NamedModel, model_named
 from simcluster.importers.option_values import (
@@ -36,8 +36,8 @@ from simcluster.importers.option_values import (
     REFUSED_PREFIXES,
 )
 from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
+from simcluster.importers.python_values import Unread
 from simcluster.importers.recipe_programs import told_gpus
-from simcluster.model.transformer import Model
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _SECTIONS = _TABLES["sections"].split()
@@ -46,11 +46,8 @@ _NO_EFFECT_FIELDS = frozenset(_TABLES["no_effect"].split())
 _RENAMED: dict[str, str] = _TABLES["renamed"]
 _INVERTED: dict[str, str] = _TABLES["inverted"]
 _MIXTURES: dict[str, str] = _TABLES["mixtures"]
-_FIELDS: dict[str, dict[str, str]] = _TABLES["fields"]
 _RECIPE = re.compile(r"(llama3|llama31|llama3_1)_(8b|70b|405b)(_\w+)?")
 _HYBRIDS = ("nemotronh", "nemotron_h", "nemotron_3", "nemotron_nano", "mamba")
-_SIZES = {f"model.{field}": size for field, size in _TABLES["sizes"].items()}
-_OF_MIXTURES = tuple(f"model.{field}" for field in _TABLES["of_mixtures"].split())
 _OF_LAYERS = ("moe_layer_freq", "window_attn_skip_freq")
 _MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 _MAX_CHARACTERS = 100_000
@@ -59,8 +56,6 @@ _FAMILIES = (*REFUSED_PREFIXES, *NO_EFFECT_PREFIXES)
 _PRECISIONS_NAMED: dict[str, dict[str, Any]] = _TABLES["precisions"]
 _PRECISIONS = ("bf16_mixed", "fp16_mixed")
 _ENVIRONMENT = "env_vars"
-Words = dict[str, tuple[str, ...]]
-"""Options by Megatron-LM's names, with the words behind each."""
 
 
 def scenario_from_bridge(
@@ -145,18 +140,6 @@ def _of_text(text: str, source: str, beside: Beside, given: Mapping[str, str]) -
     return _Said(recipe, named, settings, assumed)
 
 
-def whole_model(published: Mapping[str, Any], said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a model that is known, and not only what options say, with what ``settings`` say otherwise."""
-    fields = ("sequence_length", "mtp_layers", *(_SIZES[key] for key in settings.keys() & _SIZES))
-    own = {key: said[key] for key in dict.fromkeys(fields) if key in said}
-    mixture = model_document(published["preset"]).get("moe") if "preset" in published else published.get("moe")
-    if any(key in settings for key in _OF_MIXTURES) and "moe" in said:
-        own["moe"] = said["moe"]
-    elif mixture and said.get("moe", {}).get("aux_loss"):
-        own["moe"] = {**mixture, "aux_loss": True}
-    return {**published, **own}
-
-
 def options_of_settings(
     settings: Mapping[str, Any], source: str, problems: Problems, no_effect: list[str], unknown: list[str]
 ) -> Words:
@@ -225,8 +208,13 @@ def _settings(text: str, source: str) -> tuple[str, dict[str, Any]]:
 def _translated(
     name: str, value: Any, source: str, no_effect: list[str], unknown: list[str]
 ) -> Words:  # fmt: skip
-    """One field as Megatron-LM's options; what has no effect or is not known goes on its list."""
+    """One field as Megatron-LM's options; what has no effect or is not known goes on its list.
+
+    Raises InputError for a field of the step whose value is worked out where the program runs.
+    """
     section, _, field = name.partition(".")
+    if isinstance(value, Unread):
+        return _unread(name, value, source, no_effect, unknown)
     text = str(value) if not isinstance(value, list) else " ".join(map(str, value))
     word = text.strip("[]'\" ").replace(",", " ")
     if field in _OF_LAYERS and section == "model" and word.lower() not in ("none", "null", ""):
@@ -262,6 +250,20 @@ def _translated(
         no_effect.append(name)  # something not modelled is switched off
         return {}
     return {option: tuple(word.split())}
+
+
+def _unread(name: str, value: Unread, source: str, no_effect: list[str], unknown: list[str]) -> Words:
+    """Put a field whose value is not read on its list; InputError where a scenario has a place for it."""
+    section, _, field = name.partition(".")
+    option = _RENAMED.get(field, _INVERTED.get(field, field.replace("_", "-")))
+    if section in _SECTIONS and field not in _NO_EFFECT_FIELDS and (option in MAPPED or name == "mixed_precision"):
+        raise InputError(
+            f"{source}: {name}: {value.text[:60]} is worked out where the program runs, and nothing is run here; write "
+            "its value (--arg NAME=VALUE gives an argument of the program)"
+        )
+    idle = section in _NO_EFFECT_SECTIONS or field in _NO_EFFECT_FIELDS or option in NO_EFFECT
+    (no_effect if idle or section in ("dataset", "tokenizer") else unknown).append(name)
+    return {}
 
 
 def _precision(word: str, source: str) -> Words:
@@ -301,45 +303,3 @@ def _recipe_options(recipe: str) -> Words:
     """The model of a recipe that is known, as Megatron-LM's options."""
     match = _RECIPE.fullmatch(recipe)
     return model_options({"preset": _mixture(recipe) or f"llama3-{match[2] if match else ''}"})
-
-
-def model_options(section: Mapping[str, Any]) -> Words:
-    """A model of the catalogue, or its fields, as Megatron-LM's options."""
-    model = Model(**(model_document(section["preset"]) if "preset" in section else section))
-    options = _of(model, _FIELDS["model"])
-    flags = ["swiglu"] * model.gated_mlp + ["untie-embeddings-and-output-weights"] * (not model.tied_embeddings)
-    flags += ["bf16"] + ["add-qkv-bias"] * (model.bias in ("qkv", "attention"))
-    flags += ["disable-bias-linear"] * (model.bias is not True) + ["qk-layernorm"] * bool(model.qk_norm or model.mla)
-    if model.mla:
-        options |= _of(model.mla, _FIELDS["mla"])
-        flags.append("multi-latent-attention")
-    else:
-        options |= _of(model, {"num-query-groups": "kv_heads"})
-        flags.append("group-query-attention")
-        if model.head_dim * model.heads != model.hidden_size:
-            options["kv-channels"] = (str(model.head_dim),)
-    if model.moe:
-        options |= _of(model.moe, _FIELDS["moe"])
-        flags += ["moe-grouped-gemm", "moe-permute-fusion"]  # its recipes turn both on
-        flags += ["moe-router-enable-expert-bias"] * (model.moe.router_bias and not model.bias)
-        dense = model.moe.first_dense_layers
-        if dense:
-            options["moe-layer-freq"] = (f"[0]*{dense}+[1]*{model.layers - dense}",)
-        options["moe-token-dispatcher-type"] = ("alltoall",)
-    if model.attention_window:
-        options["window-size"] = (f"{model.attention_window - 1},0",)
-        options["window-attn-skip-freq"] = (str(model.full_attention_every),)
-    if model.attention_sinks:
-        options["softmax-type"] = ("learnable",)
-    if model.clamped_activation:
-        options["activation-func-clamp-value"] = ("7.0",)
-    norm = "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"
-    position = "rope" if model.position == "rope" else "learned_absolute"
-    words = {"normalization": norm, "position-embedding-type": position, "hidden-dropout": "0"}
-    options |= {name: (word,) for name, word in {**words, "attention-dropout": "0"}.items()}
-    return options | dict.fromkeys(flags, ())
-
-
-def _of(section: object, fields: dict[str, str]) -> Words:
-    found = {option: getattr(section, field) for option, field in fields.items()}
-    return {option: (str(value),) for option, value in found.items() if value}

@@ -18,15 +18,18 @@ from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems
 from simcluster.importers.megatron import scenario_from_options
-from simcluster.importers.megatron_bridge import Words, model_options, options_of_settings, whole_model
+from simcluster.importers.megatron_bridge import options_of_settings
+from simcluster.importers.megatron_models import Words, model_options, whole_model
 from simcluster.importers.nemo_recipes import settings_of_nemo_recipe
 from simcluster.importers.processes import filled_otherwise
 from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
+from simcluster.importers.python_values import Unread
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _NO_EFFECT, _SECTIONS = frozenset(_TABLES["no_effect"].split()), _TABLES["no_effect_sections"].split()
 _REFERENCE = re.compile(r"\$\{(?:oc\.\w+:)?(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}")
+_OF_RECOMPUTE = tuple(f"model.recompute_{what}" for what in ("granularity", "method", "num_layers", "modules"))
 _OF_APEX = "distributed_fused_adam"
 _LAYERS_IN_BF16 = ("first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 _OF_PLUGIN = ("fp8", "fp8_recipe", "fp8_param_gather", "fp8_params", *_LAYERS_IN_BF16)
@@ -164,7 +167,13 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
         key = next((now + name[len(old) :] for old, now in _TABLES["prefixes"].items() if name.startswith(old)), name)
         key = _TABLES["renamed"].get(key, key)
         section, _, field = key.partition(".")
-        if key == "model.kv_channels" and value is not None:
+        if isinstance(value, Unread):
+            by_name = {"trainer.precision": "mixed_precision", "optimizer.name": "ddp.use_distributed_optimizer"}
+            if section in _SECTIONS and name not in by_name:
+                no_effect.append(name)
+            else:
+                found[by_name.get(name, key)] = value
+        elif key == "model.kv_channels" and value is not None:
             found[key] = value
         elif name == "trainer.precision":
             found["mixed_precision"] = _word(_TABLES["precision"], value, name, source)
@@ -187,7 +196,7 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
         elif key == "model.recompute_num_layers" and value == 0:
             continue
         elif section in ("model", "train", "ddp", "comm_overlap") and field not in _NO_EFFECT and "." not in field:
-            if not field.startswith("fp8"):
+            if name not in _BY_NAME or not field.startswith("fp8"):
                 found[key] = value
         elif section in _SECTIONS or field in _NO_EFFECT or section == "model":
             if name not in _BY_NAME:
@@ -205,7 +214,9 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
     if found.get("mixed_precision"):  # the plugin of the precision writes over those of the model
         found = {name: value for name, value in found.items() if name not in ("model.bf16", "model.fp16")}
     if not found.get("model.recompute_granularity"):
-        found = {name: value for name, value in found.items() if not name.startswith("model.recompute_")}
+        idle = [name for name in found if name in _OF_RECOMPUTE]
+        no_effect += [name for name in idle if found[name] is not None]
+        found = {name: value for name, value in found.items() if name not in idle}
     return found
 
 

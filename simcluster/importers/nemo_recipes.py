@@ -18,7 +18,6 @@ from simcluster.importers.bridge_recipes import (
     AS_THEY_COME,
     PACKED,
     ReadRecipe,
-    plain_fields,
     require_sizes,
 )
 from simcluster.importers.model_classes import (
@@ -34,7 +33,7 @@ from simcluster.importers.option_values import VOCABULARIES
 from simcluster.importers.pre_training import TRAINS_ADAPTERS
 from simcluster.importers.python_arguments import NONE_GIVEN, ProgramArguments
 from simcluster.importers.python_config import PythonConfigs
-from simcluster.importers.python_values import Built, Unread
+from simcluster.importers.python_values import Built, Unread, plain_fields
 from simcluster.importers.recipe_programs import of_another_file, what_is_started
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data

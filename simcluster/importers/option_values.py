@@ -37,6 +37,7 @@ WORDS: dict[str, dict[str, str]] = {option: _by_name(words) for option, words in
 TOKENIZERS: dict[str, int] = _TABLES["tokenizers"]
 UNREAD_TOKENIZERS: dict[str, int] = _TABLES["unread_tokenizers"]
 ONLY_WITH: dict[str, str] = _TABLES["only_with"]
+SWIFT_DEFAULTS: dict[str, tuple[str, ...]] = {name: (str(value),) for name, value in _TABLES["swift_defaults"].items()}
 LATENT: dict[str, tuple[str, int]] = _TABLES["latent_attention"]
 _SETTING = re.compile(r"\+{0,2}[a-z]\w*(\.\w+)*=\S*")
 _BOUNDS = "1", "1000000000"
@@ -127,7 +128,7 @@ class Options:
                 self.problems.add(self.error(name, f"{refused}; take it out to import the rest{way}"))
             elif name in NOT_MODELLED:
                 self.assumed.append(f"{self._dashes}{name}: {NOT_MODELLED[name]}")
-            elif name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES):
+            elif name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES) or " ".join(words).lower() in _OFF[1:]:
                 self.no_effect.append(name)
             else:
                 self.unknown.append(f"{self._dashes}{name}{guess(name, MAPPED)}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from simcluster.importers.shell.state import State, joined
+
 _PER_NODE, _TOTAL = ("ntasks-per-node", "npernode", "ppn"), ("ntasks", "np", "n")
 _STARTERS = ("srun", "sbatch", "mpirun", "mpiexec", "deepspeed", "jsrun")
 _PER_HOST = re.compile(r"(?:ppr:)?(\d{1,3}):node")
@@ -23,6 +25,13 @@ def filled_otherwise(each: int, nodes: int, gpus_per_node: int | None) -> str:
 def seen_in_a_machine(gpus: int | None, gpus_per_node: int | None) -> int | None:
     """How many GPUs a script counts in a machine: no more than the job has; None where no cluster says."""
     return gpus_per_node and min(gpus or gpus_per_node, gpus_per_node)
+
+
+def processes_in(state: State) -> dict[str, str]:
+    """Return what variables of a script tell a command that starts its own processes, as those of ms-swift do."""
+    names = {"NNODES": "nnodes", "NPROC_PER_NODE": "nproc-per-node"}
+    said = {name: joined(state.get(variable) or "") for variable, name in names.items()}
+    return {name: value for name, value in said.items() if _DIGITS.fullmatch(value)}
 
 
 def started_by(

@@ -112,10 +112,35 @@ class PythonExpressions:
         return NOTHING if met is None else self._value(node.body if met else node.orelse, scope, depth)
 
     def _item(self, node: ast.Subscript, scope: Mapping[str, Any], depth: int) -> Any:
-        held, key = self._value(node.value, scope, depth), self._value(node.slice, scope, depth)
+        held = self._value(node.value, scope, depth)
+        if isinstance(held, list | str):
+            return self._place_in(held, node.slice, scope, depth)
+        key = self._value(node.slice, scope, depth)
         if isinstance(held, Unread) and held.text == "os.environ":
             return self._variable(str(key))
         return held.get(str(key), NOTHING) if isinstance(held, dict) else NOTHING
+
+    def _place_in(self, held: list[Any] | str, node: ast.expr, scope: Mapping[str, Any], depth: int) -> Any:
+        """Return an element of a list or a text, or a slice of it; NOTHING where its place is not known."""
+        if isinstance(node, ast.Slice):
+            parts = (node.lower, node.upper, node.step)
+            ends = [None if each is None else self._value(each, scope, depth) for each in parts]
+            known = all(each is None or isinstance(each, int) for each in ends) and ends[2] != 0
+            return held[ends[0] : ends[1] : ends[2]] if known else NOTHING
+        place = self._value(node, scope, depth)
+        return held[place] if isinstance(place, int) and -len(held) <= place < len(held) else NOTHING
+
+    def _text(self, node: ast.JoinedStr, scope: Mapping[str, Any], depth: int) -> Any:
+        """Return what an f-string of known values comes to."""
+        parts = [
+            self._value(each.value, scope, depth)
+            if isinstance(each, ast.FormattedValue)
+            else self._value(each, scope, 0)
+            for each in node.values
+        ]
+        formatted = any(isinstance(each, ast.FormattedValue) and each.format_spec for each in node.values)
+        known = all(isinstance(each, str | int | float) for each in parts) and not formatted
+        return "".join(map(str, parts)) if known else NOTHING
 
 
 def _taken_apart(target: ast.expr, item: Any) -> dict[str, Any]:
@@ -144,4 +169,5 @@ _READERS: Mapping[type[ast.expr], Any] = {
     ast.IfExp: PythonExpressions._chosen,
     ast.Lambda: lambda self, node, scope, depth: NOTHING if node.args.args else self._value(node.body, scope, depth),
     ast.Subscript: PythonExpressions._item,
+    ast.JoinedStr: PythonExpressions._text,
 }

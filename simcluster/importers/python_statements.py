@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simcluster.base.errors import InputError
+from simcluster.documents.diagnostics import listed
 from simcluster.importers.python_constants import Constants
 from simcluster.importers.python_expressions import MOST_STEPS, PythonExpressions
 from simcluster.importers.python_values import (
     NOTHING,
     Built,
     Unread,
-    changes,
+    changed_by,
     is_configured,
     sets_what_it_asks,
     truth,
@@ -49,8 +50,8 @@ class PythonStatements(PythonExpressions):
             elif isinstance(node, ast.If):
                 met = truth(self._value(node.test, scope, depth))
                 met = True if met is None and sets_what_it_asks(node) else met
-                if met is None and changes(node, self._idle):
-                    self.undecided.append(f"where {ast.unparse(node.test)}"[:100])
+                if met is None and (changed := changed_by(node, self._idle)) is not None:
+                    self._undecided(f"where {ast.unparse(node.test)}", changed)
                 done, value = self._body(node.body if met else node.orelse if met is False else [], scope, depth)
                 if done:
                     return True, value
@@ -76,11 +77,17 @@ class PythonStatements(PythonExpressions):
                     return True, value
         return False, None
 
+    def _undecided(self, what: str, changed: Sequence[str]) -> None:
+        """Take down a statement that is not decided, with the settings that it changes."""
+        names = dict.fromkeys(name.rpartition(".")[2] for name in changed)
+        self.undecided.append(f"{what[:100]}{f' (it changes {listed(names)[:200]})' if names else ''}")
+
     def _loop(self, node: ast.For, scope: dict[str, Any], depth: int) -> tuple[bool, Any]:
         """A loop over what is known, and whether it returns, and what; one over what is not is told of."""
         items = self._value(node.iter, scope, depth)
         if not isinstance(items, list):
-            self.undecided.append(f"in the loop for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"[:100])
+            what = f"in the loop for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"
+            self._undecided(what, changed_by(node, self._idle) or [])
             return False, None
         for item in items:
             self._put(node.target, item, scope, depth, ast.unparse(node.iter))

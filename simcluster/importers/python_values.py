@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
+_NAMED = re.compile(r"[\w.]+")
 NOTHING = object()
 """What an expression gives that has no meaning here."""
 
@@ -40,15 +42,24 @@ def truth(value: Any) -> bool | None:
     return None if isinstance(value, Unread) else bool(value)
 
 
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.BitXor: operator.xor,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+}  # fmt: skip
+_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le
+}  # fmt: skip
+
+
 def operated(sign: ast.operator, left: Any, right: Any) -> Any:
     """Sums, products and joined lists and texts; NOTHING of other operands."""
-    if isinstance(left, int) and isinstance(right, int):
-        operators: dict[type[ast.operator], Callable[[int, int], int]] = {
-            ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.BitXor: operator.xor
-        }  # fmt: skip
-        if isinstance(sign, ast.FloorDiv | ast.Mod) and right:
-            return left // right if isinstance(sign, ast.FloorDiv) else left % right
-        return operators[type(sign)](left, right) if type(sign) in operators else NOTHING
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        divides = isinstance(sign, ast.Div | ast.FloorDiv | ast.Mod)
+        if type(sign) not in _OPERATORS or (divides and not right):
+            return NOTHING
+        if isinstance(sign, ast.Pow) and not (abs(left) < 10_000 and 0 <= right < 64):
+            return NOTHING
+        return _OPERATORS[type(sign)](left, right)
     if isinstance(sign, ast.Add) and isinstance(left, list) and isinstance(right, list):
         return left + right
     if isinstance(sign, ast.Add) and isinstance(left, str) and isinstance(right, str):
@@ -72,13 +83,12 @@ def compared(sign: ast.cmpop, left: Any, right: Any) -> Any:
     if isinstance(sign, ast.In | ast.NotIn) and isinstance(right, list | dict | str):
         inside = str(left) in right if isinstance(right, dict) or isinstance(left, str) else left in list(right)
         return inside is isinstance(sign, ast.In)
-    if isinstance(left, int | float) and isinstance(right, int | float):
-        if isinstance(sign, ast.Gt):
-            return left > right
-        return left < right if isinstance(sign, ast.Lt) else NOTHING
+    if isinstance(left, int | float) and isinstance(right, int | float) and type(sign) in _COMPARED:
+        return _COMPARED[type(sign)](left, right)
     return NOTHING
 
 
+_OF_NUMBERS: dict[str, Any] = {"max": max, "min": min, "sum": sum}
 _KINDS: dict[str, Any] = {"str": str, "int": int, "list": list, "dict": dict, "bool": bool, "tuple": list}
 
 
@@ -113,7 +123,14 @@ def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
             return True if own == asked or own[:1].islower() else NOTHING
         other = named_kind.rpartition(".")[2][:1].isupper()  # a class, of which no plain value is
         return isinstance(first, _KINDS[named_kind]) if named_kind in _KINDS else False if other else NOTHING
-    if name == "int" and len(args) == 1 and (isinstance(first, int | float) or _is_number(first)):
+    if name == "bool" and len(args) == 1 and (met := truth(first)) is not None:
+        return met
+    numbers = first if len(args) == 1 else args
+    if name in _OF_NUMBERS and numbers and isinstance(numbers, list) and all(map(is_number, numbers)):
+        return _OF_NUMBERS[name](*args)
+    if name == "len" and len(args) == 1 and isinstance(first, list | dict | str):
+        return len(first)
+    if name == "int" and len(args) == 1 and (isinstance(first, int | float) or _is_digits(first)):
         return int(first or 0)
     if name == "os.path.basename" and len(args) == 1 and isinstance(first, str):
         return first.rpartition("/")[2]
@@ -124,7 +141,12 @@ def called_builtin(name: str, args: list[Any], named: dict[str, Any]) -> Any:
     return NOTHING
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, and neither True nor False."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_digits(value: Any) -> bool:
     return isinstance(value, str) and len(value) < 16 and value.isascii() and value.isdecimal()
 
 
@@ -156,18 +178,21 @@ def is_configured(args: Sequence[Any]) -> bool:
     return any(isinstance(each, Built) and each.fields for each in args)
 
 
-def changes(node: ast.If, idle: Callable[[str], bool]) -> bool:
-    """Whether it sets something of a configuration that is not ``idle``, hands one to a function, or returns one."""
+def changed_by(node: ast.If | ast.For, idle: Callable[[str], bool]) -> list[str] | None:
+    """Return what a statement sets of a configuration that is not ``idle``; None where it does nothing to one.
+
+    It may also pass a configuration to a function, or return one.
+    """
     parts = [each for body in (node.body, node.orelse) for part in body for each in ast.walk(part)]
     targets = [each for part in parts if isinstance(part, ast.Assign) for each in part.targets]
     targets += [part.target for part in parts if isinstance(part, ast.AugAssign)]
     targets = [each for each in targets if not (isinstance(each, ast.Attribute) and idle(ast.unparse(each)))]
-    return any(isinstance(each, ast.Attribute | ast.Subscript) for each in targets) or any(
-        isinstance(part, ast.Return) or _hands_on(part) for part in parts
-    )
+    names = [ast.unparse(each) for each in targets if isinstance(each, ast.Attribute | ast.Subscript)]
+    names += [f"{ast.unparse(part.value).partition('(')[0]}()" for part in parts if _hands_on(part)]
+    return names or ([] if any(isinstance(part, ast.Return) for part in parts) else None)
 
 
-def _hands_on(node: ast.AST) -> bool:
+def _hands_on(node: ast.AST) -> TypeGuard[ast.Expr]:
     call = node.value if isinstance(node, ast.Expr) else None
     named = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id != "print"
     return named and isinstance(call, ast.Call) and any(isinstance(each, ast.Attribute) for each in call.args)
@@ -187,3 +212,27 @@ def sets_what_it_asks(node: ast.If) -> bool:
     return ast.unparse(body.targets[0]) == asked and (
         len(tests) == 1 or (off and all(ast.unparse(each) == asked for each in tests[1:]))
     )
+
+
+def plain_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields as plain values, in words where they name something, and as Unread where they are worked out.
+
+    Parts that an object of a class holds are left to the caller, and so is the vocabulary of a tokenizer.
+    """
+    said = {
+        name: item for name, item in fields.items()
+        if item is not None and not (name.endswith("vocab_size") and isinstance(item, Unread | Built))
+    }  # fmt: skip
+    plain = {name: _word(item) for name, item in said.items()}
+    return {name: item for name, item in plain.items() if not isinstance(item, Built)}
+
+
+def _word(value: Any) -> Any:
+    """Return a name as a text, of an enumeration's member its own, and a call of a function as what it is not: read."""
+    if isinstance(value, Unread) and _NAMED.fullmatch(value.text):
+        return value.text.removeprefix("AttnBackend.")
+    if isinstance(value, Built) and (value.of is not None or not value.name.rpartition(".")[2][:1].isupper()):
+        return Unread(f"{value.name}(...)") if not value.fields or value.args else value
+    if isinstance(value, list) and any(isinstance(each, Unread | Built) for each in value):
+        return Unread(", ".join(each.text if isinstance(each, Unread) else str(each)[:60] for each in value))
+    return value

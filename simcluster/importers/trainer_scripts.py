@@ -23,7 +23,7 @@ from simcluster.importers.imported import Imported
 from simcluster.importers.model_classes import no_decoder
 from simcluster.importers.models_by_path import model_named
 from simcluster.importers.pre_training import require_pre_training
-from simcluster.importers.processes import processes_of, seen_in_a_machine
+from simcluster.importers.processes import processes_in, processes_of, seen_in_a_machine
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State, joined
 from simcluster.importers.trainer_commands import (
@@ -139,10 +139,7 @@ def _launched(training: TrainerCommand, config: Accelerated, state: State, progr
     launched = processes_of(launcher, around)
     if "nproc-per-node" not in launched and config.launched:
         return config.launched
-    names = {"NPROC_PER_NODE": "nproc-per-node", "NNODES": "nnodes"} if program else {}
-    for variable, name in names.items():  # which these programs' commands read
-        if name not in launched and joined(state.get(variable) or "").isdecimal():
-            launched[name] = joined(state.get(variable) or "")
+    launched = (processes_in(state) if program else {}) | launched
     seen = joined(state.get("CUDA_VISIBLE_DEVICES") or "")
     if "nproc-per-node" not in launched and seen and "$" not in seen:
         launched["nproc-per-node"] = str(len(seen.split(",")))
@@ -170,7 +167,9 @@ class _Started:
         self.assumed = [f"--{name}: {said}" for name, said in otherwise.items()]
         known = _MODELLED_OTHERWISE.keys() | {re.split("[=>]", name)[0] for name in _REFUSED}
         self.no_effect += [name for name in rest if name in known and name not in otherwise]
-        self.unknown = [f"--{name}" for name in rest if name not in known]
+        off = [name for name in rest if name not in known and self._options[name] and not self._on(name)]
+        self.no_effect += off
+        self.unknown = [f"--{name}" for name in rest if name not in known and name not in off]
 
     def _on(self, name: str) -> bool:
         """Whether a switch is given, and not as false."""

@@ -1,0 +1,146 @@
+"""Models that are known by a name, as Megatron-LM's options, and commands that name one instead of its sizes.
+
+Megatron-SWIFT (``megatron sft`` and ``megatron pt`` of ms-swift) names its model; its defaults are those of
+MegatronArguments (swift/megatron/argument/megatron_args.py), in ``megatron_options.yaml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.catalogue.models import model_document
+from simcluster.documents.reading import read_document
+from simcluster.importers.arguments import Arguments
+from simcluster.importers.beside import Beside
+from simcluster.importers.model_classes import model_called
+from simcluster.importers.models_by_path import NamedModel, model_named
+from simcluster.importers.option_values import SWIFT_DEFAULTS
+from simcluster.importers.pre_training import TRAINS_ADAPTERS
+from simcluster.model.transformer import Model
+
+Words = dict[str, tuple[str, ...]]
+"""Options by Megatron-LM's names, with the words behind each."""
+_TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
+_FIELDS: dict[str, dict[str, str]] = _TABLES["fields"]
+_SIZES = {f"model.{field}": size for field, size in _TABLES["sizes"].items()}
+_OF_MIXTURES = tuple(f"model.{field}" for field in _TABLES["of_mixtures"].split())
+_SIZED = ("num-layers", "encoder-num-layers", "use-checkpoint-args", "config-file", "yaml-cfg")
+_NAMES = (
+    "model",
+    "model-id-or-path",
+    "hf-model-path",
+    "hf-model-id",
+    "hf-path",
+    "model-path",
+    "load",
+    "tokenizer-model",
+)
+"""Options that may name a model, the first that is given and known first."""
+_TUNERS = ("train-type", "tuner-type")
+_SWIFT = "Megatron-SWIFT (ms-swift)"
+
+
+def swift_command(launcher: Sequence[str]) -> str:
+    """Return what Megatron-SWIFT is to do, as in ``megatron sft``; empty for any other program."""
+    words = [word.rsplit("/", 1)[-1] for word in launcher]
+    return words[words.index("megatron") + 1] if "megatron" in words[:-1] else ""
+
+
+def with_named_model(arguments: Arguments, source: str, beside: Beside) -> tuple[Arguments, NamedModel]:
+    """Return the arguments with the sizes of the model that they name, where they give none, and that model.
+
+    Raises InputError for a command of Megatron-SWIFT that is no training of all weights, or whose model is not known.
+    """
+    options, swift = arguments.options, swift_command(arguments.launcher)
+    if any(name in options for name in _SIZED) and not swift:
+        return arguments, NamedModel()
+    named = [(name, " ".join(options[name]).removesuffix("-mcore")) for name in _NAMES if options.get(name)]
+    known = next((each for each in named if model_called(each[1])), None)
+    if not swift and known is None:
+        return arguments, NamedModel()
+    if swift:
+        _require_training(arguments, swift, source)
+    name, path = known or next(iter(named), ("", ""))
+    if not path:
+        raise InputError(f"{source}: is of {_SWIFT} and names no model; give it, as in --arg=--model=Qwen/Qwen3-8B")
+    model = model_named(path, source, beside)
+    if not model.name:
+        return arguments, NamedModel()
+    own = {key: words for key, words in options.items() if key not in (*_TUNERS, "max-length", name)}
+    length = options.get("max-length") or options.get("seq-length")
+    if swift and length:
+        own["seq-length"] = length
+    found = model_options(model.section)
+    if swift:
+        found |= SWIFT_DEFAULTS | ({"expert-tensor-parallel-size": ("1",)} if "num-experts" in found else {})
+    found |= own
+    if not length:
+        del found["seq-length"]
+    by = f"{_SWIFT}, whose model is" if swift else "the model is"
+    assumed = (*arguments.assumed, f"{by} {path} (--{name})", *model.assumed)
+    return replace(arguments, options=found, assumed=assumed, unknown=(*arguments.unknown, *model.unknown)), model
+
+
+def _require_training(arguments: Arguments, swift: str, source: str) -> None:
+    if swift not in ("sft", "pt"):
+        raise InputError(f"{source}: megatron {swift} of {_SWIFT} is no pre-training; megatron pt and megatron sft are")
+    if (tuner := arguments.said(*_TUNERS).lower()) not in ("", "full"):
+        raise InputError(f"{source}: {_SWIFT} with tuner type {tuner[:20]} {TRAINS_ADAPTERS}")
+
+
+def whole_model(published: Mapping[str, Any], said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a model that is known, and not only what options say, with what ``settings`` say otherwise."""
+    fields = ("sequence_length", "mtp_layers", *(_SIZES[key] for key in settings.keys() & _SIZES))
+    own = {key: said[key] for key in dict.fromkeys(fields) if key in said}
+    mixture = model_document(published["preset"]).get("moe") if "preset" in published else published.get("moe")
+    if any(key in settings for key in _OF_MIXTURES) and "moe" in said:
+        own["moe"] = said["moe"]
+    elif mixture and said.get("moe", {}).get("aux_loss"):
+        own["moe"] = {**mixture, "aux_loss": True}
+    return {**published, **own}
+
+
+def model_options(section: Mapping[str, Any]) -> Words:
+    """A model of the catalogue, or its fields, as Megatron-LM's options."""
+    model = Model(**(model_document(section["preset"]) if "preset" in section else section))
+    options = _of(model, _FIELDS["model"])
+    flags = ["swiglu"] * model.gated_mlp + ["untie-embeddings-and-output-weights"] * (not model.tied_embeddings)
+    flags += ["bf16"] + ["add-qkv-bias"] * (model.bias in ("qkv", "attention"))
+    flags += ["disable-bias-linear"] * (model.bias is not True) + ["qk-layernorm"] * bool(model.qk_norm or model.mla)
+    if model.mla:
+        options |= _of(model.mla, _FIELDS["mla"])
+        flags.append("multi-latent-attention")
+    else:
+        options |= _of(model, {"num-query-groups": "kv_heads"})
+        flags.append("group-query-attention")
+        if model.head_dim * model.heads != model.hidden_size:
+            options["kv-channels"] = (str(model.head_dim),)
+    if model.moe:
+        options |= _of(model.moe, _FIELDS["moe"])
+        flags += ["moe-grouped-gemm", "moe-permute-fusion"]  # its recipes turn both on
+        flags += ["moe-router-enable-expert-bias"] * (model.moe.router_bias and not model.bias)
+        dense = model.moe.first_dense_layers
+        if dense:
+            options["moe-layer-freq"] = (f"[0]*{dense}+[1]*{model.layers - dense}",)
+        options["moe-token-dispatcher-type"] = ("alltoall",)
+    if model.attention_window:
+        options["window-size"] = (f"{model.attention_window - 1},0",)
+        options["window-attn-skip-freq"] = (str(model.full_attention_every),)
+    if model.attention_sinks:
+        options["softmax-type"] = ("learnable",)
+    if model.clamped_activation:
+        options["activation-func-clamp-value"] = ("7.0",)
+    norm = "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"
+    position = "rope" if model.position == "rope" else "learned_absolute"
+    words = {"normalization": norm, "position-embedding-type": position, "hidden-dropout": "0"}
+    options |= {name: (word,) for name, word in {**words, "attention-dropout": "0"}.items()}
+    return options | dict.fromkeys(flags, ())
+
+
+def _of(section: object, fields: dict[str, str]) -> Words:
+    found = {option: getattr(section, field) for option, field in fields.items()}
+    return {option: (str(value),) for option, value in found.items() if value}
