@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.base.errors import InputError
+from simcluster.cli import main
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.works import Collective
 from simcluster.scenario.scenario import from_document, load
@@ -204,6 +205,30 @@ def test_zb_auto_goes_by_the_times_of_the_run(tiny: Tiny) -> None:
     assert simulate(own).step_time <= simulate(given_times).step_time
     limited = pipe(tiny, model=model, pipeline={"schedule": {"name": "zb-auto", "memory_limit": 4}})
     assert max(peak_in_flight(order(limited))) <= 4
+
+
+def test_zb_auto_says_what_it_holds_beyond_1f1b(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a run's warnings unless its memory is limited, and with its schedule, as many as it holds."""
+    own = simulate(pipe(tiny, pipeline={"schedule": "zb-auto"}))
+    most, stages = max(peak_in_flight(own.job.schedule)), own.scenario.parallel.pp
+    (warning,) = (text for text in own.to_dict()["warnings"] if "zb-auto" in text)
+    assert most > stages
+    assert f"up to {most} microbatches on a stage, {most / stages:.3g} x the {stages} of 1F1B" in warning
+    limited = simulate(own.scenario.with_({"pipeline.schedule": {"name": "zb-auto", "memory_limit": stages}}))
+    assert limited.memory.activations < own.memory.activations
+    assert not [text for each in (limited, simulate(pipe(tiny))) for text in each.warnings() if "1F1B" in text]
+
+    def noted(*more: str) -> tuple[str, list[str]]:
+        args = ("schedule", "zb-auto", "--stages", "4", "--microbatches", "16", *more)
+        assert main([*args, "--json", "-"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert main(list(args)) == 0
+        text = capsys.readouterr().out
+        assert all(note in text for note in document["notes"])
+        return text, document["notes"]
+
+    assert "holds activations of up to 7 microbatches on a stage, 1.75 x the 4 of 1F1B; --memory-limit 4" in noted()[0]
+    assert len(noted("--memory-limit", "4")[1]) == 1
 
 
 def test_zb_auto_of_a_scenario_makes_its_step_short(tiny: Tiny) -> None:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from simcluster.cli.common import format_table
 from simcluster.schedules import Schedule
-from simcluster.schedules.comparison import PlayedSchedule, StageTimes, share_of_a_stage
+from simcluster.schedules.comparison import PlayedSchedule, StageTimes, more_than_1f1b, share_of_a_stage
 from simcluster.schedules.grid import common_unit, grid
 from simcluster.schedules.text import order_lines, row_texts
 from simcluster.schedules.zb_auto import Automatic
@@ -114,6 +114,7 @@ def document(played: PlayedSchedule) -> dict[str, object]:
         "peak_of_a_stage": [float(peak) for peak in played.peaks],
         "copies_of_weights": played.copies,
         "rows": row_texts(schedule),
+        "notes": _notes([played]),
         **({"goal": _goal(played.automatic)} if played.automatic else {}),
     }
 
@@ -182,10 +183,17 @@ def _numbers(played: PlayedSchedule) -> list[str]:
 
 
 def _notes(shown: Sequence[PlayedSchedule]) -> list[str]:
-    goals = [_how_near(played.automatic) for played in shown if played.automatic]
+    goals = [text for played in shown if played.automatic for text in _of_automatic(played, played.automatic)]
     if any(played.schedule.name == "interleaved" and played.schedule.num_chunks == 1 for played in shown):
         return [*goals, "note: with one chunk per stage nothing is interleaved; try --chunks 2"]
     return goals
+
+
+def _of_automatic(played: PlayedSchedule, made: Automatic) -> list[str]:
+    """Lines about zb-auto: its goal, and what it holds if that is more than 1F1B does."""
+    more, usual = more_than_1f1b(played.schedule), min(played.schedule.num_stages, played.schedule.num_microbatches)
+    held = [f"zb-auto: {more}; --memory-limit {usual} holds no more than 1F1B"] if more else []
+    return [_how_near(made), *held]
 
 
 def _how_near(made: Automatic) -> str:

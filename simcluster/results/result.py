@@ -224,7 +224,8 @@ class Result(Run, FlatNumbers):
         if note := launch_note(self.scenario):
             found.append(note)
         found += filter(None, (held_by_scale(self.scenario, self), held_by_pace(self.scenario, self)))
-        return found + list(cautions(self.scenario, self.facts.footprints, self.times.breakdown["recompute"]))
+        again = self.times.breakdown["recompute"]
+        return found + list(cautions(self.scenario, self.facts.footprints, again, self.job.schedule))
 
     def notes(self) -> list[Note]:
         """What would run beside computation if a switch were on, where it takes a part of the step worth a line."""

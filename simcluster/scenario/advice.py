@@ -12,18 +12,24 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.units import format_seconds
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.schedule_plan import schedule_of
+from simcluster.schedules.comparison import more_than_1f1b
+from simcluster.schedules.specs import ZbAuto
 
 if TYPE_CHECKING:
     from simcluster.planning.footprint import Footprint
     from simcluster.scenario.scenario import Scenario
+    from simcluster.schedules import Schedule
 
 
-def cautions(scenario: Scenario, footprints: Sequence[Footprint], recompute: float) -> Iterator[str]:
+def cautions(
+    scenario: Scenario, footprints: Sequence[Footprint], recompute: float, schedule: Schedule
+) -> Iterator[str]:  # fmt: skip
     """What costs more than it looks, each in a line with what would not.
 
-    ``recompute`` is what the mean rank runs again in a step (s).
+    ``recompute`` is what the mean rank runs again in a step (s), ``schedule`` the one of the run.
     """
     yield from _whole_gradients(scenario, footprints)
+    yield from _many_activations(scenario, schedule)
     if shape_of(scenario).core_again and scenario.training.attention == "fused":
         yield (
             f"recompute: selective runs the fused attention again, {format_seconds(recompute)} a step, and frees only "
@@ -47,6 +53,18 @@ def _whole_gradients(scenario: Scenario, footprints: Sequence[Footprint]) -> Ite
             f"ZeRO 2 without overlap.grad_reduce holds up to {_size(most)} of gradients a GPU: its shard, and "
             f"{_size(whole)} whole until the backward is over, where ZeRO 1 has them whole and nothing else; with "
             "overlap.grad_reduce: true they go out in buckets, as DeepSpeed's do"
+        )
+
+
+def _many_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
+    """zb-auto without a limit of memory begins as many microbatches as make the step short."""
+    what = scenario.pipeline.schedule
+    limit = what.memory_limit if isinstance(what, ZbAuto) else None
+    if schedule.name == "zb-auto" and limit is None and (more := more_than_1f1b(schedule)):
+        usual = min(schedule.num_stages, schedule.num_microbatches)
+        yield (
+            f"zb-auto without a memory_limit {more}; pipeline.schedule: {{name: zb-auto, memory_limit: {usual}}} "
+            "holds no more than 1F1B"
         )
 
 

@@ -14,7 +14,7 @@ from simcluster.base.shown import Shown
 from simcluster.documents.argument_types import checked
 from simcluster.schedules import make_schedule, schedules_with
 from simcluster.schedules.actions import Schedule
-from simcluster.schedules.timing import UNIT_COSTS, EqualCosts, ScheduleTiming, play
+from simcluster.schedules.timing import UNIT_COSTS, EqualCosts, ScheduleTiming, peak_in_flight, play
 from simcluster.schedules.zb_auto import Automatic
 
 
@@ -80,6 +80,14 @@ class PlayedSchedule(Shown):
         """How often a stage's share of the weights is held: 2 where microbatches enter at both ends."""
         held = {hop for route in self.schedule.routes for hop in route}
         return -(-len(held) // len(self.schedule.routes[0]))
+
+
+def more_than_1f1b(schedule: Schedule) -> str:
+    """Return in words how many activations a stage holds at once where 1F1B holds fewer, "" where it does not."""
+    most, usual = max(peak_in_flight(schedule)), min(schedule.num_stages, schedule.num_microbatches)
+    if most * share_of_a_stage(schedule) <= usual:
+        return ""
+    return f"holds activations of up to {most} microbatches on a stage, {most / usual:.3g} x the {usual} of 1F1B"
 
 
 def share_of_a_stage(schedule: Schedule) -> Fraction:
