@@ -11,6 +11,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
+from simcluster.model.transformer import parameters
 from simcluster.results.calls import calls_of
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import (
@@ -215,3 +216,20 @@ def test_the_command_takes_it_from_the_run_or_from_its_own_section(
 def test_what_cannot_be_played_is_told(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         load("tiny_3d", changes)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_storage_takes_what_ranks_write(tp: int) -> None:
+    """Copies of norms that tensor-parallel ranks hold, and rows that pad the vocabulary, take its time as well."""
+    scenario = saving(
+        mode="blocking",
+        to="1 GB/s",
+        more={**ALONE, "parallel.tp": tp, "parallel.dp": 4 // tp, "parallel.sequence_parallel": tp > 1},
+    )
+    result, spec = simulate(scenario), checkpoint_of(scenario)
+    each = bytes_per_parameter(scenario, spec)
+    written = float(bytes_by_rank(scenario, each).sum())
+    assert (written > each * parameters(scenario.model).total) == (tp > 1)
+    assert written / weight_of(scenario, spec).stall == pytest.approx(1e9)
+    assert result.checkpoint is not None
+    assert result.checkpoint.stands_s == pytest.approx(written / 1e9, rel=1e-3)

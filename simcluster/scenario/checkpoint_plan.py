@@ -17,7 +17,6 @@ from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
 from simcluster.longrun.spec import CheckpointSpec, MemoryCopies
 from simcluster.model.shards import lm_head_parameters_per_tp_rank
-from simcluster.model.transformer import parameters
 from simcluster.planning.checkpoint import SavedParts, rate_of
 from simcluster.planning.job import Job, Slices
 from simcluster.planning.owned_parameters import OwnedParameters, of_stage
@@ -64,8 +63,8 @@ class Weight:
 
 
 def checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
-    """Bytes of the whole job's checkpoint, each parameter once."""
-    return bytes_per_parameter(scenario, spec) * parameters(scenario.model).total
+    """Return the bytes of the whole job's checkpoint: what all ranks write, which is what storage takes and keeps."""
+    return float(bytes_by_rank(scenario, bytes_per_parameter(scenario, spec)).sum())
 
 
 def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
@@ -74,8 +73,8 @@ def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
         takes = "how long does one take? one of two keys says it: write to: 100 GB/s, what storage takes, or stall: 5 s"
         raise scenario.origin.document.error(("run", "checkpoint"), takes)
     each = bytes_per_parameter(scenario, spec)
-    size = checkpoint_bytes(scenario, spec)
     by_rank = bytes_by_rank(scenario, each)
+    size = float(by_rank.sum())
     hosts, by_host = _by_host(scenario, by_rank)
     nics = nic_rates(scenario, hosts)
     copy, linked = snapshot_seconds(scenario, by_rank)
