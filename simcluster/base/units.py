@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Annotated, TypeGuard
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -232,9 +233,38 @@ def _decimal(value: float, unit: str) -> str:
     return f"{value:.4g} {unit}"
 
 
+# --- in documents ---------------------------------------------------------------------------------------------------
+
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi")
+_READ: dict[str, tuple[Callable[[object], float], Sequence[tuple[str, float]]]] = {
+    "s": (parse_seconds, [*reversed(_SECONDS.items()), *((unit, 1 / scale) for unit, scale in _SUBSECONDS.items())]),
+    "B": (parse_bytes, [(f"{prefix}B", _PREFIXES[prefix]) for prefix in (*_DECIMAL, *_BINARY)]),
+    "B/s": (parse_bytes_per_second, [(f"{prefix}B/s", _PREFIXES[prefix]) for prefix in _DECIMAL]),
+    "FLOP/s": (parse_flop_per_second, [(f"{prefix}FLOP/s", _PREFIXES[prefix]) for prefix in _DECIMAL]),
+}
+
+
+@lru_cache(maxsize=4096)
+def write_quantity(number: float, unit: str) -> str:
+    """Return the most readable text of a number of s, B, B/s or FLOP/s that reads back as exactly that number.
+
+    >>> write_quantity(5184000.0, "s"), write_quantity(450e9, "B/s"), write_quantity(80 * 2.0**30, "B")
+    ('60 d', '450 GB/s', '80 GiB')
+    """
+    read, units = _READ[unit]
+    exact = []
+    for name, scale in units if number else [(unit, 1.0)]:
+        digits = f"{number / scale:.15g}"  # quotients are off by a last digit that reading makes good
+        if "e" not in digits and read(f"{digits} {name}") == number:
+            readable = 1 <= abs(float(digits)) < 1000
+            exact.append((not readable, len(digits.replace(".", "")), len(digits), f"{digits} {name}"))
+    return min(exact, key=lambda each: each[:3])[3] if exact else f"{number!r} {unit}"
+
+
 def _written(unit: str) -> PlainSerializer:
-    """How a document is dumped: the SI number with its unit, so that the dump is itself a valid document."""
-    return PlainSerializer(lambda number: f"{number!r} {unit}", return_type=str, when_used="json")
+    """Return how a document is dumped: a quantity as text, so that the dump is itself a valid document."""
+    return PlainSerializer(lambda number: write_quantity(number, unit), return_type=str, when_used="json")
 
 
 def _text_of(dimension: str, units: str) -> WithJsonSchema:
@@ -262,6 +292,18 @@ Seconds = Annotated[
     _written("s"),
     _text_of("seconds", "(s|min|h|d|ms|us|µs|ns|ps)"),
 ]
+
+
+def _bare(unit: str) -> BeforeValidator:
+    """Return a validator that gives a bare number its unit."""
+    return BeforeValidator(lambda value: f"{value!r} {unit}" if is_number(value) else value)
+
+
+_BARE_OR_TEXT = WithJsonSchema({"type": ["number", "string"], "examples": ["13.75 s", "7 d"], "x-unit": "seconds"})
+Days = Annotated[float, BeforeValidator(_positive(parse_seconds)), _written("s"), _bare("d"), _BARE_OR_TEXT]
+"""A duration above zero in a field named days: a bare number is days."""
+NamedSeconds = Annotated[Seconds, _bare("s"), _BARE_OR_TEXT]
+"""A duration in a field named seconds: a bare number is seconds."""
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from simcluster.base.units import Seconds
+from simcluster.base.units import NamedSeconds
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Count
 from simcluster.faults.draws import Factors, Streams
@@ -50,7 +50,7 @@ class HostStall(OnRanks):
 
     kind: Literal["host_stall"]
     cause: Cause
-    seconds: Seconds
+    seconds: NamedSeconds
     every: Count = 1
     first: Number | Literal["random"] = 0
     factor: Factors | None = None
@@ -118,7 +118,7 @@ class HostStall(OnRanks):
 class LateBatches(HostStall):
     """What ranks wait for their host's loader: ``late[rank][step]`` s.  Made by ``scenario.loading``, in no file."""
 
-    seconds: Seconds = 0.0
+    seconds: NamedSeconds = 0.0
     late: tuple[tuple[float, ...], ...]
 
     @property

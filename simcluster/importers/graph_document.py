@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from simcluster.base.units import write_quantity
+
 
 @dataclass(frozen=True, slots=True)
 class Wire:
@@ -24,9 +26,9 @@ class Wire:
         """As a topology file writes them; the numbers in full, so that they come back to the last digit."""
         medium = {"medium": self.medium} if self.medium else {}  # else what is usual between such nodes
         return {
-            "line_rate": f"{self.line_rate!r} B/s",
+            "line_rate": write_quantity(self.line_rate, "B/s"),
             "efficiency": self.efficiency,
-            "latency": f"{self.latency!r} s",
+            "latency": write_quantity(self.latency, "s"),
             "source": self.source,
             **medium,
         }

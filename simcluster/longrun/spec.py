@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.base.units import BytesPerSecond, Seconds, parse_seconds
+from simcluster.base.units import BytesPerSecond, Days, NamedSeconds, Seconds, parse_seconds
 from simcluster.documents.diagnostics import RuleError, did_you_mean
 from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.longrun.failure_specs import FailuresSpec, Positive, Share, Whole
@@ -91,7 +91,7 @@ class ValidationSpec(Spec):
 
     every: Annotated[int, Field(strict=True, ge=1, le=10**9), BeforeValidator(_steps), NUMBER_OR_TEXT]
     batches: Annotated[int, Field(strict=True, ge=1, le=10**7)] = 1
-    seconds: Seconds | None = None
+    seconds: NamedSeconds | None = None
 
 
 class RestartPart(Spec):
@@ -162,7 +162,7 @@ class PowerSpec(Spec):
 
 
 class RunSpec(Spec):
-    """A run of weeks: one of ``days`` (wall time: "54 d"), ``steps``, ``tokens`` or ``loss`` says when it ends.
+    """A run of weeks: one of ``days`` (wall time: 54, or "54 d"), ``steps``, ``tokens`` or ``loss`` says when it ends.
 
     A ``loss`` becomes tokens by a ``law`` of loss: a name, or ``{form: NDC, E: .., A: .., alpha: .., B: .., beta: ..}``
     (left out: besiroglu); where a law is given, the loss that the tokens buy is told.  ``stages`` are a recipe over
@@ -175,7 +175,7 @@ class RunSpec(Spec):
     the same tokens would cost at it.  ``played`` runs are played.
     """
 
-    days: Seconds | None = None
+    days: Days | None = None
     steps: Annotated[int, Field(strict=True, ge=1, le=10**10)] | None = None
     tokens: Tokens | None = None
     loss: Positive | None = None

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.units import Seconds, parse_seconds
+from simcluster.base.units import NamedSeconds, Seconds, parse_seconds
 from simcluster.documents.kinds import OneOf
 from simcluster.documents.spec import Spec
 
@@ -54,7 +54,7 @@ class FixedTime(TimeSpec):
     EXAMPLE: ClassVar = {"kind": "fixed", "seconds": "5 min"}
 
     kind: Literal["fixed"] = "fixed"
-    seconds: Seconds
+    seconds: NamedSeconds
     per_gpu: Seconds = 0.0
 
     @property

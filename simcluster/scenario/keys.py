@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from simcluster.base.units import format_seconds_round
+from simcluster.base.units import write_quantity
 from simcluster.documents.diagnostics import in_flow
 from simcluster.documents.kinds import models_in
 from simcluster.documents.reading import read_document
@@ -111,13 +111,11 @@ def default_of(field: FieldInfo, fragment: Fragment) -> Any:
     if default is None or isinstance(default, Spec):
         return None
     unit = unit_in(fragment)
-    if unit == "seconds" and isinstance(default, float):
-        return format_seconds_round(default)
     if unit in _SYMBOLS and isinstance(default, float):
-        return f"{default:g} {_SYMBOLS[unit]}"
+        return write_quantity(default, _SYMBOLS[unit])
     if default == 0 and fragment.get("minimum", 0) > 0:
         return None
     return list(default) if isinstance(default, tuple) else default
 
 
-_SYMBOLS = {"bytes": "B", "bytes per second": "B/s", "FLOP per second": "FLOP/s"}
+_SYMBOLS = {"seconds": "s", "bytes": "B", "bytes per second": "B/s", "FLOP per second": "FLOP/s"}
