@@ -10,6 +10,7 @@ from conftest import Tiny
 from test_same_answer import every_way
 
 from simcluster.base.errors import InputError
+from simcluster.cli import main
 from simcluster.devices.device import kernel_seconds, load_device
 from simcluster.importers.megatron_bridge import _precision
 from simcluster.model.kernels import in_pieces
@@ -18,6 +19,8 @@ from simcluster.model.recipes import RECIPES
 from simcluster.scenario.memory_plan import _RECIPE, recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.training_section import MemoryRecipe, Precision
+from simcluster.show.report import entry_of_result, page
+from simcluster.show.summary import summary
 from simcluster.simulate import simulate
 from simcluster.studies.kernels import kernels
 from simcluster.studies.sweep.quick import quick_step
@@ -194,3 +197,37 @@ def test_a_recipe_of_another_format_is_rejected_by_name(tiny: Tiny, precision: s
         text = str(refused.value)
         assert there or f"device {device} has no peak for precision" in text
         assert precision in recipe.precisions or f"{name} keeps weights in {recipe.weights}" in text
+
+
+# --- MFU: over which peak ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "times"), [("fp8-mixed", 2), ("mxfp8-mixed", 2), ("nvfp4-mixed", 4), ("bf16-mixed", 1)]
+)
+def test_mfu_states_its_peak_and_the_equivalent_in_bf16(tiny: Tiny, precision: str, times: int) -> None:
+    result = simulate(_casting(tiny, precision, dp=1))
+    document, name = result.to_dict(), precision.removesuffix("-mixed")
+    over = result.facts.model_flops / result.step_time
+    assert document["mfu"] == pytest.approx(over / (times * 2250e12), rel=1e-12)
+    assert document["mfu_bf16"] == pytest.approx(over / 2250e12, rel=1e-12)
+    assert f"; over the peak in {name}, {times * 2250:,} TFLOP/s per GPU" in document["mfu_convention"]
+    text = summary(result)
+    assert f"MFU          {result.mfu:.1%} of the peak in {name} " in text
+    assert (f"{result.mfu_bf16:.1%} of the peak in bf16, 2,250 TFLOP/s" in text) == (times > 1)
+    assert ("of the peak in bf16" in page([entry_of_result(result)])) == (times > 1)
+
+
+def test_compare_gives_mfu_over_the_peak_in_bf16(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "tiny_3d", "--vary", "training.precision=bf16-mixed,fp8-mixed"]) == 0
+    assert "MFU: of the peak in each variant's precision; of the peak in bf16: " in capsys.readouterr().out
+    assert main(["compare", "tiny_3d", "--vary", "training.precision=bf16-mixed,fp16-mixed"]) == 0
+    assert "of the peak in bf16" not in capsys.readouterr().out
+
+
+def test_the_report_says_whether_compute_includes_recompute(tiny: Tiny) -> None:
+    for recompute in ("none", "full"):
+        training = {"global_batch": 4, "recompute": recompute}
+        found = page([entry_of_result(simulate(tiny(cluster=B200, gpus=1, training=training)))])
+        assert ("% of it compute, recompute included" in found) == (recompute == "full")
+        assert "own compute" not in found

@@ -115,6 +115,9 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
         text += "\nbubble: of the step, waiting for other stages; schedule's: what it has alone, with equal passes"
     if not table["fits"].all():
         text += "\n! does not fit on its GPU; simcluster run of that variant says which changes would make it fit"
+    if (table["mfu_bf16"] != table["mfu"]).any():
+        over = ", ".join(f"{name} {value:.1%}" for name, value in table["mfu_bf16"].items())
+        text += f"\nMFU: of the peak in each variant's precision; of the peak in bf16: {over}"
     text += "".join(f"\n{line}" for line in _recipes(table))
     text = "\n\n".join(["\n".join(_layouts(played)), text, *_refused(played)])
     if len(table) == 1:

@@ -184,7 +184,8 @@ class Facts(StepCounts):
 
     ``attention`` is the part of the core attention that packed documents leave, which FLOPs count; ``real`` the part of
     the tokens that are no padding, and ``real_flops`` the model FLOP of those; ``footprints`` are bytes per stage;
-    ``memory`` is bytes of one GPU.
+    ``memory`` is bytes of one GPU.  The job's ``precision`` is that of ``peak_flops``; the GPU's peak in bf16 is
+    ``bf16_flops``, 0 where it has none.
     """
 
     memory: float
@@ -192,3 +193,10 @@ class Facts(StepCounts):
     real_flops: float
     real: float = 1.0
     attention: float = 1.0
+    precision: str = "bf16"
+    bf16_flops: float = 0.0
+
+    @property
+    def low(self) -> bool:
+        """Are matmuls in fp8 or fp4?"""
+        return self.precision in ("fp8", "mxfp8", "nvfp4")

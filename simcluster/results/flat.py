@@ -107,6 +107,8 @@ class FlatNumbers(TimedNumbers):
     """FLOP of the model, without recomputation."""
     model_tflops_per_gpu = MetricValue()
     """Model TFLOP/s of each GPU."""
+    mfu_bf16 = MetricValue()
+    """MFU over the peak in bf16, where matmuls are in fp8 or fp4."""
     real_mfu = MetricValue()
     """MFU, of what is done for real tokens."""
     schedule_bubble_fraction = MetricValue()

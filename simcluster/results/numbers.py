@@ -90,6 +90,12 @@ def mfu(step: TimedStep) -> float:
     return step.facts.model_flops / step.step_time / (step.facts.ranks * step.facts.peak_flops)
 
 
+def mfu_bf16(step: TimedStep) -> float:
+    """Return the MFU of an fp8 or fp4 job over the GPU's peak in bf16, as papers quote it; of others their own."""
+    facts = step.facts
+    return mfu(step) * (facts.peak_flops / facts.bf16_flops if facts.low and facts.bf16_flops else 1.0)
+
+
 def hfu(step: PlayedStep) -> float:
     """The same with all that is computed twice."""
     return step.facts.hardware_flops / step.step_time / (step.facts.ranks * step.facts.peak_flops)
@@ -117,6 +123,7 @@ METRICS: dict[str, Metric] = {
         "TFLOP/s", lambda step: step.facts.model_flops / step.step_time / step.facts.ranks / 1e12
     ),
     "mfu": timed("fraction", mfu, "MFU"),
+    "mfu_bf16": timed("fraction", mfu_bf16),
     "real_mfu": timed("fraction", lambda step: mfu(step) * step.facts.real_flops / step.facts.model_flops),
     "hfu": played("fraction", hfu),
     "gpus": timed("count", lambda step: step.facts.ranks),

@@ -164,9 +164,10 @@ class Result(Run, FlatNumbers):
 
     @property
     def mfu_convention(self) -> str:
-        """What counts as model FLOP."""
+        """What counts as model FLOP, and over which peak."""
         within = " and within documents (the sum of squares of their lengths)" if self.facts.attention != 1 else ""
-        return f"model FLOPs: 3 x forward, no recompute, causal attention at one half{within}, LM head included"
+        flops = f"model FLOPs: 3 x forward, no recompute, causal attention at one half{within}, LM head included"
+        return f"{flops}; over the peak in {self.facts.precision}, {self.facts.peak_flops / 1e12:,.4g} TFLOP/s per GPU"
 
     @property
     def hfu(self) -> float:

@@ -113,6 +113,7 @@ def facts_of(scenario: Scenario, device: Device) -> Facts:
     )
     whole = model_flops_per_sequence(model, attention=attention)
     real, seen = _real(scenario, attention)
+    precision = training.precision.removesuffix("-mixed")
     return Facts(
         ranks=scenario.gpus,
         samples=training.global_batch,
@@ -122,9 +123,11 @@ def facts_of(scenario: Scenario, device: Device) -> Facts:
         real=real,
         hardware_flops=hardware * training.global_batch,
         attention=attention,
-        peak_flops=device.peak_flops(training.precision.removesuffix("-mixed")),
+        peak_flops=device.peak_flops(precision),
         memory=device.memory,
         footprints=(),
+        precision=precision,
+        bf16_flops=device.peak.bf16 or 0.0,
     )
 
 

@@ -114,8 +114,14 @@ def _answer(result: Result) -> list[str]:
         f"{facts.model_flops / seconds / facts.ranks / 1e12:.1f} TFLOP/s per GPU"
     )
     lines.append(
-        f"  MFU          {result.mfu:.1%}   (HFU {result.hfu:.1%}; no recompute in MFU, causal attention at one half)"
+        f"  MFU          {result.mfu:.1%} of the peak in {facts.precision}   (HFU {result.hfu:.1%}; no recompute in "
+        "MFU, causal attention at one half)"
     )
+    if facts.low:
+        lines.append(
+            f"               {result.mfu_bf16:.1%} of the peak in bf16, {facts.bf16_flops / 1e12:,.4g} TFLOP/s, as "
+            f"papers quote {facts.precision} runs"
+        )
     if (reached := attention_reached(result.scenario)) is not None:
         parts = f"{reached.forward / reached.peak:.0%} and {reached.backward / reached.peak:.0%} of peak"
         lines.append(

@@ -102,10 +102,17 @@ def _large(numbers: Mapping[str, Any], beside: str, own: Mapping[str, Markup]) -
         _figure("throughput", f"{numbers['tokens_per_s']:,.0f}",
                 f"tokens/s; {numbers['tokens_per_s_per_gpu']:,.1f} per GPU{_padding(numbers)}"),
         _figure("MFU", words.percent(numbers["mfu"]),
-                f"{numbers['model_tflops_per_gpu']:.1f} TFLOP/s per GPU; HFU {words.percent(numbers['hfu'])}"),
+                f"{numbers['model_tflops_per_gpu']:.1f} TFLOP/s per GPU; HFU {words.percent(numbers['hfu'])}"
+                + _of_bf16(numbers)),
         list(own.values()),
         class_="figures",
     )  # fmt: skip
+
+
+def _of_bf16(numbers: Mapping[str, Any]) -> str:
+    """Return the MFU over the peak in bf16 where the job's is over another one."""
+    over = numbers.get("mfu_bf16", numbers["mfu"])
+    return f"; {words.percent(over)} of the peak in bf16" if over != numbers["mfu"] else ""
 
 
 def _padding(numbers: Mapping[str, Any]) -> str:

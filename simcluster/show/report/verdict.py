@@ -79,8 +79,9 @@ def _of_one(entry: Entry) -> Iterator[str]:
     lost = sorted(((seconds, name) for name, seconds in parts.items() if name not in _MODEL), reverse=True)
     losses = [f"{_loss(name)} ({words.percent(seconds / whole)})" for seconds, name in lost[:_MOST_LOSSES]
               if seconds > _NAMED * whole]  # fmt: skip
+    again = ", recompute included" if parts["recompute"] else ""
     most = f"; most of the rest is {' and '.join(losses)}" if losses else ""
-    yield f"A step takes {_seconds(entry)}, {words.percent(work / whole)} of it the model's own compute{most}."
+    yield f"A step takes {_seconds(entry)}, {words.percent(work / whole)} of it compute{again}{most}."
     if entry.result is not None:
         yield from _faults(entry.result)
         yield from _help(entry.result) if entry.replays else ()
