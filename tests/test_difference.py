@@ -58,6 +58,31 @@ def test_one_slow_stage_is_named(tiny: Tiny) -> None:
     assert [setting.path for setting in found.settings] == ["faults"]
 
 
+@pytest.mark.parametrize("slow", [[5], [1, 4]])
+def test_slow_ranks_of_a_group_are_named(tiny: Tiny, slow: list[int]) -> None:
+    """One of eight tensor-parallel ranks: the causes have a part of its compute, and of the wait of all others."""
+    plan: dict[str, Any] = {
+        "cluster": {"topology": "flat", "gpus": 8},
+        "parallel": {"tp": 8},
+        "training": {"global_batch": 4},
+    }
+    clean = simulate(tiny(**plan))
+    late = simulate(tiny(**plan, faults=[{"kind": "slow_gpu", "ranks": slow, "slowdown": 1.5}]))
+    found = diff(clean, late)
+    assert [each.rank for each in found.slower] == slow
+    work = sum(clean.times.of_rank[0].states[name] for name in ("forward", "backward", "optimizer"))
+    for each in found.slower:
+        assert each.own == pytest.approx(0.5 * work, rel=0.01)
+        assert each.others == pytest.approx((len(slow) - 1) * each.own / 7, abs=1e-9)
+    gpus = clean.scenario.cluster.built.gpus
+    assert f"{'Rank' if len(slow) == 1 else 'Ranks'} {slow[0]} ({gpus[slow[0]]})" in found.in_words()
+    assert [each["gpu"] for each in found.to_dict()["ranks"]] == [gpus[rank] for rank in slow]
+    back = diff(late, clean)  # and when they are mended
+    assert [each.rank for each in back.slower] == slow
+    assert [each.own for each in back.slower] == [-each.own for each in found.slower]
+    assert not diff(clean, tiny(**plan, faults=[{"kind": "slow_gpu", "ranks": [*range(8)], "slowdown": 1.5}])).slower
+
+
 def test_in_a_notebook_each_cause_begins_where_the_one_before_ends(tiny: Tiny) -> None:
     found = diff(simulate(tiny()), simulate(tiny(training={"recompute": "full", "micro_batch": 2})))
     table = found._repr_html_().rpartition("<table>")[2]

@@ -17,6 +17,7 @@ from simcluster.results.file import Saved, is_saved, read_saved
 from simcluster.results.longer import Longer
 from simcluster.results.raised import HeldBack, held_between
 from simcluster.results.result import Result
+from simcluster.results.slower_ranks import SlowerRank, in_words, slower_ranks
 from simcluster.simulate import ResultLike, result_of
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 from simcluster.studies.whatif.recipe_change import RecipeChange, recipe_change
@@ -67,8 +68,9 @@ class Difference(Shown):
 
     ``causes`` and every stage's entries sum to ``seconds``; ``stages`` is empty where their numbers differ.
     ``recipe`` is what changes in bytes a parameter, named or following from the precision.  ``held`` says what is in
-    series with links that are faster in ``other``, where both are results and not saved ones, and ``longer`` what
-    takes longer on its longest path where it is slower although all that differs is faster.
+    series with links that are faster in ``other``, where both are results and not saved ones, ``longer`` what takes
+    longer on its longest path where it is slower although all that differs is faster, and ``slower`` which ranks' own
+    work changes more than that of the others of their stage, on GPUs of the names ``gpus``.
     """
 
     names: tuple[str, str]
@@ -78,6 +80,8 @@ class Difference(Shown):
     recipe: RecipeChange | None = None
     held: HeldBack | None = None
     longer: tuple[Longer, ...] = ()
+    slower: tuple[SlowerRank, ...] = ()
+    gpus: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -113,6 +117,7 @@ class Difference(Shown):
             "recipe": self.recipe and self.recipe.to_dict(),
             "held_back": self.held and self.held.to_dict(),
             "longer_on_path": [each.to_dict() for each in self.longer],
+            "ranks": [each.to_dict() | {"gpu": self.gpus[each.rank]} for each in self.slower],
             "in_words": self.in_words(),
         }
 
@@ -130,7 +135,8 @@ class Difference(Shown):
             said.append(f"What takes less: {_list(gains)}.")
         said += [self.recipe.in_words()] if self.recipe else []
         most = self._most_changed() if share >= _ROUNDING else []
-        return " ".join([*said, *most, *([told(self.longer)] if self.longer else [])])
+        more = filter(None, (in_words(self.slower, self.gpus), told(self.longer)))
+        return " ".join([*said, *most, *more])
 
     def _beside_base(self, share: float) -> str:
         """How long that is beside the base, of whose step the difference is this part."""
@@ -178,7 +184,9 @@ def diff(base: Side, other: Side) -> Difference:
     before, after = one.result, two.result
     held = held_between(before.scenario, after.scenario, after) if before and after else None
     longer = slower_although_faster(before, after, before.scenario, after.scenario) if before and after else []
-    return Difference(names, one.account, two.account, settings, recipe, held, tuple(longer))
+    slower = slower_ranks(before, after) if before and after else []
+    gpus = after.scenario.cluster.built.gpus if after and slower else ()
+    return Difference(names, one.account, two.account, settings, recipe, held, tuple(longer), tuple(slower), gpus)
 
 
 def settings_between(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[ChangedSetting]:

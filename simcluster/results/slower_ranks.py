@@ -1,0 +1,75 @@
+"""Ranks whose own work grows more than that of the other ranks of their stage, which then wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from simcluster.base.arrays import Floats
+from simcluster.base.units import format_change
+from simcluster.results.account import OWN
+from simcluster.results.result import Result
+
+_STANDS_OUT = 0.05  # of the difference of the steps
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SlowerRank:
+    """By how many seconds per step a rank's own work changes, and that of the ``others`` of its stage, on average."""
+
+    rank: int
+    stage: int
+    own: float
+    others: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {f"{key}_s" if key in ("own", "others") else key: value for key, value in asdict(self).items()}
+
+
+def slower_ranks(before: Result, after: Result) -> list[SlowerRank]:
+    """Return the ranks whose own work changes most, with the step, within their stages; those furthest out first.
+
+    None where the two runs have different ranks, and where the ranks of a stage change by the same.
+    """
+    difference = after.step_time - before.step_time
+    stage = after.job.plan.stages()
+    if not difference or not np.array_equal(before.job.plan.stages(), stage):
+        return []
+    change = _own(after) - _own(before)
+    toward, excess, others = np.sign(difference) * change, np.zeros(len(change)), np.zeros(len(change))
+    for number in range(stage.max() + 1):
+        ranks = np.flatnonzero(stage == number)
+        usual = np.sort(toward[ranks])[(len(ranks) - 1) // 2]
+        excess[ranks] = toward[ranks] - usual
+        others[ranks] = (change[ranks].sum() - change[ranks]) / max(len(ranks) - 1, 1)
+    least = max(_STANDS_OUT * abs(difference), float(excess.max()) / 2)
+    far = [rank for rank in np.argsort(-excess, kind="stable").tolist() if excess[rank] > least]
+    return [SlowerRank(rank, int(stage[rank]), float(change[rank]), float(others[rank])) for rank in far]
+
+
+def in_words(found: Sequence[SlowerRank], gpus: Sequence[str]) -> str:
+    """Return a sentence that names them; "" for none."""
+    if not found:
+        return ""
+    named = [f"{each.rank} ({gpus[each.rank]})" for each in found[:_NAMED]]
+    more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
+    own, others = (float(np.mean(values)) for values in zip(*((each.own, each.others) for each in found), strict=True))
+    who, on_average = ("Rank", "") if len(found) == 1 else ("Ranks", " on average")
+    stages = sorted({each.stage for each in found})
+    where = f"stage {stages[0]}" if len(stages) == 1 else "their stages"
+    return (
+        f"{who} {', '.join(named)}{more} stand{'s' * (len(found) == 1)} out: own work changes by {format_change(own)}"
+        f"{on_average}, that of the other ranks of {where} by {format_change(others)}."
+    )
+
+
+def _own(run: Result) -> Floats:
+    """Return what every rank computes, and waits for its host, in seconds per step."""
+    of_rank = run.times.of_rank
+    known = {rank: sum(of_rank[rank].states[name] for name in OWN) / run.steps for rank in run.weights}
+    return np.array([known[run.simulated_for(rank)] for rank in range(len(run.ranks))])
