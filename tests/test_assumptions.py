@@ -179,3 +179,62 @@ def test_a_checklist_of_a_run_without_failures_can_be_gone_through(tmp_path: Pat
     found = simcluster.check("tiny_dp", [("run.tokens", "1B")])
     assert not any("how long does one take" in point.found for point in found.points)
     assert next(point for point in found.points if point.name == "failures").verdict == "warn"
+
+
+# --- a model of a config.json -----------------------------------------------------------------------------------------
+
+CONFIG = {
+    "model_type": "qwen2", "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "intermediate_size": 4096, "vocab_size": 32_000, "max_position_embeddings": 131_072,
+    "attention_dropout": 0.1,
+}  # fmt: skip
+SECTIONS = {
+    "cluster": {"topology": "dgx_h100", "nodes": 1}, "parallel": {"tp": 1}, "pipeline": {"schedule": "1f1b"},
+    "training": {"global_batch": 8, "micro_batch": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("as_preset", [True, False])
+@pytest.mark.parametrize(("longest", "length"), [(131_072, 8192), (8192, 8192), (2048, 2048), (None, 32_768)])
+def test_a_config_json_has_the_length_that_its_import_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], longest: int | None, length: int, as_preset: bool
+) -> None:
+    path = tmp_path / "config.json"
+    config = {key: value for key, value in {**CONFIG, "max_position_embeddings": longest}.items() if value is not None}
+    path.write_text(json.dumps(config))
+    imported = cli.main(["import", "hugging-face", str(path), "--cluster", "dgx_h100", "--gpus", "8"])
+    text = capsys.readouterr().out
+    own = load({**SECTIONS, "model": {"preset": str(path)} if as_preset else str(path)})
+    assert imported == 0
+    assert f"sequence_length: {own.model.sequence_length}\n" in text
+    assert own.model.sequence_length == min(length, 8192)
+    found = simcluster.simulate(own)
+    said = [words.split(" (--")[0].removeprefix("# Assumed: ") for words in text.splitlines() if "# Assumed:" in words]
+    assert said[:2] == [words.split(" (model.")[0].split(" (--")[0] for words in found.assumed]
+    assert "model.sequence_length" in found.assumed[-1]
+    assert found.to_dict()["assumed"] == list(found.assumed)
+    assert all(f"assumed: {words}" in str(found) for words in found.assumed)
+
+
+def test_a_length_that_is_given_is_not_assumed(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    own = load({**SECTIONS, "model": {"preset": str(path), "sequence_length": 4096}})
+    assert own.model.sequence_length == 4096
+    assert not any("sequences" in words for words in simcluster.simulate(own).assumed)
+    long = load({**SECTIONS, "model": str(path)}, {"model.sequence_length": 16_384})
+    assert long.model.sequence_length == 16_384
+    assert not any("sequences" in words for words in simcluster.simulate(long).assumed)
+
+
+def test_check_and_compare_state_the_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, scenario = tmp_path / "config.json", tmp_path / "job.yaml"
+    path.write_text(json.dumps(CONFIG))
+    scenario.write_text(json.dumps({**SECTIONS, "model": "config.json"}))
+    words = "sequences of 8192 tokens (model.sequence_length)"
+    assert words in simcluster.check(scenario).to_dict()["assumed"]
+    argv = ["compare", str(scenario), "--vary", "training.global_batch=8,16"]
+    assert cli.main(argv) == 0
+    assert f"assumed: {words}" in capsys.readouterr().out
+    assert cli.main([*argv, "--json", "-"]) == 0
+    assert all(words in row["assumed"] for row in json.loads(capsys.readouterr().out))

@@ -19,6 +19,7 @@ from simcluster.scenario.memory_plan import change_words
 from simcluster.show import plots
 from simcluster.show.cells import cells, headings
 from simcluster.show.layout import gpus_of_cluster, layout
+from simcluster.studies.long_run.assumptions import assumed_lines, merge_assumptions
 from simcluster.studies.variations import Outcomes, attribution, compare, differences, play_all, possible_variations
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 
@@ -50,10 +51,11 @@ def run(args: argparse.Namespace) -> None:
     }
     for name, each in held.items():
         rows[name]["held_back"] = each and each.to_dict()
+        rows[name]["assumed"] = list(results[name].assumed)
         rows[name]["longer_on_path"] = [part.to_dict() for part in longer[name]]
     common.answer(
         args,
-        lambda: "\n\n".join([_text(table, causes, played), *_held(held), *_longer(longer)]),
+        lambda: "\n\n".join([_text(table, causes, played), *_held(held), *_longer(longer), *_assumed(results)]),
         lambda: [{"variant": name, **_status(each), **rows.get(name, {})} for name, each in played.items()],
     )
     common.draw(
@@ -150,6 +152,12 @@ def _held(held: Mapping[str, HeldBack | None]) -> list[str]:
 def _longer(longer: Mapping[str, list[Longer]]) -> list[str]:
     """Of every variant that is slower although all that differs is faster: what takes longer on its longest path."""
     return [f"{name}: {told(each)}" for name, each in longer.items() if each]
+
+
+def _assumed(results: Mapping[str, Result]) -> list[str]:
+    """Return what the variants depend on and do not state."""
+    assumed = merge_assumptions({name: result.assumed for name, result in results.items()})
+    return ["\n".join(assumed_lines(assumed))] if assumed else []
 
 
 def _layouts(played: Outcomes) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import shlex
@@ -23,8 +24,10 @@ from simcluster.importers.astra_network import network_document, parse_network
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.files import decode, read_bytes
 from simcluster.importers.hugging_face import (
+    USUAL_LENGTH,
     assumptions_of_config,
     keys_of_config,
+    model_at_usual_length,
     model_from_config,
     parameters_of_config,
     parse_config,
@@ -54,7 +57,6 @@ _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 _TAKE_ARG = {"nemo": (".py",), "megatron-bridge": (".py", *_SCRIPTS), "deepspeed": _SCRIPTS, "torchtitan": _SCRIPTS}
 """Kinds whose files of these endings have arguments and variables; those of megatron always do."""
 _MOST_FOLDERS = 8  # above a file, in which the path of another one may begin
-_SEQUENCE = 8192  # of pre-training, where a model takes longer ones
 _OF_GPUS = re.compile(r"\b(dp|ranks|GPUs)\b")
 
 
@@ -308,18 +310,11 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
 
 
 def _fields(config: dict[str, Any], args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Fields of the model, and what was assumed: without a length the longest, of a whole scenario 8192 at most."""
+    """Return the fields of the model and what is assumed: without a length the longest, of a scenario 8192 at most."""
     if args.sequence_length:
         return model_from_config(config, sequence_length=args.sequence_length), assumptions_of_config(config)
-    assumed = assumptions_of_config(config)
-    try:
-        fields = model_from_config(config)
-    except InputError:
-        fields = {}  # which a shorter sequence may mend, as of attention in chunks
-    if not fields or (args.cluster and fields["sequence_length"] > _SEQUENCE):
-        fields = model_from_config(config, sequence_length=_SEQUENCE)
-        return fields, (*assumed, f"sequences of {_SEQUENCE} tokens (--sequence-length says otherwise)")
-    return fields, (*assumed, f"sequences of {fields['sequence_length']} tokens, the longest that the model takes")
+    fields, length = model_at_usual_length(config, USUAL_LENGTH if args.cluster else math.inf)
+    return fields, (*assumptions_of_config(config), f"{length} (--sequence-length sets another)")
 
 
 def _topology(args: argparse.Namespace, text: str) -> Imported:

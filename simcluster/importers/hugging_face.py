@@ -41,6 +41,8 @@ _FLAT = ("qwen2_vl", "qwen2_5_vl", "kimi_k25")  # of which the decoder's sizes s
 _PARTS = {"dbrx": ("attn_config", "ffn_config"), "mpt": ("attn_config",)}  # sections of a decoder's own sizes
 _STORED = ("quantization_config", "compression_config")
 _LENGTHS = ("max_sequence_length", "seq_length", "model_max_length")  # of forks, which transformers does not read
+USUAL_LENGTH = 8192
+"""Tokens of a sequence in pre-training, where a model takes longer ones and nobody says how long they are."""
 _OF_THE_WHOLE = ("model_type", "tie_word_embeddings", "vocab_size", "max_position_embeddings")
 
 
@@ -57,6 +59,17 @@ def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None 
     experts in layers that follow no rule, embeddings of another width than the layers, vision towers, encoders.
     """
     return _read(config, sequence_length)[0]
+
+
+def model_at_usual_length(config: Mapping[str, Any], most: float = USUAL_LENGTH) -> tuple[dict[str, Any], str]:
+    """Return the fields of ``Model`` with the longest sequence up to ``most`` tokens, and the words for it."""
+    try:
+        fields = model_from_config(config)
+    except InputError:
+        fields = {}  # which a shorter sequence may mend, as of attention in chunks
+    if fields and fields["sequence_length"] <= most:
+        return fields, f"sequences of {fields['sequence_length']} tokens, the longest that the model takes"
+    return model_from_config(config, sequence_length=USUAL_LENGTH), f"sequences of {USUAL_LENGTH} tokens"
 
 
 def assumptions_of_config(config: Mapping[str, Any]) -> tuple[str, ...]:

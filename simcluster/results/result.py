@@ -22,6 +22,7 @@ from simcluster.results.saving import PlayedCheckpoint, played_checkpoint
 from simcluster.results.waits import WaitMatrix, wait_matrix
 from simcluster.scenario.advice import Note, cautions, launch_note, overlaps_off
 from simcluster.scenario.checkpoint_plan import checkpoint_of, host_memory_words
+from simcluster.scenario.files import assumed_of_model
 from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.headroom import HEADROOM, Fit, fit_of
 from simcluster.scenario.likely import Likely, likely
@@ -228,6 +229,11 @@ class Result(Run, FlatNumbers):
         again = self.times.breakdown["recompute"]
         return found + list(cautions(self.scenario, self.facts.footprints, again, self.job.schedule))
 
+    @cached_property
+    def assumed(self) -> tuple[str, ...]:
+        """What the step depends on and neither the scenario nor its model's config.json states."""
+        return assumed_of_model(self.scenario.origin.written)
+
     def notes(self) -> list[Note]:
         """What would run beside computation if a switch were on, where it takes a part of the step worth a line."""
         found = []
@@ -276,6 +282,7 @@ class Result(Run, FlatNumbers):
                 "ranks_total": self.facts.ranks,
             },
             "mfu_convention": self.mfu_convention,
+            "assumed": list(self.assumed),
             "warnings": self.warnings(),
             "notes": [note.to_dict() for note in self.notes()],
             "scenario": self.scenario.document(),

@@ -237,11 +237,27 @@ def _resolve_model(document: Document) -> Document:
 
 
 def _config(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    from simcluster.importers.hugging_face import model_from_config  # only where a file is named
+    from simcluster.importers.hugging_face import model_at_usual_length, model_from_config  # only where one is named
 
-    length = given.get("sequence_length")
-    fields = model_from_config(read_json(path), sequence_length=length if isinstance(length, int) else None)
+    config, length = read_json(path), given.get("sequence_length")
+    if isinstance(length, int):
+        fields = model_from_config(config, sequence_length=length)
+    else:
+        fields, _ = model_at_usual_length(config)
     return {"name": path.parent.name or path.stem, **fields}
+
+
+def assumed_of_model(document: Document) -> tuple[str, ...]:
+    """Return what is assumed of a model whose sizes a config.json has; ``document`` is as it was written."""
+    section, where = document.data.get("model"), ("model", "preset")
+    preset = section.get("preset") if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping) or not isinstance(preset, str) or not _is_path(preset, (".json",)):
+        return ()
+    from simcluster.importers.hugging_face import assumptions_of_config, model_at_usual_length
+
+    config = read_json(_folder(document, where) / preset)
+    length = () if "sequence_length" in section else (f"{model_at_usual_length(config)[1]} (model.sequence_length)",)
+    return (*assumptions_of_config(config), *length)
 
 
 # --- the schedule -----------------------------------------------------------------------------------------------------

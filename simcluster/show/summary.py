@@ -33,9 +33,9 @@ def summary(result: Result) -> str:
     blocks = [job_lines(result.scenario), _answer(result), _where(result), _state(result), _collectives(result)]
     if result.without_faults is not None:
         blocks.append(_stragglers(result))
-    blocks.append(
-        [f"warning: {text}" for text in result.warnings()] + [f"note: {note.text}" for note in result.notes()]
-    )
+    warned = [f"warning: {text}" for text in result.warnings()]
+    assumed = [f"assumed: {text}" for text in result.assumed]
+    blocks.append([*warned, *assumed, *(f"note: {note.text}" for note in result.notes())])
     blocks.append(_remedies(result))
     blocks.append(_engine(result))
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)

@@ -48,7 +48,8 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
     launch = Launch.of(result.scenario, result) if result.scenario.run else None
     points = [] if launch is None else list(_of_run(launch, again))
     whole = Checklist([*found.points, *points], found.fastest)
-    return LaunchCheck(result, whole, tuple(overrides), () if launch is None else launch.assumed)
+    assumed = (*result.assumed, *(() if launch is None else launch.assumed))
+    return LaunchCheck(result, whole, tuple(overrides), assumed)
 
 
 def _of_run(launch: Launch, again: Again) -> Iterator[Point]:
@@ -65,7 +66,7 @@ def _of_run(launch: Launch, again: Again) -> Iterator[Point]:
 @dataclass(frozen=True)
 class LaunchCheck(Shown):
     """The ``checklist`` of a scenario, whose step is ``result``; ``overrides`` are those that it was loaded with,
-    ``assumed`` is what the points of its run depend on and it does not state."""
+    ``assumed`` is what the points depend on and it does not state."""
 
     result: Result = field(repr=False)
     checklist: Checklist = field(repr=False)
