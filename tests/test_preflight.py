@@ -130,6 +130,17 @@ def test_what_is_changed_is_changed_whole() -> None:
         simcluster.load(SLOW[0], [*SLOW[1:], "parallel.pp=2"])
 
 
+def test_a_mixture_whose_experts_are_all_on_every_rank_is_warned_of() -> None:
+    moe = '{"experts": 64, "top_k": 2, "expert_ffn_hidden_size": 256}'
+    base = ("tiny_3d", "model.gated_mlp=true", f"model.moe={moe}", "faults=null")
+    point = points(*base)["expert parallelism"]
+    assert (point.verdict, point.found) == ("warn", "ep 1: 64 of 64 experts per rank")
+    assert point.remedy is not None
+    assert point.remedy.values["parallel.ep"] > 1
+    assert point.remedy.step_time < point.remedy.before
+    assert points(*base, *written(point.remedy.values))["expert parallelism"].verdict == "pass"
+
+
 def test_a_remedy_says_what_its_point_says_then() -> None:
     overrides = ["parallel.zero=2"]
     base = simulate(simcluster.load("tiny_3d", overrides))

@@ -14,7 +14,7 @@ from simcluster.show.report import words
 from simcluster.show.report.entry import MOST_WORKERS, Entry
 from simcluster.show.report.html import Markup, element
 from simcluster.studies.whatif.difference import Difference, phrase
-from simcluster.studies.whatif.preflight import CHECKS, Remedy
+from simcluster.studies.whatif.preflight import Remedy, checks_of
 from simcluster.studies.whatif.remedies import Trials
 
 _MODEL = ("forward", "backward", "recompute")
@@ -107,7 +107,8 @@ def _help(result: Result) -> Iterator[str]:
     if result.scenario.dp * result.scenario.parallel.pp > MOST_WORKERS:
         return
     trials, found = Trials(result, None, _MOST_PLAYED), list[Remedy]()
-    slow = [point for point in (check(result) for check in CHECKS) if point.verdict != "pass" and point.for_time]
+    points = (check(result) for check in checks_of(result.scenario))
+    slow = [point for point in points if point.verdict != "pass" and point.for_time]
     if not slow:
         yield "No point of the launch checklist (simcluster check) finds it slow."
     for point in slow:

@@ -28,9 +28,6 @@ from simcluster.scenario.schema import SCHEMA_FILE
 from simcluster.studies.launch.first_layout import FirstLayout, first_layout
 from simcluster.topology import FlatSpec
 
-TOKENS = 4 * 2**20
-"""Of a step, unless a batch is given: what Llama 2 was trained with (arXiv:2307.09288 section 2.2: 4M)."""
-
 _WIDE = 118  # characters of a line
 _OPTIONAL = (
     ("software", "torchtitan"),
@@ -61,7 +58,8 @@ class FirstScenario(Shown):
         zero = f"ZeRO {of.zero}" if of.zero else "no ZeRO"
         recompute = f"recompute {recompute_words(self.scenario.training)}"
         size = f"{self.layout.held / 1e9:.1f} of {device.memory / 1e9:.1f} GB on the fullest GPU"
-        return f"{', '.join(axes)}, {zero}, {recompute}: {size}"
+        batch = f"batch {self.scenario.training.global_batch:,}"
+        return f"{', '.join(axes)}, {zero}, {recompute}, {batch}: {size}"
 
     def text(self, *, schema: bool = False, folder: str | Path = ".") -> str:
         """The file, with comments, for a ``folder``, which its paths are relative to.
@@ -151,7 +149,8 @@ def first_scenario(
 ) -> FirstScenario:
     """A scenario for a model (a preset, or a config.json) on a cluster (a name, or a file), with a layout that fits.
 
-    ``gpus`` left out are those of the cluster as its file has it; ``batch`` is in sequences, left out 4M tokens.
+    ``gpus`` defaults to those of the cluster as its file has it; ``batch`` is in sequences and defaults to 4M tokens,
+    for a mixture of experts to 30,720 tokens per GPU where that is more.
     InputError for names that are not there, for more GPUs than the cluster can have, and where nothing fits.
     """
     if "/" not in model and not model.endswith(".json"):
@@ -175,8 +174,7 @@ def first_scenario(
         raise InputError(str(problem).replace("<document>: model.preset", model)) from None
     if "bf16" not in base.cluster.device.peak.known():
         base = from_document(document, {"training.precision": "fp16-mixed"})
-    wanted = batch or max(1, TOKENS // base.model.sequence_length)
-    layout = first_layout(base, wanted, own_batch=batch is not None, headroom=headroom)
+    layout = first_layout(base, batch, headroom=headroom)
     plain = Document(document, "<new>", Path())
     whole = apply_overrides(plain, {path: value for path, value in layout.values.items() if path != "parallel.dp"})
     return FirstScenario(whole.data, layout)

@@ -1,7 +1,7 @@
-"""A layout that fits: the first that leaves memory free, of those of a model on a number of GPUs, by what they cost.
+"""The layout and batch of a new scenario: of the few most promising layouts that fit, the fastest.
 
-What a layout costs is a rough guess that only orders what is tried; bytes are counted as a run counts them.  Planning:
-nothing is played, so that it takes a second; ``studies/search`` finds the best.
+A rough cost orders the layouts; those that leave memory free are counted in bytes as a run counts them, and the first
+few of them are simulated.  ``studies/search`` finds the best of all.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ from simcluster.scenario.fits import held
 from simcluster.scenario.headroom import HEADROOM, usable
 from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.scenario import Scenario
+from simcluster.simulate import simulate
 
 _WIDEST = 16  # tensor parallelism that is tried, inside a machine
 _MOST_TRIALS = 400
+_SIMULATED = 5  # layouts that fit, of which the fastest is taken
 _ROUNDS = 4
+_TOKENS = 4 * 2**20  # per step: what Llama 2 was trained with (arXiv:2307.09288 section 2.2: 4M)
+_TOKENS_OF_MIXTURE = 15_360 * 4_096 // 2_048  # per GPU: DeepSeek-V3's step (arXiv:2412.19437 section 4.2)
 _RECOMPUTE = {"none": 0.0, "full": 0.33}
 _HIDDEN, _EXPOSED = 0.05, 0.5  # what ZeRO 3 costs where its gathers have room beside computation, and where not
 _BYTES_PER_SECOND = 48e9  # of a GPU on a 400 Gbit/s port, by which that is told
 _REACHED = 0.45  # of peak FLOP/s
 _BY_TP, _APART = 0.03, 0.1  # for each doubling: of tp in a machine, and of experts over several
-_BY_TP_OF_EXPERTS, _BY_EP = 0.12, -0.05  # tp cuts an expert's products, narrow as they are; ep gives it more tokens
+_BY_TP_OF_EXPERTS = 0.06  # for each expert of a token, whose copies tp ranks gather; and tp cuts narrow matmuls
+_BY_EP = -0.05  # ep gives an expert more tokens
 
 
 class FirstLayout(NamedTuple):
@@ -46,44 +51,80 @@ class _Tried(NamedTuple):
     batch: int
 
 
-def first_layout(base: Scenario, batch: int, *, own_batch: bool, headroom: float = HEADROOM) -> FirstLayout:
-    """The layout of a scenario that has none yet; ``batch`` is its sequences a step, rounded up unless they are the
-    user's own.
+def usual_batch(base: Scenario) -> int:
+    """Return the sequences of a step of a model that is trained on all GPUs of ``base``."""
+    tokens = max(_TOKENS, _TOKENS_OF_MIXTURE * base.gpus) if base.model.moe else _TOKENS
+    return max(1, tokens // base.model.sequence_length)
 
-    InputError where none fits, with what comes closest.
+
+def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = HEADROOM) -> FirstLayout:
+    """Return a layout for a scenario that has none; ``batch`` is in sequences per step.
+
+    Without a batch it is the ``usual_batch``, rounded up to what the layout takes.  InputError where none fits, with
+    what comes closest.
     """
-    capacity = base.cluster.device.memory
-    closest = math.inf
-    for each in sorted(_tried(base, batch, own_batch))[:_MOST_TRIALS]:
-        changed = _laid_out(base, each)
-        if changed is None:
-            continue
-        size = held(_shortened(changed))
-        if size <= usable(capacity, headroom):
-            return FirstLayout(_values(changed), held(changed))
-        closest = min(closest, size)
+    fitting, closest = _fitting(base, batch, headroom)
+    if fitting:
+        best = min(fitting, key=_seconds_per_sequence)
+        return FirstLayout(_values(best), held(best))
     what = f"{base.model.name or 'the model'} on {base.gpus} GPUs"
     if closest == math.inf:
         raise InputError(
-            f"{what}: no layout goes with a batch of {batch} sequences; give another, as in --batch {base.gpus}"
+            f"{what}: no layout is compatible with a batch of {batch or usual_batch(base)} sequences; give another, as "
+            f"in --batch {base.gpus}"
         )
     raise InputError(
         f"{what}: no layout fits with {headroom:.0%} of memory left free; the closest holds {closest / 1e9:.1f} GB of "
-        f"{capacity / 1e9:.1f}: use more GPUs, larger ones, or a smaller model"
+        f"{base.cluster.device.memory / 1e9:.1f}: use more GPUs, larger ones, or a smaller model"
     )
 
 
-def _tried(base: Scenario, batch: int, own_batch: bool) -> Iterator[_Tried]:
-    model, gpus = base.model, base.gpus
+def _fitting(base: Scenario, batch: int | None, headroom: float) -> tuple[list[Scenario], float]:
+    """Return the most promising layouts that fit, and the least bytes of those that do not."""
+    room, closest = usable(base.cluster.device.memory, headroom), math.inf
+    found: dict[tuple[int, ...], Scenario] = {}
+    for each in sorted(_tried(base, batch))[:_MOST_TRIALS]:
+        sizes = each.tp, each.pp, each.ep, each.zero
+        changed = None if sizes in found else _laid_out(base, each)
+        if changed is None:
+            continue
+        size = held(_shortened(changed))
+        if size > room:
+            closest = min(closest, size)
+            continue
+        found[sizes] = changed
+        if len(found) == _SIMULATED:
+            break
+    return list(found.values()), closest
+
+
+def _seconds_per_sequence(scenario: Scenario) -> float:
+    """Return the step time over the batch, extrapolated from steps of few microbatches; inf where one is rejected."""
+    few, more = (_shortened(scenario, rounds) for rounds in (1, 2))
+    try:
+        step = simulate(more).step_time
+        each, rest = (
+            one.training.global_batch - two.training.global_batch for one, two in ((more, few), (scenario, more))
+        )
+        if rest:
+            step += (step - simulate(few).step_time) / each * rest
+    except InputError:
+        return math.inf
+    return step / scenario.training.global_batch
+
+
+def _tried(base: Scenario, asked: int | None) -> Iterator[_Tried]:
+    """Yield the layouts of a batch, or of the usual one, with their costs."""
+    model, gpus, batch = base.model, base.gpus, asked or usual_batch(base)
     hosts = base.cluster.built.host_of[:gpus]
     machine = hosts.count(hosts[0])
     experts = divisors(model.moe.experts) if model.moe else [1]
-    by_tp = _BY_TP_OF_EXPERTS if model.moe else _BY_TP
+    by_tp = _BY_TP_OF_EXPERTS * model.moe.top_k if model.moe else _BY_TP
     costs = {1: 0.0, 3: _HIDDEN if _gathers_hide(base) else _EXPOSED}
     for tp in (each for each in divisors(machine) if each <= _WIDEST and gpus % each == 0):
         for pp in (each for each in divisors(gpus // tp) if each <= model.layers):
             dp = gpus // tp // pp
-            sequences = batch if own_batch else -(-batch // dp) * dp
+            sequences = asked or -(-batch // dp) * dp
             if sequences % dp:
                 continue
             bubble = (pp - 1) / (sequences // dp)
@@ -120,7 +161,8 @@ def _laid_out(base: Scenario, tried: _Tried) -> Scenario | None:
     even = base.model.layers % tried.pp == 0
     pipeline = base.pipeline.model_copy(update={"layers_per_stage": "even" if even else "auto"})
     training = base.training.model_copy(update={"global_batch": tried.batch, "recompute": tried.recompute})
-    overlap = base.overlap.model_copy(update={"grad_reduce": dp > 1, "param_gather": dp > 1, "tensor": tried.tp > 1})
+    overlaps = {"grad_reduce": dp > 1, "param_gather": dp > 1, "tensor": tried.tp > 1, "experts": tried.ep > 1}
+    overlap = base.overlap.model_copy(update=overlaps)
     sections = {"parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap}
     changed = base.model_copy(update=sections)
     try:
@@ -129,9 +171,9 @@ def _laid_out(base: Scenario, tried: _Tried) -> Scenario | None:
         return None
 
 
-def _shortened(scenario: Scenario) -> Scenario:
-    """With no more microbatches than fill the pipeline several times: bytes grow no further, what counts them does."""
-    enough = _ROUNDS * scenario.parallel.pp * scenario.dp * scenario.training.micro_batch
+def _shortened(scenario: Scenario, rounds: int = _ROUNDS) -> Scenario:
+    """Return the scenario with no more microbatches than fill the pipeline ``rounds`` times: bytes grow no further."""
+    enough = rounds * scenario.parallel.pp * scenario.dp * scenario.training.micro_batch
     batch = min(scenario.training.global_batch, enough)
     return scenario.model_copy(update={"training": scenario.training.model_copy(update={"global_batch": batch})})
 
@@ -142,7 +184,8 @@ def _values(scenario: Scenario) -> dict[str, Any]:
         "parallel.tp", "parallel.pp", "parallel.dp", "parallel.ep", "parallel.sequence_parallel", "parallel.zero",
         "pipeline.schedule", "pipeline.layers_per_stage", "training.global_batch", "training.micro_batch",
         "training.precision", "training.recompute", "overlap.grad_reduce", "overlap.param_gather", "overlap.tensor",
+        "overlap.experts",
     )  # fmt: skip
     found = {path: getattr(getattr(scenario, path.partition(".")[0]), path.partition(".")[2]) for path in paths}
-    alone = ("parallel.ep", 1), ("pipeline.layers_per_stage", "even")
+    alone = ("parallel.ep", 1), ("pipeline.layers_per_stage", "even"), ("overlap.experts", False)
     return {path: value for path, value in found.items() if (path, value) not in alone}

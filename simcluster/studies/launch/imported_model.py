@@ -12,9 +12,6 @@ from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import from_document
 from simcluster.studies.launch.first_layout import first_layout
 
-TOKENS = 4 * 2**20
-"""Of a step: what Llama 2 was trained with (arXiv:2307.09288 section 2.2: 4M)."""
-
 
 def scenario_of_model(
     model: Mapping[str, Any], cluster: Mapping[str, Any], gpus: int, folder: Path
@@ -28,7 +25,7 @@ def scenario_of_model(
     if "bf16" not in base.cluster.device.peak.known():
         document["training"]["precision"] = "fp16-mixed"
         base = from_document(document, folder=folder)
-    layout = first_layout(base, max(1, TOKENS // base.model.sequence_length), own_batch=False)
+    layout = first_layout(base)
     values = {path: value for path, value in layout.values.items() if path != "parallel.dp"}
     whole = apply_overrides(Document(document, "<import>", folder), values).data
     held, capacity = layout.held / 1e9, base.cluster.device.memory / 1e9

@@ -6,6 +6,7 @@ refuse them.  Pure functions of a result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -73,6 +74,15 @@ def into_domain(scenario: Scenario, domain: int) -> tuple[Values, ...]:
     return tuple(
         values for size in sizes for values in (_split(size), {**_split(size), "parallel.pp": pp * (tp // size)})
     )
+
+
+def sharing_experts(scenario: Scenario) -> tuple[Values, ...]:
+    """Return expert parallelism of the most ranks that share experts inside a node, then of fewer."""
+    moe, plan, hosts = scenario.model.moe, scenario.parallel, scenario.cluster.built.host_of
+    ranks = math.gcd(moe.experts if moe else 1, scenario.dp * plan.tp)
+    sizes = [size for size in reversed(divisors(ranks)) if 1 < size <= hosts.count(hosts[0])]
+    whole = {"parallel.etp": 1} if plan.tp > 1 else {}
+    return tuple({"parallel.ep": size, **whole} for size in sizes)
 
 
 def _split(tp: int) -> Values:

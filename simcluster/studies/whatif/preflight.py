@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simcluster.results.result import Result
-from simcluster.studies.whatif.preflight_points import CHECKS, Check, Point
+from simcluster.studies.whatif.preflight_points import Check, Point, checks_of
 from simcluster.studies.whatif.remedies import VERDICTS, Again, Remedy, Trials, Values, Verdict, written
 
 _MOST_TRIED = 6  # changes that are played for one point
@@ -56,7 +56,7 @@ def checklist(result: Result, again: Again | None = None) -> Checklist:
     left out, they are the result's scenario with these values.  Where a step takes minutes fewer are tried, or none.
     """
     trials = Trials(result, again, _MOST_PLAYED)
-    found = [(check, check(result)) for check in CHECKS]
+    found = [(check, check(result)) for check in checks_of(result.scenario)]
     done: dict[str, Point] = {}
     for check, point in sorted(found, key=lambda pair: -VERDICTS.index(pair[1].verdict)):
         done[point.name] = replace(point, remedies=tuple(_remedies(result, check, point, trials)))
@@ -116,11 +116,11 @@ def _further(result: Result, best: Remedy, trials: Trials) -> Iterator[Remedy]:
     base = trials.play(best.values)
     if base is None:
         return
-    for point in (check(base[1]) for check in CHECKS):
+    for point in (check(base[1]) for check in checks_of(base[1].scenario)):
         for values in point.tries[:_MOST_FURTHER] if point.verdict != "pass" and point.for_time else ():
             tried = trials.play({**best.values, **values})
             if tried is not None and tried[1].step_time < _WORTH * best.step_time:
                 yield _remedy(result, *tried)
 
 
-__all__ = ["CHECKS", "Checklist", "Point", "Remedy", "checklist", "preflight", "worst", "written"]
+__all__ = ["Checklist", "Point", "Remedy", "checklist", "checks_of", "preflight", "worst", "written"]

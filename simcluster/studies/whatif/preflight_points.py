@@ -17,6 +17,7 @@ from simcluster.results.metrics import COMPUTE_KINDS, EXPOSED
 from simcluster.results.overlap import Key
 from simcluster.results.result import Result
 from simcluster.scenario.headroom import HEADROOM
+from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of, slices_of
 from simcluster.step.planned import prepare
 from simcluster.studies.whatif.candidates import (
@@ -25,11 +26,13 @@ from simcluster.studies.whatif.candidates import (
     against_memory,
     against_sharding,
     into_domain,
+    sharing_experts,
 )
 from simcluster.studies.whatif.remedies import Remedy, Values, Verdict, graded
 from simcluster.studies.whatif.sensitivities import scaled
 
 _WORTH_NAMING = 0.0005  # of the step
+_EXPERTS_ALONE = 8  # experts that every rank may hold: Mixtral's
 _UNEVEN = 0.05  # by how much the slowest stage may be above the others
 
 # Kaplan et al., arXiv:2001.08361: B_crit = 2e8 tokens / L^(1/0.21) (eq. 1.4) at L = (8.8e13/N)^0.076 (eq. 1.1).
@@ -242,8 +245,24 @@ def _launches(result: Result) -> Point:
     )  # fmt: skip
 
 
+def _experts(result: Result) -> Point:
+    plan, count = result.scenario.parallel, result.job.model.moe.experts if result.job.model.moe else 0
+    alone = plan.ep == 1 and plan.tp * plan.dp > 1 and count > _EXPERTS_ALONE
+    return Point(
+        "expert parallelism", "warn" if alone else "pass",
+        f"ep {plan.ep}: {count // plan.ep:,} of {count:,} experts per rank",
+        f"ep above 1 with more than {_EXPERTS_ALONE} experts",
+        "share the experts among ranks: each computes fewer experts with more tokens", sharing_experts(result.scenario),
+    )  # fmt: skip
+
+
 CHECKS: tuple[Check, ...] = (
     _layout, _memory, _tensor_domain, _sharding, _critical_batch, _bubble, _exposed, _contention, _last_stage,
     _launches,
 )  # fmt: skip
 """Every point of the checklist, in the order in which it is read."""
+
+
+def checks_of(scenario: Scenario) -> tuple[Check, ...]:
+    """Return the points of a scenario's checklist: a mixture of experts has one more."""
+    return (*CHECKS, _experts) if scenario.model.moe else CHECKS
