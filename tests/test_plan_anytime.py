@@ -240,6 +240,9 @@ def test_without_a_terminal_it_is_told_now_and_then(
     words = search_told.words_of(told._state)
     assert words.startswith("playing layouts, best so far 1.500 s, proven gap 3.2%, 3 played, at most 40 left, about ")
     assert words.rpartition(": ")[2] == name_of_layout(whole.best[0].layout)
+    endless = search_told.words_of(told._state._replace(seconds_left=1.2e6, own=True))
+    assert endless.startswith("playing layouts, best found 1.500 s (yours), within 3.2% of the bound, 3 played")
+    assert " h left" not in endless
     clock[0], told._state = 124.0, told._state._replace(gap=0.0)
     told.look()
     proven = "playing the next best, the best 1.500 s, proven, 3 played, at most 40 left"

@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> None:
                 top=args.top,
                 vary=dict(expand_vary(text) for text in args.vary),
                 front=args.pareto is not None,
+                near_misses=args.near_misses,
                 time_limit=args.time_limit,
                 executor=_executor(args.executor),
                 store=args.output.with_name(args.output.name + ROWS) if args.output else None,
@@ -58,13 +59,7 @@ def run(args: argparse.Namespace) -> None:
 def _answer(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
     if args.output:
         write_table(args.output, found.table)
-    left_out = sorted({fault.kind for fault in scenario.faults} - {"sequence_lengths"})
-    faults = f"not in times and memory: the scenario's faults ({', '.join(left_out)}); run the winner with them"
-    common.answer(
-        args,
-        lambda: "\n\n".join([text_of(found, columns()), *([faults] if left_out else [])]),
-        lambda: {**found.to_dict(), "faults_left_out": left_out},
-    )
+    common.answer(args, lambda: text_of(found, columns()), found.to_dict)
     common.draw(args, (args.pareto, lambda: plots.pareto(found, f"{scenario.title}: {found.played:,} layouts played")))
     if args.write:
         write_text(args.write, yaml_text(found.scenario.document()))
@@ -100,6 +95,7 @@ def text_of(found: Found, width: int | None = None) -> str:
         held_from_one_gpu_up(found),
         _counts(found),
         [f"{name_of_first(found)}: {options}"],
+        found.left_out.in_words(),
     ]
     return common.in_blocks(blocks)
 
@@ -118,7 +114,9 @@ def _remarks(found: Found) -> Iterator[str]:
         yield from _proven(found)
     if found.tight:
         yield "~ ahead of the winner, but leaves less free: not recommended"
-    for note in dict.fromkeys(note for each in (*found.tight, *found.best) if (note := each.note(found.base))):
+    for note in dict.fromkeys(
+        note for each in (*found.tight, *found.best, *found.behind) if (note := each.note(found.base))
+    ):
         yield f"* {note}"
 
 

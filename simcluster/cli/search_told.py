@@ -23,6 +23,7 @@ _DOING = {
     "less memory": "playing what holds less",
     "accounts": "accounting for the best",
 }
+_ENDLESS = 4 * 3600.0  # seconds left from which on a search is not expected to end
 _AT_ONCE = 1.0  # seconds: a better layout is told no sooner after a line
 
 
@@ -88,14 +89,17 @@ def words_of(state: SearchState) -> str:
     parts = ["playing the next best" if proven and state.phase == "layouts" else _DOING[state.phase]]
     if state.layout is None and state.first is not None:
         parts.append(f"the first takes {format_seconds(state.first_time)} at least")
+    endless = state.seconds_left is not None and state.seconds_left > _ENDLESS
     if state.layout is not None:
-        parts.append(f"{'the best' if proven else 'best so far'} {format_seconds(state.step_time)}")
+        best = "the best" if proven else "best found" if endless else "best so far"
+        parts.append(f"{best} {format_seconds(state.step_time)}{' (yours)' if state.own else ''}")
     if state.gap is not None:
-        parts.append("proven" if proven else f"proven gap {state.gap:.1%}")
+        within = f"within {state.gap:.1%} of the bound" if endless else f"proven gap {state.gap:.1%}"
+        parts.append("proven" if proven else within)
     parts.append(f"{state.played:,} played")
     if state.left:
         parts.append(f"at most {state.left:,} left")
-    if state.seconds_left is not None:
+    if state.seconds_left is not None and not endless:
         parts.append(f"about {_round(state.seconds_left)} left")
     layout = state.layout or state.first
     return ", ".join(parts) + (f": {name_of_layout(layout)}" if layout else "")

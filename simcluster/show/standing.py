@@ -9,6 +9,7 @@ from simcluster.results.account import Account
 from simcluster.show.layout import layout
 from simcluster.studies.search.own import OwnLayout, Rung
 from simcluster.studies.search.plan import Found
+from simcluster.studies.search.space import own_layout, same_program
 from simcluster.studies.search.words import name_of_first
 from simcluster.studies.whatif.difference import Difference
 
@@ -58,7 +59,9 @@ def _own(found: Found) -> Iterator[str]:
         yield f"Yours is on {found.base.gpus:,} GPUs, which were not asked for."
         return
     room = "" if own.memory <= found.capacity else f", which holds {own.memory / 1e9:.1f} GB a GPU, more than the limit"
-    if own.score > winner.score:
+    if same_program(own_layout(found.base), winner.layout):
+        yield f"Yours ({layout(found.base)}), {format_seconds(own.step_time)} per step, is {name_of_first(found)}."
+    elif own.score > winner.score:
         yield f"Yours ({layout(found.base)}){room}: {_longer(found, own)}"
     else:
         less = 1 - own.score / winner.score

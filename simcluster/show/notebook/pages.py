@@ -222,6 +222,7 @@ def _distribution(found: Distribution) -> str:
 
 def _found(found: Found) -> str:
     lines = [f"{found.played:,} of {found.total:,} combinations played; at most {gigabytes(found.capacity)} a GPU"]
+    lines += found.left_out.in_words()
     rows = [
         BarRow(
             (f"{place}. " if place <= len(found.best) else f"({place}) ") + name_of(each),

@@ -1,6 +1,6 @@
 """An anytime search: plays layouts until nothing can be better, and always knows the best so far and a proven gap.
 
-First what practice would try (``first_layouts``) and the scenario's own layout; then by ascending bounds, which go on
+First the scenario's own layout, then what practice would try (``first_layouts``); then by ascending bounds, which go on
 being worked out meanwhile.  What is found in the end is the same whatever was played first, and by however many.
 """
 
@@ -14,7 +14,7 @@ from functools import partial
 from simcluster.base.time_limit import Deadline
 from simcluster.studies.search.asked import MemoryLimit
 from simcluster.studies.search.first_layouts import first_layouts, own_number
-from simcluster.studies.search.frontier import BoundCache, Candidate, Frontier
+from simcluster.studies.search.frontier import BoundCache, Candidate, Frontier, narrower
 from simcluster.studies.search.playing import BOUND, LayoutPlayer, Row
 from simcluster.studies.search.progress import Progress, SearchState
 from simcluster.studies.search.ranking import Ranking
@@ -23,7 +23,6 @@ from simcluster.studies.search.space import Layout
 from simcluster.studies.search.workers import LayoutTask, Workers
 
 MOST_TIGHT = 3
-_NARROWER = 0.95  # of the memory of a point of the front: the next one's
 _PATIENCE = 0.5  # seconds: how often it is told how far a search is, besides of every better layout
 _LOOK = 0.1  # seconds: how often it is asked what is done while bounds are worked out
 _OWN = -1  # the number of the scenario's own layout, where it is none of the space
@@ -103,9 +102,9 @@ class AnytimeSearch:
 
     # --- the search ---------------------------------------------------------------------------------------------------
 
-    def run(self, *, own: bool, front: bool) -> None:
-        """Everything that was asked for; whatever it raises, what is found so far stands.  ``own``: the scenario's own
-        layout, too."""
+    def run(self, *, own: bool, front: bool, near_misses: bool) -> None:
+        """Search for everything that was asked for; whatever it raises, what is found so far stands.  ``own``: the
+        scenario's own layout, too."""
         self._begin_with_first(own)
         self._bound_all()
         self.frontier = Frontier(self.known, self.limit.usable)
@@ -113,7 +112,8 @@ class AnytimeSearch:
         if not self.best:
             return
         self.settled = True
-        self.tight = self._tight()
+        if near_misses:
+            self.tight = self._tight()
         self._front(front)
         self.proven = True
         self.account()
@@ -134,20 +134,29 @@ class AnytimeSearch:
             self._collect(_PATIENCE, None, aside)
 
     def _begin_with_first(self, own: bool) -> None:
+        """Simulate the scenario's own layout if it may be the best, then what practice would try."""
         known, capacity = self.known, self.limit.usable
-        self._first.extend(first_layouts(known, capacity))
-        if self._first:
-            layout, (least, _) = known.layouts[self._first[0]], known.first(self._first[0])
-            self._tried = layout, least / known.score(layout, 1.0)
-            self._tell(self.state())
-        if own:
-            found = own_number(self.player.base, known, capacity)
-            self._own_number = _OWN if found is None else found
-            if self._own_number in self._first:
-                self._first.remove(self._own_number)
-            self._first.insert(1, self._own_number)
+        found = own_number(self.player.base, known, capacity) if own else None
+        if found is not None:
+            self._own_number = found
+            self._announce(found)
+            self._first.append(found)
+            self._deal()
+            self._collect(0.0)
+        others = [number for number in first_layouts(known, capacity) if number != found]
+        if others and found is None:
+            self._announce(others[0])
+        self._first.extend(others)
+        if own and found is None:
+            self._first.insert(1, _OWN)
         self._deal()
         self._collect(0.0)
+
+    def _announce(self, number: int) -> None:
+        """Report the layout that is simulated first, and the least that its step takes."""
+        layout, (least, _) = self.known.layouts[number], self.known.first(number)
+        self._tried = layout, least / self.known.score(layout, 1.0)
+        self._tell(self.state())
 
     def _deal(self) -> None:
         """The first layouts to whoever is free."""
@@ -276,7 +285,7 @@ class AnytimeSearch:
     # --- behind the proof of the best ---------------------------------------------------------------------------------
 
     def _tight(self) -> list[int]:
-        """The best that beat the winner, fit, and do not leave the headroom."""
+        """Return the best that beat the winner, fit, and do not leave the headroom."""
         if not self.limit.headroom:
             return []
         ranking = Ranking(self.known.layouts, MOST_TIGHT, self.best[0][0])
@@ -325,7 +334,7 @@ class AnytimeSearch:
         left = self.left() if self.ranking.limit < float("inf") else None
         return SearchState(
             self._phase, layout, step, self.gap, len(self.player.rows), left, self.seconds, self._seconds_left(left),
-            *self._tried,
+            *self._tried, bool(best) and best[0][1] == self._own_number,
         )  # fmt: skip
 
     def _seconds_left(self, left: int | None) -> float | None:
@@ -338,9 +347,4 @@ class AnytimeSearch:
         return share * left * self.seconds / self._plays
 
 
-def narrower(known: BoundCache, number: int) -> float:
-    """Bytes that the next point of the front may hold."""
-    return _NARROWER * known.most(number)
-
-
-__all__ = ["MOST_TIGHT", "AnytimeSearch", "narrower"]
+__all__ = ["MOST_TIGHT", "AnytimeSearch"]

@@ -14,6 +14,7 @@ from itertools import islice
 from simcluster.base.errors import InputError
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.search.frontier import BoundCache
+from simcluster.studies.search.space import own_layout, same_program
 
 _TIGHTENED = 6
 """Of how many that fit, by their outlines, the tighter bounds are worked out."""
@@ -85,11 +86,9 @@ def fits(known: BoundCache, number: int, capacity: float) -> bool:
 
 
 def own_number(base: Scenario, known: BoundCache, capacity: float) -> int | None:
-    """The number of the scenario's own layout, if it is one of the space, and fits."""
-    parallel, pipeline = base.parallel, base.pipeline
-    own = base.gpus, parallel.tp, parallel.pp, parallel.zero, pipeline.schedule, pipeline.chunks
+    """Return the number of the scenario's own layout, if it is one of the space, and fits."""
+    own = own_layout(base)
     for number, layout in enumerate(known.layouts):
-        sizes = layout.gpus, layout.tp, layout.pp, layout.zero, layout.schedule, layout.chunks
-        if sizes == own and layout.on(base) == base:
+        if same_program(own, layout):
             return number if fits(known, number, capacity) else None
     return None

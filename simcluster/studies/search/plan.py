@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +33,7 @@ from simcluster.studies.search.asked import (
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.changes import overrides
 from simcluster.studies.search.frontier import BoundCache, Evaluator
+from simcluster.studies.search.ignored import Ignored, alone
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.own import OwnLayout, Rung, ladder, own_layout
 from simcluster.studies.search.playing import LayoutPlayer, Row
@@ -107,11 +108,12 @@ class Found(Shown):
     """What a search has found: the ``best`` layouts, best first, each with its account.
 
     ``counts`` are how many combinations there are besides the ``played`` that had to be, by reason; they sum to
-    ``total`` with them.  ``others`` are played layouts not among the best, ``elsewhere`` for every other tp and
-    pp, by axis and size, the least score that a layout with it can have (none of them was played).  ``front`` are the
-    fastest layouts that hold at most so much, if it was asked for.  ``tight`` are the best of those that beat the
-    winner and leave less than the headroom free: no recommendation.  ``own`` is the scenario's own layout, where it is
-    on one of the numbers of GPUs and was played, and ``ladder`` what layouts from one GPU up hold.
+    ``total`` with them. ``others`` are played layouts not among the best, ``elsewhere`` for every other tp and pp, by
+    axis and size, the least score that a layout with it can have (none of them was played). ``front`` are the fastest
+    layouts that hold at most so much, if it was asked for. ``tight`` are the best of those that beat the winner and
+    leave less than the headroom free, if those were asked for: no recommendation. ``own`` is the scenario's own
+    layout, where it is on one of the numbers of GPUs and was played, and ``ladder`` what layouts from one GPU up
+    hold. ``left_out`` names what of the scenario is not in times and memory: kinds of faults, and keys.
 
     ``proven`` says that it is the best of all there is.  Where it is not, since the search was ``stopped`` ("time
     limit" or "interrupt"), another layout may be better than the first by the part ``gap`` at most (None: no bound is
@@ -136,6 +138,7 @@ class Found(Shown):
     left: int | None = 0
     stopped: str = ""
     seconds: float = field(default=0.0, compare=False)
+    left_out: Ignored = field(default_factory=lambda: Ignored((), ()))
 
     @property
     def capacity(self) -> float:
@@ -187,6 +190,8 @@ class Found(Shown):
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         return {
+            "faults_left_out": list(self.left_out.faults),
+            "keys_left_out": list(self.left_out.keys),
             "proven": self.proven,
             "gap": self.gap,
             "left": self.left,
@@ -225,6 +230,7 @@ def plan(
     top: int = 1,
     vary: Mapping[str, Sequence[Any]] | None = None,
     front: bool = False,
+    near_misses: bool = False,
     time_limit: str | float | None = None,
     executor: Executor | int | None = None,
     store: str | Path | None = None,
@@ -237,22 +243,20 @@ def plan(
     the best of it: a layout is left out only if it is illegal, does not fit, or a lower bound of its step says that it
     cannot be among the best (``bound``).  One step is played, without the scenario's faults and as flows.
 
-    A layout leaves the part ``headroom`` of a GPU's memory free, 0.1 unless said otherwise; those that leave less and
-    are faster than all that leave it are found, too, and marked (``Found.tight``).  ``max_memory`` (at most what the
-    device has) is the limit itself: no headroom goes off it unless one is given, too.  ``price`` is dollars per GPU and
-    hour, for the objective cost.  With ``front`` the search goes on for the fastest layouts in less and less memory.
+    A layout leaves the part ``headroom`` of a GPU's memory free, 0.1 by default. With ``near_misses`` the search also
+    finds and marks those that leave less and are faster than all that leave it (``Found.tight``). ``max_memory`` (at
+    most what the device has) is the limit itself: no headroom goes off it unless one is given, too. ``price`` is
+    dollars per GPU and hour, for the objective cost. ``front`` finds the fastest layouts in less and less memory.
 
-    After ``time_limit`` (s, or text such as "5 min"), or on KeyboardInterrupt, it returns the best so far with what is
-    proven of them (``Found.proven``, ``Found.gap``).  ``executor`` is a number of processes or any
-    concurrent.futures.Executor.  With a ``store`` (a file) a search that was stopped or killed goes on.  ``progress``
-    is called about twice a second (``SearchState``).
+    After ``time_limit`` (s, or "5 min"), or on KeyboardInterrupt, it returns the best so far with what is proven of
+    them (``Found.proven``, ``Found.gap``).  ``executor`` is a number of processes or a concurrent.futures.Executor.
+    With a ``store`` (a file) a search that was stopped or killed resumes.  ``progress`` is called twice a second.
 
-    Raises InputError for what the cluster cannot give, an unknown objective or axis, a price that is missing, where
-    no layout is legal or fits, with the closest, and if no layout could be played in time.
+    Raises InputError for what the cluster cannot give, an unknown objective or axis, a missing price, where no layout
+    is legal or fits, with the closest, and if none could be simulated in time.
     """
-    base = alone(scenario_of(scenario, "plan"))
-    counts = [gpus] if isinstance(gpus, int) else list(gpus or [base.gpus])
-    check_asked(base, counts, objective, price, top)
+    base = alone(given := scenario_of(scenario, "plan"))
+    check_asked(base, counts := [gpus] if isinstance(gpus, int) else list(gpus or [base.gpus]), objective, price, top)
     limit, seconds, worth = memory_limit(base, max_memory, headroom), seconds_of(time_limit), _score(objective, price)
     search, stopped = None, ""
     reserve = min(_RESERVE * (seconds or 0.0), _MOST_RESERVE)
@@ -262,7 +266,7 @@ def plan(
                 spaces = [space_of(base, count, own_words(vary or {})) for count in dict.fromkeys(counts)]
                 known = _judged(base, spaces, lambda layout, seconds: worth(layout.gpus, seconds))
                 search = AnytimeSearch(known, limit, top, LayoutPlayer(base, kept), workers, deadline, progress)
-                search.run(own=base.gpus in counts, front=front)
+                search.run(own=base.gpus in counts, front=front, near_misses=near_misses)
         except (TimeUp, KeyboardInterrupt) as stop:
             stopped = _why_stopped(stop, search, seconds)
             if stopped == TIME_LIMIT and search:
@@ -272,7 +276,7 @@ def plan(
     if not search.best:
         assert search.frontier is not None
         raise InputError(nothing_found(base, search.known, search.frontier, limit))
-    return _found(base, objective, spaces, search, worth, stopped)
+    return replace(_found(base, objective, spaces, search, worth, stopped), left_out=Ignored.of(given))
 
 
 def _why_stopped(stop: BaseException, search: AnytimeSearch | None, seconds: float | None) -> str:
@@ -300,13 +304,6 @@ def _judged(base: Scenario, spaces: Sequence[Space], score: Callable[[Layout, fl
     require_some(base, spaces, layouts)
     judges = {space.gpus: Evaluator(Bounds(base, space.found[0]), LayoutMemory(base)) for space in spaces}
     return BoundCache(layouts, lambda layout: judges[layout.gpus], score)
-
-
-def alone(scenario: Scenario) -> Scenario:
-    """The scenario as it is planned for: one step, no faults, collectives as flows."""
-    flows = scenario.collectives.model_copy(update={"detail": "flow"})
-    updates = {"steps": 1, "replicas": 1, "collectives": flows, "measured": None}
-    return scenario.without_faults().model_copy(update=updates)
 
 
 def _found(

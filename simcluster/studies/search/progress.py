@@ -12,7 +12,7 @@ class SearchState(NamedTuple):
     """How far a search is: what it is at, the best ``layout`` so far and its step (s), by what part another layout may
     be better than it at most, how many are played and how many may still have to be, seconds gone and left (None: not
     known yet).  ``first`` is the layout that is played first, since practice would try it, and it fits; a step of it
-    takes ``first_time`` (s) at the least."""
+    takes ``first_time`` (s) at the least.  ``own``: the best so far is the scenario's own layout."""
 
     phase: str
     layout: Layout | None
@@ -24,6 +24,7 @@ class SearchState(NamedTuple):
     seconds_left: float | None
     first: Layout | None = None
     first_time: float = 0.0
+    own: bool = False
 
 
 Progress = Callable[[SearchState], object]

@@ -103,18 +103,39 @@ class Layout(NamedTuple):
         return base.model_copy(update={"gpus": self.gpus, **sections})
 
 
+def own_layout(base: Scenario) -> Layout | None:
+    """Return the layout that a scenario has; None under a schedule that has parameters."""
+    of, pipeline, training = base.parallel, base.pipeline, base.training
+    if not isinstance(pipeline.schedule, str):
+        return None
+    return Layout(
+        base.gpus, of.tp, of.pp, base.dp, of.sequence_parallel, training.micro_batch, training.recompute,
+        pipeline.schedule, pipeline.chunks, of.zero, of.order, of.cp, of.cp_comm, of.ep, of.etp,
+    )  # fmt: skip
+
+
+def same_program(one: Layout | None, other: Layout) -> bool:
+    """Return whether two layouts differ at most in the order of axes of one rank."""
+    if one is None or one._replace(order=()) != other._replace(order=()):
+        return False
+    first, second = ([axis for axis in each.order if getattr(each, axis) > 1] for each in (one, other))
+    return first == second
+
+
 @dataclass(frozen=True)
 class Space:
-    """The layouts of a scenario on one number of GPUs: ``tried`` by path; the legal ones, each program once, and how
-    many combinations there are besides, by reason."""
+    """The layouts of a scenario on one number of GPUs: ``tried`` by path, of which the user names those ``varied``; the
+    legal ones, each program once, and how many combinations there are besides, by reason."""
 
     base: Scenario
     gpus: int
     tried: Mapping[str, Sequence[Any]]
+    varied: tuple[str, ...] = ()
 
     @cached_property
     def found(self) -> tuple[list[Layout], dict[str, int]]:
-        """Legal layouts in the order of the axes, and the counts of all others."""
+        """Legal layouts in the order of the axes, the scenario's own layout after them where it is none of these, and
+        the counts of all others."""
         legal: list[Layout] = []
         counts: dict[str, int] = {}
         for layout, reason, number in self._combinations():
@@ -122,7 +143,15 @@ class Space:
                 counts[reason] = counts.get(reason, 0) + number
             else:
                 legal.append(layout)
+        own = own_layout(self.base)
+        if own and self._allows(own) and not any(same_program(own, layout) for layout in legal):
+            legal.append(own)
         return legal, counts
+
+    def _allows(self, own: Layout) -> bool:
+        """Return whether it is on as many GPUs, and the values that ``vary`` names include the layout's."""
+        values = {**own.values(), "parallel.order": own.order}
+        return own.gpus == self.gpus and all(values[path] in self.tried[path] for path in self.varied)
 
     @cached_property
     def pairs(self) -> list[tuple[str, int]]:
@@ -249,7 +278,7 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
     }
     for path, values in vary.items():
         tried[path] = tuple(dict.fromkeys(tuple(each) if isinstance(each, list) else each for each in values))
-    return Space(base, gpus, tried)
+    return Space(base, gpus, tried, tuple(vary))
 
 
 def _spread_tried(base: Scenario, sizes: Sequence[int]) -> dict[str, Sequence[Any]]:
@@ -284,4 +313,4 @@ def _require(path: str, value: object, base: Scenario) -> None:
         raise InputError(f"{path}: {shown(value)} cannot be tried; give {wanted}")
 
 
-__all__ = ["AXES", "REASONS", "Layout", "Space", "broken_keys", "space_of"]
+__all__ = ["AXES", "REASONS", "Layout", "Space", "broken_keys", "own_layout", "same_program", "space_of"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from simcluster.studies.search.anytime import MOST_TIGHT, AnytimeSearch, narrower
-from simcluster.studies.search.frontier import NO_ROOM
+from simcluster.studies.search.anytime import MOST_TIGHT, AnytimeSearch
+from simcluster.studies.search.frontier import NO_ROOM, narrower
 from simcluster.studies.search.ranking import program
 from simcluster.studies.search.space import Space
 
