@@ -48,6 +48,19 @@ def test_nothing_to_compare_and_names_that_do_not_match() -> None:
         simcluster.compare(["tiny_dp"], ["a", "b"])
 
 
+def test_varied_faults_stand_in_labels_in_the_words_of_a_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    vary = ["tiny_3d", "--vary", "faults=[],[{kind: slow_link, nic_of: 0, speed: 0.5}]"]
+    assert main(["compare", *vary]) == 0
+    assert main(["sweep", *vary, "-o", str(tmp_path / "rows.csv"), "--executor", "1"]) == 0
+    printed = capsys.readouterr().out + (tmp_path / "rows.csv").read_text()
+    assert "slow link, nic of 0, speed 0.5" in printed
+    assert "\nno faults  " in printed
+    assert "{'" not in printed
+    assert "[]" not in printed
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", "tiny_3d", "--vary", "training.recompute=none,full"]
     outputs = ["--gantt", str(tmp_path / "c.png"), "--csv", str(tmp_path / "c.csv"), "--json", str(tmp_path / "c.json")]

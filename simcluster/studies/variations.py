@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from simcluster.base.errors import InputError, located
 from simcluster.documents.argument_types import checked
-from simcluster.documents.diagnostics import in_flow, shown
 from simcluster.faults.words import all_in_words
 from simcluster.results.account import attribute
 from simcluster.results.metrics import BREAKDOWN
@@ -111,12 +110,29 @@ def possible_variations(
     found: dict[str, Scenario | InputError] = {}
     for values in product(*(values for _, values in grid)):
         pairs = [(key, value) for (key, _), value in zip(grid, values, strict=True)]
-        name = ", ".join(f"{key.rsplit('.', 1)[-1]} {in_flow(value)}" for key, value in pairs)
+        name = ", ".join(_named(key, value) for key, value in pairs)
         try:
             found[name] = load(path, [*overrides, *pairs])
         except InputError as problem:
             found[name] = problem
     return found
+
+
+def in_label(path: str, value: object) -> str:
+    """Return a varied value as a label has it: faults in words, all else as YAML has it in one line.
+
+    >>> in_label("faults", [{"kind": "slow_link", "nic_of": 0, "speed": 0.5}]), in_label("faults", [])
+    ('slow link, nic of 0, speed 0.5', 'none')
+    >>> in_label("parallel.order", ["tp", "pp"]), in_label("model.moe", {"experts": 8}), in_label("model.moe", None)
+    ('[tp, pp]', '{experts: 8}', 'none')
+    """
+    if path == "faults" and isinstance(value, list | tuple):
+        return all_in_words(value) or "none"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(in_label(path, each) for each in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {in_label(key, each)}' for key, each in value.items())}}}"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 Outcomes = dict[str, Result | InputError]
@@ -171,10 +187,14 @@ def _setting(path: str, document: Mapping[str, Any]) -> str:
     value: Any = document
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
+    return _named(path, value)
+
+
+def _named(path: str, value: object) -> str:
+    """Return a key with its value, as in "schedule 1f1b"; faults need no key."""
     if path == "faults":
-        return all_in_words(value) if value else "no faults"
-    told = "none" if value is None else str(value).lower() if isinstance(value, bool) else shown(value).strip("'")
-    return f"{path.rpartition('.')[2]} {told}"
+        return in_label(path, value) if value else "no faults"
+    return f"{path.rpartition('.')[2]} {in_label(path, value)}"
 
 
 def distinct(names: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ from simcluster.studies.sweep.dealing import in_order
 from simcluster.studies.sweep.players import players_of
 from simcluster.studies.sweep.playing import Finished, Measure, Numbered, Row, measured
 from simcluster.studies.sweep.study import Sweep, make_sweep
+from simcluster.studies.variations import in_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +46,7 @@ class Swept:
 
         paths = self.sweep.paths
         records = [
-            {"variant": number, **{path: _plain(self.sweep.values(number).get(path)) for path in paths}, **row}
+            {"variant": number, **{path: _plain(path, self.sweep.values(number).get(path)) for path in paths}, **row}
             for number, row in zip(self.sweep.numbers, self.rows, strict=True)
         ]
         table = pd.DataFrame.from_records(records)
@@ -55,8 +56,8 @@ class Swept:
         return table
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+def _plain(path: str, value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None) else in_label(path, value)
 
 
 @checked
