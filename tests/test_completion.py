@@ -24,6 +24,7 @@ import pytest
 
 from simcluster import cli
 from simcluster.cli.completing import WORDS, answers
+from simcluster.documents.kinds import OneOf
 from simcluster.model.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
@@ -34,8 +35,6 @@ ROOT = Path(__file__).parent.parent
 def paths_of(annotation: Any, path: str, inside: tuple[type, ...] = ()) -> Iterator[tuple[str, list[str]]]:
     """Every dotted path below one, with the words that stand there; what is a part of itself is entered once."""
     from pydantic import BaseModel
-
-    from simcluster.documents.kinds import OneOf
 
     words: list[str] = []
     for part in parts_of(annotation):
@@ -56,7 +55,8 @@ def paths_of(annotation: Any, path: str, inside: tuple[type, ...] = ()) -> Itera
 def parts_of(annotation: Any) -> list[Any]:
     """The members of a union, and what is annotated."""
     if get_origin(annotation) is Annotated:
-        return parts_of(get_args(annotation)[0])
+        inner, *marks = get_args(annotation)
+        return [model for mark in marks if isinstance(mark, OneOf) for model in mark.models] or parts_of(inner)
     if get_origin(annotation) in (Literal, tuple, list, dict):
         return [annotation]
     return [each for part in get_args(annotation) for each in parts_of(part)] or [annotation]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from simcluster.base.counts import whole_dollars
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import format_difference, format_table, on_one_line
+from simcluster.cli.prices import ASSUMED, DOLLARS, add_dollars, read_prices, reject_price_key
 from simcluster.documents.overrides import expand_vary
 from simcluster.model.recipes import recipe_named
 from simcluster.results.longer import Longer
@@ -33,7 +35,11 @@ def run(args: argparse.Namespace) -> None:
     """Replay all variants that can be; print the table; draw."""
     vary = [expand_vary(text) for text in args.vary]
     overrides = common.overrides_of(args, *args.scenarios)
-    variants = [pair for path in args.scenarios for pair in possible_variations(path, overrides, vary).items()]
+    reject_price_key(overrides)
+    each = [possible_variations(path, overrides, vary) for path in args.scenarios]
+    variants = [pair for of_one in each for pair in of_one.items()]
+    scenario_of = {name: number for number, of_one in enumerate(each) for name in of_one}
+    prices = read_prices(args.price, scenario_of) if args.price else {}
     scenarios = [scenario for _, scenario in variants if not isinstance(scenario, InputError)]
     if args.scaling and len({scenario.gpus for scenario in scenarios}) < 2:
         raise InputError("--scaling draws sizes: give scenarios of several numbers of GPUs, as with --vary gpus=64,128")
@@ -42,6 +48,7 @@ def run(args: argparse.Namespace) -> None:
     played = play_all(variants)
     results = {name: result for name, result in played.items() if not isinstance(result, InputError)}
     table = compare(list(results.values()), list(results))
+    table = add_dollars(table, prices) if prices else table
     causes = differences(list(results.values()), list(results))
     first = next(iter(results.values()))
     held = {name: held_between(first.scenario, result.scenario, result) for name, result in results.items()}
@@ -49,13 +56,13 @@ def run(args: argparse.Namespace) -> None:
     longer = {
         name: slower_although_faster(first, result, first.scenario, result.scenario) for name, result in results.items()
     }
-    for name, each in held.items():
-        rows[name]["held_back"] = each and each.to_dict()
-        rows[name]["assumed"] = list(results[name].assumed)
+    for name, holds in held.items():
+        rows[name]["held_back"] = holds and holds.to_dict()
+        rows[name]["assumed"] = [*results[name].assumed, *([ASSUMED] if prices else [])]
         rows[name]["longer_on_path"] = [part.to_dict() for part in longer[name]]
     common.answer(
         args,
-        lambda: "\n\n".join([_text(table, causes, played), *_held(held), *_longer(longer), *_assumed(results)]),
+        lambda: "\n\n".join([_text(table, causes, played), *_held(held), *_longer(longer), *_assumed(rows)]),
         lambda: [{"variant": name, **_status(each), **rows.get(name, {})} for name, each in played.items()],
     )
     common.draw(
@@ -106,10 +113,11 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
             format_seconds(row["step_time_s"]),
             f"{row['difference']:+.1%}" if index else "",
             *cells("compare", row.to_dict()),
+            *([whole_dollars(row[DOLLARS])] if DOLLARS in row else []),
         ]
         for index, (name, row) in enumerate(table.iterrows())
     }
-    columns = headings("compare")
+    columns = [*headings("compare"), *(["$/1T tokens"] if DOLLARS in table else [])]
     header = ["variant", "step", "difference", *columns]
     empty = [""] * (len(columns) + 1)
     text = format_table(header, [found.get(name, [name, "refused", *empty]) for name in played])
@@ -154,9 +162,9 @@ def _longer(longer: Mapping[str, list[Longer]]) -> list[str]:
     return [f"{name}: {told(each)}" for name, each in longer.items() if each]
 
 
-def _assumed(results: Mapping[str, Result]) -> list[str]:
+def _assumed(rows: Mapping[str, Mapping[Any, Any]]) -> list[str]:
     """Return what the variants depend on and do not state."""
-    assumed = merge_assumptions({name: result.assumed for name, result in results.items()})
+    assumed = merge_assumptions({name: row["assumed"] for name, row in rows.items()})
     return ["\n".join(assumed_lines(assumed))] if assumed else []
 
 
