@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,7 @@ from conftest import Table, Tiny, counts_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
+from test_same_answer import every_way
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
@@ -40,8 +42,9 @@ RATE = 2.0**30
 
 
 def exposed_seconds(program: Program, end: Floats) -> dict[int, float]:
-    """Seconds that each rank's main lane waited for copies from the host, and for nothing else, over the whole run."""
-    copies = {op for op, rows in enumerate(program.rows) if any(row.stream == "h2d" for row in program.row_sets[rows])}
+    """Seconds that each rank's main lane waited for copies, and for nothing else, over the whole run."""
+    ways = ("h2d", "d2h")
+    copies = {op for op, rows in enumerate(program.rows) if any(row.stream in ways for row in program.row_sets[rows])}
     found: dict[int, float] = dict.fromkeys(program.lane_rank, 0.0)
     for lane, rank, name in zip(program.lanes, program.lane_rank, program.lane_name, strict=True):
         if name != "main":
@@ -182,7 +185,7 @@ def expected_step(microbatches: int, forward: float, backward: float, copy: floa
 
 
 @given(
-    microbatches=st.integers(1, 6),
+    microbatches=st.integers(2, 6),
     forward=st.integers(1, 20),
     backward=st.integers(1, 20),
     copy=st.integers(1, 60),
@@ -492,3 +495,149 @@ def test_folded_is_unfolded_to_the_bit(
     assert folded.host_memory == pytest.approx(plain.host_memory, rel=1e-12)
     for name, seconds in plain.times.breakdown.items():
         assert folded.times.breakdown[name] == pytest.approx(seconds, rel=1e-9, abs=1e-9 * plain.step_time)
+
+
+# --- layer by layer, where B follows F at once ------------------------------------------------------------------------
+
+
+class ByLayer(Fixed):
+    """Passes whose seconds go with their layers; the LM head takes ``head`` each way."""
+
+    def __init__(self, forward: float, backward: float, head: float) -> None:
+        super().__init__(forward, backward)
+        self._head = head
+
+    def forward(self, part: Pass) -> Segment:
+        return self._one("forward", self._forward * len(part.layers) + self._head * part.lm_head)
+
+    def backward(self, part: Pass) -> Segment:
+        return self._one("backward", self._backward * len(part.layers) + self._head * part.lm_head)
+
+
+def by_layer_step(layers: int, count: int, forward: float, backward: float, head: float, copy: float) -> float:
+    """End of F and B in ticks, as Transformer Engine's handler synchronizes its streams (cpu_offload.py)."""
+    ends, constant = [], 0
+    for window in range(count):
+        ends.append(layers // count * (window + 1) - 1)
+        if window < layers % count:
+            ends[-1] += window + 1
+            constant = window + 1
+        else:
+            ends[-1] += constant
+    now, lane, over, done = 0.0, 0.0, 0.0, 0
+    for layer in range(layers):
+        now += forward
+        if layer == 0:
+            over = now + copy
+        if done < count and ends[done] == layer:
+            now = max(now, over)
+            done += 1
+            over = now + copy if done < count else over
+    now += 2 * head
+    for layer in reversed(range(layers)):
+        if ends[done - 1] == layer and done:
+            now = max(now, lane)
+            lane = now + copy
+            done -= 1
+        if layer == 0:
+            now = max(now, lane)
+        now += backward
+    return now
+
+
+@given(
+    layers=st.integers(2, 12),
+    part=st.floats(0.01, 1.0),
+    times=st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.integers(1, 30)),
+    microbatches=st.integers(1, 3),
+)
+@settings(max_examples=40)
+def test_layers_leave_and_return_one_window_after_the_other(
+    tiny: Tiny, layers: int, part: float, times: tuple[int, int, int, int], microbatches: int
+) -> None:
+    forward, backward, head, copy = times
+    scenario = tiny(
+        cluster=one_gpu(), model={"layers": layers}, pipeline={"schedule": "1f1b"},
+        training={"global_batch": microbatches, "dropout": False},
+    )  # fmt: skip
+    count = min(math.ceil(part * layers - 1e-9), layers - 1)
+    each = copy * TICK * RATE / min(1.0, part * layers / count)
+    offload = Offload(activations=part, kept=lambda some: each * len(some))
+    job = replace(
+        fixed_job(scenario, forward, backward, offload), passes=ByLayer(forward * TICK, backward * TICK, head * TICK)
+    )
+    run = run_of(job, scenario)
+    computed = run.spans.stream == run.spans.code("compute")
+    found = run.spans.end[computed & (run.spans.kind == run.spans.code("backward"))].max()
+    assert found == pytest.approx(
+        microbatches * by_layer_step(layers, count, forward, backward, head, copy) * TICK, rel=1e-9
+    )
+
+
+def llama(tiny: Tiny, part: float, **more: Any) -> Scenario:
+    sections = {
+        "cluster": {"topology": "dgx_h100", "nodes": 1}, "gpus": 8, "parallel": {"tp": 2, "dp": 4},
+        "model": {"layers": 8, "hidden_size": 1024, "heads": 8, "sequence_length": 512, "vocab_size": 4096},
+        "training": {"global_batch": 8}, "memory": {"offload": {"activations": part}},
+    } | more  # fmt: skip
+    return tiny(**sections)
+
+
+def test_a_job_without_a_pipeline_offloads_what_it_is_asked_for(tiny: Tiny) -> None:
+    """Activations that are there at the peak: those of all layers less what has left, but for one window in flight."""
+    results = {part: simulate(llama(tiny, part)) for part in (0.0, 0.25, 0.5, 1.0)}
+    held = [result.memory.activations for result in results.values()]
+    assert held == sorted(held, reverse=True)
+    assert len(set(held)) == 4
+    kept = held[0]
+    layers = moved = 0.0
+    for part, result in results.items():
+        (footprint,) = result.facts.footprints
+        assert footprint.activations == pytest.approx(result.memory.activations, rel=1e-12)
+        if part:
+            copies = result.host_copies
+            moved = copies["d2h"]["bytes"] / 2  # of two microbatches
+            assert copies["h2d"]["bytes"] == copies["d2h"]["bytes"]
+            layers = layers or moved / 2  # of two of eight layers: a quarter
+            assert moved == pytest.approx(layers * min(8 * part, 7), rel=1e-9)
+            assert kept - result.memory.activations <= moved
+    assert results[1.0].memory.activations < 0.4 * kept
+    steps = [result.step_time for result in results.values()]
+    assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"parallel": {"tp": 1, "dp": 8, "zero": 3}},
+        {"parallel": {"tp": 1, "dp": 8, "zero": 2}, "overlap": {"grad_reduce": True}},
+        {"parallel": {"tp": 2, "dp": 4, "zero": 1}, "overlap": {"grad_reduce": True, "param_gather": True}},
+        {"parallel": {"tp": 1, "pp": 4, "dp": 2}, "training": {"global_batch": 16}},
+        {"parallel": {"tp": 1, "pp": 2, "dp": 4}, "pipeline": {"schedule": "zb-h1"}, "training": {"global_batch": 16}},
+        {"training": {"global_batch": 8, "precision": "fp8-mixed"}},
+        {"memory": {"offload": {"modules": ["core_attn", "mlp_norm"]}}},
+    ],
+)
+def test_every_way_to_simulate_it_gives_the_same_spans(tiny: Tiny, more: dict[str, Any]) -> None:
+    scenario = llama(tiny, 0.5, **more)
+    every_way(scenario)
+    found = simulate(scenario)
+    assert simulate(scenario, engine="reference").step_time == found.step_time
+    copies = found.timeline_of(found.simulated_for(scenario.gpus - 1))
+    assert (copies["kind"] == "copy").any(), "the last stage's B follows its F at once"
+
+
+@pytest.mark.parametrize(
+    ("more", "moves"),
+    [
+        ({"model": {"layers": 1}}, False),
+        ({"model": {"layers": 2}}, True),
+        ({"model": {"layers": 4}, "parallel": {"pp": 4, "dp": 2}, "training": {"global_batch": 8}}, True),
+        ({"pipeline": {"schedule": "gpipe"}, "training": {"global_batch": 8}}, False),  # one forward between
+    ],
+)
+def test_what_moves_nothing_says_so(tiny: Tiny, more: dict[str, Any], moves: bool) -> None:
+    result = simulate(llama(tiny, 0.5, **more))
+    assert ("d2h" in result.host_copies) == moves
+    assert any("memory.offload.activations 0.5 moves nothing" in each for each in result.warnings()) != moves

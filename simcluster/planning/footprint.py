@@ -18,6 +18,7 @@ from simcluster.planning.buffers import Overheads
 from simcluster.planning.job import Offload, Slices
 from simcluster.planning.matrix_update import MatrixOptimizer
 from simcluster.planning.offload import trips
+from simcluster.planning.offload_layers import LayerWindows, adjacent
 from simcluster.planning.owned_parameters import of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import (
@@ -30,6 +31,7 @@ from simcluster.planning.residency import (
     residencies,
     visits,
 )
+from simcluster.planning.segments import Pass
 from simcluster.planning.uneven_peak import UnevenExperts, uneven_peak
 from simcluster.schedules import Action, Schedule
 
@@ -141,13 +143,39 @@ def activation_peak(
         size = offload.activations * offload.kept(slices.of(schedule.slice_of(stage, row[trip.out].chunk)))
         goes[trip.gone + 1] = goes.get(trip.gone + 1, 0.0) + size
         comes[trip.call + 1] = comes.get(trip.call + 1, 0.0) + size
+    by_layer = adjacent(row, schedule.fused_at(stage))
     profiles = []
     for place, action in enumerate(row):
         back, gone = comes.get(place, 0.0), goes.get(place, 0.0)
-        profiles += [MemoryProfile(Level(back, 0.0), back)] if back else []
+        profiles += [_change(back)] if back else []
         profiles.append(known[action.kind, action.chunk])
-        profiles += [MemoryProfile(Level(0.0, 0.0), -gone)] if gone else []
+        if action[1:] in by_layer and action.kind != "W":
+            whole = slices.whole(schedule.slice_of(stage, action.chunk))
+            profiles[-1:] = _layer_by_layer(blocks, whole, action.kind, offload)
+        profiles += [_change(-gone)] if gone else []
     return peak_of_row(profiles)
+
+
+def _change(size: float) -> MemoryProfile:
+    """Return the profile of activations that come, or go if the size is negative."""
+    return MemoryProfile(Level(max(size, 0.0), 0.0), size)
+
+
+def _layer_by_layer(blocks: Residencies, whole: Pass, kind: str, offload: Offload) -> list[MemoryProfile]:
+    """Return the profiles of the pieces of an action whose activations go to the host layer by layer."""
+    windows = LayerWindows.of(whole.layers, offload)
+    pieces = windows.cut(whole) if windows.sizes else [whole]
+    found = []
+    for piece in pieces if kind == "F" else pieces[::-1]:
+        over = windows.left_by(piece, whole.layers[-1]) if kind == "F" and windows.sizes else -1
+        top = windows.after(piece.layers[-1]) if kind != "F" and piece.layers else 0
+        if windows.sizes and kind != "F" and piece is pieces[-1] and not piece.lm_head:
+            found.append(_change(-windows.sizes[-1]))
+        found += [_change(-windows.sizes[over])] if over >= 0 else [_change(windows.sizes[top - 1])] if top > 0 else []
+        order = visits(kind, piece.layers, embedding=piece.embedding, lm_head=piece.lm_head, again=blocks.runs_again,
+                       predicting=blocks.model.predicting)  # fmt: skip
+        found.append(profile(blocks, order, split=kind == "I"))
+    return found
 
 
 def _visits(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, action: Action) -> list[Visit]:

@@ -100,7 +100,7 @@ class OffloadedActivations:
     def _copy(self, way: Direction, made: Action, key: tuple[object, ...], needs: tuple[Need, ...], step: int) -> None:
         size = self._bytes(made)
         memory = MemoryChange("activations", 0.0, -size) if way == "d2h" else MemoryChange("activations", size, 0.0)
-        segment = _copy(self._lanes, way, "activations", size, (memory,))
+        segment = copy_of(self._lanes, way, "activations", size, (memory,))
         self._lanes.put(way, Item(segment, key, needs, step, made.chunk, made.microbatch))
 
     def _bytes(self, made: Action) -> float:
@@ -136,10 +136,10 @@ def stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: float)
         number = step * count + index
         free = (Need(stage, ("state out", number - offload.buffers)),) if number >= offload.buffers else ()
         done = ("optimizer", step) if index == count - 1 else ("update", step, index)
-        inside = _copy(lanes, "h2d", "optimizer_state", size)
+        inside = copy_of(lanes, "h2d", "optimizer_state", size)
         lanes.put("h2d", Item(inside, ("state in", number), (begin, *free), step))
         lanes.put(MAIN, Item(update, done, (Need(stage, ("state in", number)),), step))
-        outside = _copy(lanes, "d2h", "optimizer_state", size)
+        outside = copy_of(lanes, "d2h", "optimizer_state", size)
         lanes.put("d2h", Item(outside, ("state out", number), (Need(stage, done),), step))
 
 
@@ -154,12 +154,12 @@ def host_update(
     last: tuple[Need, ...] = ()
     for index, part in enumerate(_cut(job, reduced)):
         key = (step, index)
-        down = _copy(lanes, "d2h", "gradients", part.parameters * offload.gradient_bytes)
+        down = copy_of(lanes, "d2h", "gradients", part.parameters * offload.gradient_bytes)
         lanes.put("d2h", Item(down, ("gradients down", *key), part.needs, step))
         seconds = part.parameters * offload.update_bytes / offload.host_rate
         segment = lanes.once((HOST, seconds), partial(_on_host, seconds))
         lanes.put(HOST, Item(segment, ("updated", *key), (Need(stage, ("gradients down", *key)), *ready), step))
-        up = _copy(lanes, "h2d", "parameters", part.parameters * offload.weight_bytes)
+        up = copy_of(lanes, "h2d", "parameters", part.parameters * offload.weight_bytes)
         lanes.put("h2d", Item(up, ("weights up", *key), (Need(stage, ("updated", *key)),), step))
         last = (Need(stage, ("weights up", *key)),)
     zero = lanes.once("zero", lambda: Segment((Op(Compute(zeroed), "compute", "optimizer", "zero_gradients"),)))
@@ -179,8 +179,9 @@ def _on_host(seconds: float) -> Segment:
     return Segment((Op(Host(seconds), HOST, "optimizer", "host_update", lane=HOST),))
 
 
-def _copy(
+def copy_of(
     lanes: ProgramBuilder, way: Direction, name: str, size: float, memory: tuple[MemoryChange, ...] = ()
 ) -> Segment:
+    """Return a copy of ``size`` bytes to the host or back."""
     op = Op(Copy(way, size), way, "copy", name, lane=way, memory=memory)
-    return lanes.once((way, name, size), lambda: Segment((op,)))
+    return lanes.once((way, name, size, memory), lambda: Segment((op,)))

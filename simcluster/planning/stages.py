@@ -14,11 +14,11 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.planning.boundaries import Boundaries, Key
 from simcluster.planning.job import Job
 from simcluster.planning.offload import OffloadedActivations
+from simcluster.planning.offload_layers import replicas_of
 from simcluster.planning.ops import MAIN, Item, Need, Segment, StageProgram
 from simcluster.planning.pairs import Pairs
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.replicas import ActionPart, Replicas
-from simcluster.planning.sharded import Sharded
+from simcluster.planning.replicas import ActionPart
 from simcluster.schedules import Action
 
 
@@ -38,7 +38,7 @@ class _Stage:
         self._segments: dict[Hashable, Segment] = {}
         self._boundaries = Boundaries(job, self._lanes)
         self._offloaded = OffloadedActivations(job, self._lanes)
-        self._replicas = (Sharded if job.data_parallel.shards_parameters else Replicas)(job, self._lanes)
+        self._replicas = replicas_of(job, self._lanes)
         self._pairs = Pairs(self._lanes, self._replicas.after)
 
     def program(self) -> StageProgram:

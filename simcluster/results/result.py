@@ -11,6 +11,7 @@ from simcluster.base.version import VERSION as VERSION
 from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import Job
+from simcluster.planning.offload_layers import moves_activations
 from simcluster.results.flat import FlatNumbers
 from simcluster.results.host_copies import activations_in_host, copies_of
 from simcluster.results.measured import MeasuredStep
@@ -219,6 +220,11 @@ class Result(Run, FlatNumbers):
         spec = checkpoint_of(self.scenario) if self.scenario.checkpoint else None
         told, bad = host_memory_words(self.scenario, self.host_memory, spec)
         found += [told] if bad else []
+        if self.job.offload.activations and not moves_activations(self.job):
+            found.append(
+                f"memory.offload.activations {self.job.offload.activations:g} moves nothing: a stage has one layer, or "
+                "a single action between the forward and the backward of a microbatch"
+            )
         plan = self.scenario.parallel
         hosts = self.scenario.cluster.built.hosts
         if self.lowered.communicators.span("tp", hosts):

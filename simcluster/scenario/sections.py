@@ -176,12 +176,13 @@ class HostMemory(Spec):
     """What the GPU hands to its host's memory, over the links between them (``Cluster.host_way``).
 
     ``activations``: the part, 0 to 1, of what the layers of a microbatch's forward keep; it goes when that is over and
-    may come back from ``ahead`` actions before its backward.  ``modules``: of the inputs of these alone, by
-    Megatron-Core's names (``--fine-grained-activation-offloading --offload-modules``), then all of them unless a part
-    is said.  ``optimizer``: ``stream`` keeps the optimizer's state in
-    host memory and updates on the GPU, in buckets of ``bucket`` parameters of which ``buffers`` fit there; ``host``
-    updates on the host: ``host_update`` is the B/s that the processors of one box, a tray in a rack, reach in Adam on
-    their memory, reads and writes together, and ``source`` who says so.  The box's GPUs share it evenly.
+    may come back from ``ahead`` actions before its backward.  Where the backward follows at once (pp 1, the last stage)
+    the first layers go, each while later ones run, and come back one after the other.  ``modules``: of the inputs of
+    these alone, by Megatron-Core's names (``--fine-grained-activation-offloading --offload-modules``), then all of them
+    unless a part is said.  ``optimizer``: ``stream`` keeps the optimizer's state in host memory and updates on the GPU,
+    in buckets of ``bucket`` parameters of which ``buffers`` fit there; ``host`` updates on the host: ``host_update`` is
+    the B/s that the processors of one box, a tray in a rack, reach in Adam on their memory, reads and writes together,
+    and ``source`` who says so.  The box's GPUs share it evenly.
     """
 
     activations: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0

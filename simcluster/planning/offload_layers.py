@@ -1,0 +1,220 @@
+"""Activations that go to the host layer by layer, where a microbatch's backward directly follows its forward.
+
+Transformer Engine's ``cpu_offload.py`` (Megatron-LM's ``--cpu-offloading-num-layers``): the first n of a chunk's L
+layers go, never the last, which is needed at once.  The layers are cut into n windows of nearly equally many.  A copy
+begins at the end of the first layer, and at the end of each window, where the GPU waits for the copy before and frees
+what it took; so layer k's copy overlaps with window k.  The backward begins a window with the copy of layer k back, and
+the next window waits for it.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from simcluster.planning.boundaries import Boundaries
+from simcluster.planning.job import Job, Offload
+from simcluster.planning.offload import copy_of, trips
+from simcluster.planning.ops import Direction, Item, MemoryChange, Need
+from simcluster.planning.program_builder import ProgramBuilder
+from simcluster.planning.replicas import ActionPart, Replicas
+from simcluster.planning.segments import Pass
+from simcluster.planning.sharded import Sharded
+from simcluster.schedules import Action
+
+
+class LayerWindows(NamedTuple):
+    """The layers of a chunk after which a copy begins: the first, then the last of each window; the bytes of copies."""
+
+    marks: tuple[int, ...]
+    sizes: tuple[float, ...]
+
+    @classmethod
+    def of(cls, layers: Sequence[int], offload: Offload) -> LayerWindows:
+        """Return the windows of a chunk with these layers; none where nothing can go."""
+        share = offload.activations * len(layers)
+        count = min(math.ceil(share - 1e-9), len(layers) - 1)
+        if count < 1:
+            return cls((), ())
+        each, longer = divmod(len(layers), count)
+        ends = [each * (number + 1) - 1 + min(number + 1, longer) for number in range(count)]
+        sizes = tuple(min(1.0, share / count) * offload.kept([layer]) for layer in layers[:count])
+        return cls((layers[0], *(layers[end] for end in ends)), sizes if all(sizes) else ())
+
+    def cut(self, work: Pass) -> list[Pass]:
+        """Return a pass in pieces that end after marks, the LM head apart, in the model's order."""
+        pieces: list[list[int]] = [[]]
+        for layer in work.layers:
+            pieces[-1].append(layer)
+            if layer in self.marks:
+                pieces.append([])
+        found = [Pass(tuple(layers)) for layers in pieces if layers]
+        if work.lm_head or not found:
+            found.append(Pass((), lm_head=work.lm_head))
+        found[0] = replace(found[0], embedding=work.embedding)
+        return found
+
+    def after(self, layer: int) -> int:
+        """Return the number of the mark that a layer is, or -1."""
+        return self.marks.index(layer) if layer in self.marks else -1
+
+    def left_by(self, piece: Pass, last: int) -> int:
+        """Return the copy that is over when a forward piece begins, or -1; ``last`` is the chunk's last layer."""
+        if not piece.layers and not piece.lm_head:
+            return -1
+        return max(self.after(piece.layers[0] - 1 if piece.layers else last) - 1, -1)
+
+
+def adjacent(row: Sequence[Action], halves: Sequence[int]) -> set[tuple[int, int]]:
+    """Return the microbatches and chunks whose backward directly follows their forward, outside fused pairs."""
+    return {
+        (one.microbatch, one.chunk)
+        for place, (one, other) in enumerate(pairwise(row))
+        if one.kind == "F" and other.kind in ("B", "I") and one[1:] == other[1:]
+        and not {place - 1, place, place + 1} & set(halves)
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A piece of an action: the part that ends with it, if one does, the copy that begins behind it, and the copy back
+    that begins before it; -1 for none."""
+
+    part: ActionPart
+    whole: ActionPart | None
+    away: int = -1
+    brings: int = -1
+
+
+class LayerOffload:
+    """The ``replicas`` of a stage, with parts cut where activations go to the host layer by layer."""
+
+    def __init__(self, job: Job, lanes: ProgramBuilder, replicas: Replicas | Sharded) -> None:
+        self._job, self._lanes, self._replicas = job, lanes, replicas
+        self._key = Boundaries(job, lanes).key
+        self._left: list[_Piece] = []
+        stage, offload = lanes.stage, job.offload
+        found = adjacent(job.schedule.rows[stage], job.schedule.fused_at(stage)) if offload.activations else set()
+        wholes = self._wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
+        self._windows = {
+            (microbatch, chunk): windows
+            for microbatch, chunk in sorted(found)
+            if (windows := LayerWindows.of(wholes[chunk].layers, offload)).sizes
+        }
+        self.before, self.finish = replicas.before, replicas.finish
+
+    def parts(self, action: Action, step: int) -> list[ActionPart]:
+        """Return the parts of an action, cut at the marks of its windows."""
+        parts = self._replicas.parts(action, step)
+        windows = self._windows.get(action[1:]) if action.kind != "W" else None
+        self._left = [] if windows is None else self._pieces(action, step, parts, windows)
+        if not self._left:
+            return parts
+        self._bring(action, step, self._lanes.reached())
+        return [piece.part for piece in self._left]
+
+    def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
+        """A part is over (its key is ``made``): start the copies that begin with its end."""
+        if not self._left:
+            return self._replicas.after(action, step, part, made)
+        piece, needs = self._left.pop(0), (Need(self._lanes.stage, made),)
+        if piece.away >= 0:
+            self._copy("d2h", action, step, piece.away, needs)
+        if self._left:
+            self._bring(action, step, needs)
+        if piece.whole:
+            self._replicas.after(action, step, piece.whole, made)
+        return None
+
+    def _pieces(
+        self, action: Action, step: int, parts: Sequence[ActionPart], windows: LayerWindows
+    ) -> list[_Piece]:  # fmt: skip
+        """Return all pieces of an action in its order."""
+        found: list[_Piece] = []
+        for part in parts:
+            works = windows.cut(part.work)
+            works = works if action.kind == "F" else works[::-1]
+            for index, work in enumerate(works):
+                first, last = index == 0, index == len(works) - 1
+                memory = tuple(MemoryChange(pool, start * first, end * last) for pool, start, end in part.memory)
+                own = ActionPart(work, part.needs if first else (), part.bucket, memory)
+                begins = not found
+                make = self._forward if action.kind == "F" else self._backward
+                found.append(make(action, step, own, windows, begins=begins, whole=part if last else None))
+        return found
+
+    def _forward(
+        self, action: Action, step: int, part: ActionPart, windows: LayerWindows, *, begins: bool,
+        whole: ActionPart | None,
+    ) -> _Piece:  # fmt: skip
+        """Return a piece of F: it waits for the copy of the window before it and frees what that took."""
+        chunk = self._wholes[action.chunk]
+        over = windows.left_by(part.work, chunk.layers[-1])
+        end = windows.after(part.work.layers[-1]) if part.work.layers else -1
+        away = end if end < len(windows.sizes) else -1
+        return _Piece(self._freed(action, step, part, windows, over), whole, away=away)
+
+    def _backward(
+        self, action: Action, step: int, part: ActionPart, windows: LayerWindows, *, begins: bool,
+        whole: ActionPart | None,
+    ) -> _Piece:  # fmt: skip
+        """Return a piece of B or I: it waits for the copy back that began with the window before it."""
+        count = len(windows.sizes)
+        top = windows.after(part.work.layers[-1]) if part.work.layers else -1
+        if begins and not part.work.lm_head:  # F has no piece that waits for the last copy
+            part = self._freed(action, step, part, windows, count - 1)
+        back = top if 0 <= top < count else -1
+        if back >= 0:
+            part = replace(part, needs=(*part.needs, self._need("back", action, step, back)))
+        return _Piece(part, whole, brings=top - 1 if top >= 1 else -1)
+
+    def _freed(self, action: Action, step: int, part: ActionPart, windows: LayerWindows, over: int) -> ActionPart:
+        """Return a part that begins when this copy to the host is over, and what it took is free."""
+        if over < 0:
+            return part
+        freed = MemoryChange("activations", -windows.sizes[over], 0.0)
+        needs = (*part.needs, self._need("away", action, step, over))
+        return replace(part, needs=needs, memory=(*part.memory, freed))
+
+    def _bring(self, action: Action, step: int, needs: tuple[Need, ...]) -> None:
+        """Start the copy back that begins before the next piece, if there is one."""
+        number = self._left[0].brings
+        if number >= 0:
+            self._copy("h2d", action, step, number, (*needs, self._need("away", action, step, number)))
+
+    def _need(self, what: str, action: Action, step: int, number: int) -> Need:
+        forward = action._replace(kind="F")
+        return Need(self._lanes.stage, (what, *self._key(forward, step), number))
+
+    def _copy(self, way: Direction, action: Action, step: int, number: int, needs: tuple[Need, ...]) -> None:
+        """Put a copy on the lane of its direction; memory for what comes back is there from its begin."""
+        windows = self._windows[action.microbatch, action.chunk]
+        size = windows.sizes[number]
+        memory = (MemoryChange("activations", size, 0.0),) if way == "h2d" else ()
+        segment = copy_of(self._lanes, way, "activations", size, memory)
+        key = self._need("away" if way == "d2h" else "back", action, step, number).key
+        self._lanes.put(way, Item(segment, key, needs, step, action.chunk, action.microbatch))
+
+
+def replicas_of(job: Job, lanes: ProgramBuilder) -> Replicas | Sharded | LayerOffload:
+    """Return what a stage's ranks do together with their replicas, and between the layers with their host."""
+    replicas = (Sharded if job.data_parallel.shards_parameters else Replicas)(job, lanes)
+    return LayerOffload(job, lanes, replicas) if job.offload.activations else replicas
+
+
+def moves_activations(job: Job) -> bool:
+    """Return whether activations of any microbatch go to the host on any stage."""
+    for stage, row in enumerate(job.schedule.rows):
+        halves = job.schedule.fused_at(stage)
+        chunks = {row[trip.out].chunk for trip in trips(row, halves, job.offload.ahead)}
+        if any(job.whole(stage, chunk).layers for chunk in sorted(chunks)):
+            return True
+        adjacents = sorted({chunk for _, chunk in adjacent(row, halves)})
+        if any(LayerWindows.of(job.whole(stage, chunk).layers, job.offload).sizes for chunk in adjacents):
+            return True
+    return False
