@@ -401,7 +401,7 @@ def test_gpt_oss_as_megatron_has_it() -> None:
 def test_what_belongs_to_no_experts_is_said() -> None:
     found = imported(GPT_345M + " --moe-router-topk 2 --kv-lora-rank 512 --moe-layer-freq 1", gpus=8)
     assert "moe" not in found.document["model"]
-    assert found.no_effect == ("moe-router-topk", "moe-layer-freq", "kv-lora-rank")
+    assert found.no_effect == ("moe-router-topk", "kv-lora-rank", "moe-layer-freq")
     assert any("the model is dense, since num-experts is not given" in sentence for sentence in found.assumed)
     assert not {*found.mapped} & {*found.no_effect}
 

@@ -138,7 +138,7 @@ def own_config():
     assert found.document["model"]["name"] == "gemma-3-1b"
     assert found.document["overlap"]["param_gather"] is True  # either of both, as its setup has it
     assert found.unknown == ("what the recipe does where cfg.model.own (it changes own_field)",)
-    assert {"model.batch_p2p_comm", "main-params-dtype"} <= set(found.no_effect)
+    assert {"model.batch_p2p_comm", "optimizer.main_params_dtype"} <= set(found.no_effect)
     narrow = scenario_from_bridge(
         text.replace("torch.float32", "torch.float16"), cluster=CLUSTER, source="r.py", function="own_config", gpus=8
     )

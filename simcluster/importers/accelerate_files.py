@@ -14,6 +14,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.importers.arguments import BY_CONFIG
+from simcluster.importers.imported import Settings
 
 _FILE = re.compile(r"^['\"]?(compute_environment|distributed_type)['\"]?:", re.MULTILINE)
 _READ = ("deepspeed_config_file", "zero_stage", "gradient_accumulation_steps")
@@ -23,6 +24,13 @@ _NO_EFFECT = (
     "zero3_save_16bit_model", "offload_optimizer_nvme_path", "offload_param_nvme_path", "deepspeed_exclusion_filter",
     "deepspeed_inclusion_filter", "deepspeed_moe_layer_cls_names",
 )  # fmt: skip
+_IDLE = (
+    "compute_environment", "debug", "downcast_bf16", "enable_cpu_affinity", "machine_rank", "main_training_function",
+    "main_process_ip", "main_process_port", "rdzv_backend", "rdzv_conf", "same_network", "tpu_env", "tpu_use_cluster",
+    "tpu_use_sudo", "tpu_name", "tpu_zone", "command_file", "commands", "gpu_ids", "fsdp_config", "megatron_lm_config",
+    "use_cpu", "ipex_config", "mpirun_config",
+)  # fmt: skip
+"""Fields of the file itself that say nothing of a step of DeepSpeed."""
 _COUNTS = {"num_machines": "nnodes", "num_processes": "nproc-per-node"}
 
 
@@ -35,6 +43,9 @@ class Accelerated:
     launched: Mapping[str, str]
     precision: str
     assumed: tuple[str, ...]
+    no_effect: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    mapped: tuple[str, ...] = ()
 
 
 def is_of_accelerate(words: Sequence[str]) -> bool:
@@ -51,7 +62,7 @@ def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_sai
 
     ``steps_said``: the program says itself how many micro batches it accumulates, which is to be the same.
     """
-    data: dict[str, Any] = parse_document(text, source=source).data if text else {"distributed_type": "DEEPSPEED"}
+    data = Settings(parse_document(text, source=source).data if text else {"distributed_type": "DEEPSPEED"})
     kind = str(data.get("distributed_type", "none"))
     if kind != "DEEPSPEED" and "use-deepspeed" not in options:
         raise InputError(f"{source}: distributed_type {kind[:20]} is not DEEPSPEED: {BY_CONFIG}")
@@ -75,10 +86,13 @@ def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_sai
     precision = str(given.get("mixed_precision", data.get("mixed_precision", "no")))
     over = [f"deepspeed_config.{name}" for name in said if name not in (*_READ, *_DEVICES, *_NO_EFFECT)]
     assumed = (f"accelerate has no field {', '.join(over)[:300]}, and passes over what is there",) if over else ()
+    rest = set(data.unread)
+    on = {name for name in rest if name not in _IDLE and data[name] not in (None, False, "", "no", "NO", {})}
     return Accelerated(
         json.dumps(config), str(own.get("deepspeed_config_file") or ""),
         {"nnodes": str(nodes), "nproc-per-node": str(total // nodes)} if whole else {},
         precision if precision in ("bf16", "fp16") else "", assumed,
+        no_effect=tuple(sorted(rest - on)), unknown=tuple(sorted(on)), mapped=data.read,
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ class Arguments:
 
     ``problems`` are complaints about single words, to be told with all others; ``assumed`` what a script was taken to
     do, and ``unknown`` what is not known of the files that it names.  ``machines_by_default`` is the variable of a
-    script that says how many machines there are, where nobody sets it.
+    script that says how many machines there are, where nobody sets it.  ``off`` are settings of a file that are off.
     """
 
     options: dict[str, tuple[str, ...]]
@@ -44,6 +44,7 @@ class Arguments:
     assumed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     machines_by_default: str = ""
+    off: tuple[str, ...] = ()
 
     def said(self, *names: str) -> str:
         """What is given to the first of these options that has anything, as one text; empty where none has."""

@@ -15,7 +15,7 @@ from simcluster.catalogue.models import model_document
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flattened, parse_toml_or_json
-from simcluster.importers.imported import Imported, Problems, guess
+from simcluster.importers.imported import Imported, Problems, Settings, guess
 
 _GRADIENTS = "data_types.grad_accum_dtype"
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -150,8 +150,8 @@ def scenario_from_deepspeed(
     program that reads the file puts in the place of ``auto``, by dotted name, and as formats that the file leaves out.
     Raises InputError with all keys that are not modelled or have no value that can be.
     """
-    settings = _filled(flattened(parse_toml_or_json(text, source), source), filled or {}, model)
-    run = _Config(settings, source)
+    written = flattened(parse_toml_or_json(text, source), source)
+    run = _Config(_filled(written, filled or {}, model), source)
     gpus = gpus or run.gpus_of_batch() or run.all_there(launched, available)
     training = run.problems.of(run.training, gpus)
     zero = run.problems.of(run.number, f"{_ZERO}stage", 0, 3) or 0
@@ -164,11 +164,11 @@ def scenario_from_deepspeed(
     document: dict[str, Any] = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
     document |= {"parallel": {"tp": 1, "pp": 1, "dp": gpus, "zero": zero}, "training": training}
     document |= {"memory": memory, "overlap": overlap, "fsdp": sharding}
+    idle = (name for name in run.settings.unread if name in _MAPPED)
     return Imported(
-        {key: value for key, value in document.items() if value},
-        tuple(name for name in settings if name in _MAPPED), tuple(run.no_effect), tuple(run.assumed),
-        unknown=tuple(run.unknown),
-    )  # fmt: skip
+        {key: value for key, value in document.items() if value}, run.settings.read, (*run.no_effect, *idle),
+        tuple(run.assumed), unknown=tuple(run.unknown),
+    ).accounted(written)  # fmt: skip
 
 
 def _filled(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class _Config:
     """The settings of one file, by dotted name."""
 
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
-        self._settings, self._source = settings, source
+        self.settings, self._source = Settings(settings), source
         self.problems = Problems(source)
         self.assumed: list[str] = []
         self.no_effect: list[str] = []
@@ -195,7 +195,7 @@ class _Config:
 
     def number(self, name: str, least: int = 1, most: int = 10**9) -> int | None:
         """A whole number; None where it is not given or left to the trainer ("auto")."""
-        value = self._settings.get(name)
+        value = self.settings.get(name)
         if value is None:
             return None
         if value == "auto":
@@ -210,12 +210,12 @@ class _Config:
         return whole
 
     def switch(self, name: str, default: bool = False) -> bool:
-        value = self._settings.get(name, default)
+        value = self.settings.get(name, default)
         return value if isinstance(value, bool) else default
 
     def gpus_of_batch(self) -> int | None:
         """How many GPUs the file is for, where it says all of train_batch_size = micro batch x accumulation x GPUs."""
-        batch, micro, steps = (self._settings.get(name) for name in _BATCHES)
+        batch, micro, steps = (self.settings.get(name) for name in _BATCHES)
         each = micro * steps if isinstance(micro, int) and isinstance(steps, int) else 0
         if not isinstance(batch, int) or each < 1 or batch < each or batch % each:
             return None
@@ -242,26 +242,26 @@ class _Config:
             what = f"{batch} is not micro batch {micro or 0} x accumulation {steps or 1} x {gpus} GPUs"
             remedy = "give --gpus as many as there are, or change one of them"
             raise self._error("train_batch_size", f"{what}, and it must be; {remedy}")
-        optimizer = str(self._settings.get("optimizer.type", "adam")).lower()
+        optimizer = str(self.settings.get("optimizer.type", "adam")).lower()
         if optimizer not in _ADAMS:
             raise self._error("optimizer.type", f"{optimizer[:40]!r} is not modelled; Adam and AdamW are")
         found: dict[str, Any] = {"global_batch": batch, "micro_batch": micro}
         bf16 = self.switch("bf16.enabled") or self.switch("bfloat16.enabled")
         fp16 = self.switch("fp16.enabled")
-        auto = [name for name in ("bf16", "fp16") if self._settings.get(f"{name}.enabled") == "auto"]
+        auto = [name for name in ("bf16", "fp16") if self.settings.get(f"{name}.enabled") == "auto"]
         half = "bf16-mixed" if bf16 or (auto[:1] == ["bf16"] and not fp16) else "fp16-mixed"
         if auto and not bf16 and not fp16:
             given = " and ".join(f"{name}.enabled" for name in auto)
             are = "are" if len(auto) > 1 else "is"
             self.assumed.append(f"{half}: {given} {are} auto, which the program that reads the file decides")
         if bf16 or auto or fp16:
-            wide = self._settings.get(_GRADIENTS) == "fp32"
+            wide = self.settings.get(_GRADIENTS) == "fp32"
             return {**found, "precision": half, "memory_recipe": "mixed-18" if wide else "mixed-16"}
         return {**found, "precision": "fp32"}
 
     def _not_said(self, micro: int | None, steps: int | None) -> str:
         """What is taken where the file leaves the batch, or a part of it, to the program that reads it."""
-        auto = [name for name in _BATCHES if self._settings.get(name) == "auto"]
+        auto = [name for name in _BATCHES if self.settings.get(name) == "auto"]
         why = f"{', '.join(auto)} {'is' if len(auto) == 1 else 'are'} left to the program that reads the file (auto)"
         each = f"{micro or 1} sequence{'s' * ((micro or 1) > 1)}, {steps or 1} a step and GPU"
         otherwise = "--set training.micro_batch=4 --set training.global_batch=256 say otherwise"
@@ -269,7 +269,7 @@ class _Config:
 
     def shards_states(self, training: Mapping[str, Any]) -> bool:
         """Whether the optimizer is that of bf16, which shards its states with stage 0, too, and sums in fp32."""
-        if training["precision"] != "bf16-mixed" or self._settings.get(_GRADIENTS) in ("bf16", "fp16"):
+        if training["precision"] != "bf16-mixed" or self.settings.get(_GRADIENTS) in ("bf16", "fp16"):
             return False
         self.assumed.append(
             "the optimizer's state is sharded with ZeRO stage 0 too, and gradients are summed in fp32, as DeepSpeed "
@@ -294,7 +294,7 @@ class _Config:
 
     def parameters(self, zero: int) -> None:
         """InputError where the parameters are not on the GPUs, as they may be of stage 3."""
-        if str(self._settings.get(f"{_ZERO}offload_param.device", "none")) == "none":
+        if str(self.settings.get(f"{_ZERO}offload_param.device", "none")) == "none":
             return
         if zero == 3:
             what = "parameters in host memory or on disk are not modelled"
@@ -303,10 +303,10 @@ class _Config:
 
     def optimizer_in(self) -> str:
         """Where the optimizer's state is, if not on the GPUs; InputError for disks."""
-        device = str(self._settings.get(f"{_ZERO}offload_optimizer.device", "none"))
+        device = str(self.settings.get(f"{_ZERO}offload_optimizer.device", "none"))
         if device == "nvme":
             raise self._error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; cpu is")
-        if (part := self._settings.get(f"{_ZERO}offload_optimizer.ratio", 1)) != 1:
+        if (part := self.settings.get(f"{_ZERO}offload_optimizer.ratio", 1)) != 1:
             raise self._error(f"{_ZERO}offload_optimizer.ratio", f"{shown(part)} is not modelled; 1 (all) is")
         return "cpu" if device != "none" or self.switch(f"{_ZERO}cpu_offload") else ""
 
@@ -319,7 +319,7 @@ class _Config:
 
     def sort(self) -> None:
         """Every key that nothing above has read in its place."""
-        for name, value in self._settings.items():
+        for name, value in self.settings.items():
             section = name.partition(".")[0]
             switch = next((switch for switch in _SWITCHED if name.startswith(f"{switch}.")), "")
             if name in _MAPPED:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from simcluster.base.errors import InputError
@@ -65,7 +66,7 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
     if isinstance(data.get("modules"), Mapping):
         return _of_primus(_trainer(data), source, beside)
     if "num_layers" in data:
-        return Arguments(_options({name: value for name, value in data.items() if not isinstance(value, Mapping)}))
+        return _arguments({name.rpartition(".")[2]: value for name, value in flattened(data, source).items()}, data)
     launched: dict[str, str] = {}
     assumed: tuple[str, ...] = ()
     if "defaults" in data:
@@ -75,11 +76,10 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
         launched = _launched(experiment)
         assumed = _environment(experiment)
         data = _read(_there(beside, path, source), path)
-    options: dict[str, tuple[str, ...]] = {}
-    for name, value in flattened({key: data.get(key) or {} for key in ("system", "model", "data")}, source).items():
-        if value is not None and value is not False:
-            options[_dashed(name)] = option_words(value)
-    return Arguments(options, launched=launched, assumed=assumed)
+    plain = flattened({key: value or {} for key, value in data.items()}, source)
+    off = tuple(_dashed(name) for name, value in plain.items() if value is None or value is False)
+    options = {key: option_words(value) for name, value in plain.items() if (key := _dashed(name)) not in off}
+    return Arguments(options, launched=launched, assumed=assumed, off=off)
 
 
 def options_of_fields(text: str, source: str) -> dict[str, tuple[str, ...]]:
@@ -166,10 +166,10 @@ def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
         fields |= {name: said[name] for name in known}
     fields |= {name: value for name, value in model.items() if value != usual.get(name)} | own
     fields, assumed = _switched(fields, {**usual, **model, **own}, own)
-    options = _options(fields) | _sinks(fields)
+    more = _sinks(fields)
     if fields.get("enable_primus_turbo") is True and fields.get("use_turbo_deepep") is True:
-        options |= {"moe-token-dispatcher-type": ("flex",), "moe-flex-dispatcher-backend": ("deepep",)}
-    return Arguments(options, assumed=assumed)
+        more |= {"moe-token-dispatcher-type": ("flex",), "moe-flex-dispatcher-backend": ("deepep",)}
+    return _arguments(fields, own, more, assumed)
 
 
 def _switched(
@@ -204,6 +204,17 @@ def _sinks(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         found["window-size"] = (f"{window},0",)
         found |= {"window-attn-skip-freq": ("2",)} if alternating else {}
     return found
+
+
+def _arguments(
+    fields: Mapping[str, Any],
+    own: Mapping[str, Any],
+    more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    assumed: tuple[str, ...] = (),
+) -> Arguments:
+    """Return fields as options; those of the file (``own``) that are off, or have another name there, are ``off``."""
+    options = {**_options(fields), **more}
+    return Arguments(options, assumed=assumed, off=tuple(key for key in map(_dashed, own) if key not in options))
 
 
 def _options(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
@@ -44,6 +44,27 @@ class Imported:
     assumed: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+
+    def accounted(self, present: Iterable[str], became: Mapping[str, str] = MappingProxyType({})) -> Imported:
+        """Return it with each setting that is present in the file in one of its lists, by the name that it has there.
+
+        ``became`` are the names that settings were translated to.  A setting in no list and no sentence is unknown.
+        """
+        said = " ".join((*self.assumed, *self.unknown))
+        mapped: list[str] = []
+        no_effect: list[str] = []
+        unknown: list[str] = []
+        for name in dict.fromkeys(present):
+            names = {name, became.get(name, name)}
+            if not names.isdisjoint(self.mapped):
+                mapped.append(name)
+            elif not names.isdisjoint(self.no_effect):
+                no_effect.append(name)
+            elif not any(re.search(rf"(?<![\w.-])(?:--)?{re.escape(each)}(?![\w-])", said) for each in names):
+                unknown.append(name)
+        return replace(
+            self, mapped=tuple(mapped), no_effect=tuple(no_effect), unknown=(*self.unknown, *unknown)
+        )  # fmt: skip
 
     def require_known(self, source: str, *, strict: bool, by_option: bool) -> None:
         """Raise InputError where an unknown setting decides the step, by its name, or (``strict``) where there is one.

@@ -301,7 +301,7 @@ def _example(text: str) -> dict[str, str]:
 def _known(words: Sequence[str]) -> int:
     """How many options of a training the command has."""
     names = {word[2:].partition("=")[0].replace("_", "-") for word in words if word.startswith("--")}
-    return len(names & MAPPED.keys())
+    return len(names & MAPPED.keys()) or int("model" in names and bool(swift_command(words)))
 
 
 def _empty(word: str, behind: str, state: State) -> bool:

@@ -40,7 +40,7 @@ from simcluster.importers.megatron_sections import (
 from simcluster.importers.megatron_stages import pipeline_of
 from simcluster.importers.megatron_vocabulary import vocabulary_of
 from simcluster.importers.option_files import arguments_of_yaml, is_option_file
-from simcluster.importers.option_values import Options
+from simcluster.importers.option_values import Options, option_called
 from simcluster.importers.pre_training import assumed_of_program, require_options_of_megatron, require_pre_training
 from simcluster.importers.processes import filled_otherwise, started_by
 from simcluster.model.recipes import recipe_named
@@ -95,6 +95,9 @@ def scenario_from_arguments(
         found, assumed=(*arguments.assumed, *found.assumed), unknown=(*found.unknown, *arguments.unknown)
     )  # fmt: skip
     found = replace(found, assumed=(*found.assumed, *assumed_of_program(arguments)))
+    read = (name for name in written.options if name not in arguments.options)  # by what translates them
+    found = replace(found, mapped=(*found.mapped, *read, *written.off))
+    found = found.accounted((*written.options, *written.off), {name: option_called(name) for name in written.options})
     if not gpus and (said := _other_machines(arguments, gpus_per_node)):
         found = replace(found, assumed=(*found.assumed, said))
     if not gpus and (said := _gpus_not_said(arguments, found.document)):

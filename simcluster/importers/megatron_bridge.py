@@ -34,6 +34,7 @@ from simcluster.importers.option_values import (
     NOT_MODELLED,
     REFUSED,
     REFUSED_PREFIXES,
+    option_called,
 )
 from simcluster.importers.python_arguments import NONE_GIVEN, not_given, telling
 from simcluster.importers.python_values import Unread
@@ -76,16 +77,17 @@ def scenario_from_bridge(
     not known is in ``unknown``.
     """
     python = source.endswith(".py") or bool(function)
-    python = source.endswith(".py") or bool(function)
     read = settings_of_recipe(text, source, function, beside, given) if python else settings_of_written(text, source)
     said = _of_read(read, text) if read else _of_text(text, source, beside, given)
     no_effect, unknown = list(said.no_effect), list(said.unknown)
     problems = Problems(source)
     options: Words = _recipe_options(said.recipe) if said.recipe else {}
     options |= model_options(said.model.section) if said.model.name else {}
-    options |= options_of_settings(said.settings, source, problems, no_effect, unknown)
+    became: dict[str, str] = {}
+    options |= options_of_settings(said.settings, source, problems, no_effect, unknown, became)
     options |= {"group-query-attention": ()} if "num-query-groups" in options else {}
     if read and not python:  # it has all fields; of those that are not known here the ones that are on count
+        no_effect += [name for name in said.settings if not said.settings[name]]
         unknown = [name for name in unknown if said.settings.get(name.partition(" ")[0])]
     missing = read.missing if read else ()
     with telling(missing):
@@ -101,10 +103,11 @@ def scenario_from_bridge(
         found.document["model"] = whole_model(said.model.section, found.document["model"], said.settings)
     if said.recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
         assumed += (f"{said.recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)",)
+    off = [name for name, option in became.items() if not option]
     return Imported(
-        found.document, tuple(said.settings), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
+        found.document, (*found.mapped, *off), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
         unknown=(*unknown, *said.model.unknown, *found.unknown),
-    )  # fmt: skip
+    ).accounted((*said.settings, *said.no_effect), became)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -141,9 +144,17 @@ def _of_text(text: str, source: str, beside: Beside, given: Mapping[str, str]) -
 
 
 def options_of_settings(
-    settings: Mapping[str, Any], source: str, problems: Problems, no_effect: list[str], unknown: list[str]
+    settings: Mapping[str, Any],
+    source: str,
+    problems: Problems,
+    no_effect: list[str],
+    unknown: list[str],
+    became: dict[str, str],
 ) -> Words:
-    """Fields by dotted name as Megatron-LM's options; what has no effect or is not known goes on its list."""
+    """Return fields by dotted name as Megatron-LM's options; what has no effect or is not known goes on its list.
+
+    ``became`` takes the option of each field, empty for a field that is off.
+    """
     options: Words = {}
     names: dict[str, str] = {}
     precision = _PRECISIONS_NAMED.get(str(settings.get("mixed_precision")), {})
@@ -151,7 +162,10 @@ def options_of_settings(
         written = {f"mixed_precision.{field}": value for field, value in precision.items()}
         settings = {**written, **{name: value for name, value in settings.items() if name != "mixed_precision"}}
     for name, value in settings.items():
+        listed_before = len(no_effect) + len(unknown)
         translated = problems.of(_translated, name, value, source, no_effect, unknown)
+        if len(no_effect) + len(unknown) == listed_before:
+            became[name] = option_called(next(iter(translated or {}), ""))
         for option, words in (translated or {}).items():
             if option in names and option != "seq-length" and options[option] != words:
                 problems.add(InputError(f"{name} says otherwise than {names[option]}; keep one"))

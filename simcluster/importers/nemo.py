@@ -30,6 +30,7 @@ _NO_EFFECT, _SECTIONS = frozenset(_TABLES["no_effect"].split()), _TABLES["no_eff
 _REFERENCE = re.compile(r"\$\{(?:oc\.\w+:)?(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}")
 _OF_RECOMPUTE = tuple(f"model.recompute_{what}" for what in ("granularity", "method", "num_layers", "modules"))
+_OF_THE_STEP = {"trainer.precision": "mixed_precision", "optimizer.name": "ddp.use_distributed_optimizer"}
 _OF_APEX = "distributed_fused_adam"
 _LAYERS_IN_BF16 = ("first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 _OF_PLUGIN = ("fp8", "fp8_recipe", "fp8_param_gather", "fp8_params", *_LAYERS_IN_BF16)
@@ -69,21 +70,19 @@ def scenario_from_nemo(
     problems = Problems(source)
     no_effect: list[str] = []
     unknown = [f"what the recipe does {place}" for place in recipe.undecided] if recipe else []
-    settings = problems.of(_settings, plain, source, no_effect) or {}
+    became: dict[str, str] = {}
+    settings = problems.of(_settings, plain, source, no_effect, became) or {}
     if recipe is None:
         settings = {"model.add_bias_linear": True, **settings}
     options: Words = model_options(recipe.model.section) if recipe and recipe.model.name else {}
-    options |= options_of_settings(settings, source, problems, no_effect, unknown)
+    fields: dict[str, str] = {}
+    options |= options_of_settings(settings, source, problems, no_effect, unknown, fields)
     options |= _tokenizer(plain, options) | _plugin_of_fp8(plain)
     options |= {"kd": ()} if "model.kd_teacher_restore_from_path" in plain else {}
     if str(plain.get("model.fp8", plain.get("model.fp8_hybrid", False))).lower() in ("true", "hybrid"):
         options["fp8-format"] = ("hybrid",)
     assumed: tuple[str, ...] = recipe.assumed if recipe else ()
-    if not recipe and any(name.startswith("model.config.") for name in plain) and not options.keys() & {"bf16", "fp16"}:
-        options["bf16"] = ()
-        assumed = ("bf16, as in NeMo 2's recipes, and a plain GPT where the model's class would say otherwise",)
-    if "model.optim.name" in plain and not _in_halves(plain) and options.keys() & {"bf16", "fp16"}:
-        assumed += ("weights kept in 16 bits, though without megatron_amp_O2 NeMo keeps them in 32 and casts them",)
+    assumed += _formats(plain, options, alone=recipe is None)
     launched, machines = _machines(plain, None if gpus else gpus_per_node)
     assumed += machines
     missing = recipe.missing if recipe else ()
@@ -95,10 +94,23 @@ def scenario_from_nemo(
     assumed += (said,) if (said := not_given(missing)) else ()
     if recipe and recipe.model.name:
         found.document["model"] = whole_model(recipe.model.section, found.document["model"], settings)
+    off = [name for name, option in fields.items() if not option]
+    read = [name for name, field in became.items() if field not in settings]  # by its name, above
     return Imported(
-        found.document, tuple(settings), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
+        found.document, (*found.mapped, *read, *off), (*no_effect, *found.no_effect), (*assumed, *found.assumed),
         unknown=(*unknown, *found.unknown),
-    )  # fmt: skip
+    ).accounted(plain, {name: fields.get(field) or field for name, field in became.items()})  # fmt: skip
+
+
+def _formats(plain: Mapping[str, Any], options: Words, *, alone: bool) -> tuple[str, ...]:
+    """Return what is assumed of number formats; a configuration ``alone`` (no recipe) without one is in bf16."""
+    assumed: tuple[str, ...] = ()
+    if alone and any(name.startswith("model.config.") for name in plain) and not options.keys() & {"bf16", "fp16"}:
+        options["bf16"] = ()
+        assumed = ("bf16, as in NeMo 2's recipes, and a plain GPT where the model's class would say otherwise",)
+    if "model.optim.name" in plain and not _in_halves(plain) and options.keys() & {"bf16", "fp16"}:
+        assumed += ("weights kept in 16 bits, though without megatron_amp_O2 NeMo keeps them in 32 and casts them",)
+    return assumed
 
 
 def _machines(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | None, tuple[str, ...]]:
@@ -160,19 +172,21 @@ def _written(name: str, text: str, settings: Mapping[str, Any]) -> Any:
     return int(text) if text.isdecimal() and len(text) < 16 else text
 
 
-def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> dict[str, Any]:
-    """By Megatron-Bridge's names; InputError for words that are not known."""
+def _settings(
+    plain: Mapping[str, Any], source: str, no_effect: list[str], became: dict[str, str]
+) -> dict[str, Any]:  # fmt: skip
+    """Return the settings by Megatron-Bridge's names, which ``became`` takes; InputError for unknown words."""
     found: dict[str, Any] = {}
     for name, value in plain.items():
         key = next((now + name[len(old) :] for old, now in _TABLES["prefixes"].items() if name.startswith(old)), name)
         key = _TABLES["renamed"].get(key, key)
         section, _, field = key.partition(".")
+        before = len(found)
         if isinstance(value, Unread):
-            by_name = {"trainer.precision": "mixed_precision", "optimizer.name": "ddp.use_distributed_optimizer"}
-            if section in _SECTIONS and name not in by_name:
+            if section in _SECTIONS and name not in _OF_THE_STEP:
                 no_effect.append(name)
             else:
-                found[by_name.get(name, key)] = value
+                found[_OF_THE_STEP.get(name, key)] = value
         elif key == "model.kv_channels" and value is not None:
             found[key] = value
         elif name == "trainer.precision":
@@ -203,6 +217,8 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
                 no_effect.append(name)
         else:
             found[key] = value
+        if name not in no_effect:
+            became[name] = next(iter([*found][before:]), key)
     _changed_by_nemo_1(plain, found)
     if plain.get("optimizer.name", plain.get("model.optim.name")) == _OF_APEX:
         found.setdefault("ddp.overlap_grad_reduce", True)  # Apex's overlap_grad_sync
@@ -211,13 +227,15 @@ def _settings(plain: Mapping[str, Any], source: str, no_effect: list[str]) -> di
     if plain.get("model.transformer_engine") is False and not plain.get("model.mcore_gpt"):  # off where not said
         found.setdefault("model.apply_rope_fusion", False)
         found["model.transformer_impl"] = "local"  # with Megatron-Core its layers were Transformer Engine's at any rate
-    if found.get("mixed_precision"):  # the plugin of the precision writes over those of the model
-        found = {name: value for name, value in found.items() if name not in ("model.bf16", "model.fp16")}
-    if not found.get("model.recompute_granularity"):
-        idle = [name for name in found if name in _OF_RECOMPUTE]
-        no_effect += [name for name in idle if found[name] is not None]
-        found = {name: value for name, value in found.items() if name not in idle}
-    return found
+    return _overruled(found, no_effect)
+
+
+def _overruled(found: Mapping[str, Any], no_effect: list[str]) -> dict[str, Any]:
+    """Return the settings without those that others overrule: formats by a plugin, recompute without a granularity."""
+    formats = ("model.bf16", "model.fp16") if found.get("mixed_precision") else ()
+    idle = () if found.get("model.recompute_granularity") else _OF_RECOMPUTE
+    no_effect += [name for name in idle if found.get(name) is not None]
+    return {name: value for name, value in found.items() if name not in (*formats, *idle)}
 
 
 def _bucket(plain: Mapping[str, Any], found: Mapping[str, Any], source: str) -> int:

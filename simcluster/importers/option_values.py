@@ -73,6 +73,11 @@ def _in_a_section(name: str) -> str:
     return f"{'train' if 'batch' in name else 'model'}.{name.replace('-', '_')}"
 
 
+def option_called(name: str) -> str:
+    """Return the option that an older name or a flag for one of its values stands for."""
+    return RENAMED.get(renamed := FLAG_VALUES.get(name, (name,))[0], renamed)
+
+
 class Options:
     """The options of one command, sorted and checked: ``given`` as written, ``unknown`` where nothing can be said."""
 
@@ -94,7 +99,11 @@ class Options:
 
     def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
         """Every option in its place; one that is not modelled and changes the time is a problem."""
-        plain = {RENAMED.get(name, name): words for name, words in map(_valued, options, options.values())}
+        plain: dict[str, tuple[str, ...]] = {}
+        for name, words in ((option_called(name), _valued(name, words)[1]) for name, words in options.items()):
+            if plain.get(name, words) != words:
+                self.problems.add(self.error(name, "is given by two names with two values; keep one"))
+            plain[name] = words
         self._written = {RENAMED[name]: name for name in options if name in RENAMED and RENAMED[name] not in options}
         for name, words in list(plain.items()):
             kept = _without_settings(words, least=MAPPED.get(name) != "flag")

@@ -22,7 +22,9 @@ _PROGRAMS = {
     r"pretrain_(mamba|hybrid)": "trains a model with layers that are not all attention and MLP: not modelled",
 }
 _OPTIONS = {
-    "has layers that are not all attention and MLP, which alone are modelled": ("hybrid-", "mamba-", "is-hybrid-model"),
+    "has layers that are not all attention and MLP, which alone are modelled": (
+        "hybrid-layer-", "hybrid-override-", "hybrid-attention-", "hybrid-mlp-", "mamba-", "is-hybrid-model"
+    ),
     "has layers of linear attention, which are not modelled": ("linear-attention-freq",),
     "is of a model with an encoder, and decoders alone are modelled": (
         "decoder-seq-length", "decoder-num-layers", "bert-", "retro-"

@@ -28,6 +28,9 @@ from simcluster.schedules import schedules_with
 
 _MODELS: dict[str, str] = TABLES["models"]
 _REINFORCES = frozenset(TABLES["reinforces"].split())
+_AXES = (
+    "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel_replicate", "data_parallel_shard",
+)  # fmt: skip
 _RELAYS = ("deepep", "hybridep")
 _TWO_SLICES = ("zb-v", "dualpipe-v")  # a stage
 _PRESET = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
@@ -122,19 +125,18 @@ class _Job(JobSettings):
             document["pipeline"]["layers_per_stage"] = "auto"
             self.assumed.append(f"the layers do not come out even on {slices} slices: cut by their times")
         document = {key: value for key, value in document.items() if value != {}}
+        idle = [name for key, name in self.given.items() if key in self.values.unread]
+        read = [name for name in self.given.values() if name not in idle]
         return Imported(
-            document, tuple(self.given.values()), tuple(self.no_effect), tuple(dict.fromkeys(self.assumed)),
+            document, tuple(read), (*self.no_effect, *idle), tuple(dict.fromkeys(self.assumed)),
             unknown=tuple(self.unknown),
-        )  # fmt: skip
+        ).accounted(self.written)  # fmt: skip
 
     def _model(self) -> dict[str, Any]:
         return model_of_job(self, self._beside)
 
     def _parallel(self, gpus: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
-        values = {key.partition(".")[2]: value for key, value in self.values.items() if key.startswith("parallelism.")}
-        tp, pp = values["tensor_parallel_degree"], values["pipeline_parallel_degree"]
-        cp = values["context_parallel_degree"]
-        replicate, shard = values["data_parallel_replicate_degree"], values["data_parallel_shard_degree"]
+        tp, pp, cp, replicate, shard = (self.values[f"parallelism.{axis}_degree"] for axis in _AXES)
         fixed = tp * pp * cp * replicate
         if shard == -1:
             if not gpus and self._told and self._told[0] % fixed == 0:
@@ -155,14 +157,14 @@ class _Job(JobSettings):
             raise self.error("parallelism.data_parallel_shard_degree", what)
         sharded = shard * cp  # FSDP shards over the ranks of both
         parallel: dict[str, Any] = {"tp": tp, "pp": pp, "dp": replicate * shard, "zero": 3 if sharded > 1 else 0}
-        if tp > 1 and values["enable_sequence_parallel"]:
+        if tp > 1 and self.values["parallelism.enable_sequence_parallel"]:
             parallel["sequence_parallel"] = True
         parallel |= self._context(cp) | self._experts(tp, sharded)
         if sharded > 1 and self.values["optimizer.name"] == "Muon":
             what = "Muon updates whole matrices, and is not modelled where FSDP cuts them"
             raise self.error("optimizer.name", f"{what}; it is with data_parallel_shard_degree 1, and AdamW is")
         fsdp: dict[str, Any] = {}
-        reshard = values["fsdp_reshard_after_forward"]
+        reshard = self.values["parallelism.fsdp_reshard_after_forward"]
         if sharded > 1 and (reshard == "never" or (reshard == "default" and pp > 1)):
             fsdp["reshard_after_forward"] = False
         if (

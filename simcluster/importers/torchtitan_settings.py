@@ -10,7 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.reading import read_document
 from simcluster.importers.flat_settings import flattened
-from simcluster.importers.imported import Problems, guess
+from simcluster.importers.imported import Problems, Settings, guess
 
 TABLES = read_document(Path(__file__).with_name("torchtitan.yaml")).data
 _NO_EFFECT_SECTIONS, _NO_EFFECT, _MAY_MATTER, FLOAT8, MXFP8 = (
@@ -45,8 +45,8 @@ class JobSettings:
     """Settings by dotted name: ``values`` of what is mapped, with torchtitan's defaults, and ``given`` as written."""
 
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
-        self.source = source
-        self.values = dict(_DEFAULTS)
+        self.source, self.written = source, tuple(settings)
+        self.values = Settings(_DEFAULTS)
         self.given: dict[str, str] = {}
         self.no_effect: list[str] = []
         self.assumed: list[str] = []

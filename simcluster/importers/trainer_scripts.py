@@ -19,7 +19,7 @@ from simcluster.importers.arguments import BY_CONFIG, Arguments, with_given
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.environment_settings import assumed_of_environment
-from simcluster.importers.imported import Imported
+from simcluster.importers.imported import Imported, Settings
 from simcluster.importers.model_classes import no_decoder
 from simcluster.importers.models_by_path import model_named
 from simcluster.importers.pre_training import require_pre_training
@@ -93,12 +93,14 @@ def scenario_of_trainer(
     run.assumed += state.assumed_unset()
     document = found.document | {"training": found.document["training"] | run.training()}
     by_script = (*state.assumed, *assumed_of_environment(state.variables))
+    settings = (*found.mapped, *found.no_effect, *config.mapped, *config.no_effect, *arguments.options)
     return replace(
-        found, document=document, mapped=(*found.mapped, *run.read), no_effect=(*found.no_effect, *run.no_effect),
+        found, document=document, mapped=(*found.mapped, *config.mapped, *run.read),
+        no_effect=(*found.no_effect, *config.no_effect, *run.no_effect, *run.idle),
         assumed=(*by_script, *config.assumed, *run.assumed, *found.assumed),
-        unknown=(*found.unknown, *run.unknown, *state.unknown),
+        unknown=(*found.unknown, *config.unknown, *run.unknown, *state.unknown),
         facts=(f"launched by: {' '.join(arguments.launcher)[:200]}",) if arguments.launcher else (),
-    )  # fmt: skip
+    ).accounted(settings)  # fmt: skip
 
 
 def refuse_trainer(arguments: Arguments, source: str) -> None:
@@ -156,11 +158,12 @@ class _Started:
     """The options of one command."""
 
     def __init__(self, arguments: Arguments, source: str, beside: Beside) -> None:
-        self._arguments, self._source, self._beside = arguments, source, beside
-        self._options = arguments.options
+        self._options = Settings(arguments.options)
+        self._arguments = replace(arguments, options=self._options)
+        self._source, self._beside = source, beside
         self.program = next((name for name, has in _PROGRAMS.items() if self._runs(has)), "")
         reads = _READ | {_PROGRAMS.get(self.program, {}).get("micro_batch", "")}
-        self.read = [name for name in self._options if name in reads]
+        self._reads = reads
         self.no_effect = [name for name in self._options if name in _NO_EFFECT]
         rest = [name for name in self._options if name not in reads | _NO_EFFECT]
         otherwise = {name: said for name in rest if (said := _MODELLED_OTHERWISE.get(name)) and self._on(name)}
@@ -170,6 +173,16 @@ class _Started:
         off = [name for name in rest if name not in known and self._options[name] and not self._on(name)]
         self.no_effect += off
         self.unknown = [f"--{name}" for name in rest if name not in known and name not in off]
+
+    @property
+    def read(self) -> list[str]:
+        """Names of options with a place in a scenario that were read."""
+        return [name for name in self._options.read if name in self._reads]
+
+    @property
+    def idle(self) -> list[str]:
+        """Names of options that others of the same meaning go before."""
+        return [name for name in self._options.unread if name in self._reads]
 
     def _on(self, name: str) -> bool:
         """Whether a switch is given, and not as false."""
