@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from conftest import Tiny
+from drawn.scenarios import documents
 from hypothesis import given, settings
-from test_same_answer import documents
 
 import simcluster
 from simcluster.results import alike_ranks, played

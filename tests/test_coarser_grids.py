@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from conftest import Tiny, tiny_scenario
+from drawn.scenarios import documents as any_documents
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from test_same_answer import documents, spans_of
-from test_same_answer_everywhere import documents as corners
 
 import simcluster
 from simcluster.base.clock import (
@@ -133,7 +133,7 @@ def draw_widely(examples: int, start: int, long: bool) -> Iterator[str]:
                 length = every_engine(tiny_scenario, document)
                 lengths.extend([length] if not long or length > 512.0 else [])
 
-    drawn = slow_documents() if long else st.one_of(documents(), corners())
+    drawn = slow_documents() if long else any_documents()
     batch = settings(
         max_examples=BATCH, derandomize=False, database=None, deadline=None, suppress_health_check=list(HealthCheck)
     )

@@ -9,10 +9,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import counts_of, tiny_scenario
-from hypothesis import given, reject, settings
+from conftest import counts_of
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_same_answer import documents
 
 from simcluster import InputError, load, simulate
 from simcluster.cli import main
@@ -72,27 +71,6 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         "overlap.interference": draw(st.sampled_from(["none", "auto"])),
     }
     return scenario(**made)
-
-
-def unlimited(document: dict[str, Any]) -> dict[str, Any]:
-    """A drawn scenario without what the scope of the quick way limits."""
-    parallel, pipeline, overlap = (document[name] for name in ("parallel", "pipeline", "overlap"))
-    return {
-        **document, "faults": [], "steps": 1, "parallel": {**parallel, "zero": min(1, parallel["zero"])},
-        "pipeline": {**pipeline, "p2p": "async"}, "overlap": {**overlap, "grad_reduce": False, "param_gather": False},
-    }  # fmt: skip
-
-
-@given(documents().map(unlimited))
-@settings(max_examples=12)
-def test_quick_is_the_reference(document: dict[str, Any]) -> None:
-    """To the bit, on any cluster; two of three that are drawn have a quick way."""
-    made = tiny_scenario(**document)
-    try:
-        quick = quick_step(made)
-    except NotQuickError:  # only a full run can tell
-        reject()
-    assert quick.step_time == simulate(made, engine="reference").step_time
 
 
 @given(scenarios())

@@ -17,9 +17,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from conftest import Tiny, tiny_scenario
+from drawn.scenarios import documents, simulates
+from drawn.scopes import SCOPES
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from test_same_answer import CLUSTERS, documents
 
 from simcluster.base.clock import on_fitting_grid
 from simcluster.base.effort import however_long
@@ -61,21 +62,11 @@ POPULAR: list[Any] = [
 
 @st.composite
 def uneven(draw: st.DrawFn) -> dict[str, Any]:
-    """Any scenario of ``documents`` with ranks that differ, most without what is refused by their sections."""
-    document = draw(documents())
-    faults = draw(st.lists(st.sampled_from(UNEVEN), min_size=1, max_size=2, unique_by=lambda fault: fault["kind"]))
-    (cable,) = (cable for cluster, cable in CLUSTERS if cluster == document["cluster"])
-    links = [{"kind": "slow_link", "between": cable, "speed": 0.3}, NICS]
-    faults += draw(st.lists(st.sampled_from(links), max_size=2, unique_by=lambda fault: fault["kind"]))
-    parallel, popular = document["parallel"], draw(st.sampled_from(POPULAR))
-    if popular:
-        model = {**document["model"], "moe": MOE}
-        ep = draw(st.sampled_from([each for each in (1, 2, 4) if parallel["dp"] % each == 0]))
-        parallel = {**parallel, "ep": ep, "sequence_parallel": parallel["tp"] > 1}
-        document = {**document, "model": model, "parallel": parallel}
-        faults.append(popular)
-    if parallel["pp"] > 1 and draw(st.booleans()):
-        document = {**document, "overlap": {**document["overlap"], "interference": "none", "pipeline": False}}
+    """Any scenario for which the scope of arrays vouches, with ranks that differ."""
+    document = draw(documents(SCOPES["arrays"]))
+    faults = draw(st.lists(st.sampled_from([*UNEVEN, NICS]), min_size=1, max_size=2, unique_by=lambda one: one["kind"]))
+    if "moe" in document["model"]:
+        faults += filter(None, [draw(st.sampled_from(POPULAR))])
     training = {**document["training"], "attention": "fused"}
     return {**document, "faults": faults, "training": training, "seed": draw(st.integers(0, 99))}
 
@@ -105,8 +96,8 @@ def measured(result: Result) -> str:
         over = states_over_ranks(result.record.over_ranks, result.steps)
     except NotInArraysError as error:
         return f"equal to the bit; measured by spans: {error}"
-    own = result.timeline_of(1)
-    assert own.equals(result.spans.of_rank(1).frame())
+    last = result.scenario.gpus - 1
+    assert result.timeline_of(last).equals(result.spans.of_rank(last).frame())
     program, meant = result.lowered.program, step_time(result.spans, result.weights, steps=result.steps)
     assert result.times == meant
     assert dict(result.times.of_rank) == dict(meant.of_rank)
@@ -122,7 +113,7 @@ def measured(result: Result) -> str:
 
 
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
-@given(document=uneven())
+@given(document=uneven().filter(simulates))
 def test_arrays_are_the_events_or_say_why_not(document: dict[str, Any]) -> None:
     reason(tiny_scenario(**document))
 
@@ -239,7 +230,7 @@ def drawn(count: int, first: int) -> list[Case]:
         suppress_health_check=[*HealthCheck],
     )  # fmt: skip
     @seed(first)
-    @given(document=uneven())
+    @given(document=uneven().filter(simulates))
     def draw(document: dict[str, Any]) -> None:
         try:
             why = reason(tiny_scenario(**document))

@@ -1,6 +1,6 @@
 """One meaning: what the reference interpreter plays is what all accelerators play, all spans of all ranks, to the bit.
 
-More examples than CI draws:  python tests/test_reference.py 1000 [SEED]
+Drawn scenarios are in tests/test_drawn.py.
 """
 
 from __future__ import annotations
@@ -11,30 +11,12 @@ from typing import Any
 
 import pytest
 from conftest import Tiny, tiny_scenario
-from hypothesis import HealthCheck, given, reject, seed, settings
-from hypothesis import strategies as st
-from test_same_answer import documents as layouts
-from test_same_answer_everywhere import documents as corners
 
 from simcluster.base.errors import InputError
 from simcluster.reference.fair import Demand, fair_rates
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
-
-
-def drawn() -> st.SearchStrategy[dict[str, Any]]:
-    """Sections for ``tiny``: layouts, schedules, overlap and faults, and the corners."""
-    return st.one_of(layouts(), corners())
-
-
-def compare(document: dict[str, Any]) -> None:
-    """The step and every span by the reference and with all accelerators."""
-    try:
-        scenario = tiny_scenario(**document)
-    except InputError:  # some combinations are none
-        reject()
-    compare_scenario(scenario)
 
 
 def compare_scenario(scenario: Scenario) -> None:
@@ -45,12 +27,6 @@ def compare_scenario(scenario: Scenario) -> None:
     for rank in range(scenario.gpus):
         expected, found = (run.timeline_of(rank)[list(COLUMNS)] for run in (plain, fast))
         assert found.to_dict("list") == expected.to_dict("list"), f"rank {rank}"
-
-
-@settings(max_examples=20)
-@given(document=drawn())
-def test_accelerators_play_what_the_reference_plays(document: dict[str, Any]) -> None:
-    compare(document)
 
 
 MIXTURE: dict[str, Any] = {
@@ -125,13 +101,3 @@ def test_a_run_by_the_reference_says_so_and_can_be_measured(tiny: Tiny) -> None:
 )
 def test_rates_are_fair(demands: list[Demand], rates: list[float]) -> None:
     assert fair_rates(demands, {0: 10.0, 1: 4.0}) == rates
-
-
-if __name__ == "__main__":
-    examples, start = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    run = given(document=drawn())(compare)
-    wide = settings(
-        max_examples=examples, derandomize=False, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-    )
-    wide(seed(start)(run))()
-    sys.stdout.write(f"{examples} drawn scenarios from seed {start}: step and all spans equal\n")

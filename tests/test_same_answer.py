@@ -105,12 +105,6 @@ def _faults(rank: int, cable: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-@settings(max_examples=8)
-@given(document=documents())
-def test_every_way_to_play_a_scenario_gives_the_same_spans(tiny: Tiny, document: dict[str, Any]) -> None:
-    every_way(tiny(**document, engine="events"))
-
-
 def every_way(scenario: Scenario) -> None:
     """Plays the scenario in every way, and compares all of them with the plain one."""
     plain = replay(scenario, folded=False, collapsed=False)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import tiny_scenario
+from drawn.scenarios import documents
+from drawn.scopes import SCOPES
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_same_answer import documents
 
 from simcluster.base.errors import InputError
 from simcluster.engine.stage_sweep import StageSweep
@@ -98,7 +99,7 @@ def by_reference(scenario: Scenario, programs: list[StageProgram], layout: Plan,
 
 
 @settings(max_examples=6)
-@given(document=documents().map(certain), seed=st.integers(0, 2**32 - 1))
+@given(document=documents(SCOPES["replicas"]).map(certain), seed=st.integers(0, 2**32 - 1))
 def test_the_sweep_is_the_reference_replica_by_replica(document: dict[str, Any], seed: int) -> None:
     scenario = tiny_scenario(**document)
     planned, _ = plan_job(scenario, scenario.cluster.device)

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Tiny
+from drawn.scenarios import documents
+from drawn.scopes import SCOPES
 from hypothesis import given, settings
-from test_same_answer import documents, spans_of
+from test_same_answer import spans_of
 
 import simcluster
 from simcluster.engine.contention_check import _held_back, crowded
@@ -20,7 +22,7 @@ from simcluster.symmetry.optimistic import OptimisticFold
 
 
 @settings(max_examples=12)
-@given(document=documents())
+@given(document=documents(SCOPES["plan"]))
 def test_what_is_folded_on_trust_is_what_every_rank_does(tiny: Tiny, document: dict[str, Any]) -> None:
     scenario = tiny(**{**document, "faults": []})
     plain, trusted = replay(scenario), replay_on_trust(scenario)

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from conftest import counts_of, tiny_scenario
+from hypothesis import strategies as st
 
 from drawn.values import NothingDrawnError, document, drawn
 from simcluster.base.errors import InputError
@@ -20,6 +21,7 @@ from simcluster.faults import FAULTS
 from simcluster.scenario.scope import _FIELDS, Scope, fields
 from simcluster.scenario.sections import Pipeline
 from simcluster.schedules import SCHEDULES
+from simcluster.simulate import replay
 from simcluster.topology import TOPOLOGIES
 from simcluster.topology.policies import RoutingSpec
 
@@ -69,6 +71,20 @@ def sections(seed: int, scope: Scope | None = None) -> Document:
     return drawing.with_faults(drawing.changed(drawing.job()))
 
 
+def documents(scope: Scope | None = None) -> st.SearchStrategy[Document]:
+    """Return a strategy of sections for ``tiny_scenario``, of scenarios that no engine refuses."""
+    return st.integers(0, 2**32 - 1).map(lambda seed: sections(seed, scope)).filter(simulates)
+
+
+def simulates(found: Document) -> bool:
+    """Is there a step of it?  NCCL may have no such algorithm, and stages may wait for each other for ever."""
+    try:
+        replay(tiny_scenario(**found))
+    except InputError:
+        return False
+    return True
+
+
 class Drawing:
     """A scenario in the making: each change is kept if what it leaves is valid, and in the scope."""
 
@@ -109,7 +125,7 @@ class Drawing:
             }  # fmt: skip
             fault = document(dice, dice.choice(list(FAULTS.values())), names)
             fault |= {name: names[name] for name in fault if name in names}
-            while fault and not self._valid(other := {**found, "faults": [*found.get("faults", []), fault]}):
+            while fault and not self._valid(other := {**found, "faults": [*found["faults"], fault]}):
                 optional = [name for name in fault if name not in ("kind", "law")]
                 gone = dice.choice(optional) if optional else ""
                 fault = {name: value for name, value in fault.items() if name != gone} if optional else {}
@@ -183,6 +199,8 @@ def job(dice: Random) -> Document:
         "parallel": {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "order": order(dice)},
         "pipeline": {"schedule": schedule, "chunks": chunks, **layers_of(dice, layers, pp * chunks)},
         "training": {"global_batch": rounds * dp},
+        "overlap": {"experts": experts and dice.choice((False, True))},
+        "faults": [],
     }  # fmt: skip
     if experts:
         own["model"]["moe"] = {
@@ -192,7 +210,6 @@ def job(dice: Random) -> Document:
         ep = dice.choice([each for each in (1, 2, 4, 8) if (tp * cp * dp) % each == 0])
         etp = dice.choice([None, *(each for each in (1, 2, 4) if (tp * cp * dp) % (each * ep) == 0)])
         own["parallel"] |= {"ep": ep, "sequence_parallel": tp > 1} | ({"etp": etp} if etp else {})
-        own["overlap"] = {"experts": dice.choice((False, True))}
     return own
 
 
