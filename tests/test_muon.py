@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from conftest import tiny_scenario
 from hypothesis import given
 from hypothesis import strategies as st
 from test_inputs_megatron import GPT_345M, imported
@@ -109,6 +110,21 @@ def tiny(**changes: Any) -> Scenario:
 )
 def test_all_engines_play_it_alike(changes: dict[str, Any]) -> None:
     compare_scenario(tiny(**changes))
+
+
+def test_momentum_gathered_over_the_ranks_that_split_experts_is_tp() -> None:
+    """Where these are another number than tp."""
+    moe = {"experts": 4, "top_k": 2, "expert_ffn_hidden_size": 256}
+    document: dict[str, Any] = {
+        "cluster": {"topology": "flat", "gpus": 8}, "gpus": 8, "model": {"gated_mlp": True, "moe": moe},
+        "parallel": {"tp": 4, "ep": 4, "etp": 2, "sequence_parallel": True},
+    }  # fmt: skip
+    muon, whole = (
+        tiny_scenario(**document, training={"optimizer": "muon", "muon": {"tp_mode": mode}, "global_batch": 4})
+        for mode in ("duplicated", "blockwise")
+    )
+    compare_scenario(muon)
+    assert simulate(muon).times.breakdown["exposed_tp"] > simulate(whole).times.breakdown["exposed_tp"]
 
 
 def test_a_step_pays_products_and_keeps_one_moment() -> None:

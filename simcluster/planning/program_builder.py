@@ -75,7 +75,9 @@ class ProgramBuilder:
     def _stream(self, axis: str) -> str:
         if axis in ("model", "world", "embedding"):  # over several axes: named after the slowest, between stages
             return "pp" if self._pipelined else "dp" if axis == "world" else "tp"
-        return "dp" if axis == "outer" or axis in SHARDING or axis in EXPERTS_APART else axis
+        if axis == "outer" or axis in SHARDING or axis in EXPERTS_APART:
+            return "dp"
+        return "tp" if axis == "etp" else axis
 
     def holding(self, name: Hashable, segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
         """The segment of that name, with memory that comes as it begins and goes as it ends."""

@@ -42,7 +42,7 @@ BY_HAND = (
     "pipeline.layers_per_stage", "pipeline.layout", "training.global_batch",
 )  # fmt: skip
 """Fields that ``job`` draws, since they have to fit each other."""
-OFTEN = ("overlap.", "parallel.", "fsdp.", "pipeline.", "collectives.", "training.")
+OFTEN = ("overlap.", "parallel.", "fsdp.", "pipeline.", "training.")
 """Fields that decide what meets on links."""
 SECTIONS: dict[str, Document] = {
     "model.mla": {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32},
@@ -123,7 +123,7 @@ class Drawing:
                 "node": dice.choice(cluster.host_of[:gpus]), "nic_of": dice.randrange(gpus),
                 "uplinks_of": dice.choice(cluster.host_of), "between": list(dice.choice(list(cluster.graph.edges))),
             }  # fmt: skip
-            fault = document(dice, dice.choice(list(FAULTS.values())), names)
+            fault = document(dice, FAULTS[dice.choice([*FAULTS, "slow_gpu", "slow_gpu", "speeds"])], names)
             fault |= {name: names[name] for name in fault if name in names}
             while fault and not self._valid(other := {**found, "faults": [*found["faults"], fault]}):
                 optional = [name for name in fault if name not in ("kind", "law")]
@@ -193,13 +193,14 @@ def job(dice: Random) -> Document:
         "steps": dice.choice((1, 1, 1, 2)),
         "seed": dice.randrange(100),
         "model": {
-            "layers": layers, "gated_mlp": True, "sequence_length": dice.choice((128, 256, 1024)),
-            "hidden_size": dice.choice((256, 1024)), "kv_heads": dice.choice((1, 2, 8, 8)),
+            "layers": layers, "gated_mlp": True, "sequence_length": dice.choice((128, 1024, 2048)),
+            "hidden_size": dice.choice((256, 1024, 2048)), "kv_heads": dice.choice((1, 2, 8, 8)),
         },
         "parallel": {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "order": order(dice)},
         "pipeline": {"schedule": schedule, "chunks": chunks, **layers_of(dice, layers, pp * chunks)},
         "training": {"global_batch": rounds * dp},
         "overlap": {"experts": experts and dice.choice((False, True))},
+        "collectives": {"nccl": dice.choice(("auto", "auto", "none"))},
         "faults": [],
     }  # fmt: skip
     if experts:
@@ -207,7 +208,7 @@ def job(dice: Random) -> Document:
             "experts": dice.choice((4, 8)), "top_k": dice.choice((1, 2)), "expert_ffn_hidden_size": 256,
             "shared_experts": dice.choice((0, 1)),
         }  # fmt: skip
-        ep = dice.choice([each for each in (1, 2, 4, 8) if (tp * cp * dp) % each == 0])
+        ep = dice.choice([each for each in (1, 2, 2, 4, 8) if (tp * cp * dp) % each == 0])
         etp = dice.choice([None, *(each for each in (1, 2, 4) if (tp * cp * dp) % (each * ep) == 0)])
         own["parallel"] |= {"ep": ep, "sequence_parallel": tp > 1} | ({"etp": etp} if etp else {})
     return own
