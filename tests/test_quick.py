@@ -259,7 +259,7 @@ def test_numbers_are_those_of_the_result() -> None:
     assert row["how"] in ("path", "events")
     numbers = {name: value for name, value in row.items() if name not in ("status", "error", "how")}
     assert numbers == {name: full[name] for name in numbers}
-    assert len(numbers) == sum(metric.timed for metric in METRICS.values()) == 11
+    assert len(numbers) == sum(metric.timed for metric in METRICS.values()) == 12
     assert bounded(variant)["step_time_s"] <= row["step_time_s"]
 
 
