@@ -66,22 +66,29 @@ def test_blocks_are_visited_as_by_counting_every_choice(
 
 @settings(max_examples=25)
 @given(
-    routes=st.sampled_from(ROUTES), spread=st.floats(0, 0.8), seed=st.integers(0, 99), lost=st.sampled_from([0, 0.3])
-)
-def test_a_law_has_the_visits_that_it_is_given(routes: TokenRoutes, spread: float, seed: int, lost: float) -> None:
-    """Of every expert, with a limit on groups as well; a block is visited as often as its fullest expert at least."""
+    routes=st.sampled_from(ROUTES), spread=st.floats(0, 0.8), seed=st.integers(0, 99), size=st.sampled_from([1, 2, 4]),
+    lost=st.sampled_from([0, 0.3]),
+)  # fmt: skip
+def test_a_law_has_the_visits_that_it_is_given(
+    routes: TokenRoutes, spread: float, seed: int, size: int, lost: float
+) -> None:
+    """With a limit on groups as well: counted over every choice, by the weights that the law has found."""
     visits = np.exp(spread * np.random.default_rng(seed).standard_normal(routes.experts))
     visits *= routes.top_k / visits.sum()
     if visits.max() > 1 or groups_needed(visits, routes) > routes.top_groups:
         return
     law = RouterLaw(routes, visits)
-    single = law.visited([(expert,) for expert in range(routes.experts)], lost)
-    assert single == pytest.approx(visits * (1 - lost), abs=1e-4)
-    pairs = visits.reshape(-1, 2)
-    both = law.visited([(2 * pair, 2 * pair + 1) for pair in range(len(pairs))])
-    assert (both > pairs.max(axis=1) - 1e-4).all()
-    assert (both < np.minimum(pairs.sum(axis=1), 1) + 1e-4).all()
-    assert law.visited([range(routes.experts)]) == pytest.approx([1.0])
+    odds, experts = (each / (1 - np.minimum(each, 1 - 1e-12)) for each in (law._groups, law._experts))
+    groups = odds * (1 - law._experts).prod(axis=1) if routes.groups > 1 else np.ones(1)
+    choices, chances = of_weights(routes, groups, experts.ravel())
+    counted = np.zeros(routes.experts)
+    blocks = [range(first, first + size) for first in range(0, routes.experts, size)]
+    seen = np.zeros(len(blocks))
+    for choice, chance in zip(choices, chances, strict=True):
+        counted[list(choice)] += chance
+        seen += [chance * (1 - lost ** len({*choice} & {*block})) for block in blocks]
+    assert counted == pytest.approx(visits, abs=2e-5)
+    assert law.visited(blocks, lost) == pytest.approx(seen, abs=2e-5)
 
 
 @given(routes=st.sampled_from([*ROUTES, TokenRoutes(256, 8), TokenRoutes(256, 8, 8, 4), TokenRoutes(144, 6, 8, 3)]))
@@ -107,7 +114,10 @@ def imbalance(**tokens: Any) -> ExpertImbalance:
 def test_no_law_gives_an_expert_more_than_one_row_of_a_token(
     routes: TokenRoutes, exponent: float, concentration: float, layer: int
 ) -> None:
-    """Nor needs more groups than a token may visit; shares that were possible stay as the law has them."""
+    """Nor needs more groups than a token may visit; shares that were possible stay as the law has them.
+
+    However steep the law, a pair of experts gets the tokens of its fullest at least, and one copy of a token at most.
+    """
     for fault in (imbalance(kind="zipf", exponent=exponent), imbalance(kind="dirichlet", concentration=concentration)):
         asked = fault.expert_loads(seed=0, experts=routes.experts, ep=routes.experts, layer=layer) / routes.experts
         there = {"seed": 0, "experts": routes.experts, "ep": routes.experts, "layer": layer, "routes": routes}
@@ -117,6 +127,12 @@ def test_no_law_gives_an_expert_more_than_one_row_of_a_token(
         assert groups_needed(shares * routes.top_k, routes) <= routes.top_groups * (1 + 1e-6)
         if asked.max() * routes.top_k <= 1 and groups_needed(asked * routes.top_k, routes) <= routes.top_groups:
             assert shares.tolist() == asked.tolist()
+        pairs = tuple((first, first + 1) for first in range(0, routes.experts, 2))
+        copies = fault.expert_copies(seed=0, routes=routes, blocks=pairs, layer=layer)
+        visited = copies * [routes.visits_any(pair) for pair in pairs]
+        rows = shares.reshape(-1, 2) * routes.top_k
+        assert (visited >= rows.max(axis=1) * (1 - 1e-9)).all()
+        assert (visited <= np.minimum(rows.sum(axis=1), 1) * (1 + 1e-9)).all()
         free = shares < shares.max() * (1 - 1e-9)
         if asked[free].sum() > 0 and shares[free].sum() > 1e-9:  # others share what is left in their proportions
             assert shares[free] / shares[free].sum() == pytest.approx(asked[free] / asked[free].sum(), abs=1e-12)
@@ -130,6 +146,14 @@ def test_the_first_of_deepseek_v3_is_visited_by_every_token() -> None:
     asked, given = (np.sort(fault.expert_loads(**there, routes=each))[::-1] / 32 for each in (None, routes))  # type: ignore[arg-type]
     assert asked[:3] == pytest.approx([1.306, 0.653, 0.435], abs=1e-3)
     assert given[:3] == pytest.approx([1.0, 0.683, 0.456], abs=1e-3)
+
+
+def test_a_run_says_where_a_law_is_filled_up(tiny: Tiny) -> None:
+    mixture = {"gated_mlp": True, "moe": {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256}}
+    faults = [{"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": each}} for each in (1, 2)]
+    few, many = (simulate(tiny(model=mixture, faults=[fault])).to_dict()["warnings"] for fault in faults)
+    assert not [text for text in few if "expert_imbalance" in text]
+    assert any("gives the most popular expert of layer 0 1.31 rows per token" in text for text in many)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,10 @@ from simcluster.base.arrays import Bools, Floats
 from simcluster.collectives.relayed import TokenRoutes
 
 _CLOSE, _MOST = 1e-6, 40  # of the given frequencies, and how often they are approached
+_NEARLY = 1.0 - 1e-6  # so that every choice that the groups allow has a chance
+_SELDOM = 1e-12  # a group that no token visits is open where others do not make up the number
+_LOG_ODDS = 30.0
+_DAMPED = 0.6  # of a step, where two choices that exclude each other are corrected for each other
 
 
 class RouterLaw:
@@ -25,6 +29,7 @@ class RouterLaw:
     """
 
     def __init__(self, routes: TokenRoutes, visits: Floats) -> None:
+        self._visits = visits
         limited = routes.top_groups < routes.groups
         groups = routes.groups if limited else _divisor(routes.experts)  # all open: any parts give the same, these soon
         self._top_k, self._limited = routes.top_k, limited
@@ -32,28 +37,38 @@ class RouterLaw:
         shares = visits.reshape(groups, -1)
         often = _open(shares, routes) if limited else np.ones(groups)
         inside = np.divide(shares, often[:, None], out=np.zeros_like(shares), where=often[:, None] > 0)
-        self._groups, self._experts = self._fitted(often, np.minimum(inside, 1.0))
+        if limited:  # that a group is open, or an expert of it visited, is certain only where each token visits one
+            often = np.where((shares >= 1.0).any(axis=1), 1.0, np.minimum(often, _NEARLY))
+        inside = np.where(shares >= 1.0, 1.0, np.minimum(inside, _NEARLY))
+        self._groups, self._experts = self._fitted(often, inside)
 
     def visited(self, blocks: Sequence[Iterable[int]], lost: Floats | float = 0.0) -> Floats:
-        """Return how often a token visits any expert of each block; a part of the visits to each expert is ``lost``."""
+        """Return how often a token visits any expert of each block; a part of the visits to each expert is ``lost``.
+
+        Where the law is not found to the last (shares that leave it hardly a choice), at least as often as the fullest
+        expert, and at most as often as all of them.
+        """
         left = np.zeros((len(blocks), self._experts.size))
         for block, row in zip(blocks, left, strict=True):
             row[list(block)] = 1.0
         kept = self._experts * (1.0 - left * (1.0 - lost)).reshape(-1, *self._experts.shape)
         whole, missed = (self._ways(self._polynomials(each)) for each in (self._experts[None], kept))
-        return np.asarray(1.0 - missed[:, self._counted, self._top_k] / whole[:, self._counted, self._top_k])
+        found = 1.0 - missed[:, self._counted, self._top_k] / whole[:, self._counted, self._top_k]
+        each = left * self._visits * (1.0 - lost)
+        return np.asarray(np.clip(found, each.max(axis=1), np.minimum(each.sum(axis=1), 1.0)))
 
     def _fitted(self, often: Floats, inside: Floats) -> tuple[Floats, Floats]:
         """Parameters of groups and experts, by their odds, with which groups are open as ``often``, and an expert of an
         open group is visited as often as ``inside`` says."""
-        groups, experts = often, inside
+        groups, experts, last = often, inside, np.inf
         for _ in range(_MOST):
             self._groups, self._experts = groups, experts
             found, there = self._marginals()
             far = max(float(abs(found - often).max()), float(abs(there - inside).max()))
             if far < _CLOSE:
                 break
-            groups, experts = _moved(groups, often, found), _moved(experts, inside, there)
+            step = 1.0 if far < last / 2 else _DAMPED
+            groups, experts, last = _moved(groups, often, found, step), _moved(experts, inside, there, step), far
         return groups, experts
 
     def _marginals(self) -> tuple[Floats, Floats]:
@@ -118,7 +133,7 @@ def _least(shares: Floats, routes: TokenRoutes) -> Floats:
 
 def _open(shares: Floats, routes: TokenRoutes) -> Floats:
     """Return how often each group is open: in proportion to the visits to its experts, within what is possible."""
-    least, visits = np.minimum(_least(shares, routes), 1.0), shares.sum(axis=1)
+    least, visits = np.minimum(_least(shares, routes), 1.0), np.maximum(shares.sum(axis=1), _SELDOM)
     low, high = 0.0, 1.0
     while np.maximum(least, np.minimum(high * visits, 1.0)).sum() < routes.top_groups and high < 1e300:
         high *= 2.0
@@ -129,12 +144,13 @@ def _open(shares: Floats, routes: TokenRoutes) -> Floats:
     return np.asarray(np.maximum(least, np.minimum(high * visits, 1.0)))
 
 
-def _moved(odds_of: Floats, wanted: Floats, found: Floats) -> Floats:
+def _moved(odds_of: Floats, wanted: Floats, found: Floats, step: float) -> Floats:
     """Return parameters whose odds are changed by as much as those of what was found miss those that are wanted."""
-    free = (wanted > 0) & (wanted < 1) & (found > 0) & (found < 1) & (odds_of < 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        odds = odds_of / (1 - odds_of) * (wanted / (1 - wanted)) / (found / (1 - found))
-    return np.where(free, odds / (1 + odds), odds_of)
+    free = (odds_of > 0) & (odds_of < 1) & (wanted > 0) & (wanted < 1) & (found > 0) & (found < 1)
+    before, mine, theirs = (np.where(free, each, 0.5) for each in (odds_of, wanted, found))
+    missed = np.log(mine / (1 - mine)) - np.log(theirs / (1 - theirs))
+    odds = np.log(before / (1 - before)) + step * missed
+    return np.where(free, 1.0 / (1.0 + np.exp(-np.clip(odds, -_LOG_ODDS, _LOG_ODDS))), odds_of)
 
 
 def _divisor(experts: int) -> int:

@@ -171,6 +171,12 @@ class ExpertImbalance(FaultSpec):
         identity = (layer, step, microbatch, replica) if self.by_pass else (layer,)
         return _copies(self, seed, routes, blocks, identity, capacity)
 
+    def asked(self, seed: int, routes: TokenRoutes, layer: int) -> float:
+        """Return how many rows of a token the law would give the most popular expert: no router gives more than one."""
+        identity = (layer, 0, 0, 0) if self.by_pass else (layer,)
+        shares = self.tokens.draw(stream(seed, "experts", self.seed, *identity), routes.experts)
+        return float(shares.max()) * routes.top_k
+
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
         """There are experts, and as many fractions as there are."""
         moe = scenario.model.moe
@@ -262,8 +268,10 @@ def _filled(shares: Floats, most: float) -> Floats:
     full = np.zeros(len(shares), dtype=bool)
     while True:
         rest, free = max(1.0 - most * full.sum(), 0.0), float(shares[~full].sum())
-        others = shares * (rest / free) if free > 0 else np.full(len(shares), rest / max((~full).sum(), 1))
-        found = np.where(full, most, others)
+        proportions = (
+            np.where(full, 0.0, shares) / free if free > 0 else np.full(len(shares), 1 / max((~full).sum(), 1))
+        )
+        found = np.where(full, most, rest * proportions)
         over = ~full & (found > most)
         if not over.any():
             return np.asarray(found)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_seconds
+from simcluster.faults.experts import ExpertImbalance
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules.comparison import more_than_1f1b
@@ -30,6 +31,7 @@ def cautions(
     """
     yield from _whole_gradients(scenario, footprints)
     yield from _many_activations(scenario, schedule)
+    yield from _filled_experts(scenario)
     if shape_of(scenario).core_again and scenario.training.attention == "fused":
         yield (
             f"recompute: selective runs the fused attention again, {format_seconds(recompute)} a step, and frees only "
@@ -66,6 +68,21 @@ def _many_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
             f"zb-auto without a memory_limit {more}; pipeline.schedule: {{name: zb-auto, memory_limit: {usual}}} "
             "holds no more than 1F1B"
         )
+
+
+def _filled_experts(scenario: Scenario) -> Iterator[str]:
+    """A law of shares that gives an expert more than a router can has the expert filled up to one row per token."""
+    moe = scenario.model.moe
+    if moe is None:
+        return
+    first = next((layer for layer in range(scenario.model.layers) if moe.is_in(layer)), 0)
+    for fault in (each for each in scenario.faults if isinstance(each, ExpertImbalance)):
+        asked = fault.asked(scenario.seed, moe.routes, first)
+        if asked > 1:
+            yield (
+                f"expert_imbalance: the law of {fault.tokens.kind} gives the most popular expert of layer {first} "
+                f"{asked:.3g} rows per token, and a token visits an expert once; it gets one, others share the rest"
+            )
 
 
 def _size(size: float) -> str:
