@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.catalogue.models import model_document
+from simcluster.devices.device import memory_seconds
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts, head_working_bytes, temporary_bytes
@@ -212,3 +213,23 @@ def test_gathered_logits_travel_in_place_of_three_sums(tiny: Tiny) -> None:
     assert ("all_gather", 2.0 * model.sequence_length * padded_vocab(model, 4)) in calls
     assert not [size for kind, size in calls if kind == "all_reduce" and size == 4.0 * model.sequence_length]
     assert gathered.fit == "yes"
+
+
+# --- gradients set to zero --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dp", [2, 8])
+@pytest.mark.parametrize("recipe", ["mixed-16", "mixed-18"])
+def test_zero_1_clears_the_whole_buffer_and_zero_2_its_shard(tiny: Tiny, dp: int, recipe: str) -> None:
+    """With one microbatch nothing else differs: both reduce and gather once, and update 1/dp of the parameters."""
+    steps = {}
+    for zero in (1, 2):
+        scenario = tiny(
+            cluster={"topology": "dgx_h100", "nodes": 1}, gpus=dp, parallel={"dp": dp, "zero": zero},
+            training={"global_batch": dp, "memory_recipe": recipe},
+        )  # fmt: skip
+        steps[zero] = simulate(scenario).step_time
+    device, parts = scenario.cluster.device, recipe_named(recipe)
+    whole = planned_footprints(scenario)[0].parameters / parts.weight
+    cleared = memory_seconds(device, (1 - 1 / dp) * whole * parts.gradient)
+    assert steps[1] - steps[2] == pytest.approx(cleared, rel=1e-6)

@@ -7,8 +7,10 @@ beside the next forward.  Then comes what every step ends with (``step_end``).
 
 Under ZeRO 2 a rank keeps only its part of the gradients: every microbatch's are reduced behind its backward or,
 overlapped, in buckets beside it (arXiv:1910.02054 section 5.2), and a bucket waits until the last but one has left its
-buffer (DeepSpeed has two, for overlap_comm).  With ``Sharding.every_microbatch`` off they are summed up unsharded and
-reduced in the last one's backward.  (ZeRO 3 is in ``sharded``.)  Pure.
+buffer (DeepSpeed has two, for overlap_comm).  At the end of a step only that part is set to zero, where ZeRO 0 and 1
+clear the whole buffer (Megatron-LM, ``_ParamAndGradBuffer.reset``; Megatron-FSDP overwrites what is unsharded).
+With ``Sharding.every_microbatch`` off they are summed up unsharded and reduced in the last one's backward.  (ZeRO 3 is
+in ``sharded``.)  Pure.
 """
 
 from __future__ import annotations
