@@ -2,8 +2,9 @@
 
 A link never decides anything if another one carries all that it carries and is at least as full of each: when the first
 is full the second is, too.  A cable behind a NIC is such a link, or an uplink with the traffic of one of its NICs.  So
-max-min fair rates are the same without it, whatever is under way.  Nor does it matter what a group that is never under
-way beside others (``barriers``) does to links.  Pure.
+max-min fair rates are the same without it, whatever is under way.  Nor does a link that all its users together cannot
+fill, each at the most that its own links leave it: an uplink over which rings of a fraction of its leaf's machines go.
+Nor does it matter what a group that is never under way beside others (``barriers``) does to links.  Pure.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import bits, compact, mixed, ordered, sums
 from simcluster.traffic.incidence import Bindings
 
+_ROOM = 1 - 1e-6  # of a link's capacity: what fills it to the last bit may decide a rate
 _MANY = 64  # a user with more links is not gone through link by link
 
 
@@ -30,7 +32,8 @@ def tight_rows(bindings: Bindings, capacity: LinkValues, varying: Collection[int
     fixed = np.ones(len(table.links), dtype=bool)
     if varying:
         fixed[:] = [link not in varying for link in table.links.tolist()]
-    kept = _narrowest(table, fixed)
+    filled = ~_never_full(table, fixed)
+    kept = _narrowest(table.of(filled), fixed) & filled
     kept &= ~_dominated(table.of(kept), fixed)
     found = np.zeros(len(bindings.link), dtype=bool)
     found[rows] = kept[table.link]
@@ -62,6 +65,16 @@ class _Table:
     def users(self) -> Ints:
         """How many users every link has."""
         return np.bincount(self.link, minlength=len(self.links))
+
+
+def _never_full(table: _Table, fixed: Bools) -> Bools:
+    """Links with room to spare for all their users at once, each at the rate that its narrowest link allows it."""
+    constant = fixed[table.link]
+    narrowest = np.zeros(int(table.user.max(initial=0)) + 1)
+    np.maximum.at(narrowest, table.user[constant], table.weight[constant])
+    part = np.full(len(table.link), np.inf)
+    np.divide(table.weight, narrowest[table.user], out=part, where=narrowest[table.user] > 0)
+    return fixed & (np.bincount(table.link, part * table.times, len(table.links)) < _ROOM)
 
 
 def _narrowest(table: _Table, fixed: Bools) -> Bools:

@@ -24,7 +24,7 @@ Rows = tuple[Ints, Ints, Ints, Floats]
 @dataclass(frozen=True)
 class CallPattern:
     """``methods`` by call; of each call the ``parts`` of its pattern: (which usage, share, rounds, which column of
-    ``latency``), where a row of ``latency`` is one group."""
+    ``latency``), where a row of ``latency`` is one group, 0 where NCCL's pace has its own."""
 
     methods: dict[Call, Method]
     parts: dict[Call, tuple[tuple[int, float, int, int], ...]]
@@ -57,7 +57,7 @@ class CallPatterns(list[CallPattern]):
             for part in picture:
                 use = use_of[id(part)]
                 found.append((use, part.share, part.rounds, len(latency)))
-                latency.append(part.latency)
+                latency.append(part.latency if methods[call].pace is None else np.zeros_like(part.latency))
                 nature.append((call, methods[call].pace, use, part.share, part.rounds))
             parts[call] = tuple(found)
             nature.append((call, methods[call].pace))
