@@ -125,13 +125,20 @@ def test_one_rank_a_machine_makes_one_ring_and_uses_no_nvlink() -> None:
     assert between(cluster, carried, "gpu", "nvswitch") == []
 
 
-def test_unequal_ranks_a_machine_make_one_ring_machine_by_machine() -> None:
-    cluster = dgx(2)
-    gpus = [0, 8, 1, 2, 9]  # three ranks of the first machine, two of the second, mixed
-    (ring,) = group_rings(cluster, gpus)
-    assert [cluster.host_of[gpus[position]] for position in ring.order] == [0, 0, 0, 1, 1]
+@pytest.mark.parametrize("ranks", [(3, 2), (8, 1), (7, 2), (4, 8), (8, 8, 5), (1, 2, 3)])
+def test_unequal_ranks_a_machine_have_the_rings_of_the_machine_with_the_fewest(ranks: tuple[int, ...]) -> None:
+    """As NCCL takes the fewest channels of all ranks; every NIC of the smallest machine carries its part."""
+    cluster = dgx(len(ranks))
+    gpus = [8 * host + place for place in range(8) for host, count in enumerate(ranks) if place < count]  # mixed
+    rings = group_rings(cluster, gpus)
+    assert len(rings) == min(ranks)
+    for ring in rings:
+        assert sorted(ring.order) == list(range(len(gpus)))
+        hosts = [cluster.host_of[gpus[position]] for position in ring.order]
+        assert sum(one != other for one, other in zip(hosts, [*hosts[1:], hosts[0]], strict=True)) == len(ranks)
     out = between(cluster, link_bytes(cluster, gpus, GIB), "nic", "switch")
-    assert out == pytest.approx([2 * 4 / 5 * GIB] * 2, rel=1e-12)  # leaves each machine once
+    whole = 2 * (len(gpus) - 1) / len(gpus) * GIB
+    assert out == pytest.approx([whole / min(ranks)] * min(ranks) * len(ranks), rel=1e-12)
 
 
 def test_shared_nics_carry_a_ring_each() -> None:

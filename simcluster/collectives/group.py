@@ -175,9 +175,10 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, meshed: 
     channel c goes by ``nics[i][c]``, round and round.  Within one machine there is one ring in the group's order.
     Otherwise ring r enters every machine at a rank near its r-th NIC, visits the machine's ranks and leaves through
     that same NIC, so that it stays on its rail: from another rank near it, or, where there is none, from the last rank
-    by NVLink to the one that it entered at.  With unequal numbers of ranks a machine there is one ring, machine by
-    machine.  ``meshed`` machines have rings that share no link inside (``mesh_orders``), and between machines theirs
-    take turns at those walks.
+    by NVLink to the one that it entered at.  With unequal numbers of ranks a machine there are as many rings as the
+    machine with the fewest NICs has, as NCCL takes the fewest channels of all ranks.  ``meshed`` machines have rings
+    that share no link inside (``mesh_orders``), and between machines theirs take turns at those walks; of unequal ones
+    there is one ring, machine by machine.
 
     >>> [ring.order for ring in rings_along([0, 0, 1, 1], [("a",), ("b",), ("c",), ("d",)])]
     [(0, 1, 2, 3), (1, 0, 3, 2)]
@@ -191,16 +192,16 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, meshed: 
         return tuple(_plain(order) for order in mesh_orders(len(hosts))) if meshed else (_plain(range(len(hosts))),)
     known: dict[tuple[tuple[int, ...], ...], list[tuple[int, int]]] = {}
     alike = len({*map(len, machines)}) == 1
-    gates = [_gates_alike(positions, nics, known) for positions in machines] if alike else []
+    gates = [_gates_alike(positions, nics, known) for positions in machines] if alike or not meshed else []
     count = min(map(len, gates), default=0)
     if count <= 1:
         return (_plain(machine_by_machine),)
-    if len(known) == 1:  # one layout: the walk through a machine is the same in all
+    if len(known) == 1 and alike:  # one layout: the walk through a machine is the same in all
         table = np.array(machines, dtype=np.int64)
         within = next(iter(known.values()))
         return tuple(_ring_of_equals(table, within[rail], _walk(table.shape[1], rail, meshed)) for rail in range(count))
     return tuple(
-        _rail_ring(machines, [of_host[rail] for of_host in gates], _walk(len(machines[0]), rail, meshed))
+        _rail_ring(machines, [each[rail] for each in gates], _walk(len(machines[0]), rail, meshed) if alike else None)
         for rail in range(count)
     )
 
