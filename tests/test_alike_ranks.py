@@ -19,7 +19,8 @@ from simcluster.simulate import replay
 from simcluster.studies.search.plan import alone
 
 HASHED = {
-    "cluster.nodes": 16, "cluster.fabric.nodes_per_unit": 3, "gpus": 128, "parallel.tp": 4, "parallel.pp": 4,
+    "cluster.nodes": 16, "cluster.fabric.nodes_per_unit": 3, "cluster.routing": {"kind": "static"}, "gpus": 128,
+    "parallel.tp": 4, "parallel.pp": 4,
     "parallel.dp": 8, "parallel.order": ["tp", "cp", "pp", "dp"], "parallel.zero": 1, "pipeline.chunks": 1,
     "pipeline.schedule": "1f1b", "training.global_batch": 16, "model.layers": 4, "model.sequence_length": 512,
 }  # fmt: skip

@@ -109,7 +109,7 @@ def test_hops_in_columns_are_the_hops(algorithm: str, monkeypatch: pytest.Monkey
         assert (one.rounds, one.chunks, one.reduces) == (other.rounds, other.chunks, other.reduces)
 
 
-@pytest.mark.parametrize("without", ["static", "latency"])
+@pytest.mark.parametrize("without", ["adaptive", "latency"])
 def test_what_is_not_proved_for_regular_clusters_is_routed_in_the_graph(
     without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,8 @@ MEETING = [  # efficiency of NICs, tp, pp, dp, schedule, chunks, sends overlappe
 def meeting(case: tuple[Any, ...]) -> tuple[Scenario, float]:
     """A step in which transfers hold each other back, and what it takes."""
     efficiency, tp, pp, dp, schedule, chunks, overlap, _ = case
-    base = {"cluster.nodes": 4, "gpus": 32, "cluster.nic.efficiency": efficiency, "overlap.interference": "none",
+    base = {"cluster.nodes": 4, "cluster.routing": {"kind": "static"}, "gpus": 32,
+            "cluster.nic.efficiency": efficiency, "overlap.interference": "none",
             "overlap.pipeline": overlap, "parallel.sequence_parallel": False, "parallel.zero": 1,
             "parallel.tp": tp, "parallel.pp": pp, "parallel.dp": dp, "pipeline.schedule": schedule,
             "pipeline.chunks": chunks, "training.global_batch": 192, "training.micro_batch": 1}  # fmt: skip

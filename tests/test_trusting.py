@@ -34,7 +34,8 @@ def test_what_is_folded_on_trust_is_what_every_rank_does(tiny: Tiny, document: d
 
 def test_hashed_routes_split_those_that_meet_and_nobody_else() -> None:
     changes = {
-        "cluster.nodes": 16, "cluster.fabric.nodes_per_unit": 3, "gpus": 128, "parallel.tp": 4, "parallel.pp": 4,
+        "cluster.nodes": 16, "cluster.fabric.nodes_per_unit": 3, "cluster.routing": {"kind": "static"}, "gpus": 128,
+    "parallel.tp": 4, "parallel.pp": 4,
         "parallel.dp": 8, "parallel.order": ["tp", "cp", "pp", "dp"], "parallel.zero": 1, "pipeline.chunks": 1,
         "pipeline.schedule": "1f1b", "training.global_batch": 16, "model.layers": 4, "model.sequence_length": 512,
     }  # fmt: skip
@@ -48,7 +49,8 @@ def test_hashed_routes_split_those_that_meet_and_nobody_else() -> None:
 def test_what_ranks_do_in_step_crowds_nobody() -> None:
     """It need not be looked at op by op."""
     changes = {
-        "cluster.nodes": 16, "cluster.fabric.nodes_per_unit": 3, "gpus": 128, "parallel.tp": 4, "parallel.pp": 4,
+        "cluster.nodes": 16, "cluster.fabric.nodes_per_unit": 3, "cluster.routing": {"kind": "static"}, "gpus": 128,
+    "parallel.tp": 4, "parallel.pp": 4,
         "parallel.dp": 8, "parallel.zero": 1, "pipeline.chunks": 1, "pipeline.schedule": "1f1b",
         "training.global_batch": 16, "model.layers": 4, "model.sequence_length": 512,
     }  # fmt: skip

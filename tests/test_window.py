@@ -23,10 +23,12 @@ from simcluster.symmetry.quotient import Quotient
 from simcluster.traffic.link_usage import drawn
 from simcluster.traffic.traffic import group_of
 
+STATIC = {"routing": {"kind": "static"}}
 CLUSTERS: list[dict[str, Any]] = [  # machines of 2 GPUs, so that small jobs cover several units
-    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2}},
-    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2, "oversubscription": 2.0}},
-    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 4}},
+    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2}, **STATIC},
+    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2, "oversubscription": 2.0},
+     **STATIC},
+    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 4}, **STATIC},
     {"topology": "dgx_a100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 1}},
     {"topology": "dgx_a100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 3}},
     {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2},
@@ -34,6 +36,8 @@ CLUSTERS: list[dict[str, Any]] = [  # machines of 2 GPUs, so that small jobs cov
     {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2},
      "routing": {"kind": "ecmp", "seed": 3}},
     {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2},
+     "routing": {"kind": "adaptive"}},
+    {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 4, "oversubscription": 2.0},
      "routing": {"kind": "adaptive"}},
     {"topology": "dgx_h100", "nodes": 16, "gpus_per_node": 2, "fabric": {"nodes_per_unit": 2, "units_per_pod": 2}},
     {"topology": "flat", "gpus": 32},
@@ -148,11 +152,18 @@ def test_what_is_not_alike_is_looked_at_whole(tiny: Tiny, change: dict[str, Any]
     assert_same(seen, whole)
 
 
+@pytest.mark.parametrize("routing", ["static", "adaptive"])
 @pytest.mark.parametrize("split", [{"tp": 1, "pp": 2}, {"tp": 2, "pp": 1}])
-def test_folded_through_a_window_is_unfolded_to_the_bit(tiny: Tiny, table: Table, split: dict[str, int]) -> None:
+def test_folded_through_a_window_is_unfolded_to_the_bit(
+    tiny: Tiny, table: Table, split: dict[str, int], routing: str
+) -> None:
     """With traffic of neighbours on oversubscribed links, so that shares of links decide."""
     job = {"gpus": 32, "parallel": {**split, "dp": 16, "zero": 1}, "training": {"global_batch": 64}}
-    scenario = tiny(cluster=CLUSTERS[1], **job, overlap={"grad_reduce": True, "interference": "none"})
+    scenario = tiny(
+        cluster={**CLUSTERS[1], "routing": {"kind": routing}},
+        **job,
+        overlap={"grad_reduce": True, "interference": "none"},
+    )
     assert both(scenario)[0] is not None
     folded, plain = simulate(scenario), simulate(scenario, folded=False)
     assert len(folded.weights) < len(plain.weights) == 32
@@ -161,7 +172,8 @@ def test_folded_through_a_window_is_unfolded_to_the_bit(tiny: Tiny, table: Table
         assert table(folded, rank).equals(table(plain, rank))
 
 
-@pytest.mark.parametrize(("nodes", "unit", "kind"), [(16, 2, "static"), (24, 4, "static"), (16, 2, "shortest")])
+@pytest.mark.parametrize(("nodes", "unit", "kind"), [(16, 2, "static"), (24, 4, "static"), (16, 2, "shortest"),
+                                                    (16, 2, "adaptive"), (24, 4, "adaptive")])  # fmt: skip
 @pytest.mark.parametrize("rails", [1, 2, 8])
 def test_links_are_turned_as_routes_are(nodes: int, unit: int, kind: str, rails: int) -> None:
     """For all pairs: the links of the route between the GPUs that two become are those that its links become."""
@@ -213,7 +225,7 @@ def test_rails_of_one_leaf_take_no_turn() -> None:
 
 def test_trees_of_chains_are_counted_as_they_are_gone_through() -> None:
     """Hop by hop, and by pairs of GPUs."""
-    cluster = load_cluster("dgx_h100", [("nodes", 70)])
+    cluster = load_cluster("dgx_h100", [("nodes", 70), ("routing", {"kind": "static"})])
     for first, count in ((0, 560), (16, 520)):
         gpus = np.arange(first, first + count)
         phases = ALGORITHMS["all_reduce"]["tree"](group_of(cluster, gpus.tolist()))

@@ -26,7 +26,7 @@ from simcluster.topology.policies import RoutingSpec
 Sorts: TypeAlias = Callable[[Numbers], Numbers]
 """For links what must be equal."""
 
-_BY_DESTINATION = ("static", "shortest")
+_BY_DESTINATION = ("static", "shortest", "adaptive")
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,9 @@ from simcluster.traffic.chain_trees import chained_trees
 from simcluster.traffic.hop_columns import HopColumns, added_up, usages
 from simcluster.traffic.traffic import Fabric, Pattern, patterns
 
+_PARTS = 2.0**20
+"""Fractions of flows that are whole multiples of its inverse are added up exactly, in whichever order."""
+
 
 @dataclass(frozen=True)
 class PatternTable:
@@ -142,7 +145,7 @@ def drawn_turning(
     at_once = HopColumns.joined([some for some, _ in turned])
     hop, link, fraction, latencies = at_once.ways(fabric, members)
     link = counterpart.of(link).astype(np.int64)
-    if (fraction != 1.0).any() or (link < 0).any():
+    if (fraction * _PARTS % 1.0).any() or (link < 0).any():
         return None
     ends = np.cumsum([len(some.weight) for some, _ in turned])
     seconds = np.split(latencies.reshape(len(members), -1), ends, axis=1)
