@@ -65,7 +65,7 @@ def run_commands() -> int:
     """Run the commands of README and the pages for good; says which failed."""
     failed = 0
     for page in played.PAGES:
-        played.printed(page, slow=True)
+        played.printed(page, every=True)
         print(f"0  {page.name}", flush=True)
     for command in dict.fromkeys([*readme.commands(), *readme.in_tables()]):
         if accepted.wants(command) is None:

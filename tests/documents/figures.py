@@ -53,7 +53,13 @@ def _four(seconds: float) -> str:
 
 def _together() -> Figures:
     steps = scores.read()["overall"]["steps"]
-    return f"{steps['rows']:,}", f"{100 * steps['mean_error']:.1f}", f"{100 * steps['bias']:+.1f}"
+    return *_counts(), f"{100 * steps['mean_error']:.1f}", f"{100 * steps['bias']:+.1f}"
+
+
+def _counts() -> Figures:
+    """Return the rows of all steps, of whole ones, and of parts of one."""
+    rows, whole = scores.read()["overall"]["steps"]["rows"], scores.whole_steps()
+    return f"{rows:,}", f"{whole:,}", f"{rows - whole:,}"
 
 
 def _inside() -> Figures:
@@ -61,7 +67,9 @@ def _inside() -> Figures:
     head = (ROOT / "simcluster" / "catalogue" / "residuals.yaml").read_text(encoding="utf-8")
     found = re.search(r"with its own study left out, (\d+)% of ([\d,]+) rows fall into theirs", head)
     assert found is not None
-    return found[2], found[1]
+    assert found[2] == f"{scores.whole_steps():,}", "intervals are learned from whole steps"
+    rows, whole, parts = _counts()
+    return whole, rows, parts, found[1]
 
 
 @cache
@@ -119,8 +127,14 @@ SENTENCES = (
         "The same {} failures of a log (`simulated_54_days`) with 16 spare machines in place of 64: {} points less.",
         _replayed,
     ),
-    Sentence("All {} rows of steps together: {} % mean error, {} % bias.", _together),
-    Sentence("of {} rows of whole steps, each with its own study left out, the interval holds {} %,", _inside),
+    Sentence(
+        "All {} rows of steps together ({} whole steps and {} parts of one): {} % mean error, {} % bias.", _together
+    ),
+    Sentence(
+        "of {} rows of whole steps (README's {} have {} that are parts of a step: a layer, "
+        "a collective), each with its own study left out, the interval holds {} %,",
+        _inside,
+    ),
 )
 
 NOT_OURS = (

@@ -21,7 +21,6 @@ from unittest import mock
 from documents.commands import ROOT, inside, run_in
 
 PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "cookbook"))
-SLOW = ("plan",)  # commands that are run only with --commands
 LEFT_OUT = "...\n"
 _BLOCK = re.compile(r"```bash\n(?P<commands>.*?)```\n(?:\n```text\n(?P<shown>.*?)```\n)?", re.DOTALL)
 
@@ -41,11 +40,6 @@ class Block:
         return Path(words[1]).stem if words[0] == "python" else None
 
     @property
-    def slow(self) -> bool:
-        """Does a command take longer than a test should?"""
-        return any(each.split()[1] in SLOW for each in self.commands)
-
-    @property
     def wanted(self) -> bool:
         """Is something shown of it, or a file written that a later one may read?"""
         return self.shown is not None or any(".yaml" in each.split()[-1] for each in self.commands)
@@ -61,12 +55,12 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 @cache
-def printed(page: Path, *, studies: bool = True, slow: bool = False) -> dict[int, str]:
-    """What each block's last command prints, by the block's number; scripts and slow ones only if asked for."""
+def printed(page: Path, *, studies: bool = True, every: bool = False) -> dict[int, str]:
+    """Return what each block's last command prints, by the block's number, of scripts and unwanted ones if asked."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, block in enumerate(blocks_of(page)):
-            if slow or (not block.slow and block.wanted and (studies or block.study is None)):
+            if every or (block.wanted and (studies or block.study is None)):
                 for command in block.commands:
                     found[number] = _run(Path(folder), command)
     return found

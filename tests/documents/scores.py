@@ -25,6 +25,8 @@ FILE = Path(__file__).with_name("scores.json")
 RESIDUALS = ROOT / "simcluster" / "catalogue" / "residuals.yaml"
 STUDIES = ROOT / "scenarios" / "validation"
 CHEAP = ("korthikanti_memory", "korthikanti_table4", "fms_fsdp", "bloom_prequel", "zerobubble_sync")
+PARTS_OF_STEPS = ("Korthikanti table 4", "DeepSeek-V3's all-to-alls")
+"""Studies of steps whose rows are a part of one: a layer, a collective."""
 _DIGITS = 4  # of an error as a fraction: a tenth of what README shows
 
 NCCL = "NCCL as measured"
@@ -96,6 +98,13 @@ class Row:
     key: str
     cells: tuple[str, ...]
     span: tuple[int, int]
+
+
+def whole_steps() -> int:
+    """Return how many rows of the studies of steps are whole steps: those that intervals are learned from."""
+    document = read()
+    parts = [part["rows"] for name in PARTS_OF_STEPS for part in document["studies"][name].values()]
+    return int(document["overall"]["steps"]["rows"]) - sum(parts)
 
 
 def read() -> dict[str, Any]:
