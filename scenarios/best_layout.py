@@ -26,8 +26,8 @@ def main() -> None:
     """Print the best layouts, and what the first of them gains."""
     found = simcluster.plan(JOB, vary=SPACE, top=2)
     fits = found.table[found.table["leaves_headroom"]]
-    table = fits[["parallel.tp", "parallel.pp", "parallel.dp", "step_time_s", "mfu"]]
-    print(table.assign(memory_gb=fits["planned_memory_bytes"] / 1e9).round(3).to_string(index=False), "\n")
+    table = fits[["parallel.tp", "parallel.pp", "parallel.dp", "step_time_s", "mfu", "planned_memory_bytes"]].round(3)
+    print(table.to_string(index=False, formatters={"planned_memory_bytes": lambda size: f"{size / 1e9:.1f} GB"}), "\n")
     best, own = found.best[0], simcluster.simulate(JOB).step_time
     print(
         f"Best: tp {best.layout.tp}, pp {best.layout.pp}, dp {best.layout.dp}, {best.step_time:.3f} s a step; "

@@ -18,7 +18,9 @@ def main(folder: Path) -> None:
     """Print the table and write compare_schedules.png into the folder."""
     results = {value: simcluster.simulate(simcluster.scenario(SCENARIO, {KEY: value})) for value in VALUES}
     table = simcluster.compare(results)
-    print(table[["step_time_s", "difference_s", "mfu", "bubble_fraction", "exposed_pp"]].round(4).to_string())
+    print(
+        table[["step_time_s", "difference_s", "mfu", "bubble_fraction", "breakdown_s.exposed_pp"]].round(4).to_string()
+    )
     print()
     for name, result in results.items():
         memory, capacity = result.memory.total / 1e9, result.facts.memory / 1e9

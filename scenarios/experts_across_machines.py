@@ -22,7 +22,11 @@ def main() -> None:
     inside = simcluster.simulate(JOB)
     across = simcluster.simulate(simcluster.scenario(JOB, ACROSS))
     table = simcluster.compare({"inside machines": inside, "across machines": across})
-    print(table[["step_time_s", "difference", "exposed_ep", "exposed_pp", "fits"]].round(3).to_string())
+    print(
+        table[["step_time_s", "difference", "breakdown_s.exposed_ep", "breakdown_s.exposed_pp", "fits"]]
+        .round(3)
+        .to_string()
+    )
     why = simcluster.diff(inside, across)
     cause, seconds = why.table.index[0], why.table["seconds"].iloc[0]
     print(

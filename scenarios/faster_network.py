@@ -24,7 +24,7 @@ def main() -> None:
             "800 Gbit/s and PCIe Gen6": job.with_({**NIC, **PCIE}),
         }
     )
-    print(table[["step_time_s", "difference", "tokens_per_s_per_gpu", "exposed_ep"]].round(3).to_string())
+    print(table[["step_time_s", "difference", "tokens_per_s_per_gpu", "breakdown_s.exposed_ep"]].round(3).to_string())
     alone, both = -table["difference"]["800 Gbit/s"], -table["difference"].iloc[-1]
     price = both / (1 - both)  # as many more tokens for the same dollars
     print(

@@ -24,7 +24,7 @@ def main() -> None:
     """Print the ways side by side, and which is the fastest that fits."""
     table = simcluster.compare({name: simcluster.scenario(JOB, way) for name, way in WAYS.items()})
     shown = table[["step_time_s", "difference", "mfu", "bubble_fraction", "fits"]].round(3)
-    print(shown.assign(memory_gb=(table["peak_memory_bytes"] / 1e9).round(1)).to_string())
+    print(shown.assign(peak_memory_bytes=(table["peak_memory_bytes"] / 1e9).map("{:.1f} GB".format)).to_string())
     steps = table["step_time_s"][table["fits"]].sort_values()
     print(
         f"\n{steps.index[0]} is the fastest that fits: {steps.iloc[0]:.3f} s a step, {steps.index[1]} takes "

@@ -22,7 +22,7 @@ def main(folder: Path) -> None:
     slow = {name: healthy.with_(faults=[fault]) for name, fault in faults.items()}
     results = {name: simcluster.simulate(each) for name, each in {"no GPU": healthy, **slow}.items()}
     table = simcluster.compare(results)
-    print(table[["step_time_s", "difference", "bubble_fraction", "straggler_wait"]].round(3).to_string())
+    print(table[["step_time_s", "difference", "bubble_fraction", "breakdown_s.straggler_wait"]].round(3).to_string())
     more, worst = table["difference"].iloc[1:], table["step_time_s"].idxmax()
     last = max(results[worst].waits, key=lambda wait: wait.seconds * (f"rank {wait.culprit}" == worst))
     print(f"\nA slow GPU costs {more.min():.1%} to {more.max():.1%} of the step, most where it is {worst};", end=" ")

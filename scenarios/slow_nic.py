@@ -18,7 +18,11 @@ def main() -> None:
     slow = {f"{rate:.0%}": healthy.with_(faults=[{**FAULT, "speed": rate}]) for rate in RATES}
     results = {name: simcluster.simulate(each) for name, each in {"100%": healthy, **slow}.items()}
     table = simcluster.compare(results)
-    print(table[["step_time_s", "difference_s", "difference", "exposed_pp", "exposed_dp"]].round(4).to_string())
+    print(
+        table[["step_time_s", "difference_s", "difference", "breakdown_s.exposed_pp", "breakdown_s.exposed_dp"]]
+        .round(4)
+        .to_string()
+    )
     first, worst = list(results)[1], list(results)[-1]
     why = simcluster.diff(results["100%"], results[worst]).table
     print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 import simcluster
 from simcluster.cli import main
 from simcluster.results.metrics import BREAKDOWN
+from simcluster.results.result import numbers
+from simcluster.results.result_table import OLDER_NAMES
 from simcluster.studies.variations import attribution, possible_variations
 
 EXACT = {"step_time_s": lambda cell: float(cell or "nan")}
@@ -32,6 +35,24 @@ def test_the_difference_is_attributed_to_the_last_picosecond() -> None:
     assert (table[list(BREAKDOWN)].sum(axis=1) - table["step_time_s"]).abs().max() < 1e-12
     assert (attribution(table).sum(axis=1) - table["difference_s"]).abs().max() < 1e-12
     assert attribution(table)["recompute"].iloc[1] > 0 == attribution(table)["recompute"].iloc[2]
+
+
+def test_columns_are_keys_of_the_result_json_and_older_names_are_understood() -> None:
+    result = simcluster.simulate("tiny_3d")
+    compared = simcluster.compare([result, "tiny_dp"])
+    swept = simcluster.sweep("tiny_3d", {"seed": [result.scenario.seed]})
+    keys = set(numbers(result.to_dict()))
+    assert keys - set(compared.columns) <= {"step_time_s"} | keys - set(swept.columns)
+    for table in (compared, swept):
+        assert not set(OLDER_NAMES) & set(table.columns)
+        for old, name in OLDER_NAMES.items():
+            assert table[old].equals(table[name].rename(old))
+            assert table[old].iloc[0] == numbers(result.to_dict())[name]
+        assert list(table[["step_time_s", "bubble"]].columns) == ["step_time_s", "bubble"]
+        assert table.exposed_tp.equals(table["exposed_tp"])
+        assert pickle.loads(pickle.dumps(table))["memory"].equals(table["memory"])
+        with pytest.raises(KeyError, match="bubbles"):
+            table["bubbles"]
 
 
 def test_results_paths_and_scenarios_may_be_mixed() -> None:
@@ -70,6 +91,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "where the difference from 'recompute none' went" in shown
     rows = json.loads((tmp_path / "c.json").read_text())
     assert [row["variant"] for row in rows] == ["recompute none", "recompute full"]
+    assert all(row["bubble"] == row["breakdown_s.bubble"] for row in rows)
     assert pd.read_csv(tmp_path / "c.csv", converters=EXACT)["step_time_s"].tolist() == [
         row["step_time_s"] for row in rows
     ]

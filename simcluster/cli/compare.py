@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> None:
         name: slower_although_faster(first, result, first.scenario, result.scenario) for name, result in results.items()
     }
     for name, holds in held.items():
+        rows[name].update(results[name].times.breakdown.items())  # keys of earlier versions
         rows[name]["held_back"] = holds and holds.to_dict()
         rows[name]["assumed"] = [*results[name].assumed, *([ASSUMED] if prices else [])]
         rows[name]["longer_on_path"] = [part.to_dict() for part in longer[name]]

@@ -17,6 +17,7 @@ from simcluster.results.account import attribute
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import numbers_of
 from simcluster.results.result import Result
+from simcluster.results.result_table import result_table
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import ResultLike, result_of, simulate
@@ -52,9 +53,9 @@ def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataF
         row: dict[str, Any] = {
             "step_time_s": result.step_time, "difference_s": difference, "difference": difference / first,
         }  # fmt: skip
-        row |= numbers_of(result) | result.times.breakdown
+        row |= numbers_of(result) | {f"breakdown_s.{name}": value for name, value in result.times.breakdown.items()}
         rows.append(row | {"recipe": recipe_document(result.scenario)["recipe"]})
-    return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
+    return result_table(rows, index=pd.Index(index, name="variant"))
 
 
 @checked

@@ -16,6 +16,7 @@ from simcluster.base.store import Store
 from simcluster.documents.argument_types import checked
 from simcluster.documents.own_words import own_words
 from simcluster.results.result import VERSION
+from simcluster.results.result_table import result_table
 from simcluster.scenario.contents import Contents, VariantKeys
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.paths import check_path
@@ -42,14 +43,12 @@ class Swept:
 
     def frame(self) -> pd.DataFrame:
         """A row a variant: its number, what varies, status and error, and the numbers of the result JSON."""
-        import pandas as pd
-
         paths = self.sweep.paths
         records = [
             {"variant": number, **{path: _plain(path, self.sweep.values(number).get(path)) for path in paths}, **row}
             for number, row in zip(self.sweep.numbers, self.rows, strict=True)
         ]
-        table = pd.DataFrame.from_records(records)
+        table = result_table(records)
         for path in paths:  # a column of a file has one type
             if len({type(value) for value in table[path]}) > 1:
                 table[path] = [None if value is None else str(value) for value in table[path]]
