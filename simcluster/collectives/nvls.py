@@ -13,6 +13,10 @@ from collections.abc import Sequence
 from simcluster.collectives.description import SWITCH, Hop, Phase
 from simcluster.collectives.group import Group
 
+MULTIMEM = 309.0 / 370.8
+"""What multimem operations reach of the rate of ring kernels on the same NVLink: 309 of an H100's 450 GB/s (NVIDIA/nccl
+issue 1455) beside the 370.8 that a link of topologies carries (0.824 of its line rate, what rings measure)."""
+
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
     """Every rank reads its n-th of the sum from the switch, which reads the others' data for it."""

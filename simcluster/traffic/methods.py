@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from simcluster.collectives import ALGORITHMS, Group, Phase
 from simcluster.collectives.entry import Parts
+from simcluster.collectives.nvls import MULTIMEM
 from simcluster.collectives.relayed import RELAYED, TokenRoutes
 from simcluster.nccl import ALGORITHMS as NCCL_ALGORITHMS
 from simcluster.nccl import (
@@ -106,7 +107,8 @@ class Methods:
         if platform is not None and kind in EXCHANGES and wanted in ("auto", next(iter(ALGORITHMS[kind]))):
             return self._exchanged(platform, group, kind, size)
         if platform is None or kind not in COLLECTIVES:
-            return Method(next(iter(ALGORITHMS[kind])) if wanted == "auto" else wanted)
+            name = next(iter(ALGORITHMS[kind])) if wanted == "auto" else wanted
+            return Method(name, reach=MULTIMEM if name == "nvls" else 1.0)
         form = group.form
         if (kind, size, form) not in self._known:
             self._known[kind, size, form] = self._chosen(platform, group, kind, size, wanted)
