@@ -70,6 +70,8 @@ def _effective(asked: Case, size: float) -> Prediction:
     rate = fitted.achieved * (_nvls_bandwidth(case) if case.algorithm == "nvls" else estimate.bandwidth)
     if graph.wire and case.nodes > 1 and case.algorithm == "ring" and case.protocol == "Simple":
         rate *= graph.wire / graph.inter
+    if case.algorithm == "nvls_tree":  # sum and copies cross the NICs, all but the node's own part: 2 (m - 1) / m S
+        rate = min(rate, graph.channels * graph.inter * case.nodes / (2 * (case.nodes - 1)))
     filling = chunks.filling(case, size, rate) + fitted.loop * chunks.short_loops(case, size)
     issue, start = fitted.launch, fitted.start * chunks.engaged(case, size) if case.nodes == 1 else 0.0
     return replace(

@@ -50,7 +50,16 @@ def _bus(case: Case) -> float:
     """GB/s over all channels: what a channel is counted for inside the node up to 2 nodes, between nodes from there."""
     graph = case.graph
     per_channel = graph.intra if case.nodes <= 2 or case.algorithm.startswith("collnet") else graph.inter
-    return graph.channels * per_channel / GB
+    return min(graph.channels * per_channel, _through_node(case)) / GB
+
+
+def _through_node(case: Case) -> float:
+    """Return the most B/s that all channels bring through a node, however many NICs it has.
+
+    Of a channel's g hops in a node of g GPUs g - 1 go over the NVLink of a GPU, which all channels share.
+    """
+    each, ring = case.gpus_per_node, case.platform.one.ring
+    return math.inf if case.nodes == 1 or each == 1 else ring.channels * ring.intra * each / (each - 1)
 
 
 def _ll_cap(case: Case) -> float:
