@@ -22,6 +22,7 @@ from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
 from simcluster.importers.astra_network import network_document, parse_network
 from simcluster.importers.deepspeed import scenario_from_deepspeed
+from simcluster.importers.file_kinds import require_kind
 from simcluster.importers.files import decode, read_bytes
 from simcluster.importers.hugging_face import (
     USUAL_LENGTH,
@@ -66,6 +67,7 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"unknown kind {args.kind!r}{did_you_mean(args.kind, KINDS)}; known: {', '.join(KINDS)}")
     args.file, args.function = _function_of(args.file)
     text = _text(args.file)
+    require_kind(text, args.file, args.kind)
     readers = {"hugging-face": _model, "astra-network": _topology}
     try:
         found = readers.get(args.kind, _scenario)(args, text)
@@ -138,10 +140,7 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
     if args.gpus is not None and args.gpus < 1:
         raise InputError(f"--gpus {args.gpus}: a job takes at least 1")
     if args.kind == "megatron" and text.lstrip().startswith("{"):
-        raise InputError(
-            f"{args.file}: holds JSON, and megatron takes a launch script or its arguments; of a config.json use "
-            "simcluster import hugging-face, of a configuration of DeepSpeed simcluster import deepspeed"
-        )
+        raise InputError(f"{args.file}: holds JSON, and megatron takes a launch script, its arguments or YAML")
     if args.kind == "megatron" and args.file.endswith(".py"):
         raise InputError(
             f"{args.file}: is a program in Python, and megatron takes the arguments that one is launched with; name "

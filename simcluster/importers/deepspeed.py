@@ -150,7 +150,7 @@ def scenario_from_deepspeed(
     program that reads the file puts in the place of ``auto``, by dotted name, and as formats that the file leaves out.
     Raises InputError with all keys that are not modelled or have no value that can be.
     """
-    written = flattened(parse_toml_or_json(text, source), source)
+    written = flattened(parse_toml_or_json(text, source, "JSON"), source)
     run = _Config(_filled(written, filled or {}, model), source)
     gpus = gpus or run.gpus_of_batch() or run.all_there(launched, available)
     training = run.problems.of(run.training, gpus)
@@ -158,6 +158,9 @@ def scenario_from_deepspeed(
     memory, sharding = run.problems.of(run.offload, zero), run.problems.of(run.fsdp, zero)
     overlap = run.problems.of(run.overlap, zero, gpus)
     run.sort()
+    if len(run.unknown) == len(written):
+        what = "is not a configuration of DeepSpeed: it has none of its keys, such as train_batch_size or bf16"
+        raise InputError(f"{source}: {what}; name the file that --deepspeed does, or import it by its own kind")
     run.problems.tell()
     if zero == 0 and training is not None and run.shards_states(training):
         zero, training = 1, {**training, "memory_recipe": "mixed-18"}

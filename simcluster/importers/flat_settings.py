@@ -13,6 +13,8 @@ from simcluster.documents.parser_words import of_json, of_toml
 from simcluster.documents.reading import unique_keys
 
 _MAX_CHARACTERS = 1_000_000
+_YAML = re.compile(r"^[A-Za-z_][\w.-]*:([ \t]|$)", re.MULTILINE)
+_TOML = re.compile(r"^\[|^[\w.-]+[ \t]*=", re.MULTILINE)
 _MAX_DEPTH = 8
 
 
@@ -33,8 +35,8 @@ def flattened(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     return found
 
 
-def parse_toml_or_json(text: str, source: str) -> dict[str, Any]:
-    """The sections of a job's file in TOML, or in JSON where it begins with a brace."""
+def parse_toml_or_json(text: str, source: str, expected: str = "TOML or JSON") -> dict[str, Any]:
+    """Return the sections of a job's file in TOML, or in JSON where it begins with a brace."""
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no job config has")
     kind = "JSON" if text.lstrip().startswith("{") else "TOML"
@@ -50,6 +52,8 @@ def parse_toml_or_json(text: str, source: str) -> dict[str, Any]:
         told = str(problem)
         line = re.search(r"line (\d+)", told)
         meaning = of_json(told) if kind == "JSON" else of_toml(told)
+        if kind == "TOML" and _YAML.search(text) and not _TOML.search(text):
+            raise InputError(f"{source}: is YAML, and a file in {expected} is expected; name that one") from None
         raise InputError(f"{source}{f':{line[1]}' if line else ''}: is not {kind}: {meaning}") from None
     if not isinstance(data, dict) or not data:
         raise InputError(f"{source}: holds no settings, such as [training] with seq_len = 8192")

@@ -98,6 +98,9 @@ class _Job(JobSettings):
 
     def imported(self, cluster: dict[str, Any], gpus: int | None) -> Imported:
         """The whole scenario; InputError with all that stands against it."""
+        if self.unknown and len(self.unknown) == len(self.written):
+            what = "is not a job config of torchtitan: it has none of its keys, such as training.seq_len"
+            raise InputError(f"{self.source}: {what}; name the TOML that torchtitan is started with")
         model, split = self.problems.of(self._model), self.problems.of(self._parallel, gpus)
         parallel, fsdp = split or ({"tp": 1, "pp": self.values["parallelism.pipeline_parallel_degree"], "dp": 1}, {})
         pipeline = self.problems.of(self._pipeline, parallel["pp"])

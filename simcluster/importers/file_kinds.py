@@ -1,0 +1,41 @@
+"""Whose file a text is, by what stands in the files of each framework: ``file_kinds.yaml`` beside this file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simcluster.base.errors import InputError
+from simcluster.documents.reading import read_document
+
+_TABLES: Mapping[str, Any] = read_document(Path(__file__).with_suffix(".yaml")).data
+_SETTINGS = (".json", ".yaml", ".yml", ".toml")
+_MOST = 200_000  # characters that are looked through
+
+
+def require_kind(text: str, source: str, kind: str) -> None:
+    """Raise InputError, which names the framework, for a file of another one than an import's kind reads."""
+    text = text[:_MOST]
+    settings = source.endswith(_SETTINGS) or text.lstrip().startswith("{")
+    tables = ("frameworks", "settings") if settings else ("frameworks",)
+    for name, marks in (pair for table in tables for pair in _TABLES[table].items()):
+        if _is_marked(text, marks):
+            raise InputError(
+                f"{source}: this is a file of {name}, which cannot be imported; write a scenario (simcluster new), or "
+                "import the config.json of its model (simcluster import hugging-face)"
+            )
+    if not settings or any(_is_marked(text, marks) for marks in _TABLES["imports"].get(kind, {}).values()):
+        return
+    for other, kinds in _TABLES["imports"].items():
+        for what, marks in kinds.items():
+            if _is_marked(text, marks):
+                raise InputError(f"{source}: this is {what}: write simcluster import {other} {source}")
+    for what, (marks, remedy) in _TABLES["others"].items():
+        if _is_marked(text, marks):
+            raise InputError(f"{source}: this is {what}: {remedy}")
+
+
+def _is_marked(text: str, marks: str) -> bool:
+    return all(re.search(each, text, re.MULTILINE) for each in marks.split("AND"))
