@@ -17,7 +17,7 @@ from simcluster.model.kernels import in_pieces
 from simcluster.model.layer_sections import cast, linear
 from simcluster.model.recipes import RECIPES
 from simcluster.scenario.memory_plan import _RECIPE, recipe_of, shape_of
-from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scenario import Scenario, load
 from simcluster.scenario.training_section import MemoryRecipe, Precision
 from simcluster.show.report import entry_of_result, page
 from simcluster.show.summary import summary
@@ -175,7 +175,7 @@ def test_every_recipe_has_the_precisions_that_its_own_bytes_allow() -> None:
     for recipe in RECIPES.values():
         quantized = recipe.copies > 0 or recipe.weight < 2
         assert (recipe.weights in ("fp8", "nvfp4")) == quantized, recipe
-        assert quantized or ("fp32" in recipe.precisions) == (recipe.weight == 4), recipe
+        assert quantized != ("fp32" in recipe.precisions), recipe
         assert recipe.name.startswith(recipe.weights) or recipe.weights == "16 bits", recipe
     assert not set(get_args(MemoryRecipe)) ^ set(RECIPES)
     assert all(default in RECIPES[name].precisions for default, name in _RECIPE.items())
@@ -231,3 +231,11 @@ def test_the_report_says_whether_compute_includes_recompute(tiny: Tiny) -> None:
         found = page([entry_of_result(simulate(tiny(cluster=B200, gpus=1, training=training)))])
         assert ("% of it compute, recompute included" in found) == (recompute == "full")
         assert "own compute" not in found
+
+
+def test_weights_in_16_bits_under_fp32_are_warned_of() -> None:
+    found = {}
+    for recipe in ("mixed-18", "bf16-12", "fp32-16"):
+        changes = {"training.precision": "fp32", "training.memory_recipe": recipe}
+        found[recipe] = any("matmuls in fp32 read 4" in each for each in simulate(load("tiny_dp", changes)).warnings())
+    assert found == {"mixed-18": True, "bf16-12": True, "fp32-16": False}

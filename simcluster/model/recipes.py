@@ -15,10 +15,10 @@ WeightFormat = Literal["fp32", "16 bits", "bf16", "fp8", "nvfp4"]
 
 _LOW = ("fp8-mixed", "mxfp8-mixed", "nvfp4-mixed")
 _PRECISIONS: Mapping[WeightFormat, tuple[str, ...]] = {
-    "fp32": ("fp32", "bf16-mixed", "fp16-mixed", *_LOW), "16 bits": ("bf16-mixed", "fp16-mixed", *_LOW),
-    "bf16": ("bf16-mixed", *_LOW), "fp8": ("fp8-mixed", "mxfp8-mixed"), "nvfp4": ("nvfp4-mixed",),
+    "fp32": ("fp32", "bf16-mixed", "fp16-mixed", *_LOW), "16 bits": ("fp32", "bf16-mixed", "fp16-mixed", *_LOW),
+    "bf16": ("fp32", "bf16-mixed", *_LOW), "fp8": ("fp8-mixed", "mxfp8-mixed"), "nvfp4": ("nvfp4-mixed",),
 }  # fmt: skip
-"""The precisions of matmuls that such weights serve: as they are, or cast to a narrower format."""
+"""The precisions of matmuls that such weights serve: as they are, or cast to another format."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_seconds
 from simcluster.faults.experts import ExpertImbalance
-from simcluster.scenario.memory_plan import shape_of
+from simcluster.scenario.memory_plan import ELEMENT_BYTES, recipe_of, shape_of
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules.comparison import more_than_1f1b
 from simcluster.schedules.specs import ZbAuto
@@ -29,6 +29,7 @@ def cautions(
 
     ``recompute`` is what the mean rank runs again in a step (s), ``schedule`` the one of the run.
     """
+    yield from _narrow_weights(scenario)
     yield from _whole_gradients(scenario, footprints)
     yield from _many_activations(scenario, schedule)
     yield from _filled_experts(scenario)
@@ -36,6 +37,16 @@ def cautions(
         yield (
             f"recompute: selective runs the fused attention again, {format_seconds(recompute)} a step, and frees only "
             "its softmax statistics; recompute: none is faster and holds hardly more"
+        )
+
+
+def _narrow_weights(scenario: Scenario) -> Iterator[str]:
+    """Warn of matmuls in fp32 whose weights a recipe keeps in 16 bits."""
+    recipe = recipe_of(scenario)
+    if scenario.training.precision == "fp32" and recipe.weight < ELEMENT_BYTES["fp32"]:
+        yield (
+            f"training.memory_recipe {recipe.name} keeps weights in {recipe.weight:g} bytes, and matmuls in fp32 read "
+            "4; use fp32-16, which keeps them in 4"
         )
 
 
