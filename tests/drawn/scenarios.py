@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from drawn.values import NothingDrawnError, document, drawn
 from simcluster.base.errors import InputError
+from simcluster.devices.software import software_names
 from simcluster.documents.kinds import models_in
 from simcluster.documents.shipped import shipped_names
 from simcluster.faults import FAULTS
@@ -46,7 +47,7 @@ OFTEN = ("overlap.", "parallel.", "fsdp.", "pipeline.", "training.")
 """Fields that decide what meets on links."""
 SECTIONS: dict[str, Document] = {
     "model.mla": {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32},
-    "training.outer": {"every": 1},
+    "training.outer": {"every": 2, "workers": 2},
     "data.loader": {"batch": "2 ms"},
     "checkpoint": {"after": 0, "to": "20 GB/s"},
 }
@@ -99,15 +100,18 @@ class Drawing:
                 return found
 
     def changed(self, found: Document) -> Document:
-        """Return the sections with values of fields."""
+        """Return the sections with values of fields, most of them of one section, since some fields need others."""
         dice = self._dice
-        for section, least in SECTIONS.items():
-            if dice.random() < 0.1:
-                found = self._with(found, section, least)
         paths = [path for path in fields() if drawn_here(path)]
+        focus = dice.choice(sorted({path.rpartition(".")[0] for path in paths}))
+        for section, least in SECTIONS.items():
+            if section == focus or dice.random() < 0.1:
+                found = self._with(found, section, least)
         dice.shuffle(paths)
-        for path in paths:
-            if dice.random() < (0.3 if path.startswith(OFTEN) else 0.08) and there(found, path):
+        own = [path for path in paths if path.rpartition(".")[0] == focus]
+        for path in (*paths, *own):
+            often = 0.5 if path in own else 0.25 if path.startswith(OFTEN) else 0.06
+            if dice.random() < often and there(found, path):
                 try:
                     found = self._with(found, path, value(dice, path))
                 except NothingDrawnError:
@@ -196,9 +200,13 @@ def job(dice: Random) -> Document:
             "layers": layers, "gated_mlp": True, "sequence_length": dice.choice((128, 1024, 2048)),
             "hidden_size": dice.choice((256, 1024, 2048)), "kv_heads": dice.choice((1, 2, 8, 8)),
         },
-        "parallel": {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "order": order(dice)},
+        "parallel": {
+            "tp": tp, "cp": cp, "pp": pp, "dp": dp, "order": order(dice),
+            "zero": dice.choice((0, 0, 0, 1, 2, 3)) if dp > 1 else 0,
+        },
         "pipeline": {"schedule": schedule, "chunks": chunks, **layers_of(dice, layers, pp * chunks)},
         "training": {"global_batch": rounds * dp},
+        "software": {} if dice.random() < 0.8 else {"base": dice.choice(software_names())},
         "overlap": {"experts": experts and dice.choice((False, True))},
         "collectives": {"nccl": dice.choice(("auto", "auto", "none"))},
         "faults": [],
