@@ -1,4 +1,4 @@
-"""What of a scenario folding and chains are proved for (tests/test_reference.py): all else is played op by op of every
+"""What of a scenario folding and chains are proved for (tests/test_drawn.py): all else is played op by op of every
 rank, which is slower and as right."""
 
 from __future__ import annotations
