@@ -206,6 +206,7 @@ def test_a_write_takes_its_part_of_the_nics() -> None:
     assert any(words.startswith("write in flight") for words in states.asked)
     rates = np.array([share for _, share in weight.shares]) * 2 * 48e9 * weight.write
     by_rank = bytes_by_rank(scenario, 14)
+    by_rank *= weight.size / by_rank.sum()  # what tp ranks all hold is written once
     assert rates == pytest.approx(by_rank.reshape(4, 2).sum(axis=1), rel=1e-9)
 
 
@@ -290,6 +291,7 @@ def test_links_bound_what_storage_does_not() -> None:
     pcie = cluster.path_bandwidth([link for link, _ in cluster.host_way(0, "d2h")])
     nics = 2 * cluster.capacity[cluster.link_index["node0.nic0", cluster.switches[0]]]
     fast = weighed(scenario, to="100 TB/s", mode="snapshot")
+    copied, machine = machine, machine * fast.size / by_rank.sum()  # what tp ranks all hold is written once
     assert fast.stall == pytest.approx(by_rank.max() / pcie)
     assert fast.write == pytest.approx(2 * machine / nics)  # half of a link beside training
     assert {round(share, 9) for _, share in fast.shares} >= {0.5}
@@ -298,7 +300,7 @@ def test_links_bound_what_storage_does_not() -> None:
     slow = weighed(scenario, to="1 GB/s", read="2 GB/s")
     assert slow.stall == pytest.approx(slow.size / 1e9)
     assert slow.load_storage == pytest.approx(slow.size / 2e9)
-    assert slow.load_memory == pytest.approx(max(by_rank.max() / pcie, machine / nics))
+    assert slow.load_memory == pytest.approx(max(by_rank.max() / pcie, copied / nics))
 
 
 # --- how often --------------------------------------------------------------------------------------------------------

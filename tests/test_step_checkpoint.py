@@ -17,6 +17,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import (
     bytes_by_rank,
     bytes_per_parameter,
+    checkpoint_bytes,
     checkpoint_of,
     nic_rates,
     weight_of,
@@ -154,14 +155,15 @@ def test_each_rank_saves_what_the_run_of_weeks_counts(name: str, more: dict[str,
     result = simulate(scenario)
     counted = bytes_by_rank(scenario, bytes_per_parameter(scenario, checkpoint_of(scenario)))
     assert np.count_nonzero(counted) == savers
-    for way in ("d2h", "storage"):
+    once = checkpoint_bytes(scenario, checkpoint_of(scenario))  # in storage: no copies of what tp ranks all hold
+    for way, whole in (("d2h", counted.sum()), ("storage", once)):
         found = []
         for rank in range(scenario.gpus):
             spans = result.timeline_of(rank)
             found.append(spans[(spans["kind"] == "checkpoint") & (spans["stream"] == way)]["bytes"].sum())
-        assert found == pytest.approx(counted.tolist())
+        assert found == pytest.approx((counted * whole / counted.sum()).tolist())
     assert result.checkpoint is not None
-    assert result.checkpoint.bytes == pytest.approx(counted.sum())
+    assert result.checkpoint.bytes == pytest.approx(once)
 
 
 @pytest.mark.parametrize("name", ["tiny_3d", "mixtral_8x7b_128xh100", "gpt3_175b_64xa100"])
@@ -219,17 +221,14 @@ def test_what_cannot_be_played_is_told(changes: dict[str, Any], words: str) -> N
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_storage_takes_what_ranks_write(tp: int) -> None:
-    """Copies of norms that tensor-parallel ranks hold, and rows that pad the vocabulary, take its time as well."""
-    scenario = saving(
-        mode="blocking",
-        to="1 GB/s",
-        more={**ALONE, "parallel.tp": tp, "parallel.dp": 4 // tp, "parallel.sequence_parallel": tp > 1},
-    )
-    result, spec = simulate(scenario), checkpoint_of(scenario)
-    each = bytes_per_parameter(scenario, spec)
-    written = float(bytes_by_rank(scenario, each).sum())
-    assert (written > each * parameters(scenario.model).total) == (tp > 1)
-    assert written / weight_of(scenario, spec).stall == pytest.approx(1e9)
-    assert result.checkpoint is not None
-    assert result.checkpoint.stands_s == pytest.approx(written / 1e9, rel=1e-3)
+@pytest.mark.parametrize("mode", ["blocking", "snapshot"])
+def test_what_is_written_takes_storage_as_long_as_its_bytes(tp: int, mode: str) -> None:
+    """Each parameter once in both: norms that tensor-parallel ranks all hold go to their hosts, not all to storage."""
+    cut = {"parallel.tp": tp, "parallel.dp": 4 // tp, "parallel.sequence_parallel": tp > 1}
+    scenario = saving(mode=mode, to="100 MB/s", more={**ALONE, **cut})
+    found, each = simulate(scenario).checkpoint, bytes_per_parameter(scenario, checkpoint_of(scenario))
+    assert found is not None
+    assert found.bytes == pytest.approx(each * parameters(scenario.model).total, rel=1e-12)
+    assert found.bytes / found.write_s == pytest.approx(100e6, rel=1e-3)
+    copied = float(bytes_by_rank(scenario, each).sum())
+    assert (copied > found.bytes * (1 + 1e-9)) == (tp > 1)

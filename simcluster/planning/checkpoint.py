@@ -28,8 +28,9 @@ class SavedParts:
     that saves any; ``saves[rank]`` says which of the two it does.
 
     The copy to the host takes ``copying`` s (-1: what its links make of it), training stands for ``stall`` if that is
-    longer; the write goes at most at ``bounds[stage]`` B/s of a rank, or takes ``writing`` s where it uses no link of
-    the job's.  ``blocking``: training waits for the write, which no snapshot precedes.  ``to`` is where it goes.
+    longer; the write, of the ``written`` part of the bytes, goes at most at ``bounds[stage]`` B/s of a rank, or takes
+    ``writing`` s where it uses no link of the job's.  ``blocking``: training waits for the write, which no snapshot
+    precedes.  ``to`` is where it goes.
     """
 
     after: int
@@ -37,6 +38,7 @@ class SavedParts:
     sizes: tuple[tuple[float, float], ...]
     saves: tuple[tuple[bool, bool], ...]
     bounds: tuple[float, ...]
+    written: float = 1.0
     copying: float = -1.0
     stall: float = 0.0
     writing: float = -1.0
@@ -57,7 +59,8 @@ class SavedParts:
         if not self.blocking:
             copies = [Copy("d2h", size, self.copying) for size in self.sizes[stage]]
             held += self._copy(lanes, "d2h", copies, done, step)
-        writes = [Copy(self.to, size, self.writing, self.bounds[stage]) for size in self.sizes[stage]]
+        bound = self.bounds[stage]
+        writes = [Copy(self.to, self.written * size, self.writing, bound) for size in self.sizes[stage]]
         written = self._copy(lanes, STORAGE, writes, done if self.blocking else tuple(held), step)
         held += written if self.blocking else []
         wait = Op(Timed("world", 0.0) if len(self.saves) > 1 else Host(0.0), "host", CHECKPOINT, "barrier")

@@ -17,6 +17,7 @@ from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
 from simcluster.longrun.spec import CheckpointSpec, MemoryCopies
 from simcluster.model.shards import lm_head_parameters_per_tp_rank
+from simcluster.model.transformer import parameters
 from simcluster.planning.checkpoint import SavedParts, rate_of
 from simcluster.planning.job import Job, Slices
 from simcluster.planning.owned_parameters import OwnedParameters, of_stage
@@ -63,8 +64,8 @@ class Weight:
 
 
 def checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
-    """Return the bytes of the whole job's checkpoint: what all ranks write, which is what storage takes and keeps."""
-    return float(bytes_by_rank(scenario, bytes_per_parameter(scenario, spec)).sum())
+    """Bytes of the whole job's checkpoint, each parameter once."""
+    return bytes_per_parameter(scenario, spec) * parameters(scenario.model).total
 
 
 def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
@@ -73,16 +74,17 @@ def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
         takes = "how long does one take? one of two keys says it: write to: 100 GB/s, what storage takes, or stall: 5 s"
         raise scenario.origin.document.error(("run", "checkpoint"), takes)
     each = bytes_per_parameter(scenario, spec)
+    size = checkpoint_bytes(scenario, spec)
     by_rank = bytes_by_rank(scenario, each)
-    size = float(by_rank.sum())
     hosts, by_host = _by_host(scenario, by_rank)
+    written = by_host * (size / by_host.sum())
     nics = nic_rates(scenario, hosts)
     copy, linked = snapshot_seconds(scenario, by_rank)
     away = _seconds(by_host, nics)
     stored = size / spec.to if spec.to else 0.0
     blocking = spec.mode == "blocking"
     apart = _storage_network(scenario)
-    wire = 0.0 if apart else away / (1.0 if blocking else BEHIND)
+    wire = 0.0 if apart else _seconds(written, nics) / (1.0 if blocking else BEHIND)
     whole = max(stored, wire)
     stall, write = (whole, 0.0) if blocking else (copy, whole)
     stall = spec.stall if spec.stall is not None else stall
@@ -101,7 +103,7 @@ def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
         memory_slowed=spec.slowed or 0.0,
         rank=float(by_rank.max()),
         host=float(by_host.max()),
-        shares=() if apart else _shares(hosts, by_host, nics, write),
+        shares=() if apart else _shares(hosts, written, nics, write),
         memory_shares=_shares(hosts, by_host, nics, peers) if memory else (),
         notes=tuple(_notes(spec, size, by_host, linked=linked, wired=wire > stored, apart=apart)),
     )
@@ -121,9 +123,10 @@ def bytes_per_parameter(scenario: Scenario, spec: CheckpointSpec) -> float:
 
 
 def bytes_by_rank(scenario: Scenario, each: float) -> Floats:
-    """What every rank writes of a checkpoint with ``each`` bytes a parameter.
+    """Return what every rank copies to its host of a checkpoint with ``each`` bytes per parameter.
 
-    Tensor-parallel ranks all write what they all hold (norms, padding), as programs that save shards do.
+    Tensor-parallel ranks all copy what they all hold (norms, padding).  Storage has it once: of equal tensors the rank
+    that writes least writes one (PyTorch, torch/distributed/checkpoint/_dedup_save_plans.py).
     """
     schedule = schedule_of(scenario)
     plan = replace(plan_of(scenario, schedule), workers=1)  # one of them writes
@@ -255,6 +258,8 @@ def saved_of(scenario: Scenario, job: Job) -> SavedParts | None:
     held = [written.of_stage(_held(job.model, plan, job.schedule, job.slices, stage)) for stage in range(plan.pp)]
     sizes = tuple((each * part.common, each * part.experts) for part in held)
     blocking, to = spec.mode == "blocking", scenario.checkpoint.place
+    by_rank = bytes_by_rank(scenario, each)
+    once = checkpoint_bytes(scenario, spec) / float(by_rank.sum()) if to == "storage" else 1.0
     seconds, stall = weight.stall if blocking else weight.write, spec.stall or 0.0
     wired = not _storage_network(scenario) and bool(scenario.cluster.built.host_way(0, "storage"))
     if to == "peers" and spec.memory is not None:
@@ -265,8 +270,9 @@ def saved_of(scenario: Scenario, job: Job) -> SavedParts | None:
         blocking=blocking,
         sizes=sizes,
         saves=tuple(zip(written.common.tolist(), written.experts.tolist(), strict=True)),
-        bounds=tuple(rate_of(sum(size), seconds) for size in sizes),
-        copying=-1.0 if snapshot_seconds(scenario, bytes_by_rank(scenario, each))[1] else weight.rank / HOST_LINK,
+        bounds=tuple(rate_of(once * sum(size), seconds) for size in sizes),
+        written=once,
+        copying=-1.0 if snapshot_seconds(scenario, by_rank)[1] else weight.rank / HOST_LINK,
         stall=stall,
         writing=-1.0 if wired else seconds,
         to=to,
