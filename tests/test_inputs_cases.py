@@ -278,6 +278,8 @@ KINDS = {
         ("own_fp8_mode", "fp8"),
         ("own_seq_split", "seq"),
         ("own_quantizer", "quant"),
+        ("enable_1f1b_v", "1f1b"),
+        ("own_tp_group", "tp"),
         ("own_trick", ""),
     ],
 )

@@ -18,10 +18,10 @@ Made = TypeVar("Made")
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _MOST_TOLD = 30
 _DECIDING = re.compile(
-    r"batch|pipeline|recompute|remat|parallel|precision|quant(?!ile)|bf16|zero[-_]?bubble"
+    r"batch|pipeline|recompute|remat|parallel|precision|quant(?!ile)|bf16|bubble|1f1b|gpipe|dualpipe|interleav"
     r"|(?<![a-z])(?:mx|nv)?fp(?:4|8|16)|(?<![a-z])seq(?:uence)?s?(?:len)?(?![a-z])"
     r"|(?:activation|grad\w*)[-_.]?checkpoint|checkpoint[-_.]?(?:activation|grad)"
-    r"|(?<![a-z0-9])(?:v?pp|tp|etp|cp|ep|dp)(?![a-z0-9])",
+    r"|(?<![a-z0-9])(?:v?pp|tp|etp|cp|ep|dp|zbv?)(?![a-z0-9])",
     re.IGNORECASE,
 )
 """Parts of the names of settings that decide the step: its split, batch, sequences, formats and recompute."""

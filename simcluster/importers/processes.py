@@ -56,7 +56,8 @@ def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: 
     if each is None and (total := _number(own, "num-processes")):  # of accelerate, on all machines together
         machines = _number(own, "num-machines") or 1
         nodes, each = (machines, total // machines) if total % machines == 0 else (nodes, None)
-    if each is None and (own.get("nproc-per-node") in ("gpu", "auto") or "llamafactory-cli" in launcher):
+    by_machine = any(word.rsplit("/", 1)[-1] in ("llamafactory-cli", "accelerate") for word in launcher)
+    if each is None and (own.get("nproc-per-node") in ("gpu", "auto") or by_machine):
         each = gpus_per_node
     starts_each = any(word.rsplit("/", 1)[-1] in _STARTERS for word in (*launcher, *around))
     if each is None and starts_each and "nproc-per-node" not in own:
