@@ -5,6 +5,7 @@ Rates are given one of four ways; laws of durations are written "5 min" or as a 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -139,7 +140,7 @@ class FailureSpec(Spec):
         return self
 
     def _check_effect(self) -> None:
-        levels = self.by or self.left
+        levels, fields = self.by or self.left, type(self).model_fields
         if self.effect == "slow" and not levels:
             raise InputError(f"failures.{self.name}: how slow? by: [1.05, 1.2] of a GPU, left: [0.5] of a link")
         of_device = self.of in ("gpu", "memory", "host", "rack")
@@ -154,6 +155,9 @@ class FailureSpec(Spec):
             raise InputError(f"failures.{self.name}: {len(self.shares)} shares for {len(levels)} levels; one each")
         if self.effect in ("slow", "pause", "silent") and self.lasts is None:
             raise InputError(f"failures.{self.name}: how long does a {self.effect} one last? lasts: 10 min")
+        for key, (unused, why) in _UNUSED.items():
+            if key in self.model_fields_set and unused(self) and getattr(self, key) != fields[key].default:
+                raise InputError(f"failures.{self.name}: {key} {why}; remove it")
 
     def rate(self, devices: float, machines: float, gpus: float) -> float:
         """Of all devices together, 1/s."""
@@ -166,6 +170,16 @@ class FailureSpec(Spec):
         assert self.count is not None
         assert self.within is not None
         return self.count / self.within * (gpus / self.gpus if self.gpus else 1.0)
+
+
+_UNUSED: Mapping[str, tuple[Callable[[FailureSpec], bool], str]] = {
+    "gpus": (lambda spec: spec.count is None, "is on how many GPUs count were seen, and there is no count"),
+    "machines": (lambda spec: spec.repair is None and spec.of != "rack", "leave for repair, and there is no repair"),
+    "by": (lambda spec: spec.effect != "slow", "is for effect: slow"),
+    "left": (lambda spec: spec.effect != "slow", "is for effect: slow"),
+    "lasts": (lambda spec: spec.effect in ("stop", "alarm"), "is for effect: slow, pause, silent"),
+}
+"""Fields that a failure of some kinds does not have: when, and the rule."""
 
 
 class FailuresSpec(Spec):

@@ -12,6 +12,7 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.catalogue import failures_of
 from simcluster.longrun.defaults import detection_of, restart_of, spares_of
 from simcluster.longrun.failure_specs import BadBatch, FailureSpec, WeibullLaw
+from simcluster.longrun.idle_fields import idle_notes
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part
@@ -61,7 +62,7 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
     hosts = len(set(scenario.cluster.built.host_of[: scenario.gpus]))
     step = states.healthy
     short, running = _short(section, states, step)
-    return LongRun(
+    run = LongRun(
         pattern=pattern,
         causes=causes,
         machines=hosts,
@@ -80,6 +81,8 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
         if section.maintenance is None
         else Maintenance(section.maintenance.every, section.maintenance.lasts),
     )
+    states.notes += idle_notes(section, run)
+    return run
 
 
 def _goal(scenario: Scenario, section: RunSpec) -> float:
