@@ -88,6 +88,13 @@ def described(heading: str) -> set[str]:
     return {*re.findall(r"^\| `([^`]+)` \|", own, re.MULTILINE)}
 
 
+def test_no_table_of_the_contract_has_a_key_twice() -> None:
+    tables = re.findall(r"(?:^\|.*\n)+", (ROOT / CONTRACT).read_text(), re.MULTILINE)
+    rows = [re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE) for table in tables]
+    assert len(rows) > 20
+    assert [name for names in rows for name in names if names.count(name) > 1] == []
+
+
 WHOLE = ("scenario", "fits_with.remedies[].set", "fits_with.closest", "notes[].set")
 """Objects that are described as one."""
 

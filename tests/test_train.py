@@ -332,3 +332,13 @@ def test_the_log_that_ships_is_what_it_says_it_is(llama: Training) -> None:
     assert (again.strikes == played.strikes[0]).all()
     shares = [each.spent()["productive"][0] / each.wall[0] for each in (again, played)]
     assert shares[0] == pytest.approx(shares[1], abs=5e-4)
+
+
+def test_erlang_is_shown_of_nodes_that_leave_one_at_a_time_alone() -> None:
+    def forms(**rack: Any) -> list[str]:
+        cause = {"name": "power", "of": "host", "mtbf": "9 d", "repair": {"kind": "exponential", "mean": "6 h"}, **rack}
+        run = {"days": "9 d", "failures": [cause], "checkpoint": {"stall": "20 s"}, "spares": {"warm": 1}}
+        return list(simcluster.train(load("tiny_dp", {"run": run}), played=4).expected["closed_form"])
+
+    assert "waiting for machines, Erlang" in forms()
+    assert "waiting for machines, Erlang" not in forms(of="rack", machines=2)

@@ -5,7 +5,7 @@ The meaning of a run, which both players have (``events`` plainly, ``replicas`` 
 * Training goes through the checkpoint pattern on a *nominal clock* (``pattern``), which runs slower by the *pace* of
   the worst that slows the cluster just then (a spell, replicas that are missing).
 * A *cause* strikes after an exponential amount of hazard (or when the life of a part ends), which is used up while the
-  job trains or loads (*exposed*), not while it stands.
+  job trains and, of a cause that stops it, in an exposed phase of a restart; not while it stands.
 * What stops the job is an *outage*: detection, the wrong diagnoses, machines to repair, the wait for spares, and the
   parts of a restart, one after the other; then training goes on from the latest snapshot that survives, and what was
   done since is *lost*.  A stop during an exposed part begins a new outage.
@@ -91,9 +91,9 @@ class FailureMode:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of every restart, one after the other: how long, by where the snapshot is that is loaded.
+    """One phase of a restart and its duration for each snapshot tier.
 
-    In an ``exposed`` part causes strike.
+    In an ``exposed`` phase causes that stop the job strike; others strike only while it trains.
     """
 
     name: str

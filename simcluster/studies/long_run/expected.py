@@ -292,7 +292,8 @@ class _Beside:
         """The share of time for which the job waits for machines."""
         spares = self.run.spares
         leaving = [cause for cause in self.run.causes if cause.repair is not None and cause.stops]
-        if spares.unlimited or not leaving or self.run.short:
+        together = any(cause.machines > 1 for cause in leaving)  # Erlang's nodes leave one at a time
+        if spares.unlimited or not leaving or self.run.short or together:
             return
         rate = sum(cause.rate * cause.machines for cause in leaving)
         repair = sum(cause.rate * cause.machines * cause.repair.mean for cause in leaving if cause.repair) / rate
