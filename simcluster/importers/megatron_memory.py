@@ -25,7 +25,10 @@ def memory_of(run: Options) -> dict[str, Any]:
         modules = _offloaded(run)
         if modules:
             memory["offload"] = {"modules": modules}
-            run.assumed.append("what is offloaded goes when a microbatch's forward is over, and not layer by layer")
+            run.assumed.append(
+                "what is offloaded goes when a microbatch's forward is over, and layer by layer where its backward "
+                "follows at once"
+            )
     if optimizer := _optimizer_offloaded(run):
         memory["offload"] = memory.get("offload", {}) | optimizer
     return memory
