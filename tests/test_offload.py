@@ -635,6 +635,13 @@ def test_every_way_to_simulate_it_gives_the_same_spans(tiny: Tiny, more: dict[st
         ({"model": {"layers": 2}}, True),
         ({"model": {"layers": 4}, "parallel": {"pp": 4, "dp": 2}, "training": {"global_batch": 8}}, True),
         ({"pipeline": {"schedule": "gpipe"}, "training": {"global_batch": 8}}, False),  # one forward between
+        (
+            {
+                "training": {"global_batch": 8, "recompute": "full"},
+                "memory": {"offload": {"activations": 0.5, "modules": ["core_attn"]}},
+            },
+            False,
+        ),
     ],
 )
 def test_what_moves_nothing_says_so(tiny: Tiny, more: dict[str, Any], moves: bool) -> None:

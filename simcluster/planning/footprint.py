@@ -168,7 +168,7 @@ def _layer_by_layer(blocks: Residencies, whole: Pass, kind: str, offload: Offloa
     found = []
     for piece in pieces if kind == "F" else pieces[::-1]:
         over = windows.left_by(piece, whole.layers[-1]) if kind == "F" and windows.sizes else -1
-        top = windows.after(piece.layers[-1]) if kind != "F" and piece.layers else 0
+        top = windows.after(piece.layers[-1]) if windows.sizes and kind != "F" and piece.layers else 0
         if windows.sizes and kind != "F" and piece is pieces[-1] and not piece.lm_head:
             found.append(_change(-windows.sizes[-1]))
         found += [_change(-windows.sizes[over])] if over >= 0 else [_change(windows.sizes[top - 1])] if top > 0 else []
