@@ -28,6 +28,7 @@ from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.headroom import HEADROOM, Fit, fit_of
 from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import recipe_document
+from simcluster.scenario.racks import uneven_racks
 from simcluster.schedules.comparison import OwnBubble, own_bubble
 
 if TYPE_CHECKING:
@@ -229,8 +230,7 @@ class Result(Run, FlatNumbers):
         hosts = self.scenario.cluster.built.hosts
         if self.lowered.communicators.span("tp", hosts):
             found.append(f"tp {plan.tp} crosses machines: its collectives leave the NVLink domain")
-        if note := launch_note(self.scenario):
-            found.append(note)
+        found += filter(None, (uneven_racks(self.scenario), launch_note(self.scenario)))
         found += filter(None, (held_by_scale(self.scenario, self), held_by_pace(self.scenario, self)))
         again = self.times.breakdown["recompute"]
         return found + list(cautions(self.scenario, self.facts.footprints, again, self.job.schedule))

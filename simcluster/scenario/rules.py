@@ -18,6 +18,7 @@ from simcluster.scenario.effort import effort_rules
 from simcluster.scenario.model_rules import model_rules
 from simcluster.scenario.outer_plan import outer_rules
 from simcluster.scenario.pipeline_rules import order_rules, schedule_rules, stage_rules
+from simcluster.scenario.racks import racks_in_words
 from simcluster.schedules import schedules_with
 from simcluster.topology.sizes import MAX_GPUS
 
@@ -89,14 +90,20 @@ def _grid(scenario: ScenarioFields) -> Iterator[Complaint]:
         fixes += [f"set dp to {gpus // fixed} (or leave it out)"] if gpus % fixed == 0 else []
         fixes += [] if gpus % fixed == 0 else [_smaller(gpus)]
         what = f"{sizes} x dp {parallel.dp} = {product}, but the job has {gpus} GPUs; the product must be the GPUs"
-        yield ("parallel",), f"{what}: {', or '.join(fixes)}"
+        yield ("parallel",), f"{what}: {', or '.join(fixes)}{_racks(scenario)}"
     elif not parallel.dp:
         multiples = [number for number in near_multiples(fixed, gpus) if number <= cluster_gpus]
         fix = f"set gpus to {listed(multiples)}, or {_smaller(gpus)}" if multiples else _smaller(gpus)
-        yield ("parallel",), f"{sizes} = {fixed} does not divide the job's {gpus} GPUs; {fix}"
+        yield ("parallel",), f"{sizes} = {fixed} does not divide the job's {gpus} GPUs; {fix}{_racks(scenario)}"
     if sorted(parallel.order) != sorted(AXES):
         what = f"[{', '.join(parallel.order)}] must name each of {', '.join(AXES)} once, fastest first"
         yield ("parallel", "order"), f"{what}, as in [tp, cp, dp, pp]"
+
+
+def _racks(scenario: ScenarioFields) -> str:
+    """Return the end of a message about the number of GPUs, where a machine is a rack."""
+    words = racks_in_words(scenario.cluster.topology)
+    return f"; {words}, and cluster.nodes counts racks" if words else ""
 
 
 def _smaller(gpus: int) -> str:

@@ -23,6 +23,7 @@ from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.keys import description
 from simcluster.scenario.memory_plan import recompute_words
+from simcluster.scenario.racks import rack_of, trays_filled_by
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.schema import SCHEMA_FILE
 from simcluster.studies.launch.first_layout import FirstLayout, first_layout
@@ -193,6 +194,12 @@ def _cluster(name: str, gpus: int | None) -> tuple[dict[str, Any], int]:
         return {**place, "gpus": gpus}, gpus
     nodes = getattr(topology, "nodes", None)
     if isinstance(nodes, int):
+        rack = rack_of(topology)
+        trays = trays_filled_by(rack, gpus) if rack and gpus > machine else 0
+        if rack and trays:
+            place["machine"] = {"trays": trays} if trays < rack.trays else {}
+            machine = trays * rack.gpus
+            place = {name: value for name, value in place.items() if value}
         wanted = -(-gpus // machine)
         return {**place, "nodes": wanted}, gpus
     if gpus > there:
