@@ -315,3 +315,16 @@ def test_what_of_a_recipe_is_not_worked_out_is_asked_about(importer: Importer, s
     status, _, err = importer.run("megatron-bridge", "r.py")
     assert status == 2
     assert words in err
+
+
+@pytest.mark.parametrize(
+    ("sets", "status"), [("TP_SIZE=4", 2), ('MORE="--recompute-activations"', 2), ("NAME=large", 0)]
+)
+def test_a_test_of_a_script_that_is_not_decided(importer: Importer, sets: str, status: int) -> None:
+    asks = f"TP_SIZE=2\nif [ $(own_tool --count) -gt 4 ]; then\n    {sets}\nfi\n"
+    command = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} --tensor-model-parallel-size $TP_SIZE $MORE\n"
+    importer.write({"run.sh": f"#!/bin/bash\n{asks}{command}"})
+    found, lists, err = importer.run("megatron", "run.sh")
+    assert found == status
+    assert "where [ $(own_tool --count) -gt 4 ] in line 3 is met" in err or status == 0
+    assert status == 2 or any("is taken as not met" in sentence for sentence in lists["assumed"])

@@ -28,6 +28,12 @@ _DECIDING = re.compile(
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
+def deciding_word(name: str) -> str:
+    """Return the part of a setting's name by which it decides the step; empty where it has none."""
+    found = _DECIDING.search(name)
+    return found[0].lower() if found else ""
+
+
 @dataclass(frozen=True)
 class Imported:
     """A scenario document and how it came about.
@@ -71,8 +77,8 @@ class Imported:
 
         ``by_option``: the user can switch an option off on the command line.
         """
-        words = {name: _DECIDING.search(name.partition(" (did you mean")[0]) for name in self.unknown}
-        deciding = [f"{name} ({word[0].lower()})" for name, word in words.items() if word]
+        words = {name: deciding_word(name.partition(" (did you mean")[0]) for name in self.unknown}
+        deciding = [f"{name} ({word})" for name, word in words.items() if word]
         if deciding:
             option = deciding[0].partition(" ")[0]
             off = f" (--arg={option}=none does)" if by_option and option.startswith("--") else ""

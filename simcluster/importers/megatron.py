@@ -45,6 +45,7 @@ from simcluster.importers.pre_training import assumed_of_program, require_option
 from simcluster.importers.processes import filled_otherwise, started_by
 from simcluster.model.recipes import recipe_named
 
+ALL_GPUS = "all GPUs of the cluster: how many there are to be is not said (--gpus says how many)"
 _STARTS = ("it runs on", "the script starts")
 _NEEDED = (
     ("num-layers", "encoder-num-layers"),

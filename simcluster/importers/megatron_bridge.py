@@ -23,7 +23,7 @@ from simcluster.importers.bridge_recipes import ReadRecipe, settings_of_recipe, 
 from simcluster.importers.environment_settings import assumed_of_environment, variables_in
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems, guess
-from simcluster.importers.megatron import scenario_from_options
+from simcluster.importers.megatron import ALL_GPUS, scenario_from_options
 from simcluster.importers.megatron_models import Words, model_options, whole_model
 from simcluster.importers.model_classes import said_of_model
 from simcluster.importers.models_by_path import NamedModel, model_named
@@ -99,6 +99,7 @@ def scenario_from_bridge(
     if environment:
         no_effect = [name for name in no_effect if name.partition(".")[0] != _ENVIRONMENT]
     assumed = (*said.assumed, *environment, *([told] if (told := not_given(missing)) else []))
+    assumed += () if "gpus" in found.document else (ALL_GPUS,)
     if said.model.name:
         found.document["model"] = whole_model(said.model.section, found.document["model"], said.settings)
     if said.recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:

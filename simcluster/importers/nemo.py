@@ -17,7 +17,7 @@ from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.beside import Beside, nothing_beside
 from simcluster.importers.flat_settings import flattened
 from simcluster.importers.imported import Imported, Problems
-from simcluster.importers.megatron import scenario_from_options
+from simcluster.importers.megatron import ALL_GPUS, scenario_from_options
 from simcluster.importers.megatron_bridge import options_of_settings
 from simcluster.importers.megatron_models import Words, model_options, whole_model
 from simcluster.importers.nemo_recipes import settings_of_nemo_recipe
@@ -92,6 +92,7 @@ def scenario_from_nemo(
             problems=problems.found,
         )  # fmt: skip
     assumed += (said,) if (said := not_given(missing)) else ()
+    assumed += () if "gpus" in found.document else (ALL_GPUS,)
     if recipe and recipe.model.name:
         found.document["model"] = whole_model(recipe.model.section, found.document["model"], settings)
     off = [name for name, option in fields.items() if not option]

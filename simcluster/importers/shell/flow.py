@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from simcluster.documents.diagnostics import listed
+from simcluster.importers.imported import deciding_word
 from simcluster.importers.shell.arithmetic import assign, counting, whole_number
 from simcluster.importers.shell.conditions import asks, ends, holds
 from simcluster.importers.shell.patterns import matches
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _MOST_ROUNDS = 200
+_SET = re.compile(r"--[A-Za-z][\w-]*|\b[A-Za-z_]\w*(?=\+?=)")
+"""Options and variables that a branch of a script sets."""
 
 
 def run_all(nodes: list[Node], state: State) -> None:
@@ -77,7 +82,11 @@ def run_if(node: Node, state: State) -> None:
         if met is None:
             state.say(None)
             words = " ".join(" ".join(text_of(part) for part in conditions).split())[:60]
-            state.assumed[f"the test {words} in line {node.start_point[0] + 1} is taken as not met"] = None
+            place = f"{words} in line {node.start_point[0] + 1}"
+            if changed := [name for name in _SET.findall(" ".join(map(text_of, body))) if deciding_word(name)]:
+                state.unknown[f"what the script does where {place} is met (it sets {listed(changed[:4])})"] = None
+            else:
+                state.assumed[f"the test {place} is taken as not met"] = None
 
 
 def run_case(node: Node, state: State) -> None:
