@@ -8,8 +8,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
+from fields.bases import BASES
+from fields.walk import fields as fields_of_scenarios
+from fields.walk import literals_in
 
 import simcluster
+from simcluster.scenario.scenario import Scenario, from_document
+from simcluster.simulate import simulate
 
 ROOT = Path(simcluster.__file__).parent
 BLOCKS = ("body", "orelse", "finalbody")
@@ -152,6 +160,41 @@ def test_every_chain_over_a_literal_ends_in_assert_never() -> None:
     assert sorted(found - REVIEWED.keys()) == [], "end the chain in assert_never, or say why not in REVIEWED"
     assert sorted(REVIEWED.keys() - found) == [], "these are gone: take them from REVIEWED"
     assert len(REVIEWED) < 16
+
+
+WHERE = ("plain", "moe", "mla", "cp", "fsdp", "muon", "packed", "checkpoint")
+ELSEWHERE = ("software.experts.padding", "software.experts.bias", "software.experts.clamp")
+"""Read with fp8, biases and limits that these bases have not."""
+
+
+def literals() -> Iterator[str]:
+    for path, info in fields_of_scenarios().items():
+        if path not in ELSEWHERE and sum(isinstance(value, str) for value in literals_in(info.annotation)) > 1:
+            yield path
+
+
+def replaced(spec: Any, path: str, value: str) -> Any:
+    """The spec with a value that nobody has checked; None where it lacks the section."""
+    name, _, rest = path.partition(".")
+    inner = spec and replaced(getattr(spec, name), rest, value) if rest else value
+    return inner and spec and spec.model_copy(update={name: inner})
+
+
+@pytest.fixture(scope="module")
+def bases() -> list[Scenario]:
+    return [from_document({**BASES[name], "software": {}}) for name in WHERE]
+
+
+@pytest.mark.parametrize("path", list(literals()))
+def test_a_value_that_is_not_declared_is_never_taken_for_another(path: str, bases: list[Scenario]) -> None:
+    """As a Literal that has got a new value and nothing else: some base stops with an error."""
+    strange = [found for base in bases if (found := replaced(base, path, "undeclared")) is not None]
+    for each in strange:
+        try:
+            simulate(each)
+        except Exception:
+            return
+    pytest.fail(f"{path}: undeclared is taken for another value")
 
 
 def test_an_open_chain_is_found() -> None:

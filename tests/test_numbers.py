@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import simcluster
 from simcluster.cli import main
+from simcluster.results import attention
 from simcluster.results.numbers import METRICS, NOWHERE, Metric, PlayedStep, Table, columns_of, played, timed
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Base, Variant
@@ -131,3 +133,13 @@ def test_memory_that_does_not_fit_is_marked(result: Result) -> None:
 def test_a_metric_without_a_heading_is_in_no_table() -> None:
     assert timed("s", lambda step: 0.0).columns == NOWHERE
     assert Metric("s", lambda step: 0.0).columns == NOWHERE
+
+
+def test_a_block_without_fused_attention_reaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer of another kind has no such kernel, and a run is printed without the line."""
+    scenario = simcluster.load("tiny_dp")
+    assert attention.attention_reached(scenario) is not None
+    bare = attention.attention_block(scenario.model, attention.shape_of(scenario))
+    bare = replace(bare, body=replace(bare.body, forward=(), input_grad=()))
+    monkeypatch.setattr(attention, "attention_block", lambda model, shape: bare)
+    assert attention.attention_reached(scenario) is None

@@ -45,8 +45,8 @@ def buffer_seconds(device: Device, parameters: float, *, recipe: Recipe, gradien
     They are scaled, or scaled and checked (Megatron-LM, core/distributed/param_and_grad_buffer.py, start_grad_sync),
     bucket by bucket; here all at once behind it.
     """
-    seconds = pass_seconds(device, parameters, "unscale", recipe=recipe) if gradients != "averaged" else 0.0
-    return seconds + (pass_seconds(device, parameters, "norm", recipe=recipe) if gradients == "checked" else 0.0)
+    kinds: dict[Gradients, tuple[Pass, ...]] = {"averaged": (), "scaled": ("unscale",), "checked": ("unscale", "norm")}
+    return math.fsum(pass_seconds(device, parameters, kind, recipe=recipe) for kind in kinds[gradients])
 
 
 def sharded_copy_seconds(

@@ -115,7 +115,7 @@ def context_of(model: Model, shape: RankShape) -> Context | None:
     heads = local.kv // local.head_dim
     each = shape.element_bytes * local.tokens
     queries, outputs, keys = each * local.query, each * local.output, each * (local.kv + local.value)
-    torch = shape.ring == "torch"
+    torch = {"torch": True, "transformer-engine": False}[shape.ring]
     handed = queries + outputs if torch else keys  # with a key and a value for every query head
     return Context(
         by=shape.cp_comm,
@@ -128,7 +128,7 @@ def context_of(model: Model, shape: RankShape) -> Context | None:
         gradients_handed=handed * FP32_BYTES / shape.element_bytes if torch else handed,
         element_bytes=shape.element_bytes,
         causal=model.causal,
-        balanced=shape.cp_shares == "zigzag",
+        balanced={"zigzag": True, "contiguous": False}[shape.cp_shares],
         torch=torch,
         traced=shape.kernels == "compiled",
         passes=backward_passes(shape, local),

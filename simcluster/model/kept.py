@@ -72,7 +72,7 @@ def as_kept(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
     kept in fp8 whatever products are in (``RankShape.activation_input``).
     """
     byte = _FP8_BYTES / shape.element_bytes
-    share = {"no": 1.0, "cast": 1.0, "copied": 1.0, "input": byte if shape.activation_input == "fp8" else 1.0}
+    share = {"no": 1.0, "cast": 1.0, "copied": 1.0, "input": {"16-bit": 1.0, "fp8": byte}[shape.activation_input]}
     if shape.fp8:
         cast = shape.cast_bytes / shape.element_bytes
         share |= {"cast": cast, "copied": 1.0 + cast}

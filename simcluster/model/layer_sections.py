@@ -243,7 +243,7 @@ def linear(
     """
     e, weights = shape.element_bytes, width_in * width_out
     operand = shape.cast_bytes if shape.fp8 and not wide else e
-    apart = shape.accumulate == "separate" and shape.grad_accumulate_bytes > 0
+    apart = {"fused": False, "separate": True}[shape.accumulate] and shape.grad_accumulate_bytes > 0
     written = e * weights if apart else shape.gradient_bytes(weights)
     size = operand * tokens * (width_in + width_out) + written
     flops = 2.0 * tokens * weights

@@ -58,11 +58,11 @@ def attention_block(model: Model, shape: RankShape) -> Block:
     if model.mla:
         return latent_attention(model, shape, model.mla)
     local = local_sizes(model, shape)
-    core = fused_core(model, shape, local) if shape.attention == "fused" else unfused_core(shape, local)
+    core = _core(model, shape, local)
     product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=model.qkv_bias)
     projection = linear("projection", shape, local.tokens, local.query, local.hidden, bias=False)
     turned = _turned(model, shape, local)
-    if model.qkv_bias and shape.bias == "own":
+    if model.qkv_bias and {"product": False, "own": True}[shape.bias]:
         turned = join((biased("qkv", shape, local.tokens, local.query + 2 * local.kv), turned), "none")
     if model.qk_norm:
         heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
@@ -81,11 +81,20 @@ def attention_block(model: Model, shape: RankShape) -> Block:
     return _layer_block("attention", model, shape, local, (product, turned, core, projection))
 
 
+def _core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    match shape.attention:
+        case "fused":
+            return fused_core(model, shape, local)
+        case "unfused":
+            return unfused_core(shape, local)
+    assert_never(shape.attention)
+
+
 def _turned(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     """Positions of queries and keys: one kernel for both, or the steps of whose expression the software has."""
     if shape.kernels == "eager":
         return eager.rotation(model, shape, local)
-    return rotation_in_steps(model, shape, local) if shape.rope == "steps" else rotation(model, shape, local)
+    return {"fused": rotation, "steps": rotation_in_steps}[shape.rope](model, shape, local)
 
 
 def latent_attention(model: Model, shape: RankShape, mla: Mla) -> Block:
@@ -97,7 +106,7 @@ def latent_attention(model: Model, shape: RankShape, mla: Mla) -> Block:
     """
     local = local_sizes(model, shape)
     heads = local.heads
-    core = fused_core(model, shape, local) if shape.attention == "fused" else unfused_core(shape, local)
+    core = _core(model, shape, local)
     down = _narrowed(shape, local, mla)
     narrow = replace(local, hidden=mla.kv_lora_rank + (mla.q_lora_rank or 0))
     low = mla.q_lora_rank or local.hidden

@@ -31,6 +31,7 @@ from simcluster.model.recomputed import again
 from simcluster.model.router_sections import router
 from simcluster.model.transformer import Model
 
+_FUSED = {"steps": False, "fused": True}
 _STREAMS = 4  # of Transformer Engine's products one by one (common/util/multi_stream.cpp)
 _SORT_BYTES = 40.0  # of a stable sort of the map: its key and an index of 8 bytes, read and written twice
 _SORT_LAUNCHES = 8
@@ -150,7 +151,7 @@ def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> S
         return Section()
     one = shape.element_bytes * local.hidden * local.edge_tokens
     rows, choices = there.row_bytes(shape, there.sent), local.edge_tokens * moe.experts
-    fused = shape.experts.permute == "fused"
+    fused = _FUSED[shape.experts.permute]
     if fused:
         placed = replace(memory("permute_map", (1 + 4 * FP32_BYTES) * choices), launches=3)
     else:
@@ -169,10 +170,12 @@ def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Se
     """
     one = shape.element_bytes * local.hidden * local.edge_tokens
     rows = there.row_bytes(shape, there.sent)
-    weighed = shape.probabilities == "combine"  # else the activation function has done it, and read no row for that
+    weighed = {"combine": True, "activation": False}[
+        shape.probabilities
+    ]  # else the activation function has done it, and read no row for that
     if shape.relayed or shape.all_gathered:  # added up on the way
         found = Section()
-    elif shape.experts.permute == "fused":
+    elif _FUSED[shape.experts.permute]:
         found = both_ways("unpermute", one + rows, one + (2 if weighed else 1) * rows)
     else:
         found = both_ways("unpermute", one + (5 if weighed else 3) * rows, one + (5 if weighed else 2) * rows)
@@ -188,7 +191,7 @@ def is_sorted(shape: RankShape, there: Routed) -> bool:
 
 def _padded(name: str, shape: RankShape, there: Routed) -> Section:
     """In fp8 every expert's rows are copied to where they have padding behind them, if routing does not send it."""
-    if not shape.fp8 or shape.experts.padding == "routing":
+    if not shape.fp8 or {"rows": False, "routing": True}[shape.experts.padding]:
         return Section()
     moved = 2 * there.row_bytes(shape, there.rows)
     return both_ways(name, moved, moved)
@@ -218,7 +221,7 @@ def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -
     """The rank's experts: widening products, activation, narrowing products."""
     widths = model.mlp_matrices - 1
     up = _grouped("experts_up", shape, there, there.hidden, widths * there.ffn, bias=model.mlp_bias)
-    fused = model.mlp_bias and shape.experts.bias == "fused"
+    fused = model.mlp_bias and _FUSED[shape.experts.bias]
     down = _grouped("experts_down", shape, there, there.ffn, there.hidden, bias=fused)
     rows = replace(local, tokens=there.rows, ffn=there.ffn)
     launches = there.experts if shape.experts.products == "sequential" else 1
@@ -226,7 +229,7 @@ def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -
     active = again(
         join((_clamped(model, shape, there), _named("experts", active)), "none"), when=shape.reruns("moe_act")
     )
-    if shape.experts.casts == "fused":
+    if _FUSED[shape.experts.casts]:
         return (up, active, down)
     one = there.experts if shape.experts.products != "grouped" else 1
     return _cast("experts", shape, there.rows, 0 if shape.sent_cast else there.hidden, (up, active, down), one)
@@ -241,7 +244,7 @@ def _cast(
 
 def is_clamped(model: Model, shape: RankShape) -> bool:
     """Do kernels of their own limit what the experts' activation function reads?"""
-    return model.clamped_activation is True and shape.experts.clamp == "steps"
+    return model.clamped_activation is True and not _FUSED[shape.experts.clamp]
 
 
 def _clamped(model: Model, shape: RankShape, there: Routed) -> Section:
@@ -259,7 +262,7 @@ def _biased(model: Model, shape: RankShape, there: Routed) -> Section:
     """The bias of what experts give: a product with the probabilities and a sum for each expert in fp32, all put
     together, cast; back, the gradients cast and put together, and two products and sums for each expert.
     """
-    if not model.mlp_bias or shape.experts.bias == "fused":
+    if not model.mlp_bias or _FUSED[shape.experts.bias]:
         return Section()
     rows, e = there.rows * there.hidden, shape.element_bytes
 

@@ -53,7 +53,7 @@ def latent_rotation(shape: RankShape, local: LocalSizes, mla: Mla) -> Section:
     values put together by copies of their own, and back their gradients.
     """
     e, tokens, heads = shape.element_bytes, local.tokens, local.heads
-    if shape.rope == "fused":
+    if {"fused": True, "steps": False}[shape.rope]:
         copied = 2 * e * tokens * (local.query + local.kv)
         return both_ways("latent_rope", copied, copied)
     turned = e * tokens * (heads + 1) * mla.qk_rope_head_dim  # the keys' part is one head

@@ -23,9 +23,10 @@ def router(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     """Logits of all experts, the choice, what capacity leaves of it, and the loss that balances it."""
     # not a module of Transformer Engine: never in fp8
     logits = linear("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias, wide=True)
-    if shape.experts.router_dtype == "fp32":
+    if {"activations": False, "fp32": True}[shape.experts.router_dtype]:
         logits = _in_fp32(logits, shape, local.edge_tokens, local.hidden)
-    pieces = [_fused(moe, shape, local)] if shape.experts.router == "fused" else _steps(moe, shape, local)
+    fused = {"steps": False, "fused": True}[shape.experts.router]
+    pieces = [_fused(moe, shape, local)] if fused else _steps(moe, shape, local)
     return join((logits, *pieces), "none")
 
 

@@ -131,7 +131,7 @@ class Model(Spec):
     @property
     def projection_bias(self) -> bool:
         """Has the attention's output product a bias?"""
-        return self.bias in (True, "attention")
+        return {True: True, "attention": True, "qkv": False, False: False}[self.bias]
 
     @property
     def mlp_bias(self) -> bool:
@@ -161,7 +161,7 @@ class Model(Spec):
     @property
     def norm_parameters(self) -> int:
         """Parameters of one norm: scale and shift of a LayerNorm, scale of an RMSNorm."""
-        return self.hidden_size * (2 if self.norm == "layernorm" else 1)
+        return self.hidden_size * {"layernorm": 2, "rmsnorm": 1}[self.norm]
 
     @property
     def moe_layers(self) -> int:
@@ -308,7 +308,7 @@ def attention_parameters(model: Model, heads: int, kv_heads: int) -> int:
 def position_parameters(model: Model) -> int:
     """Of the table of learned positions."""
     rows = model.position_rows or model.sequence_length
-    return rows * model.hidden_size if model.position == "learned" else 0
+    return rows * model.hidden_size * {"learned": 1, "rope": 0, "none": 0}[model.position]
 
 
 def embedding_norm_parameters(model: Model) -> int:

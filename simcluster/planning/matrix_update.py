@@ -12,7 +12,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, assert_never
 
 from simcluster.model.matrices import WeightMatrix, matrices_of
 from simcluster.model.transformer import Model
@@ -111,7 +111,12 @@ class MatrixOptimizer:
         """What the fullest rank orthogonalizes."""
         if self.distribute == "none" or ranks == 1:
             return list(held)
-        given = _whole(held, ranks) if self.distribute == "layers" else _parts(held, ranks, self.bucket)
+        if self.distribute == "layers":
+            given = _whole(held, ranks)
+        elif self.distribute == "gather":
+            given = _parts(held, ranks, self.bucket)
+        else:
+            assert_never(self.distribute)
         fullest = max(given, key=lambda own: sum(each.elements * many for each, many in own.items()))
         return [replace(each, count=many) for each, many in fullest.items()]
 

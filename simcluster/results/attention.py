@@ -32,8 +32,12 @@ class AttentionReached:
     peak: float
 
 
+def _is_core(kernel: Kernel) -> bool:
+    return kernel.kind == "attention"
+
+
 def attention_reached(scenario: Scenario) -> AttentionReached | None:
-    """Of a scenario's job; None where attention is not fused, or a model has none."""
+    """Return what a scenario's job reaches; None where no kernel of its attention block is a fused attention."""
     shape, device = shape_of(scenario), scenario.cluster.device
     if shape.attention != "fused":
         return None
@@ -42,8 +46,11 @@ def attention_reached(scenario: Scenario) -> AttentionReached | None:
     precision = scenario.training.precision.removesuffix("-mixed")
     precision = "bf16" if precision == "fp8" else precision
 
+    if not all(any(map(_is_core, kernels)) for kernels in (body.forward, body.input_grad)):
+        return None
+
     def rate(kernels: Sequence[Kernel]) -> float:
-        core = next(kernel for kernel in kernels if kernel.kind == "attention")
+        core = next(filter(_is_core, kernels))
         found = [kernel for kernel in kernels if kernel is not core and kernel.name in _AROUND]
         pieces = context.pieces(core) if context else [(core,)]
         return core.flops / kernels_seconds(device, [*found, *chain.from_iterable(pieces)], precision=precision)

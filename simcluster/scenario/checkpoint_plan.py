@@ -82,7 +82,7 @@ def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
     copy, linked = snapshot_seconds(scenario, by_rank)
     away = _seconds(by_host, nics)
     stored = size / spec.to if spec.to else 0.0
-    blocking = spec.mode == "blocking"
+    blocking = {"blocking": True, "snapshot": False}[spec.mode]
     apart = _storage_network(scenario)
     wire = 0.0 if apart else _seconds(written, nics) / (1.0 if blocking else BEHIND)
     whole = max(stored, wire)
@@ -257,7 +257,7 @@ def saved_of(scenario: Scenario, job: Job) -> SavedParts | None:
     each, written = bytes_per_parameter(scenario, spec), _Written.of(plan, sharded=scenario.parallel.zero >= 1)
     held = [written.of_stage(_held(job.model, plan, job.schedule, job.slices, stage)) for stage in range(plan.pp)]
     sizes = tuple((each * part.common, each * part.experts) for part in held)
-    blocking, to = spec.mode == "blocking", scenario.checkpoint.place
+    blocking, to = {"blocking": True, "snapshot": False}[spec.mode], scenario.checkpoint.place
     by_rank = bytes_by_rank(scenario, each)
     once = checkpoint_bytes(scenario, spec) / float(by_rank.sum()) if to == "storage" else 1.0
     seconds, stall = weight.stall if blocking else weight.write, spec.stall or 0.0

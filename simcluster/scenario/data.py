@@ -54,7 +54,7 @@ class Data(Spec):
     @property
     def lengths(self) -> SequenceLengths | None:
         """The documents as what they are to attention; None where it is that of whole sequences."""
-        return self.drawn if self.mask == "document" else None
+        return {"document": self.drawn, "none": None}[self.mask]
 
     @property
     def drawn(self) -> SequenceLengths | None:

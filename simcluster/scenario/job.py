@@ -85,7 +85,7 @@ def job_of(scenario: Scenario, device: Device, passes: Passes | None = None) -> 
         gather_boundary=split and not scenario.parallel.sequence_parallel,
         overlap_sends=scenario.overlap.pipeline,
         steps=scenario.steps,
-        rendezvous=scenario.pipeline.p2p == "rendezvous",
+        rendezvous={"async": False, "rendezvous": True}[scenario.pipeline.p2p],
         offload=offload_of(scenario),
         overlap_pairs=scenario.overlap.pairs,
         casts=passes.casts,
@@ -141,7 +141,8 @@ def _real(scenario: Scenario, attention: float) -> tuple[float, float]:
     if scenario.data is None or scenario.data.documents is None:
         return 1.0, attention
     packed = scenario.data.packed(scenario.seed, batch_of(scenario), scenario.dp)
-    return packed.utilization, packed.attention_of_real if scenario.data.mask == "none" else attention
+    masked = {"document": True, "none": False}[scenario.data.mask]
+    return packed.utilization, attention if masked else packed.attention_of_real
 
 
 def _flops_of_real(model: Model, real: float, attention: float) -> float:
@@ -197,7 +198,7 @@ def methods_of(scenario: Scenario) -> Methods:
     return Methods(
         chosen,
         platform=platform_of(scenario),
-        in_rounds=scenario.collectives.detail == "steps",
+        in_rounds={"flow": False, "steps": True}[scenario.collectives.detail],
         factors=scenario.cluster.scale.pace,
         routes=routes_of(scenario),
         reach=scenario.parallel.expert_dispatch.reach,
@@ -244,7 +245,8 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
     software, fsdp = scenario.software or Software(), scenario.fsdp
     lists = software.shards == "lists"
     again = lists and scenario.training.recompute == "full"
-    copies, gradients = software.optimizer == "passes", software.gradients if plan.replicas > 1 else "averaged"
+    copies = {"fused": False, "passes": True}[software.optimizer]
+    gradients = software.gradients if plan.replicas > 1 else "averaged"
 
     def passes(parameters: float, *kinds: Pass) -> float:
         seconds = (pass_seconds(device, parameters, kind, recipe=recipe) for kind in kinds)
@@ -273,7 +275,7 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
             unit_layers=fsdp.unit_layers,
             prefetch=fsdp.prefetch,
             reshard=fsdp.reshard_after_forward,
-            two_lanes=fsdp.lanes == "two",
+            two_lanes={"one": False, "two": True}[fsdp.lanes],
             every_microbatch=fsdp.sync_every_microbatch,
             by_matrix=lists,
             piece=software.piece,

@@ -95,8 +95,8 @@ def shape_of(scenario: Scenario) -> RankShape:
         cast_bytes=_CAST_BYTES.get(training.precision, 1.0),
         cast_rows=_CAST_ROWS.get(training.precision, 16),
         weight_cast_bytes=_weight_cast_bytes(scenario),
-        stops_early=software is not None and software.checkpoint == "early-stop",
-        keeps_fused_core=software is not None and software.selective == "unfused-core",
+        stops_early=software is not None and {"whole": False, "early-stop": True}[software.checkpoint],
+        keeps_fused_core=software is not None and {"any-core": False, "unfused-core": True}[software.selective],
         element_bytes=ELEMENT_BYTES[training.precision],
         grad_accumulate_bytes=recipe_of(scenario).gradient,
     )
@@ -141,7 +141,7 @@ def overheads_of(scenario: Scenario, plan: Plan) -> Overheads:
         fragmentation=memory.fragmentation,
         communication=0.0 if communication == "none" else communication,
         workspace=memory.workspace or 0.0,
-        megatron_te=memory.library == "megatron-te",
+        megatron_te={"plain": False, "megatron-te": True}[memory.library],
     )
 
 

@@ -41,7 +41,7 @@ def matrix_optimizer_of(
         model=scenario.model,
         plan=plan,
         distribute=muon.distribute if scenario.parallel.zero else "none",
-        gathered_tp=muon.tp_mode == "duplicated",
+        gathered_tp={"blockwise": False, "duplicated": True}[muon.tp_mode],
         bucket=bucket if scenario.overlap.grad_reduce else math.inf,  # Megatron-LM: else there is one
         moment=recipe.moment,
         orthogonalized=lru_cache(partial(orthogonalized_seconds, device, iterations=muon.iterations)),
