@@ -204,11 +204,9 @@ def test_it_divides_activations() -> None:
     [
         ({"training.attention": "unfused"}, ["fused", "training.attention"]),
         ({"model.sequence_length": 254}, ["254", "equal pieces"]),
-        ({"parallel.cp": 1, "gpus": 8, "parallel.cp_comm": "all_gather"}, ["cp_comm", "leave cp_comm out"]),
         ({"parallel.cp": 4, "gpus": 32, "cluster.nodes": 16, "model.heads": 4, "model.kv_heads": 4,
           "parallel.cp_comm": "all_to_all"}, ["heads", "ring"]),
         ({"parallel.cp_comm": "rings"}, ["parallel.cp_comm", "ring"]),
-        ({"parallel.cp": 1, "gpus": 8, "parallel.cp_shares": "contiguous"}, ["cp_shares", "leave cp_shares out"]),
     ],
 )  # fmt: skip
 def test_what_does_not_go_says_why(changes: dict[str, object], words: list[str]) -> None:

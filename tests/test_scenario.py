@@ -190,7 +190,9 @@ def test_hugging_face_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("long", "short"), list(LONG_NAMES.items()))
 def test_long_names_of_the_axes(long: str, short: str) -> None:
     size = 1 if short in ("cp", "ep", "etp") else 2
-    changes = {"parallel.tp": 2, "parallel.pp": 4} if short == "dp" else {}
+    changes: dict[str, object] = {"parallel.tp": 2, "parallel.pp": 4} if short == "dp" else {}
+    if short == "etp":
+        changes = {"model.moe": {"experts": 4, "top_k": 2, "expert_ffn_hidden_size": 256}}
     assert getattr(load_text(SMALL, {**changes, f"parallel.{long}": size}).parallel, short) == size
     text = SMALL + f"parallel: {{{long}: wrong}}\n"
     with pytest.raises(InputError, match=rf":5:12: parallel\.{long}: must be an integer"):

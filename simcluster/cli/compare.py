@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> None:
         rows[name]["held_back"] = holds and holds.to_dict()
         rows[name]["assumed"] = [*results[name].assumed, *([ASSUMED] if prices else [])]
         rows[name]["longer_on_path"] = [part.to_dict() for part in longer[name]]
+        rows[name]["notes"] = [*results[name].without_effect()]
     common.answer(
         args,
         lambda: "\n\n".join([_text(table, causes, played), *_held(held), *_longer(longer), *_assumed(rows)]),
@@ -130,7 +131,7 @@ def _text(table: pd.DataFrame, causes: pd.DataFrame, played: Outcomes) -> str:
         over = ", ".join(f"{name} {value:.1%}" for name, value in table["mfu_bf16"].items())
         text += f"\nMFU: of the peak in each variant's precision; of the peak in bf16: {over}"
     text += "".join(f"\n{line}" for line in _recipes(table))
-    text = "\n\n".join(["\n".join(_layouts(played)), text, *_refused(played)])
+    text = "\n\n".join(["\n".join(_layouts(played)), text, *_refused(played), *_without_effect(played)])
     if len(table) == 1:
         return text
     first = f"{table.index[0]!r}"
@@ -185,6 +186,18 @@ def _refused(played: Outcomes) -> list[str]:
     """Why variants could not be played."""
     reasons = [f"  {name}: {on_one_line(str(why))}" for name, why in played.items() if isinstance(why, InputError)]
     return ["\n".join(["refused", *reasons])] if reasons else []
+
+
+def _without_effect(played: Outcomes) -> list[str]:
+    """Return which fields have no effect, with the variants in which they have none."""
+    variants: dict[str, list[str]] = {}
+    for name, result in played.items():
+        for note in () if isinstance(result, InputError) else result.without_effect():
+            variants.setdefault(note, []).append(name)
+    lines = [
+        f"note: {note}" + ("" if len(of) == len(played) else f" ({', '.join(of)})") for note, of in variants.items()
+    ]
+    return ["\n".join(lines)] if lines else []
 
 
 def _communication(causes: pd.DataFrame, first: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from simcluster.importers.megatron_attention import is_flash_of_legacy_layers
 from simcluster.importers.option_values import Options
-from simcluster.model.recomputed import OF_EXPERTS, RECOMPUTE_MODULES
+from simcluster.model.recomputed import RECOMPUTE_MODULES, absent_modules
 
 
 def recompute_of(run: Options) -> dict[str, Any]:
@@ -34,8 +34,13 @@ def _parts(run: Options) -> dict[str, Any]:
     strange = next((module for module in modules if module not in RECOMPUTE_MODULES), None)
     if strange is not None:
         raise run.error("recompute-modules", f"{strange[:40]!r} is not known; known: {', '.join(RECOMPUTE_MODULES)}")
-    lacks = OF_EXPERTS if run.get("num-experts") is None else ()
-    lacks += () if run.flag("multi-latent-attention") else ("mla_up_proj",)
+    experts = run.get("num-experts") is not None
+    lacks = absent_modules(
+        experts=experts,
+        shared=experts and bool(run.get("moe-shared-expert-intermediate-size")),
+        dense=not experts or run.get("moe-layer-freq") not in (None, 1, "1"),
+        latent=run.flag("multi-latent-attention"),
+    )
     modules = [module for module in dict.fromkeys(modules) if module not in lacks]
     if modules == ["core_attn"] and is_flash_of_legacy_layers(run):
         left_out = "the flash attention of legacy layers is left out of it"

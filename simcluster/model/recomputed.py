@@ -19,8 +19,19 @@ RecomputeModule = Literal["core_attn", "moe_act", "layernorm", "mla_up_proj", "m
 
 RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 
-OF_EXPERTS: tuple[RecomputeModule, ...] = ("moe_act", "moe", "shared_experts")
-"""Those that a model without experts has not."""
+
+def absent_modules(*, experts: bool, shared: bool, dense: bool, latent: bool) -> dict[RecomputeModule, str]:
+    """Return the modules that a model has not, each with what it lacks: routed ``experts``, ``shared`` ones, layers
+    with a ``dense`` MLP, ``latent`` attention."""
+    needs: dict[RecomputeModule, tuple[bool, str]] = {
+        "moe_act": (experts, "model.moe"),
+        "moe": (experts, "model.moe"),
+        "shared_experts": (shared, "model.moe.shared_experts"),
+        "mla_up_proj": (latent, "model.mla"),
+        "layernorm": (experts or latent, "model.moe or model.mla (Transformer Engine fuses other norms)"),
+        "mlp": (dense, "a layer without experts"),
+    }
+    return {module: lacks for module, (there, lacks) in needs.items() if not there}
 
 
 def again(section: Section, *, when: bool) -> Section:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, assert_never
@@ -21,8 +21,9 @@ from simcluster.results.played import Run
 from simcluster.results.raised import held_by_pace, held_by_scale
 from simcluster.results.saving import PlayedCheckpoint, played_checkpoint
 from simcluster.results.waits import WaitMatrix, wait_matrix
-from simcluster.scenario.advice import Note, cautions, launch_note, overlaps_off
+from simcluster.scenario.advice import Note, Plain, cautions, launch_note, overlaps_off
 from simcluster.scenario.checkpoint_plan import checkpoint_of, host_memory_words
+from simcluster.scenario.effects import notes_without_effect
 from simcluster.scenario.files import assumed_of_model
 from simcluster.scenario.fits import Remedies, remedies
 from simcluster.scenario.headroom import HEADROOM, Fit, fit_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from simcluster.scenario.loading import Loading
     from simcluster.scenario.scenario import Scenario
 
+AUTOMATIC = ("all_reduce", "reduce_scatter", "all_gather")
 _WORTH_A_NOTE = 0.01  # of the step
 
 
@@ -240,14 +242,23 @@ class Result(Run, FlatNumbers):
         """What the step depends on and neither the scenario nor its model's config.json states."""
         return assumed_of_model(self.scenario.origin.written)
 
-    def notes(self) -> list[Note]:
-        """What would run beside computation if a switch were on, where it takes a part of the step worth a line."""
-        found = []
+    def notes(self) -> list[Note | Plain]:
+        """Notes on what would overlap with computation if a switch were on, where that takes a part of the step worth a
+        line; and on fields of the scenario that have no effect."""
+        found: list[Note | Plain] = []
         for off in overlaps_off(self.scenario):
             exposed = sum(self.times.breakdown[f"exposed_{axis}"] for axis in off.axes) / self.step_time
             if exposed >= _WORTH_A_NOTE:
                 found.append(Note(off, exposed))
-        return found
+        return found + [Plain(text) for text in self.without_effect()]
+
+    def without_effect(self) -> Iterator[str]:
+        """Generate a sentence for every reason why fields of the scenario have no effect on its step."""
+        yield from notes_without_effect(self.scenario)
+        chosen, called = self.scenario.collectives, {each["kind"] for each in self.collectives}
+        idle = [f"collectives.{kind}" for kind in AUTOMATIC if getattr(chosen, kind) != "auto" and kind not in called]
+        if idle and self.scenario.gpus > 1:
+            yield f"without effect: {', '.join(idle)}, since the step makes no such call"
 
     def to_dict(self) -> dict[str, Any]:
         """The result JSON of the contract; nothing in it depends on the clock or the machine."""

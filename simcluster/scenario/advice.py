@@ -172,6 +172,17 @@ class Note:
         return {"text": self.text, "set": dict(self.off.values), "exposed_fraction": self.exposed}
 
 
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A note that no switch is about."""
+
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same keys as of a ``Note``, with nothing to set."""
+        return {"text": self.text, "set": {}, "exposed_fraction": 0.0}
+
+
 def overlaps_off(scenario: Scenario) -> Iterator[Off]:
     """What is off in a scenario that has it to hide: communication beside no computation though a switch is there.
 

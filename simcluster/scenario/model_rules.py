@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.documents.diagnostics import Complaint, listed
 from simcluster.documents.suggestions import near_divisors
-from simcluster.model.recomputed import OF_EXPERTS
+from simcluster.model.recomputed import absent_modules
 from simcluster.model.shards import split_widths
 
 if TYPE_CHECKING:
@@ -45,12 +45,16 @@ def _recomputed(scenario: ScenarioFields) -> Iterator[Complaint]:
     training, model, where = scenario.training, scenario.model, ("training", "recompute_modules")
     if training.recompute != "selective":
         return
+    moe = model.moe
+    absent = absent_modules(
+        experts=moe is not None,
+        shared=moe is not None and moe.shared_width > 0,
+        dense=moe is None or not all(moe.is_in(layer) for layer in range(model.layers)),
+        latent=model.mla is not None,
+    )
     for name in training.recompute_modules:
-        lacks = (
-            "moe" if name in OF_EXPERTS and not model.moe else "mla" if name == "mla_up_proj" and not model.mla else ""
-        )
-        if lacks:
-            yield where, f"{name} is a part of model.{lacks}, which the model has not; leave it out"
+        if name in absent:
+            yield where, f"{name} is a part of {absent[name]}, which the model has not; leave it out"
 
 
 def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:
@@ -76,12 +80,6 @@ def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
     model, parallel, where = scenario.model, scenario.parallel, ("parallel", "cp")
     cp, tp, length = parallel.cp, parallel.tp, scenario.model.sequence_length
     if cp == 1:
-        if parallel.cp_comm != "ring":
-            what = f"{parallel.cp_comm} is how cp ranks share a sequence, and parallel.cp is 1"
-            yield ("parallel", "cp_comm"), f"{what}; set cp to 2 or more, or leave cp_comm out"
-        if parallel.cp_shares != "zigzag":
-            what = "contiguous tokens are what cp ranks have of a sequence, and parallel.cp is 1"
-            yield ("parallel", "cp_shares"), f"{what}; set cp to 2 or more, or leave cp_shares out"
         return
     if scenario.training.attention == "unfused":
         what = f"cp {cp} works on attention in pieces, which only a fused kernel gives; training.attention is unfused"
@@ -105,10 +103,6 @@ def _experts(scenario: ScenarioFields) -> Iterator[Complaint]:
     """There are experts to share, on ranks that there are, by mechanisms that know of them."""
     moe, parallel = scenario.model.moe, scenario.parallel
     if moe is None:
-        for name, size in (("ep", parallel.ep), ("etp", parallel.etp or 1)):
-            if size > 1:
-                what = f"{size} is for the experts of model.moe, and the model is dense"
-                yield ("parallel", name), f"{what}; leave it out, or give model.moe"
         return
     yield from _dispatch(scenario)
     tp, etp = parallel.tp, parallel.etp or parallel.tp

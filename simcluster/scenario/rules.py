@@ -50,9 +50,6 @@ def broken_rules(scenario: ScenarioFields) -> list[Complaint]:
     found += _sharding(scenario)
     found += _offload(scenario)
     found += _checkpoint(scenario)
-    if scenario.overlap.param_gather and scenario.parallel.zero < 1:
-        what = "there are no sharded parameters to gather with parallel.zero 0"
-        found.append((("overlap", "param_gather"), f"{what}; set zero to 1, or param_gather to false"))
     return found
 
 
@@ -166,9 +163,6 @@ def _muon(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Whole matrices are somewhere, in formats that the optimizer takes."""
     training = scenario.training
     if training.optimizer != "muon":
-        if training.muon != type(training.muon)():
-            what = f"says how Muon updates matrices, and training.optimizer is {training.optimizer}"
-            yield ("training", "muon"), f"{what}; set it to muon, or leave muon out"
         return
     if scenario.parallel.zero > 1:
         what = f"ZeRO {scenario.parallel.zero} cuts gradients into parts, and muon takes whole matrices"
@@ -198,18 +192,15 @@ def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _sharding(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Keys of fsdp that say something, and shard groups of equally many ranks."""
+    """Shard groups of equally many ranks, and units that are gathered ahead of use."""
     fsdp, parallel = scenario.fsdp, scenario.parallel
-    changed = [name for name, field in type(fsdp).model_fields.items() if getattr(fsdp, name) != field.default]
-    idle = [name for name in changed if parallel.zero < (2 if name == "sync_every_microbatch" else 3)]
-    if idle:
-        what = f"is for parameters sharded by FSDP, and parallel.zero is {parallel.zero}"
-        yield ("fsdp", idle[0]), f"{what}; set zero to 3, or leave {listed(idle)} out"
+    if parallel.zero != 3:
+        return
     ranks, group = parallel.dp * parallel.cp, fsdp.shard_group or 1
-    if not idle and ranks and ranks % group:
+    if ranks and ranks % group:
         fix = listed(near_divisors(ranks, group))
         yield ("fsdp", "shard_group"), f"groups of {group} do not divide the {ranks} ranks of dp x cp; use {fix}"
-    if not idle and fsdp.prefetch > 1 and not scenario.overlap.param_gather:
+    if fsdp.prefetch > 1 and not scenario.overlap.param_gather:
         what = f"{fsdp.prefetch} units are to be gathered ahead of use, and overlap.param_gather false gathers none"
         yield ("fsdp", "prefetch"), f"{what}; set param_gather to true, or leave prefetch out"
 
@@ -221,9 +212,6 @@ def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
     if chosen.optimizer == "host" and chosen.host_update is None:
         what = "is needed for optimizer: host: what the processors of a box reach in Adam on their memory"
         yield (*where, "host_update"), f'{what}, reads and writes together, as in host_update: "100 GB/s"'
-    if chosen.optimizer != "host" and chosen.host_update is not None:
-        what = f"says how fast the host updates, and memory.offload.optimizer is {chosen.optimizer}"
-        yield (*where, "host_update"), f"{what}; set it to host, or leave host_update out"
     if chosen.activations or chosen.optimizer != "none":
         try:
             for rank in range(min(scenario.gpus, cluster.num_gpus)):

@@ -27,6 +27,7 @@ from simcluster.documents.reading import STDIN, Document, checking, parse_docume
 from simcluster.documents.shipped import refuse_shipped, shipped_folder, shipped_names
 from simcluster.faults import FaultSpec, placed
 from simcluster.scenario import link_changes
+from simcluster.scenario.effects import document_with_effect, refuse_without_effect
 from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve
 from simcluster.scenario.left_out import built, fill, parallel_of, pipeline_of
@@ -56,7 +57,8 @@ class Origin:
     def changed(self, more: Changes) -> Scenario:
         """The scenario with further changes, which come last."""
         origin = Origin(self.document, (*self.changes, *pairs_of(more)))
-        return _with_origin(validate(Scenario, resolve(origin.document, origin.changes)), origin)
+        resolved = resolve(origin.document, origin.changes)
+        return _with_origin(validate(Scenario, resolved), origin, resolved)
 
     @property
     def written(self) -> Document:
@@ -86,7 +88,7 @@ class Scenario(Shown, ScenarioFields):
         resolved = resolve(origin.document)
         with checking(resolved, Scenario):
             super().__init__(**resolved.data)
-        _with_origin(self, origin)
+        _with_origin(self, origin, resolved)
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # read documents are checked without it
 
@@ -193,7 +195,7 @@ class Scenario(Shown, ScenarioFields):
 
     def document(self) -> dict[str, Any]:
         """The scenario as a self-contained file says it: JSON-able, units as text; reading it gives an equal one."""
-        return self.model_copy(update={"faults": self.given_faults}).model_dump(mode="json", exclude_none=True)
+        return document_with_effect(self.model_copy(update={"faults": self.given_faults}))
 
 
 Written = str | Path | Mapping[str, Any]
@@ -258,7 +260,9 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _with_origin(scenario: Scenario, origin: Origin) -> Scenario:
+def _with_origin(scenario: Scenario, origin: Origin, resolved: Document) -> Scenario:
+    with checking(resolved, Scenario):
+        refuse_without_effect(scenario, origin.changes)
     """Note what the scenario was made from; raise InputError for a link's latency that it changes without effect."""
     changed = link_changes.changes_of_links(origin.written, link_changes.LATENCIES)
     if changed and not link_changes.takes_latencies(scenario):
@@ -270,10 +274,7 @@ def _with_origin(scenario: Scenario, origin: Origin) -> Scenario:
 
 
 def scenario_path(path: str | Path) -> Path:
-    """The path itself (``-``: standard input), or where the shipped scenario of that bare name lies.
-
-    InputError for a file that is not there but whose name is that of a shipped scenario, and for an unknown name.
-    """
+    """Return the path itself (``-``: standard input), or that of the shipped scenario; InputError for other names."""
     path = Path(path)
     if path.exists() or str(path) == STDIN:
         return path

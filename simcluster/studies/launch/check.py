@@ -117,4 +117,6 @@ class LaunchCheck(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: CONTRACT.md, "A launch checklist"."""
-        return {"step_time_s": self.result.step_time, **self.checklist.to_dict(), "assumed": list(self.assumed)}
+        notes = [note.to_dict() for note in self.result.notes()]
+        found = {"step_time_s": self.result.step_time, **self.checklist.to_dict()}
+        return {**found, "notes": notes, "assumed": list(self.assumed)}

@@ -40,6 +40,7 @@ def summary(result: Result, found: Checklist, own: Sequence[str], mark: Mark, as
             lines += [f"{' ' * (width + 8)}{line}" for line in _why(point, result, own)]
     counts = {verdict: sum(point.verdict == verdict for point in found.points) for verdict in _MARKS}
     lines += ["", f"{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail"]
+    lines += [f"note: {text}" for text in result.without_effect()]
     if found.fastest:
         lines += ["", "what makes the step shortest, as played (behind simcluster run SCENARIO)"]
         lines += [f"  {_command(remedy, own)}   {_step(remedy, result)}" for remedy in found.fastest]

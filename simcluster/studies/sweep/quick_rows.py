@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
 from simcluster.scenario.contents import Contents
+from simcluster.scenario.effects import refuse_without_effect
 from simcluster.scenario.measurements import no_longer_measured
 from simcluster.scenario.scenario import Scenario, Variant, load, scenario_path
 from simcluster.scenario.short_forms import schedule_alone
@@ -77,7 +78,9 @@ def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
     for name in dict.fromkeys(path.partition(".")[0] for path, _ in changes):
         own = {path.partition(".")[2]: value for path, value in changes if path.startswith(f"{name}.")}
         found[name] = type(found[name])(**{**base.said[name], **own})
-    return Scenario.model_validate(found)  # parts that were checked already
+    scenario = Scenario.model_validate(found)  # parts that were checked already
+    refuse_without_effect(scenario, given)
+    return scenario
 
 
 def _base(what: str) -> _BaseRead:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from simcluster.scenario.advice import launch_note
+from simcluster.scenario.effects import notes_without_effect
 from simcluster.scenario.fits import held
 from simcluster.scenario.headroom import mark
 from simcluster.studies.sweep.quick_rows import changed
@@ -66,4 +67,5 @@ def _room(swept: Swept, number: int, memory: float | None, headroom: float) -> R
     scenario = changed(swept.sweep.variant(number))
     if memory is None or memory != memory:
         memory = held(scenario)
-    return Room(number, memory, mark(memory, scenario.cluster.device.memory, headroom), launch_note(scenario))
+    notes = [note for note in (launch_note(scenario), *notes_without_effect(scenario)) if note]
+    return Room(number, memory, mark(memory, scenario.cluster.device.memory, headroom), "; ".join(notes))

@@ -1,0 +1,315 @@
+"""Fields of a scenario that have an effect only together with something else: one table of their conditions.
+
+From it follow the rejection of a field whose feature is absent by another choice, and the note of one that does
+nothing because of a degree, a precision or what was varied.  Pure functions of a scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from simcluster.documents.diagnostics import Complaint, RuleError, shown
+from simcluster.planning.expert_dispatch import ExpertDispatch
+from simcluster.scenario.schedule_plan import plan_of, schedule_of
+from simcluster.scenario.sections import Collectives, Fsdp, HostMemory
+from simcluster.scenario.training_section import Muon
+
+if TYPE_CHECKING:
+    from simcluster.documents.spec import Spec
+    from simcluster.faults import FaultSpec
+    from simcluster.scenario.fields import ScenarioFields
+
+Test = Callable[["ScenarioFields"], object]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What ``fields`` need to have an effect: that ``met`` holds, which the values of the fields ``on`` decide.
+
+    ``why`` says what else they lack; by default the values of ``on``.  With a ``remedy`` the field is rejected, and
+    ``what`` says what it is for.  Without one it is noted.  ``values`` limits the condition to these values.
+    """
+
+    fields: tuple[str, ...]
+    met: Test
+    on: tuple[str, ...]
+    why: str = ""
+    what: str = ""
+    remedy: str = ""
+    values: tuple[object, ...] = ()
+
+    def reason(self, scenario: ScenarioFields) -> str:
+        """Why the fields have no effect."""
+        return self.why or " and ".join(f"{path} is {_as_written(_value(scenario, path))}" for path in self.on)
+
+
+@dataclass(frozen=True)
+class WithoutEffect:
+    """A field with a value that is not its default, and the condition that is not met."""
+
+    path: str
+    condition: Condition
+    why: str
+
+    @property
+    def complaint(self) -> Complaint:
+        """What is wrong, and what would work."""
+        what = f"{self.condition.what}, and {self.why}"
+        return tuple(self.path.split(".")), f"{what}; {self.condition.remedy}, or leave {self.path.split('.')[-1]} out"
+
+
+def _as_written(value: object) -> str:
+    return value if isinstance(value, str) else shown(value)
+
+
+def _all(section: str, spec: type[Spec], *but: str) -> tuple[str, ...]:
+    return tuple(f"{section}.{name}" for name in spec.model_fields if name not in but)
+
+
+def _fields(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# --- what conditions ask --------------------------------------------------------------------------------------------
+
+
+def _shared(scenario: ScenarioFields) -> bool:
+    """Do several ranks hold the same parameters, experts' or others?"""
+    plan = plan_of(scenario, schedule_of(scenario))
+    return plan.replicas > 1 or plan.expert_replicas > 1 or bool(plan.copies)
+
+
+def _several_slices(scenario: ScenarioFields) -> bool:
+    return len(schedule_of(scenario).routes[0]) > 1
+
+
+def _ordered(scenario: ScenarioFields) -> bool:
+    """Does it matter for any program in which order the passes of one stage come?"""
+    if scenario.parallel.pp > 1:
+        return True
+    plain = scenario.pipeline.model_copy(update={"schedule": "1f1b"})
+    return schedule_of(scenario).rows != schedule_of(scenario.model_copy(update={"pipeline": plain})).rows
+
+
+def _reordered(scenario: ScenarioFields) -> bool:
+    """Are two axes of two ranks or more in another order than by default?"""
+    parallel = scenario.parallel
+    given, usual = (
+        [axis for axis in order if getattr(parallel, axis) > 1]
+        for order in (parallel.order, type(parallel).model_fields["order"].default)
+    )
+    return given != usual
+
+
+def _draws(scenario: ScenarioFields) -> bool:
+    data = scenario.data
+    drawn = data is not None and (data.documents is not None or (data.loader is not None and data.loader.by_chance))
+    return drawn or scenario.run is not None or any(fault.by_chance for fault in scenario.faults)
+
+
+def _transfers(scenario: ScenarioFields) -> bool:
+    """Does anything go over links?"""
+    return scenario.gpus > 1 or scenario.memory.offload != HostMemory() or scenario.checkpoint is not None
+
+
+def _runs_again(scenario: ScenarioFields) -> bool:
+    """Does a selective recompute of the attention's core alone find a core that runs again?"""
+    training, software = scenario.training, scenario.software
+    only_core = training.recompute == "selective" and training.recompute_modules == ("core_attn",)
+    spared = software is not None and software.selective == "unfused-core" and training.attention == "fused"
+    return not (only_core and spared)
+
+
+_DISPATCH = "parallel.expert_dispatch"
+_SHARDED = ("overlap.grad_reduce", "overlap.param_gather", "overlap.bucket_size", "parallel.zero", *_all("fsdp", Fsdp))
+
+CONDITIONS: tuple[Condition, ...] = (
+    # features that are absent by another choice
+    Condition(
+        (*_fields("parallel.ep parallel.etp overlap.experts"), *_all(_DISPATCH, ExpertDispatch)),
+        lambda s: s.model.moe, ("model.moe",), "the model is dense",
+        "is for the experts of model.moe", "give model.moe",
+    ),
+    Condition(
+        _fields("training.recompute_modules"), lambda s: s.training.recompute == "selective", ("training.recompute",),
+        what="lists what a selective recompute runs again", remedy="set recompute to selective",
+    ),
+    Condition(
+        _fields("training.recompute_every"), lambda s: s.training.recompute != "none", ("training.recompute",),
+        what="is which layers run again", remedy="set recompute to selective or full",
+    ),
+    Condition(
+        _fields("memory.offload.ahead memory.offload.modules"), lambda s: s.memory.offload.activations,
+        ("memory.offload.activations",), what="is how activations go to host memory", remedy="give activations a part",
+    ),
+    Condition(
+        _fields("memory.offload.bucket"), lambda s: s.memory.offload.optimizer != "none",
+        ("memory.offload.optimizer",), what="is how the optimizer's state moves", remedy="set it to stream or host",
+    ),
+    Condition(
+        _fields("memory.offload.buffers"), lambda s: s.memory.offload.optimizer == "stream",
+        ("memory.offload.optimizer",), what="is how the optimizer's state is streamed", remedy="set it to stream",
+    ),
+    Condition(
+        _fields("memory.offload.host_update"), lambda s: s.memory.offload.optimizer == "host",
+        ("memory.offload.optimizer",), what="says how fast the host updates", remedy="set it to host",
+    ),
+    Condition(
+        _all("training.muon", Muon), lambda s: s.training.optimizer == "muon", ("training.optimizer",),
+        what="says how Muon updates matrices", remedy="set it to muon",
+    ),
+    Condition(
+        _all("fsdp", Fsdp, "sync_every_microbatch"), lambda s: s.parallel.zero == 3, ("parallel.zero",),
+        what="is for parameters sharded by FSDP", remedy="set zero to 3",
+    ),
+    Condition(
+        _fields("fsdp.sync_every_microbatch"), lambda s: s.parallel.zero > 1, ("parallel.zero",),
+        what="is for gradients sharded by FSDP", remedy="set zero to 2 or 3",
+    ),
+    Condition(
+        _fields("overlap.param_gather"), lambda s: s.parallel.zero, ("parallel.zero",),
+        what="gathers sharded parameters", remedy="set zero to 1",
+    ),
+    # degrees
+    Condition(
+        _fields("pipeline.p2p pipeline.scatter_gather overlap.pipeline"), lambda s: s.parallel.pp > 1, ("parallel.pp",)
+    ),
+    Condition(_fields("pipeline.schedule"), _ordered, ("parallel.pp",)),
+    Condition(_fields("pipeline.layers_per_stage"), _several_slices, ("parallel.pp",)),
+    Condition(
+        _fields("pipeline.scatter_gather overlap.tensor overlap.tensor_pieces training.muon.tp_mode"),
+        lambda s: s.parallel.tp > 1, ("parallel.tp",),
+    ),
+    Condition(_fields("memory.logits"), lambda s: s.parallel.tp > 1, ("parallel.tp",), values=("gathered",)),
+    Condition(_fields("parallel.cp_comm parallel.cp_shares"), lambda s: s.parallel.cp > 1, ("parallel.cp",)),
+    Condition(
+        (*_fields("overlap.experts"), *_all(_DISPATCH, ExpertDispatch, "kind")), lambda s: s.parallel.ep > 1,
+        ("parallel.ep",),
+    ),
+    Condition(
+        (f"{_DISPATCH}.kind",), lambda s: s.parallel.ep > 1, ("parallel.ep",), values=("allgather", "deepep"),
+    ),
+    Condition(_SHARDED, _shared, ("parallel.dp", "parallel.cp")),
+    Condition(_fields("training.muon.distribute"), _shared, ("parallel.dp", "parallel.cp")),
+    Condition(
+        (
+            *_all("collectives", Collectives), *_fields("overlap.interference"),
+            *(f"cluster.scale.{name}" for name in ("nvlink", "network", "pcie", "between_machines", "latency")),
+        ),
+        _transfers, ("gpus",),
+    ),
+    Condition(_fields("memory.communication_buffers"), lambda s: s.gpus > 1, ("gpus",), values=("auto",)),
+    Condition(_fields("parallel.order"), _reordered, (), "the axes that it exchanges are 1"),
+    # other values of the scenario
+    Condition(
+        _fields("model.position"), lambda s: not s.model.mla, ("model.mla",), "model.mla turns its own part",
+        values=("none",),
+    ),
+    Condition(_fields("training.muon.distribute"), lambda s: s.parallel.zero, ("parallel.zero",)),
+    Condition(
+        _fields("pipeline.scatter_gather"), lambda s: not s.parallel.sequence_parallel,
+        ("parallel.sequence_parallel",),
+    ),
+    Condition(_fields("overlap.pipeline"), lambda s: s.pipeline.p2p == "async", ("pipeline.p2p",)),
+    Condition(_fields("overlap.bucket_size"), lambda s: s.overlap.grad_reduce, ("overlap.grad_reduce",)),
+    Condition(_fields("overlap.bucket_size"), lambda s: s.parallel.zero != 3, ("parallel.zero",)),
+    Condition(
+        _fields("overlap.interference"), lambda s: s.collectives.detail != "steps", ("collectives.detail",),
+        values=("none",),
+    ),
+    Condition(
+        _fields("training.recompute training.recompute_every"), _runs_again, (),
+        "the software leaves a fused attention alone",
+    ),
+    Condition(_fields("model.clamped_activation"), lambda s: s.model.moe, ("model.moe",), "the model is dense"),
+    Condition(_fields("data.unique"), lambda s: s.run, ("run",), "no run of weeks reads it"),
+    Condition(_fields("data"), lambda s: s.data and (s.data.documents or s.data.unique or s.data.loader), ("data",),
+         "it says nothing"),
+    Condition(_fields("seed replicas"), _draws, ("faults", "data"), "nothing is drawn by chance"),
+)  # fmt: skip
+"""In order: of several conditions of a field that are not met, the first says why."""
+
+
+def without_effect(scenario: ScenarioFields) -> list[WithoutEffect]:
+    """Fields that are not at their defaults, and do nothing."""
+    found: dict[str, WithoutEffect] = {}
+    for condition in CONDITIONS:
+        paths = [path for path in condition.fields if path not in found and _is_given(scenario, path, condition.values)]
+        if paths and not condition.met(scenario):
+            found |= {path: WithoutEffect(path, condition, condition.reason(scenario)) for path in paths}
+    return list(found.values())
+
+
+def notes_without_effect(scenario: ScenarioFields) -> Iterator[str]:
+    """A sentence for every reason, with the fields of which it is true."""
+    reasons: dict[str, list[str]] = {}
+    for each in without_effect(scenario):
+        reasons.setdefault(each.why, []).append(each.path)
+    drawn = [place for place, fault in enumerate(scenario.faults) if not fault.by_chance and _is_seeded(fault, place)]
+    if drawn:
+        reasons["nothing of these faults is drawn by chance"] = [f"faults.{place}.seed" for place in drawn]
+    for why, paths in reasons.items():
+        yield f"without effect: {', '.join(paths)}, since {why}"
+
+
+def _is_seeded(fault: FaultSpec, place: int) -> bool:
+    """Has a fault another seed than the one that its place in the list gives it?"""
+    return getattr(fault, "seed", None) not in (None, place)
+
+
+def refuse_without_effect(scenario: ScenarioFields, changes: Sequence[tuple[str, Any]]) -> None:
+    """Raise RuleError for fields of features that are absent by another choice.
+
+    Where a change after the field's own took the feature away, as a sweep's, the field is only noted.
+    """
+    found = [each for each in without_effect(scenario) if each.condition.remedy]
+    told = [each.complaint for each in found if not _taken_away(each, changes)]
+    if told:
+        raise RuleError(told)
+
+
+def _taken_away(each: WithoutEffect, changes: Sequence[tuple[str, Any]]) -> bool:
+    return max(_last(path, changes) for path in each.condition.on) > _last(each.path, changes)
+
+
+def _last(path: str, changes: Sequence[tuple[str, Any]]) -> int:
+    """The number of the last change of a field or of what it is in, from 1; 0 for none."""
+    places = (
+        number
+        for number, (changed, _) in enumerate(changes, 1)
+        if f"{path}.".startswith(f"{changed}.") or changed.startswith(f"{path}.")
+    )
+    return max(places, default=0)
+
+
+def document_with_effect(scenario: ScenarioFields) -> dict[str, Any]:
+    """Return the document without fields that would be rejected in it: a variant's whose feature was taken away."""
+    document: dict[str, Any] = scenario.model_dump(mode="json", exclude_none=True)
+    for each in without_effect(scenario):
+        if each.condition.remedy:
+            *sections, name = each.path.split(".")
+            inner: Mapping[str, Any] = document
+            for section in sections:
+                inner = inner.get(section, {})
+            if isinstance(inner, dict):
+                inner.pop(name, None)
+    return document
+
+
+def _value(scenario: ScenarioFields, path: str) -> Any:
+    found: Any = scenario
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _is_given(scenario: ScenarioFields, path: str, values: tuple[object, ...]) -> bool:
+    """Has the field another value than its default (one of ``values``, if there are any)?"""
+    section, _, name = path.rpartition(".")
+    owner = _value(scenario, section) if section else scenario
+    if owner is None:
+        return False
+    value, field = getattr(owner, name), type(owner).model_fields[name]
+    return value != field.get_default(call_default_factory=True) and (not values or value in values)
