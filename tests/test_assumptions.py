@@ -238,3 +238,11 @@ def test_check_and_compare_state_the_length(tmp_path: Path, capsys: pytest.Captu
     assert f"assumed: {words}" in capsys.readouterr().out
     assert cli.main([*argv, "--json", "-"]) == 0
     assert all(words in row["assumed"] for row in json.loads(capsys.readouterr().out))
+
+
+def test_advice_counts_the_runs_that_are_done(states: StepStates) -> None:
+    told: list[tuple[int, int, int]] = []
+    advise("interval", bare(), states=states, played=4, progress=lambda *counts: told.append(counts))
+    assert told[-1][0] == told[-1][1] > 0
+    assert all(done <= total for done, total, _ in told)
+    assert any(0 < done < total for done, total, _ in told)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.cli import common
+from simcluster.cli.train import show_progress
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
 from simcluster.studies.long_run.advice import advise
@@ -24,9 +25,9 @@ def run(args: argparse.Namespace) -> None:
         name: _share(name, text) for name in ("slower", "target") if (text := getattr(args, name)) is not None
     }
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
-    found = advise(
-        args.question, scenario, played=args.played, workers=common.workers_of(args), store=args.store, **options
-    )
+    how: dict[str, Any] = {"played": args.played, "workers": common.workers_of(args), "store": args.store}
+    with show_progress(args) as bar:
+        found = advise(args.question, scenario, **how, progress=bar, **options)
     tables = [found.table] if found.second is None else [found.table, found.second]
     blocks = [
         [f"{found.name}: {found.question}, {found.played:,} runs each"],

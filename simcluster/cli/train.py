@@ -56,7 +56,7 @@ def _refuse(args: argparse.Namespace, options: Sequence[str], why: str) -> None:
 
 def _train(args: argparse.Namespace, scenario: Scenario) -> None:
     _refuse(args, _OF_SEVERAL, "is of several policies: name them by --vary or --against")
-    with _going_on(args) as bar:
+    with show_progress(args) as bar:
         training = train(scenario, played=args.played, workers=common.workers_of(args), store=args.store, progress=bar)
     common.answer(args, training.summary, training.to_dict)
     if isinstance(training, StagedTraining):
@@ -79,7 +79,7 @@ def _replay(args: argparse.Namespace, scenario: Scenario) -> None:
 def _compare(args: argparse.Namespace, scenario: Scenario) -> None:
     _refuse(args, _OF_ONE, "is of one policy; with --vary or --against there are --plot, --fates, --json and -o")
     policies = policies_of(args, scenario)
-    with _going_on(args) as bar:
+    with show_progress(args) as bar:
         found = compare_policies(
             policies,
             measure=args.measure or "goodput",
@@ -145,8 +145,8 @@ def _write_tables(args: argparse.Namespace, training: TrainingRun | StagedTraini
 
 
 @contextmanager
-def _going_on(args: argparse.Namespace) -> Iterator[Bar]:
-    """How far it is, on a terminal; on Ctrl-C how to go on."""
+def show_progress(args: argparse.Namespace) -> Iterator[Bar]:
+    """Show the runs done of all and the time left; on Ctrl-C print how to resume."""
     bar = Bar()
     try:
         yield bar

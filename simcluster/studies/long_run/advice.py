@@ -22,6 +22,7 @@ from simcluster.studies.long_run.build import section_of
 from simcluster.studies.long_run.chunks import Workers, player_of
 from simcluster.studies.long_run.policies import PolicyBench, bench_of
 from simcluster.studies.long_run.states import StepStates
+from simcluster.studies.sweep.sweep import Progress
 
 
 class Advisor(Protocol):
@@ -51,10 +52,11 @@ def advise(
     played: int | None = None,
     workers: Workers = 1,
     store: str | Path | None = None,
+    progress: Progress = lambda done, total, wrong: None,
     **options: Any,
 ) -> Advice:
-    """The answer to a question of ``ADVICE``; ``states`` may be shared by several about one scenario.  ``workers`` and
-    ``store`` are as in ``train``.
+    """The answer to a question of ``ADVICE``; ``states`` may be shared by several about one scenario.  ``workers``,
+    ``store`` and ``progress`` are as in ``train``.
 
     InputError for a question that there is not, or an option that is another's.
     """
@@ -68,7 +70,7 @@ def advise(
             others = [name for name in ADVICE if option in _options(name)]
             whose = f"it belongs to {', '.join(others)}" if others else f"it takes {', '.join([*known, 'played'])}"
             raise InputError(f"advice: {question} takes no {option}; {whose}")
-    with player_of(workers, store) as player:
+    with player_of(workers, store, progress) as player:
         bench = bench_of(scenario, states, played, player)
         found = ADVICE[question](bench, **options)
         return replace(found, assumed=_assumed(bench))
