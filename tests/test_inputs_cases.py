@@ -328,3 +328,11 @@ def test_a_test_of_a_script_that_is_not_decided(importer: Importer, sets: str, s
     assert found == status
     assert "where [ $(own_tool --count) -gt 4 ] in line 3 is met" in err or status == 0
     assert status == 2 or any("is taken as not met" in sentence for sentence in lists["assumed"])
+
+
+@pytest.mark.parametrize("option", ["--own-parallel-size 1", "--own-pipeline-trick false", "--own-fp8-mode none"])
+def test_an_unknown_option_that_is_off_changes_nothing(importer: Importer, option: str) -> None:
+    importer.write({"run.sh": f"torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} {option}\n"})
+    status, lists, err = importer.run("megatron", "run.sh")
+    assert status == 0, err
+    assert option.split()[0][2:] in lists["no_effect"]

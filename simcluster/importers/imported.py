@@ -25,6 +25,7 @@ _DECIDING = re.compile(
     re.IGNORECASE,
 )
 """Parts of the names of settings that decide the step: its split, batch, sequences, formats and recompute."""
+_DEGREE = re.compile(r"parallel[-_](size|degree)$|(?:^|[-_])(?:pp|tp|etp|cp|ep|dp|sp)[-_]size$")
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
@@ -32,6 +33,11 @@ def deciding_word(name: str) -> str:
     """Return the part of a setting's name by which it decides the step; empty where it has none."""
     found = _DECIDING.search(name)
     return found[0].lower() if found else ""
+
+
+def is_off(name: str, value: str) -> bool:
+    """Return whether an unknown option has a value that leaves it off, as a degree of 1 does."""
+    return value.lower() in ("false", "no", "none") or (value == "1" and _DEGREE.search(name) is not None)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import read_document
 from simcluster.importers.arguments import for_a_shell
-from simcluster.importers.imported import Problems, Settings, guess
+from simcluster.importers.imported import Problems, Settings, guess, is_off
 from simcluster.importers.layer_lists import Value, parse_layer_list
 
 
@@ -137,7 +137,7 @@ class Options:
                 self.problems.add(self.error(name, f"{refused}; take it out to import the rest{way}"))
             elif name in NOT_MODELLED:
                 self.assumed.append(f"{self._dashes}{name}: {NOT_MODELLED[name]}")
-            elif name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES) or " ".join(words).lower() in _OFF[1:]:
+            elif name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES) or is_off(name, " ".join(words)):
                 self.no_effect.append(name)
             else:
                 self.unknown.append(f"{self._dashes}{name}{guess(name, MAPPED)}")

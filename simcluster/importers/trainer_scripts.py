@@ -19,7 +19,7 @@ from simcluster.importers.arguments import BY_CONFIG, Arguments, with_given
 from simcluster.importers.beside import Beside
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.environment_settings import assumed_of_environment
-from simcluster.importers.imported import Imported, Settings
+from simcluster.importers.imported import Imported, Settings, is_off
 from simcluster.importers.model_classes import no_decoder
 from simcluster.importers.models_by_path import model_named
 from simcluster.importers.pre_training import require_pre_training
@@ -170,7 +170,7 @@ class _Started:
         self.assumed = [f"--{name}: {said}" for name, said in otherwise.items()]
         known = _MODELLED_OTHERWISE.keys() | {re.split("[=>]", name)[0] for name in _REFUSED}
         self.no_effect += [name for name in rest if name in known and name not in otherwise]
-        off = [name for name in rest if name not in known and self._options[name] and not self._on(name)]
+        off = [name for name in rest if name not in known and is_off(name, " ".join(self._options[name]))]
         self.no_effect += off
         self.unknown = [f"--{name}" for name in rest if name not in known and name not in off]
 
