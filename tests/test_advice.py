@@ -157,6 +157,15 @@ def test_spares_equal_erlang_b(states: StepStates) -> None:
     assert ((table["short"] - table["erlang_b"]).abs()[often] < 4 * error[often]).all()
 
 
+def test_erlang_is_not_shown_for_racks(states: StepStates) -> None:
+    """Its nodes leave one at a time."""
+    rack = {"name": "power", "of": "rack", "machines": 2, "mtbf": "9 d", "repair": REPAIR}
+    found = advise("spares", scenario_of(failures=[rack], spares={"hot": 2}), states=states, played=4)
+    assert found.table["erlang_b"].isna().all()
+    assert "Erlang" not in found.sentence
+    assert "Erlang B does not hold where a failure takes several nodes, and is not shown" in found.notes[0]
+
+
 def test_the_fewest_spares_are_enough_and_one_less_is_not(answers: Mapping[str, Advice]) -> None:
     found = answers["spares"]
     short = found.table.set_index("spares")["short"]

@@ -191,6 +191,14 @@ def test_spares_are_erlangs(spares: int) -> None:
         assert found.remedy.values["run.spares.warm"] == closed_forms.spares_for(0.001, 1 / (3 * HOUR), 4 * HOUR)
 
 
+def test_spares_for_racks_are_not_erlangs() -> None:
+    rack = {"name": "power", "of": "rack", "machines": 2, "mtbf": "9 d", "repair": "6 h"}
+    found = point("spares", failures=[rack])
+    assert (found.verdict, "short of machines" in found.found) == ("warn", False)
+    assert "for which no formula (Erlang B) holds" in found.found
+    assert "advise spares" in found.advice
+
+
 def test_validation_takes_its_share() -> None:
     """Forward passes of so many batches over all that every so many steps take."""
     assert point("validation").verdict == "warn"

@@ -123,8 +123,12 @@ def _spares(launch: Launch) -> Seen:
     run, repairs = launch.run, Repairs.of(launch.run)
     if not repairs.rate:
         return Seen("pass", "no failure takes a machine away")
-    least = _least(run)
     load = f"{repairs.rate * repairs.repair:.3g} machines in repair on average"
+    if not repairs.single:
+        pool = "an unlimited pool is assumed" if run.spares.unlimited else str(run.spares.count)
+        found = f"{pool}; {load}; a failure takes several at once, for which no formula (Erlang B) holds"
+        return Seen("warn", found, "simcluster advise spares simulates how many are enough")
+    least = _least(run)
     if least is None:
         return Seen("fail", f"{load}: more than {run.spares.crews} crews can", "more crews, shorter repairs")
     enough = f"{least} {'is' if least == 1 else 'are'} the fewest for less than {SHORT:.1%}"

@@ -46,8 +46,10 @@ _MORE_GPUS = 1.1
 
 
 def spares(bench: PolicyBench) -> Advice:
-    """How many machines should stand by: share of time short of machines and goodput over counts, Erlang B beside, and
-    the fewest for less than ``SHORT``.  The counts are of the kind that the scenario has most of (hot, if none)."""
+    """Return how many spare nodes to keep: time short of nodes and goodput over counts, and the fewest for ``SHORT``.
+
+    The counts are of the kind that the scenario has most of (hot, if none).  Erlang B is shown where it holds.
+    """
     run = replace(bench.with_section(), short=())
     repairs = Repairs.of(run)
     if not repairs.rate:
@@ -62,6 +64,7 @@ def spares(bench: PolicyBench) -> Advice:
     fewest = _least(bench, run, repairs, played_at)
     table = _over_counts(run, repairs, played_at)
     row = table[table["spares"] == fewest].iloc[0]
+    by_erlang = f"; by Erlang B {expected}" if repairs.single else ""
     words = (
         ""
         if own is None
@@ -69,7 +72,7 @@ def spares(bench: PolicyBench) -> Advice:
     )
     sentence = (
         f"{fewest} spare{'s are' if fewest != 1 else ' is'} the fewest with which the job is short of machines for "
-        f"less than {percent(SHORT, 1)} of the time ({percent(row['short'], 3)}; by Erlang B {expected}), for a "
+        f"less than {percent(SHORT, 1)} of the time ({percent(row['short'], 3)}{by_erlang}), for a "
         f"goodput of {percent(row['goodput'])}{words}."
     )
     marks = [AdviceMark(fewest, float(row["short"]), f"fewest below {percent(SHORT, 1)}: {fewest}")]
@@ -79,9 +82,10 @@ def spares(bench: PolicyBench) -> Advice:
     picture = AdvicePicture(
         "spares", "spare machines", "short of machines, % of the time", lines, tuple(marks), log="y"
     )
-    notes: tuple[str, ...] = ("runs begin with all spares there; Erlang B is what a long run comes to",)
-    if any(run.causes[number].machines > 1 for number in repairs.causes):
-        notes += ("some failures take several machines at once, which Erlang B does not know",)
+    holds = "Erlang B is the share in a long run"
+    if not repairs.single:
+        holds = "Erlang B does not hold where a failure takes several nodes, and is not shown"
+    notes = (f"runs begin with all spares there; {holds}",)
     return Advice("spares", bench.scenario.name, sentence, table, picture, bench.played, notes)
 
 
@@ -141,7 +145,7 @@ def _over_counts(run: LongRun, repairs: Repairs, played_at: dict[int, Outcomes])
                 "spares": count,
                 "short": float(short.mean()),
                 "short_half_width": half_width(short),
-                "erlang_b": short_share(run, count),
+                "erlang_b": short_share(run, count) if repairs.single else math.nan,
                 "goodput": float(goodput.mean()),
                 "half_width": half_width(goodput),
             }

@@ -22,6 +22,7 @@ from simcluster.longrun.growth import gained, grown
 from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, Outcomes, names_of
 from simcluster.longrun.run import FATES, LongRun
 from simcluster.results.distribution import half_width
+from simcluster.studies.long_run.in_theory import Repairs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -290,13 +291,10 @@ class _Beside:
 
     def _machines(self) -> Iterator[ClosedForm]:
         """The share of time for which the job waits for machines."""
-        spares = self.run.spares
-        leaving = [cause for cause in self.run.causes if cause.repair is not None and cause.stops]
-        together = any(cause.machines > 1 for cause in leaving)  # Erlang's nodes leave one at a time
-        if spares.unlimited or not leaving or self.run.short or together:
+        spares, leaving = self.run.spares, Repairs.of(self.run)
+        if spares.unlimited or not leaving.rate or self.run.short or not leaving.single:
             return
-        rate = sum(cause.rate * cause.machines for cause in leaving)
-        repair = sum(cause.rate * cause.machines * cause.repair.mean for cause in leaving if cause.repair) / rate
+        rate, repair = leaving.rate, leaving.repair
         value = closed_forms.stalled(spares.count, rate, repair, spares.crews)
         waiting = self.shares["waiting"]
         mean, half = float(waiting.mean()), _half(waiting)

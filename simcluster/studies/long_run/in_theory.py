@@ -67,12 +67,13 @@ def ready_of(run: LongRun, out: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What takes machines away from a run: its ``rate`` (1/s of exposed time), the mean ``repair`` (s of machines), and
-    the numbers of the causes."""
+    """What takes machines away from a run: its ``rate`` (1/s of exposed time), the mean ``repair`` (s of machines), the
+    numbers of the causes, and ``single``: each failure takes one node, without which Erlang's formulas do not hold."""
 
     rate: float
     repair: float
     causes: tuple[int, ...]
+    single: bool
 
     @classmethod
     def of(cls, run: LongRun) -> Repairs:
@@ -80,7 +81,8 @@ class Repairs:
         known = [(n, cause, cause.repair.mean) for n, cause in enumerate(run.causes) if cause.stops and cause.repair]
         rate = sum(cause.rate for _, cause, _ in known)
         repair = sum(cause.rate * cause.machines * mean for _, cause, mean in known) / rate if rate else 0.0
-        return cls(rate, repair, tuple(number for number, _, _ in known))
+        single = all(cause.machines == 1 for _, cause, _ in known)
+        return cls(rate, repair, tuple(number for number, _, _ in known), single)
 
 
 def short_share(run: LongRun, count: int) -> float:
