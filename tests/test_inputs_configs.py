@@ -115,6 +115,7 @@ HYBRID = (
         ("--activation-func-fp8-input-store", "memory", {"activation_input": "fp8"}),
         ("--fine-grained-activation-offloading --offload-modules core_attn moe_act", "memory",
          {"offload": {"modules": ["core_attn"]}}),
+        ("--cpu-offloading --cpu-offloading-num-layers 3", "memory", {"offload": {"activations": 0.25}}),
         ("--activations-checkpoint-method uniform", "training", {"recompute": "full"}),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 1.0 --use-precision-aware-optimizer", "memory",
          {"offload": HOST_UPDATE}),
@@ -175,6 +176,9 @@ def test_options_of_published_scripts(more: str, section: str, expected: dict[st
         ("--step-batch-size-schedule 0:24,200B", "'0:24,200B' is no schedule; write THRESHOLD:BATCH"),
         ("--step-batch-size-schedule 0:24,200B:96", "ends with 96, and global-batch-size is 48; keep one"),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "fraction: 0.5 is not modelled"),
+        ("--cpu-offloading --cpu-offloading-num-layers 12", "12 of 12 layers: the last stays; at most 11"),
+        ("--cpu-offloading --cpu-offloading-num-layers 2 --recompute-activations", "no layers while it recomputes"),
+        ("--cpu-offloading --cpu-offloading-num-layers 2 --pipeline-model-parallel-size 2", "without a pipeline only"),
         ("--engram-layer-ids 1 --engram-seed 0", "tables of embeddings beside the layers are not modelled"),
         (
             "--mtp-num-layers 1 --pipeline-model-parallel-size 7 --pipeline-model-parallel-layout Et*2|(tt|)*4ttm|L",

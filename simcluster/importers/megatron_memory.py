@@ -21,7 +21,10 @@ def memory_of(run: Options) -> dict[str, Any]:
         memory["logits"] = "in-place"
     if run.flag("activation-func-fp8-input-store"):
         memory["activation_input"] = "fp8"
-    if run.flag("fine-grained-activation-offloading"):
+    if run.flag("cpu-offloading"):
+        if share := _layers_offloaded(run):
+            memory["offload"] = {"activations": share}
+    elif run.flag("fine-grained-activation-offloading"):
         modules = _offloaded(run)
         if modules:
             memory["offload"] = {"modules": modules}
@@ -32,6 +35,20 @@ def memory_of(run: Options) -> dict[str, Any]:
     if optimizer := _optimizer_offloaded(run):
         memory["offload"] = memory.get("offload", {}) | optimizer
     return memory
+
+
+def _layers_offloaded(run: Options) -> float:
+    """Return the share of layers whose activations go to the host; the checks are those of TransformerConfig."""
+    layers, count = run.get("num-layers", "encoder-num-layers"), run.get("cpu-offloading-num-layers") or 0
+    if (run.get("pipeline-model-parallel-size") or 1) > 1:
+        raise run.error("cpu-offloading", "Megatron offloads layers without a pipeline only; take one of the two out")
+    if run.get("recompute-granularity") or run.flag("recompute-activations", "checkpoint-activations"):
+        raise run.error("cpu-offloading", "Megatron offloads no layers while it recomputes; take one of the two out")
+    if count >= layers:
+        raise run.error(
+            "cpu-offloading-num-layers", f"{count} of {layers} layers: the last stays; at most {layers - 1}"
+        )
+    return float(count / layers)
 
 
 def _optimizer_offloaded(run: Options) -> dict[str, str]:
