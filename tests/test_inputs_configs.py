@@ -735,9 +735,10 @@ def test_a_config_json_becomes_a_whole_scenario_that_fits(tmp_path: Path, capsys
     given = ["import", "deepspeed", str(deepspeed), "--cluster", "dgx_h100", "--gpus", "8", "-o", str(out)]
     assert main([*given, "--model", str(path), "--sequence-length", "4096"]) == 0
     assert (load(out).parallel.zero, load(out).model.sequence_length) == (3, 4096)
-    assert "no length is said" not in out.read_text()
+    assert "sequence-length sets" not in out.read_text()
     assert main([*given, "--model", str(path)]) == 0
-    assert "# Assumed: sequences as long as the model takes them: no length is said" in out.read_text()
+    assert load(out).model.sequence_length == 8192
+    assert "# Assumed: sequences of 8192 tokens (--sequence-length sets another)" in out.read_text()
     capsys.readouterr()
     assert main(given) == 2
     assert "name both: --model llama3-8b, or a config.json, and --sequence-length" in capsys.readouterr().err

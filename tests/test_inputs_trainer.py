@@ -12,6 +12,7 @@ from simcluster.cli import main
 from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
+from simcluster.importers.models_by_path import model_published
 from simcluster.importers.trainer_scripts import scenario_of_trainer
 from simcluster.scenario.scenario import load
 
@@ -56,8 +57,11 @@ def test_what_is_not_said_is_the_trainers_default_or_told() -> None:
     assert own.document["gpus"] == 32
     assert any("auto" in sentence and "--set training.micro_batch" in sentence for sentence in own.assumed)
     assert any("how many there are to be is not said" in sentence for sentence in own.assumed)
-    named = trainer(f"deepspeed {TRAINS}", model={"preset": "llama3-8b"})
-    assert any("no length is said" in sentence for sentence in named.assumed)
+    named = trainer(f"deepspeed {TRAINS}", model=model_published("llama3-8b"))
+    assert any("sequence-length sets another" in sentence for sentence in named.assumed)
+    known = trainer(f"deepspeed {TRAINS}", model=model_published("qwen3-14b"))
+    assert known.document["model"]["sequence_length"] == 8192  # of the 40,960 that it takes
+    assert "sequences of 8192 tokens (--sequence-length sets another)" in known.assumed
     variables = "CUDA_VISIBLE_DEVICES=0,1 CUDA_LAUNCH_BLOCKING=1"
     seen = trainer(f"export {variables}\naccelerate launch {TRAINS} --per_device_train_batch_size 1")
     assert seen.document["gpus"] == 2
@@ -68,7 +72,7 @@ def test_values_of_the_user_go_before_those_of_the_script() -> None:
     given = {"--per_device_train_batch_size": "4", "LEN": "2048"}
     found = trainer(
         f"LEN=512\ndeepspeed --num_gpus 8 {TRAINS} --per_device_train_batch_size 2 --max_seq_length $LEN",
-        model={"preset": "llama3-8b"}, given=given,
+        model=model_published("llama3-8b"), given=given,
     )  # fmt: skip
     assert found.document["model"] == {"preset": "llama3-8b", "sequence_length": 2048}
     assert found.document["training"]["micro_batch"] == 4
@@ -153,7 +157,7 @@ def test_what_programs_do_by_themselves(command: str, length: int | None, recomp
     found = trainer(command)
     assert found.document["model"].get("sequence_length") == length
     assert found.document["training"].get("recompute") == recompute
-    assert any("no length is said" in sentence for sentence in found.assumed) is (length is None)
+    assert any("sequence-length sets another" in sentence for sentence in found.assumed) is (length is None)
     assert any("does by itself" in sentence for sentence in found.assumed) is (recompute == "full")
 
 

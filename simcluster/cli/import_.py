@@ -40,12 +40,12 @@ from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
 from simcluster.importers.megatron_log import measured_of_log
 from simcluster.importers.model_classes import model_called
+from simcluster.importers.models_by_path import NamedModel, model_published
 from simcluster.importers.nemo import scenario_from_nemo
-from simcluster.importers.published_models import published_model
 from simcluster.importers.shell.syntax import is_script
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.importers.trainer_commands import is_trainer_file
-from simcluster.importers.trainer_scripts import OF_ANY_LENGTH, scenario_of_trainer
+from simcluster.importers.trainer_scripts import scenario_of_trainer
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document
 from simcluster.studies.launch.imported_model import scenario_of_model
@@ -200,27 +200,30 @@ def _deepspeed(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> 
             text, model=_model_named(args), sequence_length=args.sequence_length, given=_given(args),
             gpus_per_node=machine[0] if machine else None, beside=partial(_beside, args.file), **more,
         )  # fmt: skip
-    model = _model_named(args)
-    if not model:
+    named = _model_named(args)
+    if not named:
         raise InputError(
             "a DeepSpeed configuration says nothing of the model and of the length of its sequences; name both: "
             "--model llama3-8b, or a config.json, and --sequence-length 4096"
         )
-    found = scenario_from_deepspeed(text, model=model, **more)
-    return found if args.sequence_length else replace(found, assumed=(*found.assumed, OF_ANY_LENGTH))
+    length = {"sequence_length": args.sequence_length} if args.sequence_length else {}
+    found = scenario_from_deepspeed(text, model={**named.section, **length}, **more)
+    told = () if length else (f"{named.length} (--sequence-length sets another)",)
+    return replace(found, assumed=(*found.assumed, *told))
 
 
-def _model_named(args: argparse.Namespace) -> dict[str, Any] | None:
-    """The section of the model that --model names: a config.json, or one that ships or is known by its name."""
+def _model_named(args: argparse.Namespace) -> NamedModel | None:
+    """Return the model that --model names: a config.json, or one that is built in or known by its name."""
     if not args.model:
         return None
     path = Path(args.model)
     if path.suffix == ".json":
         config = parse_config(decode(read_bytes(path), args.model), args.model)
-        return model_from_config(config, sequence_length=args.sequence_length)
-    own = {"sequence_length": args.sequence_length} if args.sequence_length else {}
-    known = model_called(args.model)
-    return {**(published_model(known) if known else {"preset": model_document(args.model)["name"]}), **own}
+        if args.sequence_length:
+            return NamedModel(args.model, model_from_config(config, sequence_length=args.sequence_length))
+        fields, length = model_at_usual_length(config)
+        return NamedModel(args.model, fields, length=length)
+    return model_published(model_called(args.model) or model_document(args.model)["name"])
 
 
 def _cluster(name: str, output: str | None) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def scenario_from_bridge(
     options: Words = _recipe_options(said.recipe) if said.recipe else {}
     options |= model_options(said.model.section) if said.model.name else {}
     became: dict[str, str] = {}
-    options |= options_of_settings(said.settings, source, problems, no_effect, unknown, became)
+    options |= (own := options_of_settings(said.settings, source, problems, no_effect, unknown, became))
     options |= {"group-query-attention": ()} if "num-query-groups" in options else {}
     if read and not python:  # it has all fields; of those that are not known here the ones that are on count
         no_effect += [name for name in said.settings if not said.settings[name]]
@@ -100,6 +100,7 @@ def scenario_from_bridge(
         no_effect = [name for name in no_effect if name.partition(".")[0] != _ENVIRONMENT]
     assumed = (*said.assumed, *environment, *([told] if (told := not_given(missing)) else []))
     assumed += () if "gpus" in found.document else (ALL_GPUS,)
+    assumed += (said.model.length,) if said.model.length and "seq-length" not in own else ()
     if said.model.name:
         found.document["model"] = whole_model(said.model.section, found.document["model"], said.settings)
     if said.recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:

@@ -21,7 +21,7 @@ from simcluster.importers.deepspeed import scenario_from_deepspeed
 from simcluster.importers.environment_settings import assumed_of_environment
 from simcluster.importers.imported import Imported, Settings, is_off
 from simcluster.importers.model_classes import no_decoder
-from simcluster.importers.models_by_path import model_named
+from simcluster.importers.models_by_path import NamedModel, model_named
 from simcluster.importers.pre_training import require_pre_training
 from simcluster.importers.processes import processes_in, processes_of, seen_in_a_machine
 from simcluster.importers.shell.script import read_script
@@ -47,7 +47,6 @@ _MODELLED_OTHERWISE, _REFUSED = (
 _PROGRAMS: dict[str, dict[str, Any]] = TABLES["programs"]
 _OFF = ("false", "0", "no", "none", "")
 _MICRO, _STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
-OF_ANY_LENGTH = "sequences as long as the model takes them: no length is said (--sequence-length does)"
 _USUAL_MICRO = 8
 """Of TrainingArguments."""
 
@@ -56,7 +55,7 @@ def scenario_of_trainer(
     text: str,
     *,
     cluster: Mapping[str, Any],
-    model: Mapping[str, Any] | None = None,
+    model: NamedModel | None = None,
     sequence_length: int | None = None,
     gpus: int | None = None,
     available: int | None = None,
@@ -78,11 +77,12 @@ def scenario_of_trainer(
     run = _Started(arguments, source, beside)
     run.require(named=not model)
     config = _config(training, run, state)
-    section = dict(model) if model else run.model(sequence_length)
+    named = model or run.model()
+    section = dict(named.section)
     if length := sequence_length or run.length():
         section["sequence_length"] = length
     else:
-        run.assumed.append(OF_ANY_LENGTH)
+        run.assumed.append(f"{named.length} (--sequence-length sets another)")
     started = _count(_launched(training, config, state, run.program))
     whole = _count(processes_of(arguments.launcher, training.around, state.gpus_per_node))
     found = scenario_from_deepspeed(
@@ -266,8 +266,8 @@ class _Started:
             self.assumed.append(f"every sequence has {length} tokens, to which {self.program} cuts samples")
         return length
 
-    def model(self, sequence_length: int | None) -> dict[str, Any]:
-        """The section of the model that the script names; InputError where its sizes are not known."""
+    def model(self) -> NamedModel:
+        """Return the model that the script names; InputError where its sizes are not known."""
         name, path = self._first(_MODELS)
         if not path:
             raise InputError(
@@ -284,7 +284,7 @@ class _Started:
             ) from None
         self.assumed += found.assumed
         self.unknown += found.unknown
-        return dict(found.section)
+        return found
 
     def filled(self, precision: str, gpus: int | None) -> dict[str, Any]:
         """What takes the place of ``auto``, by the configuration's names; ``precision`` is the launcher's format."""
