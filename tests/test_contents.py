@@ -18,6 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.store import Store
 from simcluster.base.version import VERSION
 from simcluster.cli import main
+from simcluster.documents.reading import parse_document
 from simcluster.evidence.validation.steps import RowTask
 from simcluster.evidence.validation.stored import StoredRows
 from simcluster.scenario import contents, files
@@ -174,6 +175,8 @@ def test_every_place_where_a_document_names_a_file_has_an_example(monkeypatch: p
     for changes, _, _ in REFERENCES.values():
         with suppress(InputError):  # the files are not here
             load(TINY, tuple(changes.items()))
+    with suppress(InputError):  # reads again what the model was read from
+        files.assumed_of_model(parse_document("model: {preset: config.json}"))
     with pytest.raises(InputError, match="no such file"):
         simcluster.load_cluster("flat", {"device": "nowhere.yaml"}.items())
     assert len(asked) > 4

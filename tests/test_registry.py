@@ -223,7 +223,7 @@ def test_new_writes_a_file_that_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_keys_are_all_of_a_scenario() -> None:
     keys = {key.path: key for key in scenario_keys()}
     assert keys["parallel.tp"].default_text == "1"
-    assert keys["run.spares.warm_ready"].default_text == "120 s"
+    assert keys["software.launch"].default_text == "0 s"
     assert keys["faults.*[slow_gpu].start"].unit == "seconds"
     assert keys["training.recompute"].words == ("none", "selective", "operators", "full")
     assert keys["cluster[dgx].nodes"].required

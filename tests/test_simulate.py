@@ -34,9 +34,9 @@ PLAIN: dict[str, Any] = {"cluster": DGX, "parallel": {"tp": 2, "pp": 2}, "traini
 
 
 def times(result: Result) -> dict[str, Any]:
-    """The result but for what the faults in the scenario are called and how many ranks stood for others."""
-    found = result.to_dict()
-    return {name: value for name, value in found.items() if name not in ("scenario", "engine", "straggler_slowdown")}
+    """Return the numbers of the result but for those of the simulation itself."""
+    found, others = result.to_dict(), ("scenario", "engine", "straggler_slowdown", "notes")
+    return {name: value for name, value in found.items() if name not in others}
 
 
 # --- published runs -------------------------------------------------------------------------------------------------
