@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import simcluster
 from simcluster import cli
+from simcluster.base.telling import heard_by, phases
 from simcluster.longrun.defaults import READY, RESTART, spares_of
 from simcluster.longrun.run import FailureMode, Spares
 from simcluster.longrun.spec import SparesSpec
@@ -238,6 +240,18 @@ def test_check_and_compare_state_the_length(tmp_path: Path, capsys: pytest.Captu
     assert f"assumed: {words}" in capsys.readouterr().out
     assert cli.main([*argv, "--json", "-"]) == 0
     assert all(words in row["assumed"] for row in json.loads(capsys.readouterr().out))
+
+
+def test_advice_names_the_state_and_counts_points() -> None:
+    seen: list[str] = []
+    with heard_by(lambda name, seconds: seen.append(", ".join(phases()))):
+        advise("interval", bare(), played=4, progress=lambda *counts: seen.append(", ".join(phases())))
+    assert "state 1 of the cluster (healthy)" in seen
+    points = [re.fullmatch(r"(\d+) of (\d+) points", text) for text in seen if "points" in text]
+    done = [int(each[1]) for each in points if each]
+    assert len(done) == len(points) > 2
+    assert done == sorted(done)
+    assert seen[-1] == f"{done[-1]} of {done[-1]} points"
 
 
 def test_advice_counts_the_runs_that_are_done(states: StepStates) -> None:

@@ -18,10 +18,11 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.base.telling import heard_by, playing
+from simcluster.base.telling import heard_by, phase, phases, playing
 from simcluster.cli import COMMANDS, encoding, extras, main, parser_of, terminal
 from simcluster.cli.alike import alike, together
 from simcluster.scenario.scenario import from_document, load
+from simcluster.scenario.sections import Engine
 from simcluster.simulate import simulate
 
 PACKAGE = Path(simcluster.__file__).parent
@@ -144,6 +145,51 @@ def test_the_line_fits_the_terminal_and_outlives_no_fork(monkeypatch: pytest.Mon
     line.show()
     line.clear()
     assert shown.getvalue() == before
+
+
+def test_a_line_names_the_phases_and_the_share_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = iter(("0%", "50%"))
+    monkeypatch.setattr(sys, "stderr", log := io.StringIO())
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    with terminal.working("run"):
+        line = terminal._Line.current
+        assert line
+        with phase("state 2 of the cluster"), phase(lambda: f"simulating, {next(shares)} of ops done"):
+            line.show()
+            playing("tiny")
+            line.show()
+        line.tell("3/10 (30%)")
+        with phase("3 of 10 points"):
+            line.show()
+    assert log.getvalue().splitlines() == [
+        "simcluster run: 0 s, state 2 of the cluster, simulating, 0% of ops done",
+        "simcluster run: 0 s, step 1: tiny, state 2 of the cluster, simulating, 50% of ops done",
+        "simcluster run: 0 s, 3/10 (30%), 3 of 10 points",
+    ]
+
+
+@pytest.mark.parametrize("engine", ["auto", "events", "path", "reference"])
+def test_every_engine_names_what_it_is_at(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen at calls of functions: phases in order, and a share that only grows."""
+    seen: list[str] = []
+    scenario = load("tiny_dp", {"overlap.interference": "none"})
+
+    def look(*_: object) -> None:
+        seen.append(", ".join(phases()))
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        simulate(scenario, engine=engine)
+    finally:
+        sys.settrace(before)
+    named = list(dict.fromkeys(text.partition(",")[0] for text in seen if text))
+    assert named == ["planning", "preparing", "simulating"]
+    shares = [int(text.split()[1].rstrip("%")) for text in seen if "%" in text]
+    assert shares == sorted(shares)
+    assert bool(shares) == (engine != "reference")
+    assert engine != "events" or shares[-1] > 50
+    assert not list(phases())
 
 
 def test_a_command_hears_which_steps_are_played() -> None:

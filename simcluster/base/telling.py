@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 Hearer = Callable[[str, float], object]
+Words = Callable[[], str]
 
 _heard_by: ContextVar[Hearer | None] = ContextVar("heard_by", default=None)
+
+_phases: ContextVar[tuple[str | Words, ...]] = ContextVar("phases", default=())
 
 _notes_to: ContextVar[Callable[[str], object] | None] = ContextVar("notes_to", default=None)
 
@@ -47,6 +50,24 @@ def _tell(name: str, seconds: float) -> None:
     hears = _heard_by.get()
     if hears is not None:
         hears(name, seconds)
+
+
+@contextmanager
+def phase(words: str | Words) -> Iterator[None]:
+    """Inside, progress lines of this thread name this phase, within those around it.
+
+    Words that are called, whenever a line is written, may state the share that is done.
+    """
+    before = _phases.set((*_phases.get(), words))
+    try:
+        yield
+    finally:
+        _phases.reset(before)
+
+
+def phases() -> Iterator[str]:
+    """Yield the phases that this thread is in, the outer first."""
+    return (words if isinstance(words, str) else words() for words in _phases.get())
 
 
 @contextmanager

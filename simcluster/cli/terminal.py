@@ -19,7 +19,7 @@ from typing import Any, Literal, TextIO, cast
 
 from simcluster.base.effort import NOTED, in_words
 from simcluster.base.printable import on_a_line
-from simcluster.base.telling import heard_by
+from simcluster.base.telling import heard_by, phases
 from simcluster.cli.encoding import Escaping, own_code
 
 Style = Literal["bold", "red", "yellow", "green"]
@@ -142,8 +142,9 @@ class _Line:
         if os.getpid() != self._process or (self.silent and not self.terminal):
             return
         self._last = time.monotonic()
-        steps = f"step {self._played:,}: {self._now}" if self._played else "at work"
-        text = self.stamped(self._text or steps)
+        steps = f"step {self._played:,}: {self._now}" if self._played else ""
+        parts = [part for part in (self._text or steps, *phases()) if part]
+        text = self.stamped(", ".join(parts) or "at work")
         if self.terminal:
             self._shown = True
             text = f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from simcluster.base.telling import phase
 from simcluster.engine.record import Record, when_over
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
@@ -17,6 +18,7 @@ from simcluster.reference.plain import Player
 from simcluster.topology import Cluster
 
 
+@phase("simulating")
 def play_plainly(
     program: Program,
     programs: Sequence[StageProgram],

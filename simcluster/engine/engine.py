@@ -16,6 +16,7 @@ import simpy
 
 from simcluster.base.clock import BeyondGridError, later_on_this_grid
 from simcluster.base.errors import DeadlockError
+from simcluster.base.telling import phase
 from simcluster.engine.calendar import Lane, Lanes, Timer
 from simcluster.engine.compute_tasks import Flight, RankState
 from simcluster.engine.interference import Pacing
@@ -63,8 +64,9 @@ class _Engine:
         lanes: list[Lane] = []
         for ops, rank in zip(self._program.lanes, self._program.lane_rank, strict=True):
             lanes.append(self._lane(ops, rank, lanes, len(lanes)))
-        self._lanes.go_on(lanes)
-        events = events_played(self._env)
+        with phase(lambda: f"simulating, {self._waiting.count(None) / max(len(self._waiting), 1):.0%} of ops done"):
+            self._lanes.go_on(lanes)
+            events = events_played(self._env)
         if self._waiting.count(None) < len(self._waiting):
             stuck = dict(self._stuck())
             endless = any(not missing and self._program.meeting[op] == -1 for op, missing in stuck.items())

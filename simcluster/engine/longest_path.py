@@ -18,6 +18,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
+from simcluster.base.telling import phase
 from simcluster.programs.program import Program
 from simcluster.traffic.traffic import Traffic
 
@@ -175,7 +176,8 @@ class Once:
         self._waiting: dict[int, list[int]] = {}  # lanes by the op that their next one waits for
         self._arrived: dict[int, list[int]] = {}  # by meeting
         self._todo = list(range(len(program.lanes)))
-        self._go_on()
+        with phase(lambda: f"simulating, {1 - self.end.count(-1.0) / max(count, 1):.0%} of ops done"):
+            self._go_on()
         if min(self.end, default=0.0) < 0:
             stuck = [op for op, end in enumerate(self.end) if end < 0]
             raise InputError(f"{len(stuck)} ops wait for each other, the first {program.describe(stuck[0])}")

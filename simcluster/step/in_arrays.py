@@ -17,6 +17,7 @@ from simcluster.base.clock import later_on_this_grid
 from simcluster.base.effort import in_words, require_begun
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.telling import phase
 from simcluster.engine.beginnings import beginning
 from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.engine.lower import Lowered, lower
@@ -99,6 +100,7 @@ def _require_told(times: RankTimes) -> None:
 
 
 @collector_off()
+@phase("simulating")
 def _in_arrays(
     scenario: Scenario, planned: Planned, slow: Sequence[float], disturbed: Disturbances, most_sweeps: int | None = None
 ) -> tuple[PreparedStep, Record]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.base.gc_paused import collector_off
-from simcluster.base.telling import estimated
+from simcluster.base.telling import estimated, phase
 from simcluster.devices.device import Device
 from simcluster.engine.lower import Choices, Lowered, lower
 from simcluster.faults import Fault
@@ -55,6 +55,7 @@ class PreparedStep:
 
 
 @collector_off()
+@phase("planning")
 def plan(scenario: Scenario, change: Change = list, *, trains: bool = True) -> Planned:
     """Plan the scenario, whatever faults it has, with its programs changed if a change is given; or, where it does not
     train, the forward passes of one step alone."""
@@ -71,6 +72,7 @@ def with_programs(scenario: Scenario, job: Job, facts: Facts, programs: Sequence
     return Planned(job, facts, scenario.faults, programs, choices, symmetry)
 
 
+@phase("preparing")
 def prepare(
     scenario: Scenario,
     planned: Planned | None = None,

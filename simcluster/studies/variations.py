@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from simcluster.base.errors import InputError, located
+from simcluster.base.telling import phase
 from simcluster.documents.argument_types import checked
 from simcluster.faults.words import all_in_words
 from simcluster.results.account import attribute
@@ -146,7 +147,8 @@ def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes
     found: Outcomes = {}
     for name, (_, scenario) in zip(distinct([name for name, _ in pairs]), pairs, strict=True):
         try:
-            found[name] = scenario if isinstance(scenario, InputError) else simulate(scenario)
+            with phase(f"variant {len(found) + 1} of {len(pairs)}" if len(pairs) > 1 else ""):
+                found[name] = scenario if isinstance(scenario, InputError) else simulate(scenario)
         except InputError as problem:  # a schedule that cannot be cut, for one
             found[name] = problem
     refused = [each for each in found.values() if isinstance(each, InputError)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.sources import sources_digest
 from simcluster.base.store import Store
+from simcluster.base.telling import phase
 from simcluster.longrun.content import digest_of, sendable
 from simcluster.longrun.outcome import GatheredOutcomes, Outcomes
 from simcluster.longrun.replicas import play_replicas
@@ -116,8 +118,12 @@ class RunPlayer:
             for begin, many in _parts(count, members)
         }
         gathered = {digest: GatheredOutcomes(run, count) for digest, run in unique.items()}
-        for (digest, begin), columns in self._anew(chunks) if self.store is None else self._kept(self.store, chunks):
-            gathered[digest].add(begin, columns)
+        left = Counter(digest for digest, _ in chunks)
+        with phase(lambda: f"{[*left.values()].count(0)} of {len(left)} points" if len(left) > 1 else ""):
+            done = self._anew(chunks) if self.store is None else self._kept(self.store, chunks)
+            for (digest, begin), columns in done:
+                gathered[digest].add(begin, columns)
+                left[digest] -= 1
         found = {digest: each.outcomes() for digest, each in gathered.items()}
         return {name: replace(found[digests[name]], run=run) for name, run in runs.items()}
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from simcluster.base.errors import InputError
+from simcluster.base.telling import phase
 from simcluster.faults import Fault, FaultSpec, placed
 from simcluster.longrun.spec import CheckpointSpec, ValidationSpec
 from simcluster.results.result import Result
@@ -24,6 +25,7 @@ from simcluster.studies.whatif.outer_cost import outer_seconds, played_apart
 
 MOST = 50
 """Steps that a run may ask for."""
+_HEALTHY = "healthy"
 
 _FAULT: TypeAdapter[FaultSpec] = TypeAdapter(Fault)
 
@@ -54,7 +56,8 @@ class StepStates:
         self._room_for(words)
         if words not in self.asked:
             begun = perf_counter()
-            self.asked[words] = play()
+            with phase("" if words == _HEALTHY else f"state {len(self.asked) + 1} of the cluster ({words})"):
+                self.asked[words] = play()
             self.took[words] = perf_counter() - begun
         self.used[words] = self.asked[words]
         return self.asked[words]
@@ -74,7 +77,8 @@ class StepStates:
     @cached_property
     def result(self) -> Result:
         """The healthy step, whole."""
-        return simulate(self.scenario)
+        with phase(f"state 1 of the cluster ({_HEALTHY})"):
+            return simulate(self.scenario)
 
     def weight(self, spec: CheckpointSpec) -> Weight:
         """What a checkpoint weighs, however often one is written; InputError where nothing says how long one takes."""
@@ -86,7 +90,7 @@ class StepStates:
     @property
     def healthy(self) -> float:
         """With all as planned (the scenario's own faults are part of that)."""
-        return self._timed("healthy", lambda: self.result.step_time) + self.outer
+        return self._timed(_HEALTHY, lambda: self.result.step_time) + self.outer
 
     @cached_property
     def outer(self) -> float:
