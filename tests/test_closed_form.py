@@ -15,6 +15,8 @@ from simcluster.base import link_columns, link_values
 from simcluster.base.effort import at_most
 from simcluster.base.errors import InputError
 from simcluster.scenario.files import load_topology
+from simcluster.scenario.scenario import load
+from simcluster.simulate import simulate
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.cluster import drafted_cluster, make_cluster
 from simcluster.topology.draft import Draft, Recorder
@@ -170,14 +172,12 @@ def test_shipped_topologies_need_no_graph(name: str) -> None:
     wiring = cluster.wiring
     assert isinstance(wiring, Regular)
     gpus = np.arange(len(cluster.gpus))
-    routing = load_topology(name).routing
-    if routing.kind != "adaptive":  # sprayed flows are split on the graph
-        away = 24 if name == "rail_only" else 3  # between rails the graph says who hands over
-        cluster.routes(gpus, np.roll(gpus, away), 0 * gpus)
+    away = 24 if name == "rail_only" else 3  # between rails the graph says who hands over
+    cluster.routes(gpus, np.roll(gpus, away), 0 * gpus)
     cluster.seats(gpus)
     assert "graph" not in vars(wiring)
     assert "link_index" not in vars(wiring)
-    check_same(cluster, routing)
+    check_same(cluster, load_topology(name).routing)
 
 
 @pytest.mark.parametrize("name", ["dgx_h100", "gb200_nvl72", "azure_nd_h100_v5", "flat"])
@@ -201,6 +201,16 @@ def test_a_hundred_thousand_gpus_are_not_objects() -> None:
     cluster = load_cluster("dgx_h100", [("nodes", 16384)])
     assert len(cluster.host_of) == 131072
     assert not {"graph", "links", "link_index", "gpus"} & set(vars(cluster.wiring))
+
+
+def test_a_job_on_a_built_in_cluster_is_simulated_without_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As jobs of a million GPUs have to be; their flows are split evenly over all spines."""
+    monkeypatch.setattr("simcluster.topology.sizes.MAX_DRAWN_GPUS", 15)
+    size = {"cluster.nodes": 144, "gpus": 1152, "parallel.dp": 9, "training.global_batch": 144}
+    scenario = load("llama3_405b_16384xh100", size)
+    assert load_topology("dgx_h100").routing.kind == "adaptive"
+    assert simulate(scenario).step_time > 0
+    assert "graph" not in vars(scenario.cluster.built.wiring)
 
 
 def test_an_irregular_cluster_that_is_too_large_says_what_its_graph_would_take(monkeypatch) -> None:

@@ -20,7 +20,7 @@ from simcluster.traffic.traffic import group_of, patterns
 CLUSTERS: list[tuple[str, dict[str, Any]]] = [
     ("dgx_h100", {"nodes": 70}),
     ("dgx_h100", {"nodes": 70, "routing": {"kind": "ecmp", "queue_pairs": 2}}),
-    ("dgx_h100", {"nodes": 70, "routing": {"kind": "adaptive"}}),
+    ("dgx_h100", {"nodes": 70, "routing": {"kind": "static"}}),
     ("dgx_h100", {"nodes": 70, "routing": {"kind": "static", "pxn": True}}),
     ("fat_tree_3level", {"routing": {"kind": "ecmp"}}),
     ("rail_only", {}),
@@ -29,6 +29,7 @@ CLUSTERS: list[tuple[str, dict[str, Any]]] = [
     ("gb200_nvl72", {}),
     ("pcie_ethernet", {}),
     ("two_nodes_explicit", {}),
+    ("dgx_h100", {"nodes": 70, "fabric": {"nodes_per_unit": 24, "units_per_pod": 2, "oversubscription": 2.0}}),
 ]
 
 

@@ -128,7 +128,12 @@ FABRICS: list[tuple[str, list[tuple[str, object]]]] = [
     ("dgx_h100", [("nodes", 16), ("fabric", {"nodes_per_unit": 3})]),
     ("dgx_h100", [("nodes", 16), ("fabric", {"nodes_per_unit": 4}), ("routing", {"kind": "shortest"})]),
     ("dgx_h100", [("nodes", 16), ("fabric", {"nodes_per_unit": 4}), ("routing", {"kind": "ecmp", "seed": 5})]),
-    ("dgx_h100", [("nodes", 16), ("fabric", {"nodes_per_unit": 2, "units_per_pod": 2})]),
+    ("dgx_h100", [("nodes", 16), ("fabric", {"nodes_per_unit": 4}), ("routing", {"kind": "static"})]),
+    ("dgx_h100", [("nodes", 16), ("fabric", {"nodes_per_unit": 3, "oversubscription": 2.0})]),
+    (
+        "dgx_h100",
+        [("nodes", 16), ("fabric", {"nodes_per_unit": 2, "units_per_pod": 2}), ("routing", {"kind": "static"})],
+    ),
     ("dgx_a100", [("nodes", 12), ("fabric", {"nodes_per_unit": 4})]),
     ("fat_tree_3level", []),
 ]

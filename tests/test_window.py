@@ -221,9 +221,10 @@ def test_rails_of_one_leaf_take_no_turn() -> None:
     assert cluster.turned([gpus - gpus % 8 + (gpus + 1) % 8], gpus - gpus % 8, 8) is None
 
 
-def test_trees_of_chains_are_counted_as_they_are_gone_through() -> None:
+@pytest.mark.parametrize("kind", ["static", "adaptive"])
+def test_trees_of_chains_are_counted_as_they_are_gone_through(kind: str) -> None:
     """Hop by hop, and by pairs of GPUs."""
-    cluster = load_cluster("dgx_h100", [("nodes", 70), ("routing", {"kind": "static"})])
+    cluster = load_cluster("dgx_h100", [("nodes", 70), ("routing", {"kind": kind})])
     for first, count in ((0, 560), (16, 520)):
         gpus = np.arange(first, first + count)
         phases = ALGORITHMS["all_reduce"]["tree"](group_of(cluster, gpus.tolist()))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Few, Ints, Numbers
+from simcluster.base.arrays import Few, Floats, Ints, Numbers
 from simcluster.base.multiset_hash import compact, firsts
 
 _FEW = 1 << 20  # links that are listed sooner than a rule is followed
@@ -196,3 +196,10 @@ class PerLink:
             np.minimum.at(found, values[kinds].ravel(), table[rows].ravel())
         np.minimum.at(found, self.rest, self.rows.rest)
         return np.where(found < self.rows.size, found, -1).astype(np.int64)
+
+
+class FlowsPerLink(NamedTuple):
+    """The flows on every link: those of a link with code c are ``flows[c]``; code 0 is for none."""
+
+    code: PerLink
+    flows: Floats

@@ -65,7 +65,7 @@ class _Apart:
         self.code: PerLink | None = None
         for *_, use in self._parts:
             if isinstance(use, OnMost):
-                amount = use.load
+                amount = use.load.code
             else:
                 one_by_one = np.zeros(num_links, dtype=np.int32)
                 one_by_one[use.link] = 1 + _named(use.flows)

@@ -26,7 +26,7 @@ import numpy as np
 from simcluster.base.arrays import Few, Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.kept import Kept
-from simcluster.base.link_columns import PerLink
+from simcluster.base.link_columns import FlowsPerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import bits, different, mixed, sums
 from simcluster.base.nearest import nearest
@@ -169,10 +169,10 @@ class Cluster(Shown):
         dst: NDArray[np.int64],
         rails: Sequence[tuple[int, int]],
         number: NDArray[np.int64],
-    ) -> PerLink | None:
-        """How many flows cross every link, of those inside machines and those on rails between them: ``Paths.loads``.
+    ) -> FlowsPerLink | None:
+        """Return the flows on every link, of those inside machines and those on rails between them: ``Paths.loads``.
 
-        None where flows are split, or not all in closed form.
+        None where not all of them have a closed form.
         """
         return self.wiring.loads(table, pairs, src, dst, rails, number)
 

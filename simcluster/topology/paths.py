@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Few, Floats, Ints
-from simcluster.base.link_columns import PerLink
+from simcluster.base.link_columns import FlowsPerLink, PerLink
 from simcluster.base.multiset_hash import compact, firsts, numbered
 from simcluster.topology.access_paths import WHOLE, Spread, split
 from simcluster.topology.policies import Flow, RoutingSpec
@@ -39,6 +39,7 @@ class Paths:
         walk: Callable[[int, int], list[int] | None],
     ) -> None:
         self._machines, self._ends, self._hops, self._rows = ground.machines, ground.ends, ground.hops, ground.rows
+        self._table_of = ground.table
         self._policy, self._spread, self._walk = policy, spread, walk
         paths = len(policy.picks(Flow(0, 0, 0, 0)))
         self._shares = [part / WHOLE for part in split(WHOLE, paths)] if paths else []  # none: every path has one
@@ -56,17 +57,17 @@ class Paths:
 
     def loads(
         self, table: Ints, pairs: Pairs, src: Ints, dst: Ints, rails: Sequence[tuple[int, int]], number: Ints
-    ) -> PerLink | None:
-        """How many flows cross every link.
+    ) -> FlowsPerLink | None:
+        """Return how many flows cross every link.
 
         A row of ``table`` are GPUs of one machine: ``pairs`` of columns exchange flows in all of them, and on each of
         the ``rails``, (column, first number of a flow), flow ``number[i]`` goes from row ``src[i]`` to row ``dst[i]``,
         on another machine.  Ways inside machines and their ends are found once for all that send and receive equally
-        often, so that only flows from leaf to leaf are gone through link by link.  None where flows are split, or not
-        all in closed form.
+        often, so that only flows from leaf to leaf are gone through link by link; those that switches split evenly are
+        counted by leaf.  None where a flow has several connections, or not all flows have a closed form.
         """
         machines = self._machines
-        if self._shares != [1.0] or self._policy.pxn:
+        if len(self._shares) > 1 or self._policy.pxn:
             return None
         own, places = table[:, 0] // machines.size, table[0] % machines.size
         there = machines.gpus
@@ -84,15 +85,16 @@ class Paths:
         crossed = self._from_leaf_to_leaf(own, places, (src, dst, number), rails)
         if inside is None or crossed is None:
             return None
-        rows = self._rows
         kind = np.full(machines.count, len(kind_of), dtype=np.int64)
         kind[own] = which
-        first, *ends = rows.ends
-        between = np.zeros(rows.size - first, dtype=np.int32)
-        np.add.at(between, rows.places(crossed) - first, 1)
-        *leaves, rest = np.split(between, [end - first for end in ends])
-        values = [part.reshape(each.shape) for part, each in zip(leaves, rows.tables[1:], strict=True)]
-        return PerLink(rows, (kind, *(np.arange(len(each)) for each in values)), (inside, *values), rest)
+        kinds_of_leaves, of_leaves, rest = crossed
+        values = [inside, *of_leaves]
+        if self._shares:  # whole flows, which stand for themselves
+            flows = np.arange(1 + max(int(each.max(initial=0)) for each in (*values, rest)), dtype=np.float64)
+        else:
+            flows = np.unique(np.concatenate([np.zeros(1), *(each.ravel() for each in values)]))
+            values = [np.searchsorted(flows, each).astype(np.int32) for each in values]
+        return FlowsPerLink(PerLink(self._rows, (kind, *kinds_of_leaves), tuple(values), rest), flows)
 
     def _in_machines(
         self, gpus: Ints, places: Ints, pairs: Pairs, kinds: Sequence[Ints], rails: Sequence[int]
@@ -121,8 +123,8 @@ class Paths:
 
     def _from_leaf_to_leaf(
         self, own: Ints, places: Ints, flows: tuple[Ints, Ints, Ints], rails: Sequence[tuple[int, int]]
-    ) -> Ints | None:
-        """The links between leaves that flows cross, as often as they do: see ``loads``."""
+    ) -> tuple[list[Ints], list[Any], Few] | None:
+        """Return the flows on links between leaves: see ``loads``, and ``PerLink`` for kinds, values and rest."""
         machines, ends = self._machines, self._ends
         (kind, table), (src, dst, number) = ends.leaves, flows
         used = table[np.flatnonzero(np.bincount(kind[own]))]
@@ -135,12 +137,41 @@ class Paths:
         near, far = own[src[some]], own[dst[some]]
         leave, enter = table[kind[near]][:, at], table[kind[far]][:, at]
         going = leave != enter
+        if not self._shares:
+            return self._evenly(leave[going], enter[going])
         target = machines.gpus[far][:, at][going]
         numbers = number[some][:, None] + np.array([first for _, first in rails])
         columns = machines.gpus[near][:, at][going], target, ends.order[target], numbers[going]
-        return np.concatenate(
+        crossed = np.concatenate(
             [links for *_, links in self._over_fabric(columns, leave[going], enter[going])] or [src[:0]]
         )
+        rows = self._rows
+        first, *last = rows.ends
+        between = np.zeros(rows.size - first, dtype=np.int32)
+        np.add.at(between, rows.places(crossed) - first, 1)
+        *counts, rest = np.split(between, [end - first for end in last])
+        values = [part.reshape(each.shape) for part, each in zip(counts, rows.tables[1:], strict=True)]
+        return [np.arange(len(each)) for each in values], values, rest
+
+    def _evenly(self, leave: Ints, enter: Ints) -> tuple[list[Ints], list[Any], Few] | None:
+        """Return the flows on links between leaves where each leaf splits its flows evenly over its links up.
+
+        None unless both leaves of every flow are linked to the same switches, and not to leaves, and sums are exact.
+        """
+        hops, rows = self._hops, self._rows
+        sent, received = (np.bincount(each, minlength=hops.size) for each in (leave, enter))
+        most = max(int(sent.max()), int(received.max()))
+        below = (self._table_of[leave] > 0).all() and (hops.onto[leave] == hops.onto[enter]).all()
+        if not below or most * WHOLE >= 1 << 53:
+            return None
+        kinds, values = [], []
+        for number, table in enumerate(rows.tables[1:], start=1):
+            own = self._table_of == number
+            pairs, which = compact(sent[own] * (most + 1) + received[own])
+            parts = np.array(split(WHOLE, table.shape[1] // 2)) / WHOLE
+            kinds.append(which)
+            values.append(np.concatenate([each[:, None] * parts for each in np.divmod(pairs, most + 1)], axis=1))
+        return kinds, values, np.zeros(len(rows.rest), dtype=np.int32)
 
     # --- in a machine ------------------------------------------------------------------------------------------------
 
@@ -179,21 +210,40 @@ class Paths:
         found = _flat(flows, table, table >= 0, np.array(fractions))
         if self._shares:
             return found
-        return _merged([found, self._sprayed(flows, src, dst, leave[plain] * self._hops.size + enter[plain])], count)
+        return _merged([found, self._sprayed(flows, src, dst, leave[plain], enter[plain])], count)
 
-    def _sprayed(self, flows: Ints, src: Ints, dst: Ints, key: Ints) -> Rows:
-        """The links from leaf to leaf of flows that are split evenly at each switch: alike for all with one ``key``."""
-        which, firsts_of = numbered(key)
-        ways = []
-        for first in firsts_of.tolist():
-            spread = self._spread(int(src[first]), int(dst[first]), 0)
-            ends = {*self._ends.out_links[src[first]].tolist(), *self._ends.in_links[dst[first]].tolist()}
-            ways.append([each for each in spread if each[0] not in ends])
-        links, fractions = np.array([each for way in ways for each in way]).reshape(-1, 2).T
-        counts = np.array([len(way) for way in ways], dtype=np.int64)
-        begin, many = (np.cumsum(counts) - counts)[which], counts[which]
-        row = np.arange(int(many.sum())) + np.repeat(begin - (np.cumsum(many) - many), many)
-        return np.repeat(flows, many), links.astype(np.int64)[row], fractions[row]
+    def _sprayed(self, flows: Ints, src: Ints, dst: Ints, leave: Ints, enter: Ints) -> Rows:
+        """Return the links from leaf to leaf of flows that are split evenly at each switch.
+
+        They are found once for each pair of leaves, and without a graph where both are below the same switches.
+        """
+        hops = self._hops
+        which, some = numbered(leave * hops.size + enter)
+        src, dst, near, far = src[some], dst[some], leave[some], enter[some]
+        over, done = hops.onto[near], near == far
+        begin, counts = np.zeros((2, len(some)), dtype=np.int64)
+        links, fractions = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
+        meets = ~done & (over == hops.onto[far]) & (hops.between(near, far) < 0)
+        first = 0
+        for kind in np.flatnonzero(np.bincount(over[meets])).tolist():
+            those, table = np.flatnonzero(meets & (over == kind)), hops.neighbours[kind]
+            up = hops.nth(near[those][:, None], np.arange(len(table)))
+            way = np.concatenate([up, hops.between(table, far[those][:, None])], axis=1)
+            begin[those], counts[those] = first + np.arange(len(those)) * way.shape[1], way.shape[1]
+            parts = np.array(split(WHOLE, len(table))) / WHOLE
+            links.append(way.ravel())
+            fractions.append(np.tile(parts, 2 * len(those)))
+            first += way.size
+        for each in np.flatnonzero(~done & ~meets).tolist():
+            ends = {*self._ends.out_links[src[each]].tolist(), *self._ends.in_links[dst[each]].tolist()}
+            spread = [part for part in self._spread(int(src[each]), int(dst[each]), 0) if part[0] not in ends]
+            begin[each], counts[each] = first, len(spread)
+            links.append(np.array([link for link, _ in spread], dtype=np.int64))
+            fractions.append(np.array([fraction for _, fraction in spread]))
+            first += len(spread)
+        many = counts[which]
+        row = np.arange(int(many.sum())) + np.repeat(begin[which] - (np.cumsum(many) - many), many)
+        return np.repeat(flows, many), np.concatenate(links)[row], np.concatenate(fractions)[row]
 
     def _over_fabric(
         self, columns: Sequence[Ints], leave: Ints, enter: Ints

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simcluster.base.arrays import Few, Ints
 from simcluster.base.errors import InputError
-from simcluster.base.link_columns import PerLink
+from simcluster.base.link_columns import FlowsPerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.natural import natural, naturals
 from simcluster.topology.access_paths import Spread, Ways
@@ -183,7 +183,7 @@ class Regular(Wiring):
 
     def loads(
         self, table: Ints, pairs: Pairs, src: Ints, dst: Ints, rails: Sequence[tuple[int, int]], number: Ints
-    ) -> PerLink | None:
+    ) -> FlowsPerLink | None:
         """``Paths.loads``."""
         return self._paths.loads(table, pairs, src, dst, rails, number)
 

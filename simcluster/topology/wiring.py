@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simcluster.base.arrays import Few, Ints
 from simcluster.base.kept import Kept
-from simcluster.base.link_columns import PerLink
+from simcluster.base.link_columns import FlowsPerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.host_ways import host_way
@@ -88,7 +88,7 @@ class Wiring:
     def loads(
         self, table: Ints, pairs: Mapping[tuple[int, int], int], src: Ints, dst: Ints,
         rails: Sequence[tuple[int, int]], number: Ints,
-    ) -> PerLink | None:  # fmt: skip
+    ) -> FlowsPerLink | None:  # fmt: skip
         """Unknown."""
         del table, pairs, src, dst, rails, number
         return None

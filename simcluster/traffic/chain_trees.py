@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from simcluster.base.arrays import Ints
-from simcluster.base.link_columns import PerLink
+from simcluster.base.link_columns import FlowsPerLink
 from simcluster.collectives.description import Phase
 from simcluster.collectives.tree import Chained
 from simcluster.traffic.traffic import Fabric
@@ -32,10 +32,10 @@ class ClosedFormLoads(Protocol):
         dst: Ints,
         rails: Sequence[tuple[int, int]],
         number: Ints,
-    ) -> PerLink | None: ...
+    ) -> FlowsPerLink | None: ...
 
 
-def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, PerLink] | None:
+def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, FlowsPerLink] | None:
     """The one activity of a group that goes up and down such trees, as flows of a share on every link.
 
     None where the phases are others, or the cluster does not know.

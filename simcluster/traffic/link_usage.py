@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.link_columns import PerLink
+from simcluster.base.link_columns import FlowsPerLink, PerLink
 from simcluster.collectives.description import SWITCH, Columned, Listed, Phase, Table
 from simcluster.traffic.chain_trees import chained_trees
 from simcluster.traffic.hop_columns import HopColumns, added_up, usages
@@ -69,23 +69,23 @@ class PatternTable:
 
 
 class OnMost(PatternTable):
-    """An activity of a single group that is on most links: ``load`` has whole flows for every one, columns are made
-    when they are asked for."""
+    """An activity of a single group that is on most links: ``load`` has the flows on every one, columns are made when
+    they are asked for."""
 
-    load: PerLink
+    load: FlowsPerLink
 
-    def __init__(self, share: float, load: PerLink) -> None:
+    def __init__(self, share: float, load: FlowsPerLink) -> None:
         for name, value in {"share": share, "rounds": 1, "latency": np.zeros(1), "load": load}.items():
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Ints | Floats:
         if name not in ("group", "link", "flows"):
             raise AttributeError(name)
-        load = self.load.all
-        link = np.flatnonzero(load != 0)
+        code = self.load.code.all
+        link = np.flatnonzero(code != 0)
         columns: dict[str, Ints | Floats] = {
             "link": link,
-            "flows": load[link].astype(np.float64),
+            "flows": self.load.flows[code[link]],
             "group": np.zeros_like(link),
         }
         self.__dict__.update(columns)
@@ -98,7 +98,8 @@ class OnMost(PatternTable):
 
     def on_links(self, links: Ints) -> Floats:
         """Flows of the group on some links."""
-        return self.load.of(links).astype(np.float64)
+        flows: Floats = self.load.flows[self.load.code.of(links)]
+        return flows
 
 
 def drawn(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True) -> tuple[PatternTable, ...]:
