@@ -113,6 +113,16 @@ def test_without_any_layout_time_is_short_and_an_interrupt_goes_through() -> Non
             plan(tiny(), 8, vary=FEW, time_limit=wrong)
 
 
+def test_the_first_layout_is_the_own_one_with_more_recomputation_where_that_fits_alone() -> None:
+    own, less = (tiny().with_({"training.recompute": each}) for each in ("none", "full"))
+    needs = [replay(each).memory.total for each in (own, less)]
+    found = plan(own, 8, max_memory=sum(needs) / 2, executor=Stops(1))
+    assert (found.played, found.stopped, found.proven) == (1, "interrupt", False)
+    assert found.best[0].layout.on(found.base).parallel == own.parallel
+    assert found.best[0].layout.recompute != "none"
+    assert found.best[0].memory <= sum(needs) / 2
+
+
 def test_a_search_that_was_stopped_goes_on_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Found
 ) -> None:

@@ -134,19 +134,19 @@ class AnytimeSearch:
             self._collect(_PATIENCE, None, aside)
 
     def _begin_with_first(self, own: bool) -> None:
-        """Simulate the scenario's own layout if it may be the best, then what practice would try."""
+        """Simulate the scenario's own layout, or the one nearest to it that fits, then what practice would try."""
         known, capacity = self.known, self.limit.usable
-        found = own_number(self.player.base, known, capacity) if own else None
+        found, fits = own_number(self.player.base, known, capacity) if own else (None, False)
         if found is not None:
-            self._own_number = found
+            self._own_number = found if fits else _OWN
             self._announce(found)
-            self._first.append(found)
-            self._deal()
-            self._collect(0.0)
-        others = [number for number in first_layouts(known, capacity) if number != found]
+            self._first.extend([found] if fits else [found, _OWN])
+        self._deal()
+        self._collect(0.0)
+        others = first_layouts(known, capacity, partial(self._meanwhile, None, self.ranking))
         if others and found is None:
             self._announce(others[0])
-        self._first.extend(others)
+        self._first.extend(number for number in others if number != found)
         if own and found is None:
             self._first.insert(1, _OWN)
         self._deal()
@@ -154,8 +154,8 @@ class AnytimeSearch:
 
     def _announce(self, number: int) -> None:
         """Report the layout that is simulated first, and the least that its step takes."""
-        layout, (least, _) = self.known.layouts[number], self.known.first(number)
-        self._tried = layout, least / self.known.score(layout, 1.0)
+        layout = self.known.layouts[number]
+        self._tried = layout, self.known.first(number)[0] / self.known.score(layout, 1.0)
         self._tell(self.state())
 
     def _deal(self) -> None:
@@ -345,6 +345,3 @@ class AnytimeSearch:
         over = sum(1 for bound, level in self.known.bounds.values() if level and bound >= limit)
         share = self._plays / (self._plays + over)
         return share * left * self.seconds / self._plays
-
-
-__all__ = ["MOST_TIGHT", "AnytimeSearch"]

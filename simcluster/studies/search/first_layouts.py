@@ -8,7 +8,7 @@ take least to play; or, as FSDP has it (arXiv:2304.11277), sharded parameters in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from simcluster.base.errors import InputError
@@ -23,15 +23,15 @@ _OUTLINED = 128
 """Of how many at a time outlines are worked out: of thousands, on ten thousand GPUs, that takes minutes."""
 
 
-def first_layouts(known: BoundCache, capacity: float) -> list[int]:
-    """Numbers of one or two layouts that fit: by their bounds the best with a distributed optimizer, and the best that
-    shards the parameters instead of stages, if it has the lower bound."""
+def first_layouts(known: BoundCache, capacity: float, between: Callable[[], None]) -> list[int]:
+    """Return one or two layouts that fit: by their bounds the best with a distributed optimizer, and the best that
+    shards the parameters instead of stages, if it has the lower bound.  ``between`` is called between outlines."""
     staged: list[int] = []
     sharded: list[int] = []
     for number in _usual(known):
         if known.floors[number] <= capacity:
             (sharded if known.layouts[number].zero == 3 else staged).append(number)
-    found = [_best(known, capacity, each) for each in (staged, sharded)]
+    found = [_best(known, capacity, each, between) for each in (staged, sharded)]
     first, other = found
     if first is not None and other is not None and known.bounds[other][0] >= known.bounds[first][0]:
         found = [first]
@@ -58,15 +58,20 @@ def _usual(known: BoundCache) -> Iterator[int]:
             yield number
 
 
-def _best(known: BoundCache, capacity: float, numbers: list[int]) -> int | None:
+def _best(known: BoundCache, capacity: float, numbers: list[int], between: Callable[[], None]) -> int | None:
     """Of the few with the lowest outlines that fit, the one with the lowest bound.
 
     Those that split the model least come first, as Megatron-LM's guide has it ("the least that fits").
     """
     layouts = known.layouts
+
+    def outline(number: int) -> tuple[float, int]:
+        between()
+        return known.first(number)[0], number
+
     numbers = sorted(numbers, key=lambda number: (layouts[number].tp * layouts[number].pp * layouts[number].cp, number))
     for begin in range(0, len(numbers), _OUTLINED):
-        some = sorted(numbers[begin : begin + _OUTLINED], key=lambda number: (known.first(number)[0], number))
+        some = sorted(numbers[begin : begin + _OUTLINED], key=outline)
         fitting = [*islice((number for number in some if fits(known, number, capacity)), _TIGHTENED)]
         for number in fitting:
             while known.bounds[number][1] < 2:
@@ -85,10 +90,19 @@ def fits(known: BoundCache, number: int, capacity: float) -> bool:
         return False
 
 
-def own_number(base: Scenario, known: BoundCache, capacity: float) -> int | None:
-    """Return the number of the scenario's own layout, if it is one of the space, and fits."""
+def own_number(base: Scenario, known: BoundCache, capacity: float) -> tuple[int | None, bool]:
+    """Return the number of the scenario's own layout and True, if it is one of the space and fits.
+
+    Else that of its own with another recomputation that fits, the least of it, and False.
+    """
     own = own_layout(base)
-    for number, layout in enumerate(known.layouts):
-        if same_program(own, layout):
-            return number if fits(known, number, capacity) else None
-    return None
+    if own is None:
+        return None, False
+    alike = [
+        number
+        for number, layout in enumerate(known.layouts)
+        if same_program(own, layout._replace(recompute=own.recompute))
+    ]
+    alike.sort(key=lambda number: not same_program(own, known.layouts[number]))
+    found = next((number for number in alike if fits(known, number, capacity)), None)
+    return found, found is not None and same_program(own, known.layouts[found])
