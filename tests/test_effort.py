@@ -31,6 +31,14 @@ def test_no_scenario_that_ships_is_near_the_limit() -> None:
         ("overlap.tensor_pieces=1000000000", r"overlap.tensor_pieces: 1,000,000,000 pieces would take about .* days"),
         ("training.global_batch=16000000", r"training.global_batch: 8,000,000 microbatches would take about .* min"),
         ("steps=100000 training.global_batch=80", r"steps: 100,000 steps would take about .* min"),
+        (
+            "memory.offload.optimizer=stream memory.offload.bucket=1 model.layers=100",
+            r"memory.offload.bucket: .* buckets of the offloaded optimizer would take about .* h",
+        ),
+        (
+            "memory.offload.optimizer=host memory.offload.host_update=100GB/s memory.offload.bucket=1 model.layers=100",
+            r"memory.offload.bucket: .* buckets of the offloaded optimizer would take about .* h",
+        ),
     ],
 )
 def test_a_slip_of_the_finger_is_refused_at_once(override: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,3 +238,22 @@ def test_steps_of_given_times_are_counted_before_they_are_planned() -> None:
         with pytest.raises(InputError, match="on 64 ranks of a stage that differ would take about 2 s"):
             simcluster.simulate_costs(costs, stages=8, microbatches=64, steps=3, dp=64, folded=False)
         simcluster.simulate_costs(costs, stages=2, microbatches=4, steps=1000)
+
+
+def test_prefetch_beyond_the_last_use_costs_no_time() -> None:
+    changes = {"parallel": {"dp": 4, "zero": 3}, "overlap": {"grad_reduce": True, "param_gather": True}}
+    begun = time.process_time()
+    enough, most = (
+        simcluster.simulate(load("tiny_dp", {**changes, "fsdp.prefetch": units})) for units in (1000, 10**9)
+    )
+    assert time.process_time() - begun < 5.0
+    assert enough.step_time == most.step_time
+    assert enough.ops_played == most.ops_played
+    assert enough.memory_peak == most.memory_peak
+
+
+def test_muon_takes_no_more_iterations_than_anyone_uses() -> None:
+    muon = {"training.optimizer": "muon", "training.muon.iterations": 10**9}
+    with pytest.raises(InputError, match=r"training.muon.iterations: must be less than or equal to 100"):
+        load("tiny_dp", muon)
+    assert load("tiny_dp", {**muon, "training.muon.iterations": 100}).training.muon.iterations == 100

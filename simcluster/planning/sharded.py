@@ -69,7 +69,7 @@ class Sharded:
     def before(self, step: int) -> None:
         """The first units of a step are gathered as soon as they have been updated."""
         needs = (Need(self._stage, ("optimizer", step - 1)),) if step else ()
-        for use in range(self._window):
+        for use in range(min(self._window, len(self._uses))):
             self._gather(use, step, needs)
 
     def parts(self, action: Action, step: int) -> list[ActionPart]:

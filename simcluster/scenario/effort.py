@@ -13,6 +13,7 @@ from simcluster.base.effort import in_words, most_seconds, require_begun, unless
 from simcluster.documents.diagnostics import Complaint, KeyPath
 from simcluster.faults import SAME_OPS
 from simcluster.model.flops import model_flops_per_sequence
+from simcluster.model.transformer import parameters
 
 if TYPE_CHECKING:
     from simcluster.scenario.fields import ScenarioFields
@@ -24,6 +25,7 @@ _MEASURED_LAYER = 4e-5  # a layer's spans in a microbatch: 1.1 million of 384 x 
 _PLAIN_LAYER = 1e-3  # a layer's passes on a rank by the reference: 186,192 events in 1.9 s
 _COMING = 8e-6  # a fault that comes and goes: a link that flaps every 100 us in a step of 53 s takes 0.7 s, two 4.7 s
 _PLAYED_OP = 5e-5  # an op of a step that was played: 23,368 of documents on 32 GPUs take 0.9 s, 11,809 of jitter 0.95 s
+_BUCKET = 2e-4  # of an offloaded optimizer: 280,000 take 10 s and 0.8 GB; five times that, as memory runs out first
 _MFU = 0.3  # of a step whose length is not known yet
 _MOST_LAYERS = 10**5  # whose FLOP are added up layer by layer: more are too many for any fault to matter
 _REPLICA = 0.02  # of a step: replicas are played together
@@ -44,10 +46,11 @@ def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True, unlik
     pp, pieces = parallel.pp, scenario.overlap.tensor_pieces
     passes = scenario.steps * (scenario.microbatches or 1)
     planned = _PLANNED_PIECE * layers * pieces + _PLANNED_PAIR * layers**2 / pp
+    updated = _BUCKET * _buckets(scenario) * scenario.steps  # by one rank of each stage
     if scenario.engine == "reference":
-        return planned + _PLAIN_LAYER * passes * (scenario.gpus or 1) * pieces * layers / pp
+        return planned + (_PLAIN_LAYER * passes * pieces * layers + updated) * (scenario.gpus or 1) / pp
     played = _PLAYED_PASS * passes * pp * scenario.pipeline.chunks  # by one rank of each stage, which is as its others
-    played += _MEASURED_LAYER * passes * layers * pieces
+    played += _MEASURED_LAYER * passes * layers * pieces + updated
     drawing = [fault.kind for fault in scenario.faults if fault.by_chance]
     if unlike:
         played *= max(1.0, unlike / pp)
@@ -60,6 +63,15 @@ def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True, unlik
             replicas = (gpus if set(drawing) & {"speeds", "jitter"} else gpus // parallel.tp) / pp
             played += _UNLIKE_LAYER * passes * layers * replicas
     return planned + (played + _COMING * _coming(scenario)) * (1.0 + _REPLICA * (scenario.replicas - 1))
+
+
+def _buckets(scenario: ScenarioFields) -> float:
+    """Return the buckets in which one rank of each stage updates its offloaded optimizer state, summed over stages."""
+    offload, parallel = scenario.memory.offload, scenario.parallel
+    if offload.optimizer == "none" or scenario.model.layers > _MOST_LAYERS:
+        return 0.0
+    shards = (scenario.gpus or 1) / parallel.pp if parallel.zero else parallel.tp
+    return parameters(scenario.model).total / shards / offload.bucket
 
 
 def _coming(scenario: ScenarioFields) -> float:
@@ -102,7 +114,7 @@ def plays_within(scenario: ScenarioFields, most: int, *, ops: int = 0) -> int:
 
 def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
     """The count that is largest beside what is usual for it."""
-    coming = _coming(scenario)
+    coming, buckets = _coming(scenario), _buckets(scenario)
     ranks = (scenario.gpus or 1) if any(fault.by_chance for fault in scenario.faults) else 1
     counts: list[tuple[float, KeyPath, str]] = [
         (scenario.model.layers / 100, ("model", "layers"), f"{scenario.model.layers:,} layers"),
@@ -110,6 +122,7 @@ def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
         ((scenario.microbatches or 1) / 100, ("training", "global_batch"), f"{scenario.microbatches:,} microbatches"),
         (scenario.steps, ("steps",), f"{scenario.steps:,} steps"),
         (scenario.replicas / 50, ("replicas",), f"{scenario.replicas:,} replicas"),
+        (buckets / 1000, ("memory", "offload", "bucket"), f"{buckets:,.0f} buckets of the offloaded optimizer"),
         (coming / 1e4, ("faults",), f"faults that come and go about {coming:,.0f} times"),
         (ranks / 1024, ("faults",), f"{ranks:,} ranks that all differ"),
     ]

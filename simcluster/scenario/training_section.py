@@ -45,7 +45,7 @@ class Muon(Spec):
     or the whole one on each of them (``duplicated``).
     """
 
-    iterations: Count = 5
+    iterations: Annotated[int, Field(strict=True, ge=1, le=100)] = 5
     distribute: Literal["layers", "gather"] = "layers"
     tp_mode: Literal["blockwise", "duplicated"] = "blockwise"
 
