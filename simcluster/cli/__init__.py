@@ -33,8 +33,9 @@ from simcluster.base.telling import notes_to
 from simcluster.base.version import VERSION
 from simcluster.cli.arguments import Parser
 from simcluster.cli.common import check_picture_size, output_path, written_at
-from simcluster.cli.encoding import escaping, never_fail
+from simcluster.cli.encoding import escaping, never_fail, open_closed_streams
 from simcluster.cli.extras import refuse_missing
+from simcluster.cli.outputs import inputs_kept, require_two_names
 from simcluster.cli.terminal import styled, working
 from simcluster.documents.own_words import allowing_python
 
@@ -73,6 +74,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit status and never raises."""
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)  # or Python goes through all there is before it ends: 0.04 instead of 0.3 s of a sweep
+    open_closed_streams()
     never_fail(sys.stdout, sys.stderr)
     with escaping():
         return _status(argv)
@@ -218,13 +220,16 @@ def _dispatch(argv: list[str]) -> None:
             files.append(getattr(args, dest))
     if "picture_size" in args:
         check_picture_size(args, files)
+    outputs = [*files, *([Path(args.trace)] if args.command == "run" and args.trace else [])]
+    require_two_names(outputs)
     refuse_missing(args)
     before = [written_at(path) for path in files]
     allowed = getattr(args, "allow_python", False)
     with _silence() if args.quiet else working(args.command), allowing_python(allowed), notes_to(_note):
         with collector_off():  # 0.6 s instead of 0.7
             module = importlib.import_module(module_of(args.command))
-        with however_long(args.yes):
+        replaced = [path for path in outputs if path != getattr(args, "store", None)]  # a store is read, then grows
+        with however_long(args.yes), inputs_kept(replaced):
             _run(module, args, commands[args.command])
         sys.stdout.flush()
         for path, then in zip(files, before, strict=True):

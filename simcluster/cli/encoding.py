@@ -7,6 +7,7 @@ Windows has cp1252 where output goes into a file, a container often no locale (A
 from __future__ import annotations
 
 import codecs
+import os
 import secrets
 import sys
 import unicodedata
@@ -43,6 +44,16 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return plain(error.object[error.start : error.end]), error.end
+
+
+def open_closed_streams() -> None:
+    """Open the null device as each standard stream that the caller has closed, as daemons and some schedulers do.
+
+    It takes the stream's number, the lowest that is free, which the next file would take otherwise.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 def never_fail(*streams: TextIO) -> None:
