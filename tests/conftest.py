@@ -111,23 +111,30 @@ def pytest_configure() -> None:
     """Hundreds of tests read the same shipped files, at 10 ms each, and so do some files of tests as they are imported:
     the same text has the same nodes."""
     reading.compose = lru_cache(maxsize=1024)(reading.compose)
-    fields._built = _kept_by_text(fields._built.__wrapped__)
+    fields._built = _KeptByText(fields._built.__wrapped__)
     planned.plan = _once(planned.plan)
 
 
-def _kept_by_text(build: Callable[[TopologySpec], Cluster]) -> Callable[[TopologySpec], Cluster]:
-    """Keep clusters by what their topologies say: those with a device written inline have no hash."""
-    known: dict[str, Cluster] = {}
+class _KeptByText:
+    """Clusters kept by what their topologies say: those with a device written inline have no hash.
 
-    def built(topology: TopologySpec) -> Cluster:
+    It is used as ``lru_cache``, which it replaces.
+    """
+
+    def __init__(self, build: Callable[[TopologySpec], Cluster]) -> None:
+        self.__wrapped__ = build
+        self._known: dict[str, Cluster] = {}
+
+    def __call__(self, topology: TopologySpec) -> Cluster:
         name = repr(topology)
-        if name not in known:
-            while len(known) > 63:
-                known.pop(next(iter(known)))
-            known[name] = build(topology)
-        return known[name]
+        if name not in self._known:
+            while len(self._known) > 63:
+                self._known.pop(next(iter(self._known)))
+            self._known[name] = self.__wrapped__(topology)
+        return self._known[name]
 
-    return built
+    def cache_clear(self) -> None:
+        self._known.clear()
 
 
 PLANNED: dict[Hashable, planned.Planned] = {}
