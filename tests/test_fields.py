@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from fields.bases import BASES
-from fields.walk import REVIEWED, Change, alike, changed, fields, outcomes, unexplained, values
+from fields.software import NEEDS
+from fields.walk import AS_IT_IS, REVIEWED, Change, alike, changed, fields, lacks, outcomes, unexplained, values
 
 import simcluster
 from simcluster.base.errors import InputError
@@ -19,11 +20,13 @@ BELOW: dict[str, tuple[str, ...]] = {
     "plain": (),
     "3d": (),
     "moe": ("model.moe", "model.clamped_activation", "parallel.ep", "parallel.etp", "parallel.expert_dispatch",
-            "overlap.experts", "training.recompute", "training.recompute_modules", "software.experts"),
+            "overlap.experts", "training.recompute", "training.recompute_modules"),
     "mla": ("model.mla", "training.recompute_modules"),
     "cp": ("software", "parallel.cp", "parallel.cp_comm", "parallel.cp_shares", "training.recompute",
            "training.recompute_every"),
-    "fsdp": ("fsdp", "parallel.zero", "overlap.bucket_size", "overlap.param_gather", "software.shards"),
+    "fsdp": ("fsdp", "parallel.zero", "overlap.bucket_size", "overlap.param_gather", "software.shards",
+             "software.piece", "software.checkpoint"),
+    "fp8": ("software.experts", "software.probabilities", "software.rope", "software.launch", "software.sync"),
     "zero-bubble": ("pipeline", "overlap.pipeline"),
     "offload": ("memory",),
     "muon": ("training.muon", "training.optimizer"),
@@ -56,6 +59,14 @@ def test_no_change_of_one_field_is_silent(changes: list[Change]) -> None:
 def test_two_values_of_a_literal_differ_somewhere(changes: list[Change]) -> None:
     """A new value that is taken for another is found here; those that need more than these bases are listed."""
     assert alike(changes) == set()
+
+
+def test_every_field_of_software_has_an_effect_where_a_job_has_a_use_for_it(changes: list[Change]) -> None:
+    """And none elsewhere: what each needs is true."""
+    effective = [each for each in changes if each.outcome == "effective" and each.said != AS_IT_IS]
+    assert {path for path in fields() if path.startswith("software.")} - {each.path for each in effective} == set()
+    assert [(each.base, each.path, each.value) for each in effective if lacks(each.base, each.path)] == []
+    assert {*NEEDS} <= {*fields()}
 
 
 def test_a_note_is_true(changes: list[Change]) -> None:

@@ -162,14 +162,12 @@ def test_every_chain_over_a_literal_ends_in_assert_never() -> None:
     assert len(REVIEWED) < 16
 
 
-WHERE = ("plain", "moe", "mla", "cp", "fsdp", "muon", "packed", "checkpoint")
-ELSEWHERE = ("software.experts.padding", "software.experts.bias", "software.experts.clamp")
-"""Read with fp8, biases and limits that these bases have not."""
+WHERE = ("plain", "moe", "mla", "cp", "fsdp", "muon", "packed", "checkpoint", "fp8")
 
 
 def literals() -> Iterator[str]:
     for path, info in fields_of_scenarios().items():
-        if path not in ELSEWHERE and sum(isinstance(value, str) for value in literals_in(info.annotation)) > 1:
+        if sum(isinstance(value, str) for value in literals_in(info.annotation)) > 1:
             yield path
 
 
@@ -182,7 +180,7 @@ def replaced(spec: Any, path: str, value: str) -> Any:
 
 @pytest.fixture(scope="module")
 def bases() -> list[Scenario]:
-    return [from_document({**BASES[name], "software": {}}) for name in WHERE]
+    return [from_document(BASES[name]) for name in WHERE]
 
 
 @pytest.mark.parametrize("path", list(literals()))

@@ -122,6 +122,27 @@ def _runs_again(scenario: ScenarioFields) -> bool:
     return not (only_core and spared)
 
 
+def _overlaps(scenario: ScenarioFields) -> bool:
+    """Can a collective or a send run at the same time as computation?  Copies to host memory slow nothing down."""
+    parallel, overlap, outer = scenario.parallel, scenario.overlap, scenario.training.outer
+    in_layers = (
+        (parallel.tp > 1 and (parallel.sequence_parallel or overlap.tensor or overlap.tensor_pieces > 1))
+        or (parallel.cp > 1 and _passes_pieces(scenario))
+        or (parallel.ep > 1 and overlap.experts)
+        or (overlap.pairs and max(parallel.tp, parallel.cp, parallel.ep) > 1)
+    )
+    of_parameters = overlap.grad_reduce or overlap.param_gather or parallel.zero == 3
+    return in_layers or parallel.pp > 1 or bool(outer and outer.beside) or (of_parameters and _shared(scenario))
+
+
+def _passes_pieces(scenario: ScenarioFields) -> bool:
+    """Does attention over cp compute with one piece of keys and values while another one is under way?"""
+    exchange, software = scenario.parallel.cp_comm, scenario.software
+    if software is not None and software.ring == "torch" and exchange != "all_to_all":
+        return software.kernels != "compiled"
+    return exchange == "ring"
+
+
 _DISPATCH = "parallel.expert_dispatch"
 _SHARDED = ("overlap.grad_reduce", "overlap.param_gather", "overlap.bucket_size", "parallel.zero", *_all("fsdp", Fsdp))
 
@@ -219,6 +240,7 @@ CONDITIONS: tuple[Condition, ...] = (
         _fields("overlap.interference"), lambda s: s.collectives.detail != "steps", ("collectives.detail",),
         values=("none",),
     ),
+    Condition(_fields("overlap.interference"), _overlaps, (), "no communication overlaps with compute"),
     Condition(
         _fields("training.recompute training.recompute_every"), _runs_again, (),
         "the software leaves a fused attention alone",

@@ -4,7 +4,8 @@
   python tests/fields cp moe             some of them
 
 A change has an effect on a number of the step, is rejected, is noted as without effect, or is silent: then its field
-must be in ``REVIEWED``.  Two values of a Literal must differ somewhere.
+must be in ``REVIEWED``, or be one of ``software`` for which the job has no use (``software.NEEDS``).  Two values of a
+Literal must differ somewhere.
 """
 # ruff: noqa: T201
 
@@ -18,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from fields.bases import BASES
-from fields.walk import Change, alike, outcomes, unexplained
+from fields.walk import Change, alike, lacks, outcomes, reviewed, unexplained
 
 
 def main(names: list[str]) -> int:
@@ -33,8 +34,14 @@ def main(names: list[str]) -> int:
         of = [f"{each.base} {each.value}" for each in changes if each.outcome == "silent" and each.path == path]
         print(f"  silent {count}: {path}: {', '.join(of[:8])}")
     print("values of a Literal that never differ:", sorted(alike(changes)))
+    reviews = Counter(
+        "reviewed" if reviewed(each.path) else "no use in the job"
+        for each in changes
+        if each.outcome == "silent" and (reviewed(each.path) or lacks(each.base, each.path))
+    )
+    print("silent", dict(reviews))
     left = unexplained(changes)
-    print(f"{len(left)} silent changes are not reviewed")
+    print(f"{len(left)} silent changes are not reviewed", *((each.base, each.path, each.value) for each in left))
     return int(bool(left))
 
 

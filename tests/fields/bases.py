@@ -17,7 +17,7 @@ _MLA = {"kv_lora_rank": 64, "q_lora_rank": 96, "qk_nope_head_dim": 32, "qk_rope_
 
 def _base(gpus: int, *, per_node: int = 2, **sections: Any) -> Document:
     cluster = {"topology": "dgx_h100", "nodes": -(-gpus // per_node), "gpus_per_node": per_node}
-    document: Document = {"cluster": cluster, "model": _MODEL, "training": {"global_batch": 8}}
+    document: Document = {"cluster": cluster, "model": _MODEL, "training": {"global_batch": 8}, "software": {}}
     for name, section in sections.items():
         known = document.get(name)
         document[name] = {**known, **section} if isinstance(known, dict) and isinstance(section, Mapping) else section
@@ -39,7 +39,19 @@ BASES: dict[str, Document] = {
     ),
     "mla": _base(4, model={"moe": _MOE, "mla": _MLA, "gated_mlp": True}, parallel={"pp": 2, "ep": 2}),
     "cp": _base(4, parallel={"cp": 2, "tp": 2}, training={"recompute": "selective", "recompute_every": 2}),
-    "fsdp": _base(4, parallel={"zero": 3}, overlap={"grad_reduce": True, "param_gather": True}),
+    "fsdp": _base(
+        4,
+        parallel={"zero": 3},
+        overlap={"grad_reduce": True, "param_gather": True},
+        software={"shards": "lists", "checkpoint": "early-stop"},
+        training={"recompute": "full"},
+    ),
+    "fp8": _base(
+        4,
+        model={"moe": _MOE, "gated_mlp": True, "bias": True, "clamped_activation": True},
+        parallel={"ep": 2},
+        training={"precision": "fp8-mixed"},
+    ),
     "zero-bubble": _base(4, parallel={"pp": 4}, pipeline={"schedule": {"name": "zb-auto"}}),
     "offload": _base(
         4,

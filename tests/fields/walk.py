@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from fields.bases import BASES
+from fields.software import NEEDS
 from simcluster.base.errors import InputError
 from simcluster.documents.kinds import OneOf
 from simcluster.documents.spec import Spec
@@ -36,7 +38,7 @@ WRITTEN: Mapping[str, tuple[Any, ...]] = {
     "memory.offload.modules": (["core_attn"], ["qkv_linear"]),
     "parallel.order": (["dp", "tp", "cp", "pp"], ["tp", "cp", "pp", "dp"]),
     "overlap.interference": ("none", {"kind": "factor", "compute": 0.2}, {"kind": "sms", "channels": 24}),
-    "software": ({}, {"launch": "1 ms"}, {"kernels": "eager"}),
+    "software": ({}, {"kernels": "eager"}),
 }
 """Values of fields whose type does not list them."""
 
@@ -46,6 +48,9 @@ SKIPPED = (
 )  # fmt: skip
 """Names and sources, which say who made a thing; sections of weeks (``train`` reads them); faults and topologies, which
 are kinds of things with tests of their own."""
+
+
+AS_IT_IS = "the base has this value"
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def outcomes(
             try:
                 scenario = from_document(changed(base, path, value))
                 if scenario == before:
-                    yield Change(name, path, value, "effective", answer=hash(str(numbers)))  # it has this value
+                    yield Change(name, path, value, "effective", AS_IT_IS, hash(str(numbers)))
                     continue
                 after, said = answer(scenario)
             except InputError as error:
@@ -194,7 +199,6 @@ REVIEWED: Mapping[str, str] = {
     "parallel.order": "it may exchange axes whose links are alike",
     "pipeline.layers_per_stage": "auto may find even stages the best",
     "overlap.bucket_size": "larger than all gradients, it is as large as these",
-    "software": "the host runs ahead of the GPU where its work is short; mechanisms that the job has not used",
     "collectives.all_reduce": "the algorithm that NCCL picks anyhow",
     "collectives.reduce_scatter": "the same",
     "collectives.all_gather": "the same",
@@ -217,6 +221,17 @@ def reviewed(path: str) -> bool:
     return _is_in(path, [*REVIEWED])
 
 
+def lacks(base: str, path: str) -> bool:
+    """Is it a field of ``software`` for which the job of the base has no use?"""
+    return path in NEEDS and not NEEDS[path].met(_scenario(base))
+
+
+@cache
+def _scenario(base: str) -> Scenario:
+    return from_document(BASES[base])
+
+
 def unexplained(changes: Sequence[Change]) -> list[Change]:
-    """Changes that nothing comes of, of fields that are not reviewed."""
-    return [each for each in changes if each.outcome == "silent" and not reviewed(each.path)]
+    """Changes that nothing comes of, of fields that are not reviewed and of whose use the base has all."""
+    silent = [each for each in changes if each.outcome == "silent"]
+    return [each for each in silent if not reviewed(each.path) and not lacks(each.base, each.path)]
