@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import Tiny
+from hypothesis import given
+from hypothesis import strategies as st
 
 import simcluster
 from simcluster import cli
 from simcluster.base.effort import MOST, NOTED, at_most, in_words
 from simcluster.base.errors import InputError
+from simcluster.planning.outer_step import OuterUpdate
 from simcluster.scenario.effort import estimated_seconds, plays_within
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.packings import compare_packing
@@ -31,6 +34,7 @@ def test_no_scenario_that_ships_is_near_the_limit() -> None:
         ("overlap.tensor_pieces=1000000000", r"overlap.tensor_pieces: 1,000,000,000 pieces would take about .* days"),
         ("training.global_batch=16000000", r"training.global_batch: 8,000,000 microbatches would take about .* min"),
         ("steps=100000 training.global_batch=80", r"steps: 100,000 steps would take about .* min"),
+        ("model.mtp_layers=1000000000", r"model.mtp_layers: 1,000,000,000 layers of multi-token .* about .* days"),
         (
             "memory.offload.optimizer=stream memory.offload.bucket=1 model.layers=100",
             r"memory.offload.bucket: .* buckets of the offloaded optimizer would take about .* h",
@@ -257,3 +261,16 @@ def test_muon_takes_no_more_iterations_than_anyone_uses() -> None:
     with pytest.raises(InputError, match=r"training.muon.iterations: must be less than or equal to 100"):
         load("tiny_dp", muon)
     assert load("tiny_dp", {**muon, "training.muon.iterations": 100}).training.muon.iterations == 100
+
+
+@given(every=st.integers(1, 60), parts=st.integers(1, 60), step=st.integers(0, 200))
+def test_parts_of_an_outer_step_are_counted_without_going_through_them(every: int, parts: int, step: int) -> None:
+    outer = OuterUpdate(every, 4.0, parts, 0, lambda _: 0.0)
+    assert outer.due(step) == sum((step + 1 - part * every // parts) % every == 0 for part in range(parts))
+
+
+def test_an_outer_step_of_many_parts_costs_no_time() -> None:
+    outer = {"every": 10**9, "parts": 10**9, "workers": 2}
+    begun = time.process_time()
+    simcluster.simulate(load("tiny_dp", {"training.outer": outer}))
+    assert time.process_time() - begun < 5.0

@@ -34,8 +34,9 @@ class OuterUpdate:
     seconds: Callable[[float], float]
 
     def due(self, step: int) -> int:
-        """How many parts are summed after this step."""
-        return sum((step + 1 - part * self.every // self.parts) % self.every == 0 for part in range(self.parts))
+        """Count the parts that are summed after this step: part p is due at p * every // parts, modulo every."""
+        due = (step + 1) % self.every
+        return -due * self.parts // self.every - -(due + 1) * self.parts // self.every
 
     def put(self, lanes: ProgramBuilder, step: int, parameters: float, gathered: float) -> None:
         """What a rank with ``parameters`` of its worker's does at the end of a step; of replicas that hold all of them

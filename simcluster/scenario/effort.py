@@ -42,7 +42,7 @@ def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True, unlik
     Ranks of which each computes for other seconds are played in arrays over them, or, if not ``in_arrays``, one by one;
     ``unlike`` is how many ranks are played, where that is known already.
     """
-    parallel, layers = scenario.parallel, scenario.model.layers
+    parallel, layers = scenario.parallel, _layers(scenario)
     pp, pieces = parallel.pp, scenario.overlap.tensor_pieces
     passes = scenario.steps * (scenario.microbatches or 1)
     planned = _PLANNED_PIECE * layers * pieces + _PLANNED_PAIR * layers**2 / pp
@@ -65,10 +65,15 @@ def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True, unlik
     return planned + (played + _COMING * _coming(scenario)) * (1.0 + _REPLICA * (scenario.replicas - 1))
 
 
+def _layers(scenario: ScenarioFields) -> int:
+    """Count the layers of the model with those of multi-token prediction."""
+    return scenario.model.layers + (scenario.model.mtp_layers or 0)
+
+
 def _buckets(scenario: ScenarioFields) -> float:
     """Return the buckets in which one rank of each stage updates its offloaded optimizer state, summed over stages."""
     offload, parallel = scenario.memory.offload, scenario.parallel
-    if offload.optimizer == "none" or scenario.model.layers > _MOST_LAYERS:
+    if offload.optimizer == "none" or _layers(scenario) > _MOST_LAYERS:
         return 0.0
     shards = (scenario.gpus or 1) / parallel.pp if parallel.zero else parallel.tp
     return parameters(scenario.model).total / shards / offload.bucket
@@ -76,7 +81,7 @@ def _buckets(scenario: ScenarioFields) -> float:
 
 def _coming(scenario: ScenarioFields) -> float:
     """How often faults come and go in all steps, whose length is what their FLOP alone say."""
-    if not any(fault.times_within(1.0) for fault in scenario.faults) or scenario.model.layers > _MOST_LAYERS:
+    if not any(fault.times_within(1.0) for fault in scenario.faults) or _layers(scenario) > _MOST_LAYERS:
         return 0.0
     rates = scenario.cluster.device.peak.known()
     flops = model_flops_per_sequence(scenario.model) * scenario.training.global_batch * scenario.steps
@@ -115,9 +120,11 @@ def plays_within(scenario: ScenarioFields, most: int, *, ops: int = 0) -> int:
 def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
     """The count that is largest beside what is usual for it."""
     coming, buckets = _coming(scenario), _buckets(scenario)
+    predicting = scenario.model.mtp_layers or 0
     ranks = (scenario.gpus or 1) if any(fault.by_chance for fault in scenario.faults) else 1
     counts: list[tuple[float, KeyPath, str]] = [
         (scenario.model.layers / 100, ("model", "layers"), f"{scenario.model.layers:,} layers"),
+        (predicting / 100, ("model", "mtp_layers"), f"{predicting:,} layers of multi-token prediction"),
         (scenario.overlap.tensor_pieces, ("overlap", "tensor_pieces"), f"{scenario.overlap.tensor_pieces:,} pieces"),
         ((scenario.microbatches or 1) / 100, ("training", "global_batch"), f"{scenario.microbatches:,} microbatches"),
         (scenario.steps, ("steps",), f"{scenario.steps:,} steps"),
