@@ -133,14 +133,15 @@ def held_back(calls: Iterable[Call], raised: Raise) -> HeldBack | None:
     bound = [each for each in looks if each[1].by]
     if _seconds(bound) <= _MOSTLY * seconds:
         return None
-    by, axes = defaultdict(list), defaultdict(list)
+    by, axes, equal = defaultdict(list), defaultdict(list), defaultdict(list)
     for each in bound:
         by[each[1].by, each[1].resource].append(each)
     held = max(by.values(), key=_seconds)
     for each in held:
         axes[each[1].axes].append(each)
+        equal[each[1]].append(each)  # a folded run has one call for many, whose seconds add up
     order = sorted(axes, key=lambda own: (-_seconds(axes[own]), own))
-    _, most = max(held, key=lambda each: each[0])
+    most = max(equal, key=lambda look: (float(f"{_seconds(equal[look]):.9g}"), look.links_flows, look.flows))
     gain = math.fsum(took * look.gain for took, look in looks) / seconds
     return replace(most, gain=gain, axes=tuple(chain.from_iterable(order)))
 
