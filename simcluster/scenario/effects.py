@@ -191,7 +191,7 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         _fields("overlap.param_gather"), lambda s: s.parallel.zero, ("parallel.zero",),
-        what="gathers sharded parameters", remedy="set zero to 1",
+        what="is for sharded parameters", remedy="set zero to 1",
     ),
     # degrees
     Condition(
