@@ -26,7 +26,7 @@ def test_every_way_gives_what_the_reference_gives(seed: int) -> None:
     assert [each for each in compared(tiny_scenario(**sections(seed))) if each.verdict == "differs"] == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 @pytest.mark.parametrize("within", SCOPES)
 def test_what_a_fast_path_vouches_for_is_what_the_reference_gives(within: str, seed: int) -> None:
     scenario = tiny_scenario(**sections(seed, SCOPES[within]))

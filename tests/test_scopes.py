@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from conftest import Tiny
+from drawn.scopes import SCOPES
+from drawn.varied import Record, missing, proved, records
 
 from simcluster import load
 from simcluster.engine.longest_path import NeedsEventsError, meeting_seconds
@@ -18,12 +20,9 @@ from simcluster.programs.program import Meeting, Program
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
 from simcluster.step.planned import prepare
-from simcluster.step.proved_for import ARRAYS, CHAINS, FOLDING
-from simcluster.studies.search.plan_scope import PLAN
+from simcluster.step.proved_for import CHAINS, FOLDING
 from simcluster.studies.sweep.quick_scope import QUICK
-from simcluster.studies.whatif.chance_scope import REPLICAS
 
-SCOPES = {"quick": QUICK, "plan": PLAN, "replicas": REPLICAS, "folding": FOLDING, "chains": CHAINS, "arrays": ARRAYS}
 each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
 
 
@@ -56,6 +55,23 @@ def test_fields_are_those_of_all_sections() -> None:
     some = {"steps", "parallel.tp", "model.moe.top_k", "memory.offload.ahead", "software.shards", "cluster.topology"}
     assert some <= {*fields()}
     assert "faults" not in fields()
+
+
+# --- what is on a list is compared with the reference -----------------------------------------------------------------
+
+
+def test_every_field_that_a_scope_vouches_for_is_varied_in_a_compared_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field that is added to EVERYWHERE: run ``python tests/drawn --vary``, which draws and compares documents."""
+    found = [each.varied() for each in records()]
+    assert {name: paths for name, paths in missing(found).items() if paths} == {}
+    more = replace(QUICK, free=QUICK.free | {"fsdp.prefetch"})  # as before there are documents for a new field
+    monkeypatch.setitem(SCOPES, "quick", more)
+    assert missing(found)["quick"] == {"fsdp.prefetch"}
+
+
+@pytest.mark.parametrize("record", records())
+def test_a_document_of_a_scope_gives_what_the_reference_gives(record: Record) -> None:
+    assert {*proved(record.sections).scopes} >= {*record.scopes}
 
 
 # --- what is on no list -----------------------------------------------------------------------------------------------

@@ -95,16 +95,13 @@ EVERYWHERE = paths(
     model: tied_embeddings norm position bias causal vocab_multiple position_rows qk_norm layer_norms embedding_norm
     model: parallel_residual attention_window full_attention_every attention_sinks clamped_activation
     model.mla: kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
-    parallel: tp pp dp cp_comm cp_shares ep etp sequence_parallel order
-    parallel.expert_dispatch: kind sms dtype combine_dtype reach
+    parallel: tp pp dp cp_comm cp_shares sequence_parallel order
     pipeline: chunks scatter_gather layout
     training: global_batch micro_batch precision recompute recompute_every attention dropout memory_recipe
     training: recompute_modules
-    training.muon: iterations distribute tp_mode
     data: documents packing mask unique seed
     memory: fragmentation communication_buffers workspace library logits backward_temporaries activation_input
-    overlap: tensor tensor_pieces pipeline experts bucket_size interference
-    fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
+    overlap: tensor tensor_pieces pipeline bucket_size interference
     software: name kernel launch collective microbatch gap late loss piece kernels checkpoint accumulate optimizer
     software: gradients shards selective probabilities ring rope bias sync source
     software.experts: router router_dtype permute products padding bias clamp casts
@@ -112,7 +109,7 @@ EVERYWHERE = paths(
     measured: step_time tokens_per_s source changed
     """
 )
-"""Fields that may have any value in every short way there is; some are asked for only with what a scope limits."""
+"""Fields that may have any value in every fast path; the tests compare each of them, varied, with the reference."""
 
 ANY_JOB = paths(
     """
@@ -120,11 +117,14 @@ ANY_JOB = paths(
     model: mtp_layers
     model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
     model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss groups top_groups
-    parallel: cp zero
+    parallel: cp zero ep etp
+    parallel.expert_dispatch: kind sms dtype combine_dtype reach
     training: optimizer
+    training.muon: iterations distribute tp_mode
     pipeline: schedule layers_per_stage p2p
     memory.offload: activations modules ahead optimizer bucket buffers host_update source
-    overlap: grad_reduce param_gather pairs
+    overlap: grad_reduce param_gather experts pairs
+    fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
     """
 )
 """Fields that may, beside those, in what takes the ops of any job: folding, chains, a sweep of replicas."""

@@ -25,10 +25,11 @@ FOLDING = Scope(
 )
 ARRAYS = Scope(
     "arrays over ranks",
-    free=_FREE - {"engine"},
+    free=_FREE - _LOADED - {"engine"},
     limited={
         "collectives.detail": Limited("arrays over ranks play collectives as flows", ("flow",)),
         "engine": Limited("engine: another was asked for", ("auto",)),
+        "data.loader": Limited("arrays over ranks know no stalls of hosts", (None,)),
     },
     faults={
         "slow_gpu": lambda fault: "" if fault.lasts else "arrays over ranks know no speeds that change",

@@ -66,10 +66,13 @@ SMALL: dict[str, Document] = {
 """Parameters of topologies that are large, or whose parameters are their own."""
 
 
-def sections(seed: int, scope: Scope | None = None) -> Document:
-    """Return the sections of the scenario of a seed, for ``tiny_scenario``; one for which this scope vouches."""
+def sections(seed: int, scope: Scope | None = None, focus: str = "") -> Document:
+    """Return the sections of the scenario of a seed, for ``tiny_scenario``; one for which this scope vouches.
+
+    Most values are of fields of the section ``focus``; by default of any one.
+    """
     drawing = Drawing(Random(seed), scope)
-    return drawing.with_faults(drawing.changed(drawing.job()))
+    return drawing.with_faults(drawing.changed(drawing.job(), focus))
 
 
 def documents(scope: Scope | None = None) -> st.SearchStrategy[Document]:
@@ -99,11 +102,11 @@ class Drawing:
             if self._valid(found):
                 return found
 
-    def changed(self, found: Document) -> Document:
+    def changed(self, found: Document, focus: str = "") -> Document:
         """Return the sections with values of fields, most of them of one section, since some fields need others."""
         dice = self._dice
         paths = [path for path in fields() if drawn_here(path)]
-        focus = dice.choice(sorted({path.rpartition(".")[0] for path in paths}))
+        focus = focus or dice.choice(sorted({path.rpartition(".")[0] for path in paths}))
         for section, least in SECTIONS.items():
             if section == focus or dice.random() < 0.1:
                 found = self._with(found, section, least)

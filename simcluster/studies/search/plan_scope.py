@@ -7,25 +7,11 @@ about any layout of it, so what a layout decides may have any value.
 from __future__ import annotations
 
 from simcluster.faults import FAULTS
-from simcluster.scenario.scope import EVERYWHERE, Limited, Scope, paths
+from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope
 
 PLAN = Scope(
     "the search for layouts",
-    free=EVERYWHERE
-    | paths(
-        """
-        engine
-        model: mtp_layers
-        model.moe: experts top_k expert_ffn_hidden_size shared_experts shared_ffn_hidden_size shared_gate
-        model.moe: first_dense_layers every offset router_bias capacity_factor pad_to_capacity aux_loss
-        model.moe: groups top_groups
-        parallel: cp zero
-        training: optimizer
-        pipeline: schedule layers_per_stage p2p
-        memory.offload: activations modules ahead optimizer bucket buffers host_update source
-        overlap: grad_reduce param_gather
-        """
-    ),
+    free=EVERYWHERE | ANY_JOB - {"steps", "replicas", "overlap.pairs"},
     limited={
         "checkpoint": Limited("checkpoint: layouts are searched without one; leave it out", (None,)),
         "data.loader": Limited("data.loader: layouts are searched with batches that are there; leave it out", (None,)),

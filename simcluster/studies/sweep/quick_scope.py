@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from simcluster.faults import FAULTS
+from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import EVERYWHERE, Limited, Scope
-from simcluster.scenario.sections import HostMemory
+from simcluster.scenario.sections import Fsdp, HostMemory
+from simcluster.scenario.training_section import Muon
 from simcluster.schedules import SCHEDULES
 
 
@@ -22,7 +24,7 @@ def _alone(scenario: Scenario) -> bool:
 
 QUICK = Scope(
     "the quick way",
-    free=EVERYWHERE | {"replicas", "overlap.pairs"},
+    free=EVERYWHERE | {"replicas"},
     limited={
         "checkpoint": Limited("a checkpoint is taken", (None,)),
         "data.loader": Limited("batches are loaded beside the step", (None,)),
@@ -37,6 +39,13 @@ QUICK = Scope(
         "pipeline.p2p": Limited("stages meet at a rendezvous", ("async",), lambda scenario: scenario.parallel.pp == 1),
         "parallel.cp": Limited("sequences are shared over cp", (1,)),
         "model.moe": Limited("layers have experts", (None,)),
+        "parallel.ep": Limited("layers have experts", (1,)),
+        "parallel.etp": Limited("layers have experts", (None,)),
+        "parallel.expert_dispatch": Limited("layers have experts", (ExpertDispatch(),)),
+        "overlap.experts": Limited("layers have experts", (False,)),
+        "overlap.pairs": Limited("passes of a pair overlap", (False,)),
+        "training.muon": Limited("the optimizer is Muon", (Muon(),)),
+        "fsdp": Limited("parameters are sharded by FSDP", (Fsdp(),)),
         "model.mtp_layers": Limited("layers predict more tokens", (None,)),
         "memory.offload": Limited("memory is offloaded", (HostMemory(),)),
         "pipeline.schedule": Limited("the schedule is given, or made for the times of the run", (), _by_name),
