@@ -52,3 +52,19 @@ def test_an_order_is_also_megatron_cores_text() -> None:
         assert scenario(**{"parallel.order": text}).parallel.order == order
     with pytest.raises(InputError, match="ep is to stand behind tp and before dp"):
         scenario(**{"parallel.order": "tp-cp-pp-dp-ep"})
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_whole_experts_of_a_tp_group_sum_their_gradients_without_dp(zero: int, overlapped: bool) -> None:
+    """With tp 2, etp 1, ep 1 and dp 1 both ranks hold all experts, each with the gradients of its own tokens."""
+    changes = {"parallel.tp": 2, "parallel.dp": 1, "parallel.pp": 1, "parallel.ep": 1, "parallel.etp": 1, "gpus": 2}
+    result = simulate(scenario(**changes, **{"parallel.zero": zero, "overlap.grad_reduce": overlapped}))
+    held = of_stage(MODEL, Plan(tp=2, ep=1, etp=1), range(MODEL.layers), first=True, last=True)
+    table = result.timeline_of(0)
+    summed = table[table["kind"] == ("reduce_scatter" if zero else "all_reduce")]
+    summed = summed[(summed["name"] == "gradients") & (summed["microbatch"] < 1)]
+    training = result.scenario.training
+    times = training.global_batch // training.micro_batch if zero == 2 else 1
+    assert held.experts > 0
+    assert summed["bytes"].sum() == pytest.approx(4 * held.experts * times)

@@ -71,6 +71,8 @@ def test_no_bound_is_above_what_is_played(flags: dict[str, Any], data: st.DataOb
     vary["parallel.zero"] = (zero,)
     if zero == 3:
         values |= {"parallel.zero": 3, "fsdp.reshard_after_forward": reshard}
+    if flags["training.recompute_every"] > 1:
+        values["training.recompute"] = "full"
     scenario = base(**{path.replace(".", "__"): value for path, value in {**flags, **values}.items()})
     layouts = space_of(scenario, 8, vary).found[0]
     if not layouts:
@@ -139,6 +141,7 @@ def test_no_bound_is_above_what_is_played_with_cp_and_experts(
 ) -> None:
     experts = flags["model.moe"] is not None
     flags = {**flags, "cluster.nodes": 8 // flags["cluster.gpus_per_node"], "parallel.zero": 1, "parallel.dp": 2}
+    flags["overlap.experts"] = experts and flags["overlap.experts"]
     flags = {path: value for path, value in flags.items() if value is not None}
     scenario = base(**{path.replace(".", "__"): value for path, value in flags.items()})
     vary: dict[str, Any] = {"parallel.cp": (1, 2) if experts else (2, 4), "parallel.zero": (zero,),

@@ -243,6 +243,11 @@ class Job(Shown):
         """Ranks that hold the same parameters: they sum their gradients, or share the state between them."""
         return self.plan.replicas
 
+    @property
+    def alone(self) -> bool:
+        """Does no other rank hold any of a rank's parameters?  Experts may have replicas where the rest has none."""
+        return self.plan.replicas == 1 and self.plan.expert_replicas == 1
+
     def whole(self, stage: int, chunk: int) -> Pass:
         """All that a chunk of a stage holds, as one pass."""
         number = self.schedule.slice_of(stage, chunk)

@@ -48,8 +48,8 @@ class Replicas:
     def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
         self._data = job.data_parallel
-        self._reduces_beside = self._data.overlap_reduce and job.replicas > 1
-        self._gathers_ahead = self._data.zero > 0 and self._data.overlap_gather and job.replicas > 1
+        self._reduces_beside = self._data.overlap_reduce and not job.alone
+        self._gathers_ahead = self._data.zero > 0 and self._data.overlap_gather and not job.alone
         self._lanes = lanes
         self._stage = lanes.stage
         row = job.schedule.rows[self._stage]
@@ -130,7 +130,7 @@ class Replicas:
                 for chunk, buckets in self._buckets.items()
                 for bucket in range(len(buckets))
             )
-        elif job.replicas > 1 and data.zero != 2:
+        elif not job.alone and data.zero != 2:
             calls = self._parameters.calls(job.plan, data.gradient_bytes)
             block_all(self._lanes, step, self._reduction, "gradients", calls)
         everyone = "world" if data.zero or job.plan.experts_apart else "model"  # who has other gradients
@@ -140,7 +140,7 @@ class Replicas:
         parameters = self._own(self._parameters)
         whole = self._parameters.total if data.zero < 2 else 0.0
         end_step(job, self._lanes, step, needs, share=1, parameters=parameters, norm=norm, reduced=reduced, whole=whole)
-        if data.zero and job.replicas > 1 and not data.overlap_gather:
+        if data.zero and not job.alone and not data.overlap_gather:
             calls = self._parameters.calls(job.plan, data.parameter_bytes)
             block_all(self._lanes, step, "all_gather", "parameters", calls)
         self._sent = []
@@ -168,7 +168,7 @@ class Replicas:
 
     def _reduced_after(self, action: Action) -> bool:
         """Are gradients complete, or sharded, with this action?"""
-        if action.kind not in ("B", "W") or self._job.replicas == 1:
+        if action.kind not in ("B", "W") or self._job.alone:
             return False
         each = self._data.zero == 2 and self._data.sharding.every_microbatch
         return each or self._last_gradient[action.chunk] == action
@@ -191,7 +191,7 @@ class Replicas:
 
     def _comes(self, action: Action, held: Iterable[OwnedParameters]) -> tuple[MemoryChange, ...]:
         """Memory of gradients that are there only until they are reduced: under ZeRO 2."""
-        if self._data.zero != 2 or action.kind not in ("B", "W") or self._job.replicas == 1:
+        if self._data.zero != 2 or action.kind not in ("B", "W") or self._job.alone:
             return ()
         if not self._data.sharding.every_microbatch and self._first_gradient[action.chunk] != action:
             return ()
