@@ -732,7 +732,8 @@ def test_the_command_replays_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_the_timeline_is_the_replay(tmp_path: Path) -> None:
     """Kernels and collectives of all ranks, when the plain arithmetic of the job has them."""
     folder = write(documents(SLOW.with_(steps=2)), tmp_path / "profiles")
-    files = {name: tmp_path / f"out.{end}" for name, end in (("timeline", "csv"), ("gantt", "png"), ("heatmap", "png"))}
+    kinds = {"timeline": "csv", "gantt": "png", "heatmap": "png"}
+    files = {name: tmp_path / f"{name}.{end}" for name, end in kinds.items()}
     assert (
         main(["replay", str(folder), *(text for name, path in files.items() for text in (f"--{name}", str(path)))]) == 0
     )

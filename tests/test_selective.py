@@ -46,7 +46,9 @@ def test_what_runs_again_is_in_time_and_flops_or_in_neither(
 ) -> None:
     if recompute == "operators" and attention == "unfused":
         return  # refused by name
-    training = {"recompute": recompute, "attention": attention, "recompute_every": every}
+    training = {"recompute": recompute, "attention": attention}
+    if recompute in ("selective", "full"):
+        training["recompute_every"] = every
     result = simulate(
         tiny_scenario(
             training=training, software=software, pipeline={"schedule": schedule}, parallel={"pp": 2},
