@@ -171,7 +171,7 @@ def test_arrays_and_numbers_of_numpy_and_pandas_are_numbers_and_lists() -> None:
 def test_the_types_of_every_argument_can_be_compared_with_any_value(name: str) -> None:
     """What looks for the argument to blame must not raise an error of its own, which would hide the cause."""
     takes = inspect.signature(FUNCTIONS[name]).parameters
-    for value in ("tiny_dp", {"cluster": "flat"}, Path("x"), None, 1, object(), scenario("tiny_dp")):
+    for value in ("tiny_dp", {"cluster": "flat"}, object(), scenario("tiny_dp")):
         misfit(FUNCTIONS[name], (), dict.fromkeys((each for each in takes if takes[each].kind in NAMED), value))
 
 
