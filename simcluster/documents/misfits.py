@@ -82,7 +82,7 @@ def _is_protocol(hint: object) -> bool:
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Return whether the value could be one of these: yes, where that cannot be told."""
+    """Return whether the value could be one of these; True where that is unknown."""
     hint = get_origin(hint) or hint
     if hint in (Any, Literal, inspect.Parameter.empty) or not isinstance(hint, type) or isinstance(hint, TypeVar):
         return True

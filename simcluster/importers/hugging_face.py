@@ -42,7 +42,7 @@ _PARTS = {"dbrx": ("attn_config", "ffn_config"), "mpt": ("attn_config",)}  # sec
 _STORED = ("quantization_config", "compression_config")
 _LENGTHS = ("max_sequence_length", "seq_length", "model_max_length")  # of forks, which transformers does not read
 USUAL_LENGTH = 8192
-"""Tokens of a sequence in pre-training, where a model takes longer ones and nobody says how long they are."""
+"""Tokens of a sequence in pre-training, where a model takes longer ones and no length is given."""
 _OF_THE_WHOLE = ("model_type", "tie_word_embeddings", "vocab_size", "max_position_embeddings")
 
 

@@ -239,7 +239,7 @@ class Result(Run, FlatNumbers):
 
     @cached_property
     def assumed(self) -> tuple[str, ...]:
-        """What the step depends on and neither the scenario nor its model's config.json states."""
+        """Assumptions of the step that neither the scenario nor its model's config.json states."""
         return assumed_of_model(self.scenario.origin.written)
 
     def notes(self) -> list[Note | Plain]:

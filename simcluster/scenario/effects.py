@@ -55,7 +55,7 @@ class WithoutEffect:
 
     @property
     def complaint(self) -> Complaint:
-        """What is wrong, and what would work."""
+        """Describe what is wrong and what would work."""
         what = f"{self.condition.what}, and {self.why}"
         return tuple(self.path.split(".")), f"{what}; {self.condition.remedy}, or leave {self.path.split('.')[-1]} out"
 

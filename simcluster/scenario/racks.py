@@ -23,7 +23,7 @@ def rack_of(topology: TopologySpec) -> MachineSpec | None:
 
 
 def trays_filled_by(rack: MachineSpec, gpus: int) -> int:
-    """Return the most trays a rack of which so many GPUs fill all racks that they take; 0 if there are none."""
+    """Return the largest number of trays per rack that these GPUs fill completely; 0 if there is none."""
     most = range(rack.trays, max(1, rack.trays - _SPARE_TRAYS) - 1, -1)
     return next((trays for trays in most if gpus % (trays * rack.gpus) == 0), 0)
 

@@ -66,7 +66,7 @@ class Launch:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What the points depend on and the scenario does not state; nothing where the run cannot be."""
+        """Assumptions that the points depend on; none where the run is invalid."""
         try:
             return assumptions_of(self.scenario, self.run)
         except InputError:

@@ -1,4 +1,4 @@
-"""What an answer about a run of weeks assumes: all that it depends on and its scenario does not state, in words."""
+"""Assumptions of an answer about a long run: what it depends on and its scenario does not state, in words."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class PolicyComparison(Shown):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What the answer depends on and the policies do not state."""
+        """Assumptions that the answer depends on and the policies do not state."""
         return merge_assumptions({name: run.assumed for name, run in self.runs.items()})
 
     @cached_property

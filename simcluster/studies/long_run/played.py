@@ -63,7 +63,7 @@ class PlayedRuns:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What the answer depends on and the scenario does not state."""
+        """Assumptions that the answer depends on and the scenario does not state."""
         return assumptions_of(self.scenario, self.run)
 
     @property

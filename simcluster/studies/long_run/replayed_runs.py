@@ -60,7 +60,7 @@ class ReplayedRuns:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What the answer depends on and the scenario does not state."""
+        """Assumptions that the answer depends on and the scenario does not state."""
         return merge_assumptions({name: run.assumed for name, run in self.compared.items()})
 
     @cached_property

@@ -44,7 +44,7 @@ class StagedRuns:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What the answer depends on and the scenario does not state."""
+        """Assumptions that the answer depends on and the scenario does not state."""
         return merge_assumptions({f"stage {number}": stage.assumed for number, stage in enumerate(self.stages, 1)})
 
     @property

@@ -1,4 +1,4 @@
-"""What of a scenario a search for layouts ignores, and the scenario without it."""
+"""Parts of a scenario that a search for layouts ignores, and the scenario without them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def alone(scenario: Scenario) -> Scenario:
 
 
 class Ignored(NamedTuple):
-    """What of a scenario a search ignores: kinds of ``faults`` and ``keys``, sorted."""
+    """Parts of a scenario that a search ignores: kinds of ``faults`` and ``keys``, sorted."""
 
     faults: tuple[str, ...]
     keys: tuple[str, ...]
