@@ -13,16 +13,37 @@ import simcluster
 
 PAGE = Path(__file__).parents[1] / "docs" / "slurm.md"
 STAND_IN = """\
-from distributed import LocalCluster
+import subprocess
+import sys
 
-class SLURMCluster(LocalCluster):
+from distributed import Client
+
+class SLURMCluster:
     def __init__(self, queue, cores, processes, memory, walltime):
         assert processes == cores
-        super().__init__(n_workers=0, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=":0")
+        self._started = [self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", "there")]
+
+    def _start(self, *argv):
+        return subprocess.Popen([sys.executable, "-m", "dask", *argv, "--no-dashboard"], stderr=subprocess.DEVNULL)
+
+    def __enter__(self):
+        return self
 
     def scale(self, jobs):
-        super().scale(2)
+        worker = ("worker", "--scheduler-file", "there", "--nthreads", "1", "--no-nanny")
+        self._started += [self._start(*worker) for _ in range(2)]
+
+    def wait_for_workers(self, count):
+        with Client(scheduler_file="there") as client:
+            client.wait_for_workers(count)
+            self.scheduler_address = client.scheduler.address
+
+    def __exit__(self, *error):
+        for process in self._started:
+            process.kill()
+            process.wait()
 """
+"""Replaces dask-jobqueue: separate processes, since Dask closes workers in threads within 10 s or fails."""
 
 
 @pytest.mark.programs
