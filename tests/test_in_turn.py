@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.base.arrays import Few
+from simcluster.base.arrays import Int32s
 from simcluster.base.in_turn import in_turn
 
 OWNERS = 6
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> Few:
+def tables(draw: st.DrawFn) -> Int32s:
     """Owners in any order, by row, or in turn again and again; of columns by themselves or of several."""
     rows, columns = draw(st.integers(0, 8)), draw(st.integers(0, 3))
     any_owner = st.lists(st.integers(0, OWNERS - 1), min_size=rows * columns, max_size=rows * columns)
@@ -28,7 +28,7 @@ def tables(draw: st.DrawFn) -> Few:
 
 
 @given(some=st.lists(tables(), max_size=3), first=st.integers(0, 9))
-def test_entries_are_numbered_by_owner_as_they_come(some: list[Few], first: int) -> None:
+def test_entries_are_numbered_by_owner_as_they_come(some: list[Int32s], first: int) -> None:
     numbers, counts = in_turn([[*table.T] for table in some], OWNERS, first)
     owners = np.concatenate([np.zeros(0, dtype=np.int32), *(table.ravel() for table in some)])
     expected = np.empty(len(owners), dtype=np.int64)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simcluster.base.arrays import Few, Ints, Numbers
+from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.multiset_hash import ordered
 
 
-def in_turn(tables: Sequence[Sequence[Numbers]], owners: int, first: int = 0) -> tuple[list[list[Few]], Ints]:
+def in_turn(tables: Sequence[Sequence[Numbers]], owners: int, first: int = 0) -> tuple[list[list[Int32s]], Ints]:
     """Numbers, from ``first`` on, of the entries of tables of owners, given by columns, which come row by row and table
     after table; and how many each owner has."""
     counts = [[np.bincount(column, minlength=owners) for column in table] for table in tables]
@@ -33,7 +33,7 @@ def in_turn(tables: Sequence[Sequence[Numbers]], owners: int, first: int = 0) ->
     return numbers, total
 
 
-def _as_they_come(those: Numbers, counts: Ints, following: Ints) -> Few:
+def _as_they_come(those: Numbers, counts: Ints, following: Ints) -> Int32s:
     """Numbers of entries of these owners, ``counts`` of each, one after the other from its ``following``."""
     by_owner = np.arange(len(those), dtype=np.int32)
     by_owner += np.repeat((following - (np.cumsum(counts) - counts)).astype(np.int32), counts)

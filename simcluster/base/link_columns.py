@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Few, Floats, Ints, Numbers
+from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
 from simcluster.base.multiset_hash import compact, firsts
 
 _FEW = 1 << 20  # links that are listed sooner than a rule is followed
@@ -31,7 +31,7 @@ class LinksByOwner(Protocol):
         """Rows and columns."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, rows: Any, /) -> Few: ...
+    def __getitem__(self, rows: Any, /) -> Int32s: ...
 
 
 class LinkRule(NamedTuple):
@@ -39,7 +39,7 @@ class LinkRule(NamedTuple):
     ``told`` says in which row and column they are.  ``back`` are the other columns."""
 
     first: int
-    back: Few
+    back: Int32s
     told: Callable[[Numbers], tuple[Ints, Ints]]
 
 
@@ -52,9 +52,9 @@ class LinkRows:
     """
 
     tables: tuple[LinksByOwner, ...]
-    rest: Few
+    rest: Int32s
     size: int
-    listed: Few
+    listed: Int32s
     rule: LinkRule | None = None
 
     @classmethod
@@ -86,7 +86,7 @@ class LinkRows:
         return found
 
     @cached_property
-    def place(self) -> Few:
+    def place(self) -> Int32s:
         """Where all are."""
         if self.rule is None:
             return self.listed
@@ -111,8 +111,8 @@ class PerLink:
 
     rows: LinkRows
     kinds: tuple[Ints, ...]
-    values: tuple[Few, ...]
-    rest: Few
+    values: tuple[Int32s, ...]
+    rest: Int32s
 
     @classmethod
     def one_by_one(cls, values: npt.NDArray[np.int32]) -> PerLink:
@@ -120,7 +120,7 @@ class PerLink:
         links = np.arange(len(values), dtype=np.int32)
         return cls(LinkRows((), links, len(links), links), (), (), values)
 
-    def of(self, links: Ints) -> Few:
+    def of(self, links: Ints) -> Int32s:
         """Those of some links."""
         place = self.rows.places(links)
         found, first = np.empty(len(place), dtype=np.int32), 0
@@ -134,16 +134,16 @@ class PerLink:
         return found
 
     @cached_property
-    def all(self) -> Few:
+    def all(self) -> Int32s:
         """Those of all links."""
         parts = [values[kind].ravel() for kind, values in zip(self.kinds, self.values, strict=True)]
         return np.concatenate([*parts, self.rest]).take(self.rows.place)
 
-    def each(self, change: Callable[[Few], Few]) -> PerLink:
+    def each(self, change: Callable[[Int32s], Int32s]) -> PerLink:
         """Every number by itself changed."""
         return PerLink(self.rows, self.kinds, tuple(map(change, self.values)), change(self.rest))
 
-    def beside(self, other: PerLink, joined: Callable[[Few, Few], Few]) -> PerLink:
+    def beside(self, other: PerLink, joined: Callable[[Int32s, Int32s], Int32s]) -> PerLink:
         """Each made one number with the link's other one."""
         if other.rows is not self.rows:
             return PerLink.one_by_one(joined(self.all, other.all))
@@ -172,7 +172,7 @@ class PerLink:
         if len(self.rest) + sum(each.size for each in self.values) <= self.rows.size // _SPARSE:
             ends = np.append(links, -1)
 
-            def looked_up(values: Few) -> Few:
+            def looked_up(values: Int32s) -> Int32s:
                 found = np.searchsorted(links, values).astype(np.int32)
                 found[ends[found] != values] = len(links)
                 return found

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Few, Floats, Ints
+from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.link_columns import PerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import firsts, mixed, numbered, ordered, places
@@ -76,7 +76,7 @@ class Orbits:
 
     ranks: Ints
     rank: Ints
-    link: Few
+    link: Int32s
     bindings: Bindings
     of_group: Ints
 

@@ -25,7 +25,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.link_columns import PerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import places
@@ -49,7 +49,7 @@ class LinksInQuotient(Protocol):
     @property
     def wired(self) -> LinkValues: ...
     @property
-    def owner(self) -> Few: ...
+    def owner(self) -> Int32s: ...
     def along(self, turns: Sequence[Ints]) -> bool: ...
 
 
@@ -57,7 +57,7 @@ class LinksInQuotient(Protocol):
 class Turnable(Protocol):
     """A cluster that may know what a step does to it (``topology.cluster.Cluster.turned``)."""
 
-    def turned(self, steps: Sequence[Few], window: Few, count: int) -> LinksInQuotient | None: ...
+    def turned(self, steps: Sequence[Int32s], window: Int32s, count: int) -> LinksInQuotient | None: ...
     def leaves_together(self, gpus: Ints) -> bool: ...
 
 
@@ -69,8 +69,8 @@ class Shift:
     Ranks come ``block`` by block: those of one are next to each other and go together.
     """
 
-    onto: Few
-    rank: Few
+    onto: Int32s
+    rank: Int32s
     block: int
     count: int
 
@@ -87,7 +87,7 @@ class Quotient:
 
     ranks: Ints
     shifts: tuple[Shift, ...]
-    rank: Few
+    rank: Int32s
     links: LinksInQuotient
 
     @property

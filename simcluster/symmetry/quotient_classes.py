@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Few, Floats, Ints
+from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.link_columns import PerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import compact, mixed, numbered
@@ -99,10 +99,10 @@ class _Kinds:
     """
 
     kind: PerLink
-    number: Few
+    number: Int32s
 
     @cached_property
-    def _all(self) -> Few:
+    def _all(self) -> Int32s:
         return self.number.take(self.kind.all)
 
     @cached_property

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.collectives import Group, Phase
 from simcluster.planning.parallel import Ranks
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
@@ -170,6 +170,6 @@ class Pictures:
         return self._kept.once(name, draw)
 
 
-def _become(rank: Few, table: Ranks, like: Few) -> bool:
+def _become(rank: Int32s, table: Ranks, like: Int32s) -> bool:
     """Do groups become those that they are ``like``?  Most that do not show it in the first."""
     return bool((rank[table[:1]] == table[like[:1]]).all()) and bool((rank[table] == table[like]).all())

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.in_turn import in_turn
 from simcluster.base.multiset_hash import compact, numbered, rows_alike
 from simcluster.topology.hops import Hops
@@ -101,8 +101,8 @@ class Ends:
     position: Ints
     order: Ints
     leaf: Ints
-    out_links: Few
-    in_links: Few
+    out_links: Int32s
+    in_links: Int32s
     leaves: ByMachine
 
     @classmethod

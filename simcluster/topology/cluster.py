@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import networkx as nx
 import numpy as np
 
-from simcluster.base.arrays import Few, Floats, Ints
+from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.kept import Kept
 from simcluster.base.link_columns import FlowsPerLink
@@ -213,7 +213,7 @@ class Cluster(Shown):
         """Are the GPUs of a machine linked to each other directly, every one to every other?"""
         return self.wiring.meshed
 
-    def seats(self, gpus: Ints) -> tuple[Few, Few] | None:
+    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s] | None:
         """Of many GPUs ``nvswitch`` and ``uplinks`` as numbers, equal for equal nodes; 0 for no NVSwitch.
 
         None where that is not known in closed form.

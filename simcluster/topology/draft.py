@@ -17,7 +17,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.topology.links import EdgeData, Graph
 
 Named: TypeAlias = Iterable[tuple[str, dict[str, Any]]]
@@ -45,8 +45,8 @@ class LinkBlock:
     of the nodes of machines, in the places that the pattern's links join (``joined``).
     """
 
-    lower: Few
-    upper: Few
+    lower: Int32s
+    upper: Int32s
     data: Sequence[EdgeData]
     joined: tuple[Ints, Ints] | None = None
 
@@ -55,13 +55,13 @@ class LinkBlock:
         """How many rows there are."""
         return len(self.lower)
 
-    def column(self, which: int, column: int) -> Few:
+    def column(self, which: int, column: int) -> Int32s:
         """The nodes where the links of a column begin (0) or end (1)."""
         side, place = (which + column) % 2, column // 2
-        found: Few = (self.lower, self.upper)[side][:, place if self.joined is None else self.joined[side][place]]
+        found: Int32s = (self.lower, self.upper)[side][:, place if self.joined is None else self.joined[side][place]]
         return found
 
-    def side(self, which: int) -> Few:
+    def side(self, which: int) -> Int32s:
         """The nodes where all links begin (0) or end (1)."""
         found = [self.column(which, column) for column in range(len(self.data))]
         return np.stack(found, axis=1) if found else np.zeros((self.rows, 0), dtype=np.int32)
@@ -70,7 +70,7 @@ class LinkBlock:
         """The nodes where the links of the first row begin (0) or end (1)."""
         return [int(self.column(which, column)[0]) for column in range(len(self.data))]
 
-    def at(self, which: int, rows: Ints, columns: Ints) -> Few:
+    def at(self, which: int, rows: Ints, columns: Ints) -> Int32s:
         """The nodes where some links begin (0) or end (1)."""
         found = np.empty(len(rows), dtype=np.int32)
         for side, table in enumerate((self.lower, self.upper)):
@@ -95,7 +95,7 @@ class Draft:
     domain: str = ""
     per_host: int = 1
     pattern: Graph = field(default_factory=nx.DiGraph)
-    nodes: Few = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int32))
+    nodes: Int32s = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int32))
     runs: list[list[int]] = field(default_factory=list)
     recorded: Recorder = field(default_factory=Recorder)
     kinds: Sequence[str] = ()
@@ -201,7 +201,7 @@ class Draft:
         """Attributes of links, block by block and column by column."""
         return [data for block in self.blocks for data in block.data]
 
-    def ends(self) -> tuple[Few, Few]:
+    def ends(self) -> tuple[Int32s, Int32s]:
         """The nodes where every link begins and ends, by its number."""
         start, end = (np.concatenate([block.side(which).ravel() for block in self.blocks]) for which in (0, 1))
         order = np.argsort(start, kind="stable")

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.multiset_hash import mixed, numbered, places
 from simcluster.topology.numbering import LinkNumbers
 
@@ -24,13 +24,13 @@ class Hops:
     """
 
     size: int
-    near: Few
-    link: Few
+    near: Int32s
+    link: Int32s
     first: Ints
     onto: Ints
     neighbours: list[Ints]
     lowest: int
-    number: Few
+    number: Int32s
     _known: dict[int, Ints] = field(default_factory=dict)
 
     @classmethod
@@ -56,7 +56,7 @@ class Hops:
             near, among = near[order], among[order]
         return cls(size, near, among, first, *_sets(near, first), lowest, number)
 
-    def switches(self, nodes: Few) -> Ints:
+    def switches(self, nodes: Int32s) -> Ints:
         """The numbers of switches that are given by node."""
         return self.number[nodes - self.lowest].astype(np.int64)
 
@@ -114,9 +114,9 @@ class Hops:
         found: Ints = self.link[np.minimum(self.first[a] + turn, len(self.link) - 1)].astype(np.int64)
         return found
 
-    def all_from(self, switches: Ints, count: int) -> Few:
+    def all_from(self, switches: Ints, count: int) -> Int32s:
         """The links from switches, rows of as many as each has neighbours behind it."""
-        found: Few = self.link[self.first[switches][:, None] + np.arange(count)]
+        found: Int32s = self.link[self.first[switches][:, None] + np.arange(count)]
         return found
 
     @cached_property
@@ -145,7 +145,7 @@ def _pieces(by_node: Ints, degrees: Ints) -> list[slice]:
     return [slice(*each) for each in zip(begins.tolist(), end[highest].tolist(), strict=True)]
 
 
-def _sets(near: Few, first: Ints) -> tuple[Ints, list[Ints]]:
+def _sets(near: Int32s, first: Ints) -> tuple[Ints, list[Ints]]:
     """Numbers of the sets of switches ``near[first[i] : first[i + 1]]``, and these."""
     known: dict[bytes, int] = {}
     neighbours: list[Ints] = []

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Few, Ints, Numbers
+from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.in_turn import in_turn
 from simcluster.topology.draft import Draft, LinkBlock
 
@@ -27,9 +27,9 @@ class MachineLinks:
     The former are ``first`` in machine 0 and ``step`` higher in each other, the latter in ``back``.
     """
 
-    first: Few
-    step: Few
-    back: Few
+    first: Int32s
+    step: Int32s
+    back: Int32s
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -39,16 +39,16 @@ class MachineLinks:
     def __len__(self) -> int:
         return len(self.back)
 
-    def __getitem__(self, machines: Numbers) -> Few:
+    def __getitem__(self, machines: Numbers) -> Int32s:
         begun = self.first + machines[:, None].astype(np.int32) * self.step
         return np.concatenate([begun, self.back[machines]], axis=1)
 
-    def at(self, machines: Numbers, columns: Numbers) -> Few:
+    def at(self, machines: Numbers, columns: Numbers) -> Int32s:
         """The links of some machines in some columns."""
         width = len(self.first)
         outside = columns >= width
         if outside.all():
-            back: Few = self.back[machines, columns - width]
+            back: Int32s = self.back[machines, columns - width]
             return back
         own = np.minimum(columns, width - 1)
         found = self.first[own] + machines.astype(np.int32) * self.step[own]
@@ -75,9 +75,9 @@ class LinkNumbers:
     start: Ints
     columns: Ints
     first: int
-    begins: Few
-    ends: Few
-    turned: Few
+    begins: Int32s
+    ends: Int32s
+    turned: Int32s
     sorts: Numbers
 
     @property
@@ -175,10 +175,10 @@ def _leaving(draft: Draft, of_machine: Sequence[_Places | None]) -> tuple[list[t
 def _both_ways(
     draft: Draft,
     tails: Sequence[Sequence[int]],
-    number: Sequence[Sequence[Few]],
+    number: Sequence[Sequence[Int32s]],
     runs: tuple[Ints, Ints],
     places: tuple[Mapping[tuple[int, int], int], Mapping[tuple[int, int], int]],
-) -> tuple[MachineLinks, Few, Few, Numbers]:
+) -> tuple[MachineLinks, Int32s, Int32s, Numbers]:
     """``owned``, and of links that begin at switches ``ends``, ``turned`` and ``sorts``; ``number`` are these, block by
     block.
 

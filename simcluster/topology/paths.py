@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Few, Floats, Ints
+from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.link_columns import FlowsPerLink, PerLink
 from simcluster.base.multiset_hash import compact, firsts, numbered
 from simcluster.topology.access_paths import WHOLE, Spread, split
@@ -98,7 +98,7 @@ class Paths:
 
     def _in_machines(
         self, gpus: Ints, places: Ints, pairs: Pairs, kinds: Sequence[Ints], rails: Sequence[int]
-    ) -> Few | None:
+    ) -> Int32s | None:
         """Flows on the links of machines of every kind, and of those that are not used: ``kinds`` send and receive so
         many on each of the rails; ``gpus`` and their places are of one machine."""
         machines, ends, rows = self._machines, self._ends, self._rows
@@ -123,7 +123,7 @@ class Paths:
 
     def _from_leaf_to_leaf(
         self, own: Ints, places: Ints, flows: tuple[Ints, Ints, Ints], rails: Sequence[tuple[int, int]]
-    ) -> tuple[list[Ints], list[Any], Few] | None:
+    ) -> tuple[list[Ints], list[Any], Int32s] | None:
         """Return the flows on links between leaves: see ``loads``, and ``PerLink`` for kinds, values and rest."""
         machines, ends = self._machines, self._ends
         (kind, table), (src, dst, number) = ends.leaves, flows
@@ -153,7 +153,7 @@ class Paths:
         values = [part.reshape(each.shape) for part, each in zip(counts, rows.tables[1:], strict=True)]
         return [np.arange(len(each)) for each in values], values, rest
 
-    def _evenly(self, leave: Ints, enter: Ints) -> tuple[list[Ints], list[Any], Few] | None:
+    def _evenly(self, leave: Ints, enter: Ints) -> tuple[list[Ints], list[Any], Int32s] | None:
         """Return the flows on links between leaves where each leaf splits its flows evenly over its links up.
 
         None unless both leaves of every flow are linked to the same switches, and not to leaves, and sums are exact.

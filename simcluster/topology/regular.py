@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import FlowsPerLink
 from simcluster.base.link_values import LinkValues
@@ -233,7 +233,7 @@ class Regular(Wiring):
         """Are the GPUs of a machine linked to each other?"""
         return linked_to_each_other(self._sample, self._locals)
 
-    def seats(self, gpus: Ints) -> tuple[Few, Few]:
+    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
         """Numbers of the NVSwitch (0 for none) and of the NICs of GPUs: those of different nodes are different."""
         before, place = np.divmod(gpus.astype(np.int32), np.int32(len(self._locals)))
         switch, nic, each = self._seats
@@ -244,7 +244,7 @@ class Regular(Wiring):
         return switches, before.reshape(-1, 1)
 
     @cached_property
-    def _seats(self) -> tuple[Few, Few, int]:
+    def _seats(self) -> tuple[Int32s, Int32s, int]:
         """``seats`` of the GPUs of machine 0, and by how much those of the next are higher."""
         names = ["", *dict.fromkeys([*self._nics, *(node for node in self._switch_of if node)])]
         switches, nics = (

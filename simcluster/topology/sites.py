@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.errors import InputError
 from simcluster.documents.kinds import OneOf
 from simcluster.topology.cluster import Cluster, drafted_cluster
@@ -97,7 +97,7 @@ def _joined(one: Draft, sites: int, wan: LinkSpec) -> Draft:
     return draft
 
 
-def _copied(draft: Draft, one: Draft, site: int) -> Few:
+def _copied(draft: Draft, one: Draft, site: int) -> Int32s:
     """A site's switches added; of every node of the one site its number in all."""
     of_site = np.empty(one.size, dtype=np.int32)
     of_site[one.nodes] = draft.nodes[site * one.stamped : (site + 1) * one.stamped]
@@ -133,7 +133,7 @@ def _top(one: Draft) -> Ints:
     return found
 
 
-def _all_met(start: Few, end: Few, among: Sequence[bool] | Any, first: int) -> bool:
+def _all_met(start: Int32s, end: Int32s, among: Sequence[bool] | Any, first: int) -> bool:
     """Do links lead from the first to all others?"""
     met = np.zeros(len(among), dtype=bool)
     met[first], many = True, 0

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from simcluster.base.arrays import Few, Ints, Numbers
+from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.link_columns import LinkRows, LinkRule, PerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import compact
@@ -87,7 +87,7 @@ class Ground:
     @classmethod
     def of(cls, machines: Machines, ends: Ends, hops: Hops, kind: Numbers) -> Ground:
         """That of a cluster."""
-        tables: list[Few] = []
+        tables: list[Int32s] = []
         table, row = np.full((2, hops.size), -1, dtype=np.int64)
         degrees = np.diff(hops.first)
         below = np.zeros(hops.size, dtype=bool)
@@ -124,7 +124,7 @@ class LinkImages:
     _turn: Automorphism
 
     @property
-    def link(self) -> Few:
+    def link(self) -> Int32s:
         """``become``, in an array."""
         return self.become.all
 
@@ -134,7 +134,7 @@ class LinkImages:
         return all(len(way) for way in self._ground.machines.known.values())
 
     @cached_property
-    def owner(self) -> Few:
+    def owner(self) -> Int32s:
         """For every link a GPU that each turn takes along with it, -1 for links that are not used."""
         ground, turn = self._ground, self._turn
         machines, ends = ground.machines, ground.ends

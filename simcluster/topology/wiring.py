@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Few, Ints
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.kept import Kept
 from simcluster.base.link_columns import FlowsPerLink
 from simcluster.base.link_values import LinkValues
@@ -109,7 +109,7 @@ class Wiring:
             machines.setdefault(host, []).append(gpu)
         return all(linked_to_each_other(self.graph, gpus) for gpus in machines.values())
 
-    def seats(self, gpus: Ints) -> tuple[Few, Few] | None:
+    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s] | None:
         """Unknown."""
         del gpus
         return None

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from simcluster.base.arrays import Few, Floats, Ints
+from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.clock import on_grid
 from simcluster.base.kept import Kept
 from simcluster.collectives.description import SWITCH, Hop, Phase, Table
@@ -45,7 +45,7 @@ class Seated(Protocol):
 
     @property
     def hosts(self) -> Ints: ...
-    def seats(self, gpus: Ints) -> tuple[Few, Few] | None: ...
+    def seats(self, gpus: Ints) -> tuple[Int32s, Int32s] | None: ...
 
 
 @runtime_checkable
