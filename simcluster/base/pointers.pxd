@@ -1,0 +1,2 @@
+cdef double* doubles(object array)
+cdef int* ints(object array)

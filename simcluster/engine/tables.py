@@ -1,0 +1,130 @@
+"""What the compiled engine reads: flat arrays of ranks' ops, groups, traffic and links.
+
+Ranks that run the same program share a *template* of its ops; an *instance* is one simulated rank (or, of an explicit
+program, all of them).  Op ``k`` of instance ``i`` has the number ``Instances.op_first[i] + k``.  Integers are int32,
+numbers float64, all arrays contiguous; ``*_first`` arrays have one entry more than what they index, so that the part of
+``i`` lies between ``first[i]`` and ``first[i + 1]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from simcluster.base.arrays import Floats, Int32s
+from simcluster.base.profiles import Profile
+from simcluster.traffic.traffic import Traffic
+
+
+class Templates(NamedTuple):
+    """Ops of the programs that instances run, one template after the other.
+
+    Per op: ``seconds`` alone at full speed (0 for communication), and ``sensitivity`` to concurrent communication; -1
+    for what neither a slow rank nor communication slows down.  A communication has a ``slot`` (-1: none), which names
+    the group among those of its instance; its ``place`` is that of the meeting among all of the group's, equal for all
+    members; ``work`` its row among the kinds of the group, -1 for an op that only takes part in another's (a receive).
+
+    An op waits for the op before it on its lane and for those in ``wait_op``: numbers within the template of the
+    awaited instance, its own where ``wait_peer`` is -1, else that peer.
+
+    ``lane_op`` lists the ops of each lane in order (numbers within the template); ``lane_rank`` is the place of the
+    lane's rank among those of its instance (0 unless the program is explicit).
+    """
+
+    op_first: Int32s
+    seconds: Floats
+    sensitivity: Floats
+    slot: Int32s
+    work: Int32s
+    place: Int32s
+    wait_first: Int32s
+    wait_op: Int32s
+    wait_peer: Int32s
+    lane_first: Int32s
+    lane_op_first: Int32s
+    lane_op: Int32s
+    lane_rank: Int32s
+
+
+class Instances(NamedTuple):
+    """Simulated ranks.
+
+    ``group[i, slot]`` and ``peer[i, number]`` are -1 where an instance has none; ``position[i, slot]`` is its place in
+    the group, which only collectives in rounds ask for.  ``op_first``, ``lane_first`` and ``rank_first`` count ops,
+    lanes and ranks of all instances; ``slowness`` multiplies the computation of each of these ranks, ``number`` is what
+    the job calls it (of ranks that arrive last at one instant the lowest number is named).
+
+    ``own_seconds[i]`` is -1, or where the instance's own ``Templates.seconds`` begin in ``seconds``.
+    """
+
+    template: Int32s
+    group: Int32s
+    peer: Int32s
+    position: Int32s
+    op_first: Int32s
+    lane_first: Int32s
+    rank_first: Int32s
+    number: Int32s
+    slowness: Floats
+    own_seconds: Int32s
+    seconds: Floats
+
+
+class Groups(NamedTuple):
+    """Groups: how many meetings each has (``place_first``), and where its rows of ``kinds`` begin."""
+
+    place_first: Int32s
+    kind_first: Int32s
+    kinds: Int32s
+
+
+class Kinds(NamedTuple):
+    """Kinds of communication.
+
+    ``parties`` ops have to arrive before one begins.  Its activities (places among the traffics) follow one another.
+    While it moves, a computation on ``rank`` takes (1 + sensitivity x ``pressure``) times as long, and a round of it
+    (1 + ``drag``) times as long while one of these ranks computes.  ``rounds`` is -1, or the collective's place in
+    ``Tables.collectives``: then it is simulated hop by hop, and every member begins at its own arrival.
+    """
+
+    parties: Int32s
+    pressure: Floats
+    drag: Floats
+    traffic_first: Int32s
+    traffic: Int32s
+    rank_first: Int32s
+    rank: Int32s
+    rounds: Int32s
+
+
+class HopRounds(NamedTuple):
+    """A collective hop by hop: blocks of hops that repeat ``rounds`` times.
+
+    Per hop of all blocks: the positions of ``source`` and ``target`` in the group, ``channel``, and its place among the
+    traffics.
+    """
+
+    block_first: Int32s
+    rounds: Int32s
+    source: Int32s
+    target: Int32s
+    channel: Int32s
+    traffic: Int32s
+
+
+class Tables(NamedTuple):
+    """All that the engine reads: ``capacity`` in B/s per link.
+
+    ``speeds`` (by place of the rank among those of all instances) and ``capacities`` (by link) are what multiplies
+    seconds of computation, and the capacity, as time goes on.
+    """
+
+    templates: Templates
+    instances: Instances
+    groups: Groups
+    kinds: Kinds
+    traffics: Sequence[Traffic]
+    collectives: Sequence[HopRounds]
+    capacity: Floats
+    speeds: Mapping[int, Profile]
+    capacities: Mapping[int, Profile]
