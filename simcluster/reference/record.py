@@ -21,8 +21,7 @@ class Label(NamedTuple):
     """What an op shows on the timeline; equal ops share one.
 
     ``bytes`` of a communication; ``axis`` of its group, "" for none.  ``traffics`` is what it moves over links, empty
-    where that is nothing or takes a given time.  ``seconds`` (at full speed, on this kind of rank) and ``sensitivity``
-    are those of a computation, None for what is none.
+    where that is nothing or takes a given time.  ``sensitivity`` is that of a computation, None for what is none.
     """
 
     stream: str
@@ -33,7 +32,6 @@ class Label(NamedTuple):
     bytes: float
     memory: tuple[MemoryChange, ...] = ()
     traffics: tuple[Traffic, ...] = ()
-    seconds: float | None = None
     sensitivity: float | None = None
 
 
@@ -60,8 +58,10 @@ class Ops:
 
     ``label`` is the place of the op's label in ``labels`` (-1: it leaves no span, as a receive), ``meeting`` the number
     of its meeting (-1 for none; ops with the same number meet) and ``parties`` how many simulated ops meet there (1
-    without a meeting).  ``receives`` are transfer ops, and the ops on the receiver that wait for them.  Ops of a lane
-    are numbered in their order.  ``speeds`` are profiles of ranks whose speed changes.
+    without a meeting).  ``seconds`` is how long an op without a meeting takes on its rank with nothing concurrent (its
+    slowness included, changes of speed excluded; 0 for communication).  ``receives`` are transfer ops, and the ops on
+    the receiver that wait for them.  Ops of a lane are numbered in their order.  ``speeds`` are profiles of ranks whose
+    speed changes.
     """
 
     labels: Sequence[Label] = field(repr=False)
@@ -70,6 +70,7 @@ class Ops:
     step: Int32s
     chunk: Int32s
     microbatch: Int32s
+    seconds: Floats
     meeting: Int32s
     parties: Int32s
     receives: tuple[Ints, Ints]
