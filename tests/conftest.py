@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+import runpy
 import sys
 import threading
+from pathlib import Path
 
 # pytest rewrites every file of tests as it reads it, and the suite starts many Pythons. Containers often tell Python to
 # keep no byte code; the tests keep theirs, as they do elsewhere: reading them takes less than half of the time then.
@@ -12,6 +15,12 @@ import threading
 sys.dont_write_bytecode = False
 
 gc.disable()  # until all tests are collected: hardly anything of that is garbage, and looking for it took a third
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers find what the first process has compiled
+    try:
+        runpy.run_path(str(Path(__file__).parents[1] / "hatch_build.py"))["rebuild"]()
+    except (Exception, SystemExit) as problem:  # the package runs as plain Python then
+        print(f"not compiled, tests are slow: {type(problem).__name__}: {problem}", file=sys.stderr)
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor

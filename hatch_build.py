@@ -1,0 +1,131 @@
+"""Hatchling's build hook: compile the modules of the package that have a .pxd file, with Cython and a C compiler.
+
+The command ``python hatch_build.py`` compiles in place the modules whose source has changed. Where compiling fails the
+package is installed without compiled modules: it gives the same results, slowly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ModuleNotFoundError:  # as a command, the hook is not needed
+    BuildHookInterface = object
+
+ROOT = Path(__file__).parent
+FLAGS = ["-O2", "-ffp-contract=off", "-g0"]
+"""Flags of gcc and clang: without contraction no product is fused with a sum, so plain Python gives the same bits."""
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "warn.unreachable": False,  # what only plain Python runs
+}
+
+
+def sources(root: Path = ROOT) -> list[Path]:
+    """Return the modules to compile: those with a .pxd file next to them."""
+    modules = (path.with_suffix(".py") for path in (root / "simcluster").rglob("*.pxd"))
+    return sorted(path for path in modules if path.exists())
+
+
+def compiled(source: Path) -> Path:
+    """Return the path of a module's compiled form in place, for the Python that runs this."""
+    return source.with_suffix(EXTENSION_SUFFIXES[0])
+
+
+def outdated(root: Path = ROOT) -> list[Path]:
+    """Return the modules without a compiled form that is newer than their source, all .pxd files and this file."""
+    found = sources(root)
+    shared = max(path.stat().st_mtime for path in (Path(__file__), *(each.with_suffix(".pxd") for each in found)))
+    return [
+        each
+        for each in found
+        if not compiled(each).exists() or compiled(each).stat().st_mtime < max(shared, each.stat().st_mtime)
+    ]
+
+
+def compile_modules(modules: list[Path], into: Path, root: Path = ROOT) -> None:
+    """Compile modules into a folder that mirrors the source tree, on all cores."""
+    from Cython.Build import cythonize
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    flags = [] if sys.platform == "win32" else FLAGS
+    names = [".".join(path.relative_to(root).with_suffix("").parts) for path in modules]
+    before = Path.cwd()
+    os.chdir(root)  # Cython and setuptools name intermediate files by relative paths
+    try:
+        with TemporaryDirectory() as scratch:
+            extensions = cythonize(
+                [
+                    Extension(name, [str(path.relative_to(root))], extra_compile_args=flags)
+                    for name, path in zip(names, modules, strict=True)
+                ],
+                compiler_directives=DIRECTIVES,
+                build_dir=scratch,
+                nthreads=min(cores, len(modules)) if len(modules) > 1 else 0,
+                force=True,
+                quiet=True,
+            )
+            command = build_ext(Distribution({"name": "simcluster", "ext_modules": extensions}))
+            command.build_temp, command.build_lib = scratch, str(into)
+            command.parallel = cores
+            command.ensure_finalized()
+            command.run()
+    finally:
+        os.chdir(before)
+
+
+def rebuild(root: Path = ROOT) -> list[Path]:
+    """Compile in place the outdated modules and return them; all or none of the package is compiled."""
+    todo = outdated(root)
+    if todo:
+        try:
+            compile_modules(todo, root, root)
+        except BaseException:
+            for each in sources(root):
+                compiled(each).unlink(missing_ok=True)
+            raise
+    return todo
+
+
+class CustomBuildHook(BuildHookInterface):
+    """Compile the modules for a wheel, or in place for an editable install."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the compiled modules to the wheel, and the wheel's platform to its name."""
+        try:
+            if version == "editable":
+                rebuild()
+                return
+            self.folder = TemporaryDirectory()
+            compile_modules(sources(), Path(self.folder.name))
+        except (Exception, SystemExit) as problem:
+            self.app.display_warning(
+                f"simcluster: its modules are not compiled, so large steps are slow ({type(problem).__name__}); "
+                "install a C compiler, such as gcc, and install simcluster again"
+            )
+            return
+        for source in sources():
+            target = compiled(source).relative_to(ROOT)
+            build_data["force_include"][str(Path(self.folder.name) / target)] = str(target)
+        build_data["pure_python"], build_data["infer_tag"] = False, True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the folder of the compiled modules."""
+        if version != "editable":
+            self.folder.cleanup()
+
+
+if __name__ == "__main__":
+    for each in rebuild():
+        print(f"compiled {each.relative_to(ROOT)}")

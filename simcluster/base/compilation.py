@@ -1,0 +1,54 @@
+"""Check of the compiled modules: they are in use, and not older than their source."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from multiprocessing import parent_process
+from pathlib import Path
+
+from simcluster.base import pointers
+from simcluster.base.errors import InputError
+from simcluster.base.telling import note
+
+SLOW = (
+    "the event engine is not compiled: large steps take about 100 times as long, with the same results; "
+    "install a C compiler, such as gcc, then install simcluster again"
+)
+_TREE = Path(__file__).parents[2]
+
+
+@cache
+def check_compiled() -> None:
+    """Note once per command that compiled modules run as plain Python.
+
+    Raises InputError for a source tree whose compiled modules are older than their source.
+    """
+    if stale := stale_modules():
+        raise InputError(
+            f"{', '.join(stale)}: changed after compiling; results would be those of the old source; "
+            f"python {_TREE / 'hatch_build.py'} compiles again"
+        )
+    if not is_compiled(str(pointers.__file__)) and parent_process() is None:
+        note(SLOW)
+
+
+def stale_modules() -> list[str]:
+    """Return the imported modules that were compiled from an older source; only a source tree can have any."""
+    if not (_TREE / "hatch_build.py").exists():
+        return []
+    files = {name: str(getattr(module, "__file__", "")) for name, module in sorted(sys.modules.items())}
+    compiled = [
+        (name, Path(file)) for name, file in files.items() if name.startswith("simcluster.") and is_compiled(file)
+    ]
+    return [
+        name
+        for name, path in compiled
+        if path.with_name(f"{name.rpartition('.')[2]}.py").stat().st_mtime > path.stat().st_mtime
+    ]
+
+
+def is_compiled(file: str) -> bool:
+    """Return whether a module's file is a compiled one."""
+    return file.endswith(tuple(EXTENSION_SUFFIXES))
