@@ -20,7 +20,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers find what the first proce
     try:
         runpy.run_path(str(Path(__file__).parents[1] / "hatch_build.py"))["rebuild"]()
     except (Exception, SystemExit) as problem:  # the package runs as plain Python then
-        print(f"not compiled, tests are slow: {type(problem).__name__}: {problem}", file=sys.stderr)
+        print(
+            f"not compiled, so tests are slow: python hatch_build.py shows the {type(problem).__name__}",
+            file=sys.stderr,
+        )
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor

@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -19,7 +20,8 @@ from simcluster.base.telling import notes_to
 
 ROOT = Path(__file__).parent.parent
 HOOK = SimpleNamespace(**runpy.run_path(str(ROOT / "hatch_build.py")))
-HAS_COMPILER = bool(shutil.which(os.environ.get("CC", "cc").split()[0]))
+COMPILER = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cl").split()[0]
+HAS_COMPILER = shutil.which(COMPILER) and subprocess.run([COMPILER, "--version"], capture_output=True).returncode == 0
 
 MODULE = """
 import cython
