@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import playing
 from simcluster.documents.argument_types import checked
+from simcluster.engine.bridge import record_of
 from simcluster.faults.where import OnLinks
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
@@ -92,9 +93,12 @@ def replay(
     prepared, record = prepared_and_played(
         played, planned, folded=folded and fast, collapsed=collapsed and fast, watched=watched, trust=trust
     )
+    lowered = prepared.lowered
     return Result(
-        lowered=prepared.lowered,
-        record=record,
+        record=record_of(lowered, record),
+        folding=lowered.folding,
+        capacity=lowered.capacity,
+        hop_by_hop=bool(lowered.steps),
         steps=scenario.steps,
         ranks=range(prepared.facts.ranks),
         scenario=scenario,

@@ -55,8 +55,8 @@ def faults(draw: st.DrawFn, gpus: int, scenario: Scenario) -> list[dict[str, Any
 
 def assert_as_fast_alone(seen: PreparedStep, whole: PreparedStep) -> None:
     """What a group of each class may reach at most, of the links that tell of those that it uses."""
-    capacity, (ours, theirs) = seen.cluster.capacity, (each.lowered.communicators for each in (seen, whole))
-    _, first = np.unique(seen.lowered.classes.of_communicator, return_index=True)
+    capacity, (ours, theirs) = seen.cluster.capacity, (each.folding.communicators for each in (seen, whole))
+    _, first = np.unique(seen.folding.classes.of_communicator, return_index=True)
     for number in first.tolist():
         for some, every in zip(ours.usages(number), theirs.usages(number), strict=True):
             rates = [{float(capacity[link]) / flows for link, flows in each} for each in (some, every)]
@@ -73,7 +73,7 @@ def test_cells_tell_what_the_whole_does(tiny: Tiny, document: dict[str, Any], da
     seen, whole = both(tiny(**document, faults=wrong))
     assert_same(seen, whole)
     assert_as_fast_alone(seen, whole)
-    through = isinstance(seen.lowered.communicators, SplitQuotient)
+    through = isinstance(seen.folding.communicators, SplitQuotient)
     SEEN["cells" if through else "whole"] = SEEN.get("cells" if through else "whole", 0) + 1
 
 
@@ -84,7 +84,7 @@ def test_some_of_them_were_seen_by_cells() -> None:
 def cells_seen(scenario: Scenario) -> SplitQuotient:
     seen, whole = both(scenario)
     assert_same(seen, whole)
-    found = seen.lowered.communicators
+    found = seen.folding.communicators
     assert isinstance(found, SplitQuotient)
     return found
 
@@ -158,7 +158,7 @@ def test_what_is_shared_with_the_run_without_faults_changes_nothing(tiny: Tiny) 
     alone, clean = replay(scenario), replay(scenario.without_faults())
     assert result.without_faults == clean.step_time
     assert np.array_equal(result.record.end, alone.record.end)
-    assert result.lowered.classes == alone.lowered.classes
+    assert result.folding.classes == alone.folding.classes
 
 
 @pytest.mark.parametrize(("nodes", "rails"), [(16, 1), (24, 2), (16, 8)])

@@ -160,8 +160,8 @@ def classes(tiny: Tiny, faults: list[dict[str, Any]] | None = None) -> Counter[i
         faults=faults or [],
     )
     result = simulate(scenario)
-    assert len(set(result.lowered.classes.of_rank)) == len(result.weights)
-    return Counter(result.lowered.classes.of_rank)
+    assert len(set(result.folding.classes.of_rank)) == len(result.weights)
+    return Counter(result.folding.classes.of_rank)
 
 
 def test_a_clean_run_has_one_class_a_stage(tiny: Tiny) -> None:

@@ -58,4 +58,4 @@ def test_groups_that_share_racks_use_the_nics_that_they_have(dp: int) -> None:
 def test_a_prime_number_of_replicas_folds(dp: int) -> None:
     """Units of 64 machines that groups of a prime number of machines share, each in another way."""
     result = simulate(gpt3(dp))
-    assert len(result.lowered.classes.rank_representatives) < 32 < result.gpus
+    assert len(result.folding.classes.rank_representatives) < 32 < result.gpus

@@ -62,7 +62,7 @@ def classes(tiny: Tiny, **sections: Any) -> Counter[int]:
         training={"global_batch": 128},
         **sections,
     )
-    return Counter(simulate(scenario).lowered.classes.of_rank)
+    return Counter(simulate(scenario).folding.classes.of_rank)
 
 
 def test_rings_and_sends_across_units_do_not_split_stages(tiny: Tiny) -> None:

@@ -95,7 +95,7 @@ def test_spans_of_one_rank_and_words() -> None:
 def test_every_rank_has_a_timeline(tiny: Tiny) -> None:
     result = simulate(tiny(**PIPELINE))
     assert len(result.weights) == 2
-    groups = result.lowered.communicators
+    groups = result.folding.communicators
     for rank in range(8):
         frame = result.timeline_of(rank)
         assert set(frame["rank"]) == {rank}

@@ -1,4 +1,4 @@
-"""Runs of equal values in a column: where each begins."""
+"""Runs of equal values in a column, and of numbers from 0 on."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def opens(values: npt.NDArray[Any]) -> Bools:
 def begins(values: npt.NDArray[Any]) -> Ints:
     """The places at which runs of equal values begin."""
     return np.flatnonzero(opens(values))
+
+
+def within(counts: Ints) -> Ints:
+    """Return 0, 1, ... for every run of this length."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -15,6 +15,7 @@ from simcluster.base.clock import on_fitting_grid
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.documents.argument_types import checked
+from simcluster.engine.bridge import record_of
 from simcluster.engine.choose import PlayedAs, play_by
 from simcluster.engine.lower import Choices, lower
 from simcluster.planning.fixed_costs import (
@@ -86,7 +87,8 @@ def simulate_costs(
 
     def played() -> Run:
         lowered = lower(programs, plan, _NoFabric(plan.num_ranks), [], slowness=slow, choices=choices)
-        return Run(lowered=lowered, record=play_by(engine, lowered.played, []), steps=steps, ranks=ranks)
+        record = record_of(lowered, play_by(engine, lowered.played, []))
+        return Run(record=record, folding=lowered.folding, capacity=[], hop_by_hop=False, steps=steps, ranks=ranks)
 
     return on_fitting_grid(played)
 

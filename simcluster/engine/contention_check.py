@@ -7,14 +7,13 @@ up, whatever happens elsewhere; what takes no time is crowded by whatever is und
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.engine.lower import Lowered
-from simcluster.engine.overlaps import on_links
-from simcluster.engine.record import Record
-from simcluster.programs.told_ops import first_ops
+from simcluster.base.runs import within
+from simcluster.reference.record import Record
 from simcluster.symmetry.optimistic import Crowd
 from simcluster.traffic.traffic import Traffic
 
@@ -22,26 +21,30 @@ _ROOM = 1e-9
 """The part of a link that must be left over: more than any rounding on the way."""
 
 
-def crowded(lowered: Lowered, record: Record) -> list[Crowd]:
-    """Everything that was on a crowded link: what it uses, with the class of the link."""
-    program = lowered.played  # what ranks do in step is on links of their own: it takes what it takes alone
-    meeting, first = np.array(program.meeting, dtype=np.int64), first_ops(program)
-    ops = np.flatnonzero(meeting >= 0)
-    begin, end = np.full(len(program.meetings), np.inf), np.full(len(program.meetings), -np.inf)
-    np.minimum.at(begin, meeting[ops], record.start[first[ops]])
-    np.maximum.at(end, meeting[ops], record.end[first[ops]])
-    table, user = on_links(program, lambda traffics: _parts(traffics, lowered.capacity), 2)
-    link, part = table[:, 0].astype(np.int64), table[:, 1]
+def crowded(record: Record, capacity: Sequence[float]) -> list[Crowd]:
+    """Return what every transfer on a crowded link uses, with the class of the link; ``capacity`` is B/s by class."""
+    ops, times = record.ops, record.times
+    moves = np.array([*(bool(label.traffics) for label in ops.labels), False])
+    op = np.flatnonzero((ops.meeting >= 0) & moves[ops.label])
+    meetings, first, which = np.unique(ops.meeting[op], return_index=True, return_inverse=True)
+    begin, end = np.full(len(meetings), np.inf), np.full(len(meetings), -np.inf)
+    np.minimum.at(begin, which, times.start[op])
+    np.maximum.at(end, which, times.end[op])
+    used = [_parts(label.traffics, capacity) for label in ops.labels]
+    count = np.array([len(own) for own in used], dtype=np.int64)
+    table = np.array(list(chain.from_iterable(used)), dtype=np.float64).reshape(-1, 2)
+    label = ops.label[op[first]]
+    user = np.repeat(np.arange(len(meetings)), count[label])
+    link, part = table[(np.cumsum(count) - count)[label[user]] + within(count[label])].T
+    link = link.astype(np.int64)
     full = (np.bincount(link, part) > 1.0 - _ROOM) & (np.bincount(link) > 1)
     some = np.flatnonzero(full[link])
     those = user[some]
     held = some[_held_back(link[some], begin[those], end[those], part[some])]
-    users = [program.meetings[number].traffics for number in user[held].tolist()]
-    pairs = {(id(own), place): own for own, place in zip(users, link[held].tolist(), strict=True)}
     return [
         (traffic.usage, place)
-        for (_, place), traffics in pairs.items()
-        for traffic in traffics
+        for number, place in dict.fromkeys(zip(label[user[held]].tolist(), link[held].tolist(), strict=True))
+        for traffic in ops.labels[number].traffics
         if any(place == other for other, _ in traffic.usage)
     ]
 

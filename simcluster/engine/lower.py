@@ -24,14 +24,13 @@ from simcluster.engine.templates import StageOps, Template, taken
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
-from simcluster.programs.collapse import form_of
 from simcluster.programs.expand import whole
 from simcluster.programs.lockstep_regions import Members, Stretches
 from simcluster.programs.program import Program
 from simcluster.programs.told_ops import ToldOps, told_ops
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes
-from simcluster.symmetry.folding import Symmetry
+from simcluster.symmetry.folding import Folding, Symmetry
 from simcluster.symmetry.optimistic import OptimisticFold
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Fabric
@@ -66,6 +65,11 @@ class Lowered(Shown):
     def program(self) -> Program:
         """What was played, with all ops that ranks do in step one by one, and what they wait for."""
         return whole(self.played, self.told)
+
+    @property
+    def folding(self) -> Folding:
+        """The communicators and the classes."""
+        return Folding(self.communicators, self.classes)
 
     @cached_property
     def told(self) -> ToldOps:
@@ -141,10 +145,8 @@ class _Lowering:
             ranks, communicators, classes, self._capacity, capacity, self._program, interference,
             in_steps=choices.steps,
         )  # fmt: skip
-        drags = interference is not None and interference.drag > 0
-        form = form_of(collapsed=choices.collapsed, in_steps=choices.steps, drags=drags, varying=bool(speeds))
         self._segments = Segments(
-            self._between, lambda rank: interference is not None or rank in speeds, form, in_steps=choices.steps
+            self._between, lambda rank: interference is not None or rank in speeds, "ops", in_steps=choices.steps
         )
         self._templates = {id(program): Template(program) for program in programs}
         self._added: dict[int, _Added] = {}  # by rank class

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from simcluster.base.arrays import Floats
 from simcluster.engine.interference import rows_of
 from simcluster.engine.lockstep import Expanded, Lockstep
-from simcluster.engine.rank_times import RankTimes
 from simcluster.engine.trajectories import TimedChain
 from simcluster.programs.program import OpTimes, Program, RowTimes
 from simcluster.programs.slowed import RowColumns, joined
@@ -29,9 +28,7 @@ class Record:
 
     ``lanes`` is when the last op of each lane ended (0 without any).  ``events`` counts what SimPy played.  ``slowed``
     has, for every op that communication beside it slowed down, when its rows started and ended, in seconds from its
-    start.  ``kind`` is how the program was played, as "events", as one longest "path" or in "arrays" over ranks, and
-    ``why`` not otherwise; ``over`` is when all of it was, where that is known before ``lanes`` are;
-    ``over_ranks`` is what arrays found."""
+    start.  ``kind`` is how the program was played, as "events" or as one longest "path", and ``why`` not otherwise."""
 
     lanes: Floats
     told: Callable[[], OpTimes]
@@ -39,8 +36,6 @@ class Record:
     slowed: Mapping[int, RowTimes] = field(default_factory=dict)
     kind: str = "events"
     why: str = ""
-    over: float | None = None
-    over_ranks: RankTimes | None = None
 
     @cached_property
     def columns(self) -> OpTimes:

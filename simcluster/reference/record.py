@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.profiles import Profile
 from simcluster.planning.ops import MemoryChange
@@ -82,6 +84,21 @@ class Ops:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    @cached_property
+    def lanes(self) -> list[Ints]:
+        """The ops of every lane, in order."""
+        ends = np.cumsum(np.bincount(self.lane, minlength=len(self.lane_rank)))
+        return np.split(np.argsort(self.lane, kind="stable"), ends[:-1])
+
+    @cached_property
+    def before(self) -> Ints:
+        """The op before each on its lane, -1 for the first ones."""
+        order = np.concatenate(self.lanes)
+        follows = np.flatnonzero(np.diff(self.lane[order]) == 0)
+        found = np.full(len(self), -1, dtype=np.int64)
+        found[order[follows + 1]] = order[follows]
+        return found
 
     @cached_property
     def waits(self) -> Waits:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Ints
-from simcluster.engine.lower import Lowered
+from simcluster.reference.record import Ops
 from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators
 from simcluster.traffic.traffic import Traffic
@@ -40,13 +40,18 @@ class Call:
     traffics: tuple[Traffic, ...]
 
 
-def calls(lowered: Lowered, spans: Spans, weights: Mapping[int, int], first_rank: int = 0) -> Iterator[Call]:
-    """Every kind of call once; ``weights[rank]`` is how many ranks a simulated one stands for.
+def calls(
+    communicators: Communicators,
+    called: tuple[Ints, list[CallKey]],
+    spans: Spans,
+    weights: Mapping[int, int],
+    first_rank: int = 0,
+) -> Iterator[Call]:
+    """Generate every kind of call once; ``weights[rank]`` is how many ranks a simulated rank represents.
 
-    ``first_rank`` is the number in the program of the spans' rank 0.
+    ``called`` is what ``calls_of`` returns for the spans; ``first_rank`` is the number of their rank 0 in the record.
     """
-    communicators = lowered.communicators
-    call, keys = calls_of(lowered, spans, first_rank)
+    call, keys = called
     there = np.flatnonzero(call >= 0)
     stands_for = np.array([weights.get(rank, 0) for rank in range(max(weights) + 1)])
     took = (spans.end - spans.start)[there] * stands_for[spans.rank[there]]
@@ -60,12 +65,12 @@ def calls(lowered: Lowered, spans: Spans, weights: Mapping[int, int], first_rank
             yield Call(key.axis, seconds, traffics)
 
 
-def calls_of(lowered: Lowered, spans: Spans, first_rank: int = 0) -> tuple[Ints, list[CallKey]]:
-    """Of every span its place among the different calls, and those; -1 for none, and for the receiver of a send."""
-    told, communicators, words = lowered.told, lowered.communicators, spans.words
-    to_stage = np.full(len(told), -1, dtype=np.int64)
-    sends, receivers = told.receives
-    to_stage[sends] = told.lane_stage[told.lane[receivers]]
+def calls_of(communicators: Communicators, ops: Ops, spans: Spans, first_rank: int = 0) -> tuple[Ints, list[CallKey]]:
+    """Return for every span its place among the different calls (-1: none, or the receiver of a send), and those."""
+    words = spans.words
+    to_stage = np.full(len(ops), -1, dtype=np.int64)
+    sends, receivers = ops.receives
+    to_stage[sends] = ops.lane_stage[ops.lane[receivers]]
     sent = (spans.kind == spans.code("send")) & (to_stage[spans.op] >= 0)
     copied = np.isin(spans.stream, [spans.code(way) for way in ("d2h", "h2d", "storage") if way in words])
     sorts = [spans.group != spans.code(""), sent, copied]
@@ -93,7 +98,7 @@ def calls_of(lowered: Lowered, spans: Spans, first_rank: int = 0) -> tuple[Ints,
 
 
 def _traffics(communicators: Communicators, key: CallKey, sizes: Sequence[float]) -> tuple[Traffic, ...]:
-    """What a call moves of the first of these sizes that was planned; nothing for one of given duration.
+    """Return what a call moves of the first of these sizes that was planned; nothing for a given duration.
 
     Calls of uneven experts are other sizes of one that was planned for even ones.
     """

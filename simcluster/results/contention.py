@@ -1,4 +1,4 @@
-"""What a run loses by doing several things at once: transfers on shared links, kernels beside communication.
+"""What a run loses by concurrency: transfers on shared links, kernels that overlap with communication.
 
 A transfer's links are free if its group alone uses them: no other group of the same kind, no other axis, no other job.
 """
@@ -7,86 +7,65 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
-from simcluster.base.clock import on_grid
-from simcluster.base.profiles import STEADY, stretched
+from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.clock import all_on_grid, on_grid
+from simcluster.base.profiles import Profile, stretched
 from simcluster.base.runs import begins
-from simcluster.engine.lower import Lowered
-from simcluster.engine.record import Record
-from simcluster.programs.program import SpanRow
-from simcluster.programs.slowed import columns_of
-from simcluster.programs.told_ops import ToldOps
+from simcluster.reference.record import Ops, OpTimes
 from simcluster.results.calls import CallKey
-from simcluster.results.timeline import Spans, spread
+from simcluster.results.timeline import Spans
+from simcluster.symmetry.folding import Folding
 from simcluster.traffic.fairness import Usage
 
 
-def free_seconds(
-    lowered: Lowered, spans: Spans, called: tuple[Ints, list[CallKey]], free_calls: FreeCalls | None = None
-) -> Floats:
-    """Per span: its seconds if nobody else used a link; its own duration where that is given, or played in steps.
-
-    ``called`` is what ``calls_of`` says of the spans, ``free_calls`` what is known of calls so far.  Never more than
-    the span took.
-    """
-    took = spans.end - spans.start
-    if lowered.steps:
-        return took
-    call, keys = called
-    free_calls = free_calls or FreeCalls(lowered)
-    free = np.array([*map(free_calls.of, keys), np.nan])[call]
-    sends = np.flatnonzero((call >= 0) & (spans.kind == spans.code("send")))
-    of_send, of_receiver = np.full((2, len(lowered.told)), np.nan)
-    of_send[spans.op[sends]] = free[sends]
-    sending, receiving = lowered.told.receives
-    np.fmax.at(of_receiver, receiving, of_send[sending])  # of several the longest
-    received = spans.kind == spans.code("recv")
-    free[received] = of_receiver[spans.op[received]]
-    return np.asarray(np.fmin(free, took))
-
-
-def _capacity_of_links(lowered: Lowered) -> Sequence[float]:
-    """B/s of every link that is used, by its own number: the program counts classes of links."""
-    classes = lowered.classes
-    capacity = np.zeros(1 + int(classes.used.max(initial=-1)))
-    capacity[classes.used] = np.array(lowered.capacity, dtype=float)[classes.of_link]
-    return array("d", capacity.tobytes())  # Python's numbers when they are looked at
-
-
 class FreeCalls:
-    """Seconds of calls with the links to themselves; NaN for one of given duration, as a copy is taken to be."""
+    """Seconds of calls with the links to themselves; NaN for one of given duration, as a copy is taken to be.
 
-    def __init__(self, lowered: Lowered) -> None:
-        self._lowered, self._communicators = lowered, lowered.communicators
+    ``capacity`` is B/s per class of links.
+    """
+
+    def __init__(self, folding: Folding, capacity: Sequence[float]) -> None:
+        self._folding, self._of_class = folding, capacity
         self._known: dict[CallKey, float] = {}
         self._usages: tuple[int, tuple[Usage, ...]] = (-1, ())  # of the communicator that was asked for last
 
-    @cached_property
-    def _capacity(self) -> Sequence[float]:
-        return _capacity_of_links(self._lowered)
-
-    def of(self, key: CallKey) -> float:
-        """Of a call."""
+    def seconds(self, key: CallKey) -> float:
+        """Return the seconds of a call."""
         if key not in self._known:
             self._known[key] = self._alone(key)
         return self._known[key]
 
-    def of_group(self, rank: int, axis: str, kind: str, size: float) -> float:
-        """Of a collective of a rank's group."""
-        return self.of(CallKey(axis, self._communicators.number(axis, rank), kind, size))
+    def of_spans(self, spans: Spans, ops: Ops, called: tuple[Ints, list[CallKey]]) -> Floats:
+        """Return for every span its seconds on free links: its own duration where that is given, and never more.
 
-    def of_send(self, rank: int, stage: int, kind: str, size: float) -> float:
-        """Of a rank's send to a stage."""
-        called = "send", int(self._communicators.stage_of[rank]), stage
-        return self.of(CallKey("pp", self._communicators.number(called, rank), kind, size))
+        ``called`` is what ``calls_of`` returns for the spans.
+        """
+        call, keys = called
+        free = np.array([*map(self.seconds, keys), np.nan])[call]
+        sends = np.flatnonzero((call >= 0) & (spans.kind == spans.code("send")))
+        of_send, of_receiver = np.full((2, len(ops)), np.nan)
+        of_send[spans.op[sends]] = free[sends]
+        sending, receiving = ops.receives
+        np.fmax.at(of_receiver, receiving, of_send[sending])  # of several the longest
+        received = spans.kind == spans.code("recv")
+        free[received] = of_receiver[spans.op[received]]
+        return np.asarray(np.fmin(free, spans.end - spans.start))
+
+    @cached_property
+    def _capacity(self) -> Sequence[float]:
+        """B/s of every link that is used, by its own number."""
+        classes = self._folding.classes
+        capacity = np.zeros(1 + int(classes.used.max(initial=-1)))
+        capacity[classes.used] = np.array(self._of_class, dtype=float)[classes.of_link]
+        return array("d", capacity.tobytes())  # Python's numbers when they are looked at
 
     def _alone(self, key: CallKey) -> float:
-        communicators = self._communicators
+        communicators = self._folding.communicators
         try:
             if key.communicator != self._usages[0]:
                 self._usages = key.communicator, communicators.usages(key.communicator)
@@ -96,66 +75,57 @@ class FreeCalls:
         return math.nan if key.kind == "copy" else sum(traffic.alone_seconds(self._capacity) for traffic in traffics)
 
 
-def slowed_seconds(
-    told: ToldOps, record: Record, weights: Mapping[int, int], first_rank: int = 0,
-    alike: Mapping[int, int] | None = None,
-) -> dict[str, float]:  # fmt: skip
-    """Seconds that compute of each kind takes longer because communication goes on beside it, over the whole run.
+def slowed_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], first_rank: int = 0) -> dict[str, float]:
+    """Return the seconds that computation of each kind takes longer because it overlaps with communication.
 
-    The mean over ranks; ``weights[rank]`` is how many ranks a simulated one stands for, and ``alike[rank]`` one of the
-    program's that went through the same, itself where nothing is said.  What a GPU that is slow at times loses by
-    itself is not counted.
+    Over the whole run, the mean over ranks; ``weights[rank]`` is how many ranks a simulated rank represents.  Changes
+    of a rank's own speed are not counted.
     """
-    total = sum(weights.values())
-    op, kind, longer = _longer(told, record)
-    rank_of = told.lane_rank[told.lane] - first_rank
-    kinds, first = np.unique(kind, return_index=True)
-    kinds_of_rows = _kinds(told)
-    found: dict[str, float] = {}
-    for number in kinds[np.argsort(first)].tolist():
-        own = kind == number
-        firsts = begins(op[own])  # of each op's rows
-        each = np.add.reduceat(longer[own], firsts)  # exact: on the clock's grid
-        rank = rank_of[op[own][firsts]]
-        if alike is None:
-            shares = np.array([weights.get(place, 0) / total for place in range(int(rank.max()) + 1)])
-            parts = [shares[rank] * each]
-        else:
-            parts = [weights[place] / total * each[rank == like] for place, like in alike.items()]
-        found[kinds_of_rows[number]] = float(np.cumsum(np.concatenate(parts))[-1])
-    return found
+    computes = np.array([*(label.sensitivity is not None for label in ops.labels), False])
+    op = np.flatnonzero(computes[ops.label])
+    rank = ops.lane_rank[ops.lane[op]]
+    alone = _alone_seconds(ops, times, op, rank)
+    # the clock's grid would leave less than nothing where the speed varies
+    longer = np.maximum(times.end[op] - times.start[op] - alone, 0.0)
+    kinds = list(dict.fromkeys(label.kind for label in ops.labels))
+    kind = np.array([kinds.index(label.kind) for label in ops.labels], dtype=np.int64)[ops.label[op]]
+    own = np.array(list(weights), dtype=np.int64)
+    share = np.array(list(weights.values())) / sum(weights.values())
+    ranks = first_rank + int(own.max()) + 1
+    mine = rank < ranks
+    sums = np.bincount((kind * ranks + rank)[mine], longer[mine], len(kinds) * ranks)  # exact: on the clock's grid
+    means = (sums.reshape(-1, ranks)[:, first_rank + own] * share).sum(axis=1)
+    return {kinds[number]: float(means[number]) for number in np.unique(kind).tolist()}
 
 
-def _kinds(told: ToldOps) -> list[str]:
-    """The kinds of all rows, numbered."""
-    return list(dict.fromkeys(row.kind for rows in told.different_rows[0] for row in rows))
+def _alone_seconds(ops: Ops, times: OpTimes, op: Ints, rank: Int32s) -> Floats:
+    """Return the seconds of computations at the speed that their rank has then."""
+    seconds = ops.seconds[op]
+    if not ops.speeds:
+        return seconds
+    begin = times.start[op]
+    order = np.argsort(rank, kind="stable")
+    firsts = begins(rank[order])
+    for own in np.split(order, firsts[1:]):
+        speed = ops.speeds.get(int(rank[own[0]])) if len(own) else None
+        if speed is not None:
+            last = float(times.end[op[own]].max())
+            edges = np.array(list(_edges(speed, last)))
+            factor = np.array([speed.at(edge) for edge in edges[:-1].tolist()])
+            place = np.searchsorted(edges, begin[own], side="right") - 1
+            end = begin[own] + seconds[own] * factor[place]
+            across = end > edges[place + 1]
+            end -= begin[own]
+            seconds[own] = all_on_grid(end)
+            for each in own[across].tolist():  # as few as there are changes of speed
+                seconds[each] = on_grid(stretched(speed, float(begin[each]), float(ops.seconds[op[each]])))
+    return seconds
 
 
-def _longer(told: ToldOps, record: Record) -> tuple[Ints, Ints, Floats]:
-    """Of every row that computes: its op, its kind's number, and the seconds it takes longer than at its rank's own
-    speed: none rather than less than none, which the clock's rounding would leave where that speed varies."""
-    number_of = {kind: number for number, kind in enumerate(_kinds(told))}
-
-    def computed(rows: tuple[SpanRow, ...]) -> list[tuple[int, int, float, float, float]]:
-        return [
-            (place, number_of[row.kind], row.pace.seconds, row.start, row.end)
-            for place, row in enumerate(rows)
-            if row.pace is not None and row.pace.sensitivity is not None
-        ]
-
-    fields = {"place": "i8", "kind": "i8", "seconds": "f8", "start": "f8", "end": "f8"}
-    op, _, row = spread(told, computed, fields)
-    own = row["seconds"]
-    other = columns_of(record.slowed)
-    where = other.begins(len(told))
-    there = np.flatnonzero(where[op] >= 0)
-    at = where[op[there]] + row["place"][there]
-    row["start"][there], row["end"][there] = other.start[at], other.end[at]
-    if told.speeds:
-        speeds = [told.speeds.get(rank, STEADY) for rank in told.lane_rank.tolist()]
-        varying = np.array([speed is not STEADY for speed in speeds])[told.lane]
-        for each in np.flatnonzero(varying[op]).tolist():
-            speed = speeds[told.lane[op[each]]]
-            begin = float(record.start[op[each]] + row["start"][each])
-            own[each] = on_grid(stretched(speed, begin, float(own[each])))
-    return op, row["kind"], np.maximum((row["end"] - row["start"]) - own, 0.0)
+def _edges(speed: Profile, last: float) -> Iterator[float]:
+    """Generate the instants at which a speed may change, from 0 to the first after ``last``."""
+    now = 0.0
+    while now <= last:
+        yield now
+        now = speed.after(now)
+    yield now

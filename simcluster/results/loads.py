@@ -1,6 +1,6 @@
-"""Which links of a run carried what, and when.
+"""What links of a run carried, and when.
 
-Read off the spans: a collective or transfer moves its bytes over the links of its paths from its start to its end, at
+From the ops: a collective or transfer moves its bytes over the links of its paths from its start to its end, at
 an even pace.  So bytes are exact, and rates are means over a span.
 """
 
@@ -17,7 +17,6 @@ from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
 from simcluster.results.played import Run
 from simcluster.results.result import Result
-from simcluster.results.timeline import of_ops, row_times, spread
 from simcluster.topology.link_ends import LinkKind
 from simcluster.traffic.traffic import Traffic
 
@@ -87,13 +86,14 @@ class LinkLoads:
     """
 
     def __init__(self, result: Result) -> None:
-        self._steps, self.capacity = result.steps, result.lowered.capacity  # B/s of every link of a class
+        self._steps, self.capacity = result.steps, result.capacity  # B/s of every link of a class
         self.duration = result.step_time * result.steps
-        self._cluster, classes = result.scenario.cluster.built, result.lowered.classes
-        self._spans = _spans(result)
+        self._cluster, classes = result.scenario.cluster.built, result.folding.classes
+        traffics, self._spans = _transfers(result)
         self._bytes: dict[int, dict[int, float]] = {}  # link class -> traffic -> bytes of one span
-        for traffic in self._spans:
-            for number, moved in _bytes_on_links(result.lowered.program.traffics[traffic]).items():
+        for traffic, own in enumerate(traffics):
+            used = len(self._spans[traffic][0]) > 0  # else of another job
+            for number, moved in _bytes_on_links(own).items() if used else ():
                 self._bytes.setdefault(number, {})[traffic] = moved
         carries = np.zeros(len(self.capacity), dtype=bool)
         carries[list(self._bytes)] = True
@@ -191,28 +191,25 @@ def _frame(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFr
     return pd.DataFrame(rows, columns=list(columns))
 
 
-def _spans(result: Run) -> dict[int, tuple[Floats, Floats]]:
-    """Starts and ends (s) of the spans that moved something, by the number of what they moved."""
-    program, record = result.lowered.program, result.record
-    fields = {"traffic": "i8", "start": "f8", "end": "f8", "leads": "?"}
-    op, first, row = spread(
-        result.lowered.told, lambda rows: [(row.traffic, row.start, row.end, row is rows[0]) for row in rows], fields
-    )
-    start, end = row_times(record.columns, record.slowed, op, first, row)
-    rank = of_ops(result.lowered.told, op)["rank"]
-    moves = (rank >= result.ranks.start) & (rank < result.ranks.stop) & (row["traffic"] >= 0)
-    meeting = np.array(program.meeting, dtype=np.int64)[op]
-    alone, met = np.flatnonzero(moves & (meeting < 0)), np.flatnonzero(moves & (meeting >= 0) & row["leads"])
-    _, one, which = np.unique(meeting[met], return_index=True, return_inverse=True)
+def _transfers(result: Run) -> tuple[list[tuple[Traffic, ...]], list[tuple[Floats, Floats]]]:
+    """Return the different traffics of a run, and when transfers of each started and ended (s)."""
+    ops, times = result.record.ops, result.record.times
+    numbers: dict[int, int] = {}  # by identity: equal traffics are one object
+    of_label = [numbers.setdefault(id(label.traffics), len(numbers)) if label.traffics else -1 for label in ops.labels]
+    traffics = list({id(label.traffics): label.traffics for label in ops.labels if label.traffics}.values())
+    traffic, rank = np.array([*of_label, -1])[ops.label], ops.lane_rank[ops.lane]
+    moves = (rank >= result.ranks.start) & (rank < result.ranks.stop) & (traffic >= 0)
+    alone, met = np.flatnonzero(moves & (ops.meeting < 0)), np.flatnonzero(moves & (ops.meeting >= 0))
+    _, one, which = np.unique(ops.meeting[met], return_index=True, return_inverse=True)
     begun, over = np.full(len(one), np.inf), np.zeros(len(one))  # it moves its bytes once, however many take part
-    np.minimum.at(begun, which, record.start[op[met]])
-    np.maximum.at(over, which, record.end[op[met]])
-    start, end = np.concatenate([start[alone], begun]), np.concatenate([end[alone], over])
+    np.minimum.at(begun, which, times.start[met])
+    np.maximum.at(over, which, times.end[met])
+    start, end = np.concatenate([times.start[alone], begun]), np.concatenate([times.end[alone], over])
     end = np.maximum(end, start + np.maximum(TICK, np.spacing(start)))  # on whichever grid
-    traffic = row["traffic"][np.concatenate([alone, met[one]])]
+    traffic = traffic[np.concatenate([alone, met[one]])]
     order = np.argsort(traffic, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(traffic[order])) + 1)
-    return {int(traffic[part[0]]): (start[part], end[part]) for part in parts if len(part)}
+    parts = np.split(order, np.searchsorted(traffic[order], np.arange(1, len(traffics))))
+    return traffics, [(start[part], end[part]) for part in parts]
 
 
 def _bytes_on_links(traffics: Sequence[Traffic]) -> dict[int, float]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.units import format_seconds
-from simcluster.results.contention import free_seconds
 from simcluster.results.critical_path import kind_of
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def longer_on_path(base: Run, other: Run, *, drawn: bool) -> list[Longer]:
         return []
     before = _known(base)
     path, spans = other.critical_path, other.spans
-    contended = spans.end - spans.start - _free(other)
+    contended = spans.end - spans.start - other.free_seconds
     found: defaultdict[tuple[str, str], float] = defaultdict(float)
     for at, key in zip(path.number.tolist(), _keys(other, path.number), strict=True):
         took, waited = before.get((base.simulated_for(key[0]), *key[1:]), (np.inf, 0.0))
@@ -84,16 +83,9 @@ def _known(run: Run) -> dict[tuple[int | str, ...], tuple[float, float]]:
     """Of every op what it takes, and how much of that by sharing links."""
     spans = run.spans
     took = spans.end - spans.start
-    contended = took - _free(run)
+    contended = took - run.free_seconds
     every = np.arange(len(spans))
     return dict(zip(_keys(run, every), zip(took.tolist(), contended.tolist(), strict=True), strict=True))
-
-
-def _free(run: Run) -> Any:
-    """Seconds of every span with links to itself; what it took where there is no such figure."""
-    spans = run.spans
-    free = free_seconds(run.lowered, spans, run._calls)
-    return np.where(np.isnan(free), spans.end - spans.start, free)
 
 
 def _keys(run: Run, at: Any) -> list[tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""Memory over time: what the ops of a played program allocate and free on every simulated rank, pool by pool.
+"""Memory over time: what ops allocate and free on every simulated rank, pool by pool.
 
 An op's memory comes as it is issued (a collective's when its rank arrives, not when the last one does) and goes as it
 ends.  A stage boundary's tensor lies in a buffer of the receiver from the start of its transfer until the first
@@ -10,20 +10,17 @@ the caching allocators of training frameworks, which reuse a freed block at once
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.base.runs import within
 from simcluster.base.shown import Shown
-from simcluster.programs.program import OpTimes, RowTimes, SpanRow
-from simcluster.programs.slowed import columns_of, within
-from simcluster.programs.told_ops import ToldOps
-from simcluster.results.timeline import of_ops, spread
+from simcluster.reference.record import Ops, OpTimes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +94,7 @@ class MemoryTimeline(Shown):
     def only(self, ranks: range) -> MemoryTimeline:
         """The changes on one job's ranks, numbered from 0, as are its stages."""
         own = self._part(ranks.start, ranks.stop)
-        columns = {name: getattr(self, name)[own] for name in _ORDERED}
+        columns = {name: getattr(self, name)[own] for name in _COLUMNS}
         columns["rank"] = columns["rank"] - ranks.start
         if own.stop > own.start:
             columns["stage"] = columns["stage"] - columns["stage"].min()
@@ -168,84 +165,63 @@ class MemoryTimeline(Shown):
         return slice(int(low), int(high))
 
 
-_ORDERED = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool", "delta")
+_COLUMNS = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool", "delta")
 
 
-def memory_timeline(told: ToldOps, times: OpTimes, slowed: Mapping[int, RowTimes]) -> MemoryTimeline:
-    """All changes of a played program."""
+def memory_timeline(ops: Ops, times: OpTimes) -> MemoryTimeline:
+    """Return all changes of memory."""
     rows: dict[tuple[str, str, int], int] = {}
-    op, first, change = spread(told, lambda own: _changes(own, rows), _CHANGE)
-    offset = change["offset"]
-    other = columns_of(slowed)
-    counts = np.diff(first)[other.ops]
-    own = np.repeat(first[other.ops], counts) + within(counts)
-    edge = change["edge"][own]
-    row = np.repeat(other.first[:-1], counts) + edge // 2
-    offset[own] = np.where(edge % 2, other.end[row], other.start[row])
-    met = told.met[op]
-    began = np.where(met, times.ready[op], times.start[op]) + offset  # a meeting's has no offset
-    same = {name: change[name] for name in ("row", "pool", "delta")}
-    parts = [
-        {"op": op, "time": np.where(change["at_end"], times.end[op], began), **same},
-        _received(told, times, slowed, rows),
-    ]
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    where = joined.pop("op")
-    joined |= of_ops(told, where)
-    order = np.lexsort((where, joined["delta"] > 0, joined["time"], joined["rank"]))
-    return MemoryTimeline(tuple(rows), **{name: joined[name][order] for name in _ORDERED})
+    parts = [_changes(ops, times, rows), _received(ops, times, rows)]
+    op, time, row, pool, delta = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    rank = ops.lane_rank[ops.lane[op]]
+    order = np.lexsort((op, delta > 0, time, rank))
+    op = op[order]
+    wide = {name: getattr(ops, name)[op].astype(np.int64) for name in ("step", "chunk", "microbatch")}
+    stage = ops.lane_stage[ops.lane[op]].astype(np.int64)
+    return MemoryTimeline(
+        tuple(rows), time=time[order], rank=rank[order].astype(np.int64), stage=stage, row=row[order],
+        pool=pool[order], delta=delta[order], **wide,
+    )  # fmt: skip
 
 
 def _instants(time: Floats) -> tuple[Floats, Ints]:
-    """The different times of a sorted column, and the place of the last change at each."""
+    """Return the different times of a sorted column, and the place of the last change at each."""
     last = np.flatnonzero(np.append(time[1:] != time[:-1], [True] * bool(len(time))))
     return time[last], last
 
 
-_CHANGE = {"offset": "f8", "at_end": "?", "edge": "i8", "pool": "i8", "delta": "f8", "row": "i8"}
-"""A change: its offset in seconds from the op's start; does it come with the end of the whole set; the place of that
-instant among starts and ends of the set's rows, one row after the other."""
+_Columns = tuple[Ints, Floats, Ints, Ints, Floats]
+"""Of every change its op, time, row, pool and bytes."""
 
 
-def _changes(
-    row_set: Sequence[SpanRow], numbers: dict[tuple[str, str, int], int]
-) -> Iterator[tuple[float, bool, int, int, float, int]]:
-    """The changes of a row set; kind, name and layer of its rows are numbered."""
-    over = max((row.end for row in row_set), default=0.0)  # a receive has no row
-    for place, row in enumerate(row_set):
-        for pool, start, end in row.memory:
-            number = numbers.setdefault((row.kind, row.name, row.layer), len(numbers))
-            if start:
-                yield row.start, False, 2 * place, POOLS.index(pool), start, number
-            if end:
-                yield row.end, row.end == over, 2 * place + 1, POOLS.index(pool), end, number
+def _changes(ops: Ops, times: OpTimes, rows: dict[tuple[str, str, int], int]) -> _Columns:
+    """Return what ops allocate as they are issued, and free as they end; kind, name and layer are numbered."""
+    found: list[tuple[int, int, int, float]] = []
+    counts = []
+    for label in ops.labels:
+        before = len(found)
+        for pool, start, end in label.memory:
+            row = rows.setdefault((label.kind, label.name, label.layer), len(rows))
+            found += [(at_end, row, POOLS.index(pool), delta) for at_end, delta in enumerate((start, end)) if delta]
+        counts.append(len(found) - before)
+    table = np.array(found, dtype=np.float64).reshape(-1, 4)
+    count = np.array([*counts, 0], dtype=np.int64)  # the last of ops without a label
+    many = count[ops.label]
+    op = np.repeat(np.arange(len(ops)), many)
+    at_end, row, pool, delta = table[(np.cumsum(count) - count)[ops.label[op]] + within(many)].T
+    return op, np.where(at_end, times.end[op], times.ready[op]), row.astype(np.int64), pool.astype(np.int64), delta
 
 
-def _received(
-    told: ToldOps, times: OpTimes, slowed: Mapping[int, RowTimes], names: dict[tuple[str, str, int], int]
-) -> dict[str, npt.NDArray[Any]]:
-    """What lies in receivers' buffers: from the start of a transfer to the end of the first op that uses it."""
-    sends, receivers = told.receives
-    different, numbers = told.different_rows
-    sent = [own[0] if own else None for own in different]
-    size = np.array([row.bytes if row else 0.0 for row in sent])
-    many = np.array([len(own) for own in different], dtype=np.int64)
-    kept = (size[numbers[sends]] != 0) & (many[numbers[receivers]] > 0)  # of who only receives nothing is told
-    sends, receivers = sends[kept], receivers[kept]
-    own, using = numbers[sends], numbers[receivers]
-    name = np.zeros(len(different), dtype=np.int64)
-    for number in np.unique(own).tolist():
-        name[number] = names.setdefault(("recv", different[number][0].name, -1), len(names))
-    first_end = np.array([row.end if row else 0.0 for row in sent])[using]
-    other = columns_of(slowed)
-    where = other.begins(len(told))[receivers]
-    there = np.flatnonzero(where >= 0)
-    first_end[there] = other.end[where[there]]
-    used = np.where(many[using] > 1, times.start[receivers] + first_end, times.end[receivers])
-    return {
-        "op": np.concatenate([receivers, receivers]),
-        "time": np.concatenate([times.start[sends], used]),
-        "row": np.concatenate([name[own], name[own]]),
-        "pool": np.full(2 * len(sends), POOLS.index("other")),
-        "delta": np.concatenate([size[own], -size[own]]),
-    }
+def _received(ops: Ops, times: OpTimes, rows: dict[tuple[str, str, int], int]) -> _Columns:
+    """Return what lies in receivers' buffers: from the start of a transfer to the end of the first op that uses it."""
+    sends, receivers = ops.receives
+    sent = ops.label[sends]
+    size = np.array([label.bytes for label in ops.labels])[sent]
+    kept = (size != 0) & (ops.label[receivers] >= 0)  # a receive shows nothing: its buffer is the sender's
+    sends, receivers, sent, size = sends[kept], receivers[kept], sent[kept], size[kept]
+    row = np.zeros(len(ops.labels), dtype=np.int64)
+    for number in np.unique(sent).tolist():
+        row[number] = rows.setdefault(("recv", ops.labels[number].name, -1), len(rows))
+    time = np.concatenate([times.start[sends], times.end[receivers]])
+    pool = np.full(2 * len(sends), POOLS.index("other"))
+    return np.tile(receivers, 2), time, np.tile(row[sent], 2), pool, np.concatenate([size, -size])

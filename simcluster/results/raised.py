@@ -225,9 +225,9 @@ def held_between(before: Scenario, after: Scenario, run: Run) -> HeldBack | None
     was, now = (with_permanent(each.faults, each.cluster.built, each.seed) for each in (before, after))
     if was.capacity.shape != now.capacity.shape or not (now.capacity > was.capacity).any() or was.links != now.links:
         return None
-    if run.lowered.steps:  # played step by step: its calls have no rates of their own
+    if run.hop_by_hop:  # calls have no rates of their own
         return None
-    made = calls(run.lowered, run.spans, run.weights, run.ranks.start)
+    made = calls(run.folding.communicators, run.called, run.spans, run.weights, run.ranks.start)
     pace = before.cluster.scale.pace, after.cluster.scale.pace
     by_scale = before.cluster.topology == after.cluster.topology
     return held_back(made, Raise(now, was.capacity, now.capacity, *pace, by_scale))

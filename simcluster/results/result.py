@@ -66,9 +66,8 @@ class Result(Run, FlatNumbers):
 
     @property
     def ops_played(self) -> int:
-        """How many ops the engine played; 0 where it played arrays over ranks, of which ops are made when asked for."""
-        played = vars(self.lowered).get("played")
-        return 0 if played is None else len(played.seconds)
+        """How many ops were simulated."""
+        return len(self.record.ops)
 
     @cached_property
     def memory_peak(self) -> MemoryPeak:
@@ -100,7 +99,7 @@ class Result(Run, FlatNumbers):
     @cached_property
     def wait_matrix(self) -> WaitMatrix:
         """Who waited for whom, for every rank of the job or gathered in larger units."""
-        classes, ranks = self.lowered.classes.of_rank, slice(self.ranks.start, self.ranks.stop)
+        classes, ranks = self.folding.classes.of_rank, slice(self.ranks.start, self.ranks.stop)
         hosts = self.scenario.cluster.built.host_of
         return wait_matrix(self.waits, self.job.plan, class_of=classes[ranks], host_of=hosts, steps=self.steps)
 
@@ -130,9 +129,7 @@ class Result(Run, FlatNumbers):
     @property
     def host_copies(self) -> dict[str, dict[str, float]]:
         """Copies to (d2h) and from the host (h2d): bytes and seconds per step of the mean rank, and what they hide."""
-        if self._over_ranks is not None:  # which refuses them
-            return {}
-        if not any(row.kind == "copy" for row in self.lowered.played.all_rows()):
+        if not any(label.kind == "copy" for label in self.record.ops.labels):
             return {}
         found = {way: copies_of(self.spans, self.weights, way, steps=self.steps) for way in ("d2h", "h2d")}
         return {way: copies for way, copies in found.items() if copies["bytes"]}
@@ -202,7 +199,7 @@ class Result(Run, FlatNumbers):
                 "protocol": method.protocol,
                 "free_links_s": method.pace and method.pace.latency + size / method.pace.bandwidth,
             }
-            for (axis, (kind, size)), method in self.lowered.communicators.calls(self.ranks).items()
+            for (axis, (kind, size)), method in self.folding.communicators.calls(self.ranks).items()
         ]
 
     def warnings(self) -> list[str]:
@@ -230,7 +227,7 @@ class Result(Run, FlatNumbers):
             )
         plan = self.scenario.parallel
         hosts = self.scenario.cluster.built.hosts
-        if self.lowered.communicators.span("tp", hosts):
+        if self.folding.communicators.span("tp", hosts):
             found.append(f"tp {plan.tp} crosses machines: its collectives leave the NVLink domain")
         found += filter(None, (uneven_racks(self.scenario), launch_note(self.scenario)))
         found += filter(None, (held_by_scale(self.scenario, self), held_by_pace(self.scenario, self)))
@@ -262,8 +259,6 @@ class Result(Run, FlatNumbers):
 
     def to_dict(self) -> dict[str, Any]:
         """The result JSON of the contract; nothing in it depends on the clock or the machine."""
-        if self.record.over_ranks is None:
-            _ = self.spans  # of all: traffic and the path ask for them, so that telling a few apart would come on top
         memory = self.memory
         return {
             "step_time_s": self.step_time,  # first, and what measured ones should be next to it
@@ -292,7 +287,7 @@ class Result(Run, FlatNumbers):
             "loader": None if self.loading is None else self.loading.to_dict(),
             "collectives": self.collectives,
             "engine": {
-                "kind": self.record.kind,
+                "kind": self.record.engine,
                 "why": self.record.why,
                 "events": self.record.events,
                 "ranks_simulated": len(self.weights),

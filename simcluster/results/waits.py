@@ -13,11 +13,11 @@ from typing import Literal, assert_never
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints
-from simcluster.engine.record import Record
+from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.runs import begins
 from simcluster.planning.ops import MAIN
 from simcluster.planning.parallel import Plan
-from simcluster.programs.program import Program
+from simcluster.reference.record import Ops, OpTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,64 +30,85 @@ class Wait:
     seconds: float
 
 
-def waits(program: Program, record: Record) -> list[Wait]:
-    """All waiting between simulated ranks, longest first (ties by rank).
+def waits(ops: Ops, times: OpTimes) -> list[Wait]:
+    """Return all waiting between simulated ranks, longest first (ties by rank).
 
-    What waits beside computation (a bucket of gradients for the other replicas') counts only while its rank has nothing
-    else to do.
+    What waits concurrently with computation (a bucket of gradients for the other replicas') counts only while its rank
+    has nothing else to do.
     """
-    ready, start, end, last = record.ready, record.start, record.end, record.last
-    lane = np.array(program.lane, dtype=np.int64)
-    rank_of = np.array(program.lane_rank, dtype=np.int64)[lane]
-    found: dict[tuple[int, int, str], float] = {}
-    late = np.flatnonzero((ready < start) & (last != np.arange(len(last))))
-    late = late[np.lexsort((start[late], ready[late]))]
-    met = dict.fromkeys(send for send, _ in program.receives if program.meetings[program.meeting[send]].parties > 1)
-    busy = _Busy(program, start, end)
-    until: dict[tuple[int, int, str], float] = {}  # a send and a receive may wait for the same rank at the same time
-    for op in late.tolist():
-        pair = op in met or not program.row_sets[program.rows[op]]  # a send or its receive at a rendezvous
-        key = (int(rank_of[op]), int(rank_of[last[op]]), "pipeline" if pair else "group")
-        begin = max(float(ready[op]), until.get(key, 0.0)) if pair else float(ready[op])
-        idle = busy.idle(op, begin, float(start[op]))
-        if idle > 0:
-            found[key] = found.get(key, 0.0) + idle
-        until[key] = max(until.get(key, 0.0), float(start[op]))
-    before = np.full(len(lane), -1, dtype=np.int64)
-    for ops in program.lanes:
-        before[ops[1:]] = ops[:-1]
-    for send, receiver in program.receives:
-        if send in met:
-            continue
-        free = end[before[receiver]] if before[receiver] >= 0 else 0.0
-        gap = float(min(start[send], ready[receiver]) - free)
-        if gap > 0:  # until the send began; from then on it is communication
-            key = (int(rank_of[receiver]), int(rank_of[send]), "pipeline")
-            found[key] = found.get(key, 0.0) + gap
-    rows = [Wait(rank, culprit, where, seconds) for (rank, culprit, where), seconds in found.items()]
-    return sorted(rows, key=lambda wait: (-wait.seconds, wait.rank, wait.culprit, wait.where))
+    rank = ops.lane_rank[ops.lane]
+    late = np.flatnonzero((times.ready < times.start) & (times.last != np.arange(len(ops))))
+    late = late[np.lexsort((times.start[late], times.ready[late]))]
+    sends, receivers = ops.receives
+    meets = ops.parties[sends] > 1
+    pairs = ops.label < 0  # receives at a rendezvous, and their sends
+    pairs[sends[meets]] = True
+    found = []
+    for pair in (False, True):
+        own = late[pairs[late] == pair]
+        begin = _begins(times, own, rank) if pair else times.ready[own]
+        found.append((rank[own], rank[times.last[own]], pair, _idle(ops, times, own, begin)))
+    sends, receivers = sends[~meets], receivers[~meets]
+    before = ops.before[receivers]
+    free = np.where(before >= 0, times.end[before], 0.0)
+    gap = np.minimum(times.start[sends], times.ready[receivers]) - free  # until the send began: then it communicates
+    return _summed([*found, (rank[receivers], rank[sends], True, gap)])
 
 
-class _Busy:
-    """When the main lane of each rank is at work."""
+def _summed(parts: Sequence[tuple[Int32s, Int32s, bool, Floats]]) -> list[Wait]:
+    """Return the waits of every rank for every other, group and pipeline apart."""
+    own, other, seconds = (np.concatenate([part[column] for part in parts]) for column in (0, 1, 3))
+    where = np.repeat([int(part[2]) for part in parts], [len(part[0]) for part in parts])
+    there = seconds > 0
+    ranks = int(max(own.max(initial=0), other.max(initial=0))) + 1
+    code = (own[there].astype(np.int64) * ranks + other[there]) * 2 + where[there]
+    codes, which = np.unique(code, return_inverse=True)
+    sums = np.bincount(which, seconds[there], len(codes))  # exact: on the clock's grid
+    order = np.lexsort((codes, -sums))
+    names = ("group", "pipeline")
+    return [
+        Wait(pair // 2 // ranks, pair // 2 % ranks, names[pair % 2], total)
+        for pair, total in zip(codes[order].tolist(), sums[order].tolist(), strict=True)
+    ]
 
-    def __init__(self, program: Program, start: Floats, end: Floats) -> None:
-        self._program = program
-        self._main: dict[int, tuple[Floats, Floats]] = {}  # instants, and seconds of work before each
-        for ops, rank, name in zip(program.lanes, program.lane_rank, program.lane_name, strict=True):
-            if name == MAIN and ops:
-                done = np.concatenate([[0.0], np.cumsum(end[ops] - start[ops])])
-                edges = np.stack([start[ops], end[ops]], axis=1).ravel()
-                self._main[rank] = edges, np.stack([done[:-1], done[1:]], axis=1).ravel()
 
-    def idle(self, op: int, begin: float, until: float) -> float:
-        """Seconds between the two times in which the op's rank does nothing that the op runs beside."""
-        lane = self._program.lane[op]
-        rank = self._program.lane_rank[lane]
-        if self._program.lane_name[lane] == MAIN or rank not in self._main:
-            return max(0.0, until - begin)
-        before, after = np.interp([begin, until], *self._main[rank]).tolist()
-        return max(0.0, until - begin - (after - before))
+def _begins(times: OpTimes, late: Ints, rank: Int32s) -> Floats:
+    """Return from when sends and receives wait: a rank waits once where several wait for the same rank at a time."""
+    pair = rank[late].astype(np.int64) * (int(rank.max(initial=0)) + 1) + rank[times.last[late]]
+    order = np.argsort(pair, kind="stable")
+    instants, place = np.unique(times.start[late], return_inverse=True)
+    group = np.cumsum(np.diff(pair[order], prepend=-1) != 0) * len(instants)
+    latest = np.maximum.accumulate(group + place[order])  # of the pair until this op, as its place among instants
+    until = np.zeros(len(late))
+    follows = np.flatnonzero(np.diff(pair[order]) == 0)
+    until[order[follows + 1]] = instants[latest[follows] - group[follows]]
+    return np.maximum(times.ready[late], until)
+
+
+def _idle(ops: Ops, times: OpTimes, late: Ints, begin: Floats) -> Floats:
+    """Return the seconds from ``begin`` to the start of ops in which the main lane of their rank does nothing.
+
+    All seconds of ops on a main lane.
+    """
+    idle = np.maximum(0.0, times.start[late] - begin)
+    on_main = np.array([name == MAIN for name in ops.lane_name])
+    there = np.flatnonzero(~on_main[ops.lane[late]])
+    if not len(there):
+        return idle
+    main_of = dict(zip(ops.lane_rank[on_main].tolist(), np.flatnonzero(on_main).tolist(), strict=True))
+    rank = ops.lane_rank[ops.lane[late[there]]]
+    by_rank = there[np.argsort(rank, kind="stable")]
+    for own in np.split(by_rank, begins(np.sort(rank))[1:]):
+        lane = main_of.get(int(ops.lane_rank[ops.lane[late[own[0]]]]), -1)
+        work = ops.lanes[lane]
+        if lane >= 0 and len(work):
+            done = np.concatenate([[0.0], np.cumsum(times.end[work] - times.start[work])])
+            edges = np.stack([times.start[work], times.end[work]], axis=1).ravel()
+            seconds = np.stack([done[:-1], done[1:]], axis=1).ravel()
+            until = times.start[late[own]]
+            busy = np.interp(until, edges, seconds) - np.interp(begin[own], edges, seconds)
+            idle[own] = np.maximum(0.0, until - begin[own] - busy)
+    return idle
 
 
 Unit = Literal["rank", "worker", "machine", "stage"]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.effort import in_words, most_seconds, require_begun, unless_asked
 from simcluster.documents.diagnostics import Complaint, KeyPath
-from simcluster.faults import SAME_OPS
 from simcluster.model.flops import model_flops_per_sequence
 from simcluster.model.transformer import parameters
 
@@ -29,18 +28,14 @@ _BUCKET = 2e-4  # of an offloaded optimizer: 280,000 take 10 s and 0.8 GB; five 
 _MFU = 0.3  # of a step whose length is not known yet
 _MOST_LAYERS = 10**5  # whose FLOP are added up layer by layer: more are too many for any fault to matter
 _REPLICA = 0.02  # of a step: replicas are played together
-_IN_ARRAYS = 4e-3  # of a rank that differs, where an op of all ranks of a stage is one array
 _UNLIKE_LAYER = 1.5e-3  # a layer's passes that no other is like: of documents 40,960 take 44 s, of jitter 512 0.9 s
 _EACH_PASS = {"sequence_lengths", "jitter"}  # faults that make each pass one of its own: of jitter on 8 GPUs 0.9 s
-ARRAYS_FROM = 32
-"""Ranks of different speeds from which on they are played in arrays over ranks, if they are a quarter of all."""
 
 
-def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True, unlike: int = 0) -> float:
-    """Seconds of a processor to plan the scenario, play its steps and say where the time went.
+def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
+    """Return the seconds of a processor to plan the scenario, simulate its steps and measure them.
 
-    Ranks of which each computes for other seconds are played in arrays over them, or, if not ``in_arrays``, one by one;
-    ``unlike`` is how many ranks are played, where that is known already.
+    ``unlike`` is how many ranks are simulated, where that is known already.
     """
     parallel, layers = scenario.parallel, _layers(scenario)
     pp, pieces = parallel.pp, scenario.overlap.tensor_pieces
@@ -56,10 +51,8 @@ def estimated_seconds(scenario: ScenarioFields, *, in_arrays: bool = True, unlik
         played *= max(1.0, unlike / pp)
     elif drawing and scenario.replicas == 1:
         gpus = scenario.gpus or pp
-        arrays = in_arrays and scenario.engine == "auto" and set(drawing) <= set(SAME_OPS)
-        arrays = arrays and gpus >= ARRAYS_FROM
-        played *= 1.0 + _IN_ARRAYS * gpus / pp if arrays else gpus / pp
-        if set(drawing) & _EACH_PASS and not arrays:
+        played *= gpus / pp
+        if set(drawing) & _EACH_PASS:
             replicas = (gpus if set(drawing) & {"speeds", "jitter"} else gpus // parallel.tp) / pp
             played += _UNLIKE_LAYER * passes * layers * replicas
     return planned + (played + _COMING * _coming(scenario)) * (1.0 + _REPLICA * (scenario.replicas - 1))

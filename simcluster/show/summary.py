@@ -266,6 +266,6 @@ def _engine(result: Result) -> list[str]:
         if simulated < total
         else f"{total:,} ranks"
     )
-    ways = {"path": "as one longest path", "arrays": "op by op in arrays over them"}
-    how = ways.get(result.record.kind, f"in {result.record.events:,} events")
+    ways = {"path": "as one longest path"}
+    how = ways.get(result.record.engine, f"in {result.record.events:,} events")
     return [f"  replayed {folded}, {how}"]

@@ -19,7 +19,6 @@ from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.job import disturbances_of, slowness
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.in_arrays import played_in_arrays
 from simcluster.step.planned import Planned, PreparedStep, prepare
 from simcluster.symmetry.optimistic import OptimisticFold
 from simcluster.topology import Cluster
@@ -37,10 +36,6 @@ def prepared_and_played(
     """A planned step, made ready and played on the finest grid that its times are exact on: see ``prepare``."""
 
     def both() -> tuple[PreparedStep, Record]:
-        if folded and collapsed and not watched and trust is None:
-            found = played_in_arrays(scenario, planned)
-            if found is not None:
-                return found
         prepared = prepare(scenario, planned, folded=folded, collapsed=collapsed, watched=watched, trust=trust)
         if folded:
             _require_begun(scenario, len(prepared.lowered.classes.rank_representatives))

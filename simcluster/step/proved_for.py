@@ -3,7 +3,6 @@ rank, which is slower and as right."""
 
 from __future__ import annotations
 
-from simcluster.faults import SAME_OPS
 from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope, paths
 
 _FAULTS = dict.fromkeys(
@@ -22,19 +21,5 @@ FOLDING = Scope(
     free=_FREE,
     limited={"collectives.detail": Limited("ranks are not alike in steps of collectives", ("flow",))},
     faults=_FAULTS,
-)
-ARRAYS = Scope(
-    "arrays over ranks",
-    free=_FREE - _LOADED - {"engine"},
-    limited={
-        "collectives.detail": Limited("arrays over ranks play collectives as flows", ("flow",)),
-        "engine": Limited("engine: another was asked for", ("auto",)),
-        "data.loader": Limited("arrays over ranks know no stalls of hosts", (None,)),
-    },
-    faults={
-        "slow_gpu": lambda fault: "" if fault.lasts else "arrays over ranks know no speeds that change",
-        "slow_link": lambda fault: "" if fault.lasts else "arrays over ranks know no links that change",
-        **dict.fromkeys(SAME_OPS, lambda fault: ""),
-    },
 )
 CHAINS = Scope("chains", free=_FREE | {"collectives.detail"}, limited={}, faults=_FAULTS)

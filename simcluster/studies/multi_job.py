@@ -23,6 +23,7 @@ from simcluster.base.tables import Records
 from simcluster.devices.device import Device, load_device
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import refuse
+from simcluster.engine.bridge import record_of
 from simcluster.engine.choose import play_by
 from simcluster.engine.lower import Choices, lower
 from simcluster.faults.capacities import in_cluster, joint_capacities, joint_disturbances, own_machines, with_permanent
@@ -213,10 +214,18 @@ def _play(
     )
     if lowered.steps:
         raise InputError("jobs that run together are played in flow; leave collectives.detail: steps out")
-    record = play_by("auto", lowered.played, lowered.capacity)
+    record = record_of(lowered, play_by("auto", lowered.played, lowered.capacity))
     return [
         Result(
-            lowered=lowered, record=record, steps=scenario.steps, ranks=ranks, scenario=scenario, job=job, facts=facts
+            record=record,
+            folding=lowered.folding,
+            capacity=lowered.capacity,
+            hop_by_hop=False,
+            steps=scenario.steps,
+            ranks=ranks,
+            scenario=scenario,
+            job=job,
+            facts=facts,
         )
         for scenario, ranks, (job, facts) in zip(scenarios, plan.ranks, planned, strict=True)
     ]

@@ -6,21 +6,17 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import pandas as pd
 from conftest import table_of
 
-from simcluster.base.clock import on_fitting_grid
 from simcluster.base.errors import InputError
 from simcluster.engine.longest_path import NeedsEventsError
-from simcluster.faults import placed
 from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
-from simcluster.step.in_arrays import in_arrays
-from simcluster.step.planned import Planned, plan
+from simcluster.step.planned import plan
 from simcluster.studies.search.plan import alone
 from simcluster.studies.search.plan_scope import PLAN
 from simcluster.studies.search.playing import replay_on_trust
@@ -163,17 +159,6 @@ def by_path(scenario: Scenario, meant: Meant) -> None:
     same(replay(scenario.model_copy(update={"engine": "path"})), meant)
 
 
-def by_arrays(scenario: Scenario, meant: Meant) -> None:
-    """In arrays over ranks, whether most ranks differ or not."""
-
-    def played(own: Scenario, planned: Planned, **_: Any) -> Any:
-        own = own.model_copy(update={"faults": placed(own.faults)})
-        return on_fitting_grid(lambda: in_arrays(own, planned))
-
-    with patch("simcluster.simulate.prepared_and_played", played):
-        same(replay(scenario), meant)
-
-
 def quickly(scenario: Scenario, meant: Meant) -> None:
     """As a quick row of a sweep, and as its bound."""
     quick = quick_step(scenario)
@@ -210,7 +195,6 @@ WAYS: dict[str, Callable[[Scenario, Meant], None]] = {
     "unfolded": unfolded,
     "op by op": op_by_op,
     "longest path": by_path,
-    "arrays": by_arrays,
     "quick row": quickly,
     "fold on trust": on_trust,
     "replica": as_replica,

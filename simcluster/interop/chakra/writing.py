@@ -9,6 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from simcluster.base.errors import InputError
 from simcluster.base.written import write_text, written
 from simcluster.interop.chakra.graph import COPIES
@@ -18,7 +20,7 @@ from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, ChakraTrace, Tra
 from simcluster.planning.offload import HOST
 
 if TYPE_CHECKING:
-    from simcluster.programs.program import SpanRow
+    from simcluster.reference.record import Label
     from simcluster.results.played import Run
 
 _COPIES = {way: kind for kind, way in COPIES.items()}
@@ -88,16 +90,16 @@ def trace_of(run: Run, name: str) -> ChakraTrace:
     """
     if len(run.weights) < len(run.ranks):
         raise InputError("the run plays one rank for several; simulate it with folded=False, collapsed=False")
-    if len(run.lowered.program.seconds) > MAX_NODES:
-        raise InputError(f"the run has {len(run.lowered.program.seconds):,} ops; at most {MAX_NODES:,} are written")
+    if len(run.record.ops) > MAX_NODES:
+        raise InputError(f"the run has {len(run.record.ops):,} ops; at most {MAX_NODES:,} are written")
     return _Writing(run, name).trace()
 
 
 def require_writable(run: Run, where: str) -> None:
-    """InputError if the traces would be too large, from a run that is folded but not collapsed: before it is played
-    rank by rank."""
-    program = run.lowered.program
-    ops = sum(len(lane) * run.weights[program.lane_rank[number]] for number, lane in enumerate(program.lanes))
+    """Raise InputError if the traces would be too large, from a folded run: before it is simulated rank by rank."""
+    record = run.record
+    pairs = zip(record.ops.lanes, record.lane_rank.tolist(), strict=True)
+    ops = sum(len(lane) * run.weights[rank] for lane, rank in pairs)
     if ops > MAX_NODES:
         raise InputError(
             f"{where}: has {ops:,} ops on {len(run.ranks):,} ranks; at most {MAX_NODES:,} are written: take fewer "
@@ -108,10 +110,10 @@ def require_writable(run: Run, where: str) -> None:
 class _Writing:
     def __init__(self, run: Run, name: str) -> None:
         self._run, self._name = run, name
-        self._program = run.lowered.program
+        self._ops = run.record.ops
         self._groups: dict[str, tuple[int, ...]] = {}
         self._number: dict[str, str] = {}
-        self._ids = count(len(self._program.seconds))  # of nodes that are no ops
+        self._ids = count(len(self._ops))  # of nodes that are no ops
         self._tags = Counter[tuple[int, int]]()
         self._places: dict[int, Mapping[str, Value]] = {}  # what every message says of itself, by the op
         self._received: dict[int, int] = {}  # a send at a rendezvous and its receive
@@ -119,17 +121,16 @@ class _Writing:
         self._ready: dict[int, int] = {}  # by the send: the node by which it learns that its receiver is there
 
     def trace(self) -> ChakraTrace:
-        program = self._program
+        ops, waits = self._ops, self._ops.waits
         ranks: dict[int, list[TraceNode]] = {rank: [] for rank in range(len(self._run.ranks))}
         self._meet(ranks)
         arrivals = self._receives(ranks)
-        for lane, ops in enumerate(program.lanes):
-            rank, before = program.lane_rank[lane], -1
-            for op in ops:
+        for lane, own in enumerate(ops.lanes):
+            rank, before = int(ops.lane_rank[lane]), -1
+            for op in own.tolist():
                 after = [] if before < 0 else [before]
-                for other in program.after[op]:
-                    same = program.lane_rank[program.lane[other]] == rank
-                    after.append(other if same else arrivals[other, op])
+                awaited = waits.op[waits.first[op] : waits.first[op + 1]].tolist()
+                after += [other if self._rank(other) == rank else arrivals[other, op] for other in awaited]
                 ranks[rank] += self._nodes(op, rank, tuple(dict.fromkeys(after)))
                 before = op
         ordered = tuple(tuple(sorted(nodes, key=lambda node: node.id)) for nodes in ranks.values())
@@ -138,26 +139,24 @@ class _Writing:
     def _receives(self, ranks: dict[int, list[TraceNode]]) -> dict[tuple[int, int], int]:
         """A receive for every message, with an id of its own; at a rendezvous it is there already, as an op."""
         found = {}
-        for send, op in self._program.receives:
+        for send, op in zip(*(column.tolist() for column in self._ops.receives), strict=True):
             if send in self._received:
                 found[send, op] = self._received[send]
                 continue
             target = self._rank(op)
             place = self._message(send, target)
-            node = TraceNode(next(self._ids), f"receive {self._row(send).name}", "recv", (), 0.0, place)
+            node = TraceNode(next(self._ids), f"receive {self._label(send).name}", "recv", (), 0.0, place)
             found[send, op] = node.id
             ranks[target].append(node)
         return found
 
     def _meet(self, ranks: dict[int, list[TraceNode]]) -> None:
         """Sends at a rendezvous find their receives, by the meeting that both are at."""
-        program = self._program
-        sends = {program.meeting[op]: op for op in range(len(program.seconds)) if self._rows(op)[:1] and
-                 self._rows(op)[0].kind == "send"}  # fmt: skip
-        for op in range(len(program.seconds)):
-            if self._rows(op):
-                continue
-            send = sends[program.meeting[op]]
+        ops = self._ops
+        sends = {meeting: op for op, meeting in enumerate(ops.meeting.tolist())
+                 if ops.label[op] >= 0 and self._label(op).kind == "send"}  # fmt: skip
+        for op in np.flatnonzero(ops.label < 0).tolist():
+            send = sends[int(ops.meeting[op])]
             source, target = self._rank(send), self._rank(op)
             self._received[send], self._sent[op] = op, send
             self._places[send] = self._message(send, target)
@@ -169,7 +168,7 @@ class _Writing:
     def _message(self, send: int, target: int) -> Mapping[str, Value]:
         found = self._places.get(send)
         if found is None:
-            found = self._places[send] = self._place(self._rank(send), target, _size(self._row(send).bytes))
+            found = self._places[send] = self._place(self._rank(send), target, _size(self._label(send).bytes))
         return found
 
     def _place(self, source: int, target: int, size: int) -> Mapping[str, Value]:
@@ -179,56 +178,51 @@ class _Writing:
         return {"is_cpu_op": False, "comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": size}
 
     def _rank(self, op: int) -> int:
-        return self._program.lane_rank[self._program.lane[op]]
+        return int(self._ops.lane_rank[self._ops.lane[op]])
 
-    def _rows(self, op: int) -> tuple[SpanRow, ...]:
-        return self._program.row_sets[self._program.rows[op]]
-
-    def _row(self, op: int) -> SpanRow:
-        rows = self._rows(op)
-        if len(rows) > 1:
-            raise InputError("the run plays several ops as one; simulate it with folded=False, collapsed=False")
-        return rows[0]
+    def _label(self, op: int) -> Label:
+        label: Label = self._ops.labels[self._ops.label[op]]
+        return label
 
     def _nodes(self, op: int, rank: int, after: tuple[int, ...]) -> Iterator[TraceNode]:
         """An op as a node, the last one; before a receive at a rendezvous the message that says that it is there."""
         if op in self._sent:
-            name = self._row(self._sent[op]).name
+            name = self._label(self._sent[op]).name
             yield TraceNode(next(self._ids), f"ready to receive {name}", "send", after, 0.0, self._places[op])
             yield TraceNode(op, f"receive {name}", "recv", after, 0.0, self._places[self._sent[op]])
             return
-        row = self._row(op)
-        label = f"{row.kind} {row.name}" + (f" layer {row.layer}" if row.layer >= 0 else "")
-        if row.kind in COLLECTIVES:
-            yield TraceNode(op, label, "coll", after, 0.0, self._collective(rank, row, self._program.lane[op]))
-        elif row.kind == "send":
+        shown = self._label(op)
+        label = f"{shown.kind} {shown.name}" + (f" layer {shown.layer}" if shown.layer >= 0 else "")
+        if shown.kind in COLLECTIVES:
+            yield TraceNode(op, label, "coll", after, 0.0, self._collective(rank, shown, int(self._ops.lane[op])))
+        elif shown.kind == "send":
             if op not in self._places:
                 raise InputError(f"rank {rank}: nobody waits for {label}; this cannot be written")
             after = (*after, self._ready[op]) if op in self._ready else after
             yield TraceNode(op, label, "send", after, 0.0, self._places[op])
-        elif row.kind == "copy":
+        elif shown.kind == "copy":
             yield TraceNode(
-                op, label, _COPIES[row.stream], after, 0.0, {"is_cpu_op": False, "tensor_size": _size(row.bytes)}
+                op, label, _COPIES[shown.stream], after, 0.0, {"is_cpu_op": False, "tensor_size": _size(shown.bytes)}
             )
-        elif self._program.meeting[op] >= 0:
+        elif self._ops.meeting[op] >= 0:
             raise InputError(f"rank {rank}: {label} has no node in an execution trace")
         else:
-            seconds = float(self._run.record.end[op] - self._run.record.start[op])
-            yield TraceNode(op, label, "comp", after, seconds, {"is_cpu_op": row.stream == HOST})
+            seconds = float(self._run.record.times.end[op] - self._run.record.times.start[op])
+            yield TraceNode(op, label, "comp", after, seconds, {"is_cpu_op": shown.stream == HOST})
 
-    def _collective(self, rank: int, row: SpanRow, lane: int) -> Mapping[str, Value]:
-        communicators = self._run.lowered.communicators
-        name = communicators.group_name(row.axis, rank)
-        queue = self._program.lane_name[lane]
+    def _collective(self, rank: int, shown: Label, lane: int) -> Mapping[str, Value]:
+        communicators = self._run.folding.communicators
+        name = communicators.group_name(shown.axis, rank)
+        queue = self._ops.lane_name[lane]
         known = name if queue == "main" else f"{name} {queue}"
-        ranks = tuple(sorted(communicators.ranks(communicators.number(row.axis, rank))))
+        ranks = tuple(sorted(communicators.ranks(communicators.number(shown.axis, rank))))
         group = self._number.setdefault(known, str(len(self._number)))  # ASTRA-sim wants numbers
         self._groups.setdefault(group, ranks)
-        share = len(ranks) if row.kind == "all_gather" else 1
+        share = len(ranks) if shown.kind == "all_gather" else 1
         return {
             "is_cpu_op": False,
-            "comm_type": COLLECTIVES.index(row.kind),
-            "comm_size": _size(row.bytes / share),
+            "comm_type": COLLECTIVES.index(shown.kind),
+            "comm_size": _size(shown.bytes / share),
             "pg_name": group,
             "simcluster_group": known,
         }

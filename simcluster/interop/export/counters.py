@@ -40,7 +40,7 @@ def _levels(state: int, pools: list[tuple[str, int]]) -> str:
 
 def link_counters(result: Result, process: int) -> Iterator[str]:
     """Percent of capacity on the hottest links, as a process of their own; of links that are alike, on the first."""
-    if len(result.lowered.classes.of_rank) > result.facts.ranks:
+    if len(result.folding.classes.of_rank) > result.facts.ranks:
         return  # one of several jobs: their links are of a cluster that the scenario does not know
     table, edges, matrix = hottest_over_time(result, LINKS, BINS)
     if table.empty:

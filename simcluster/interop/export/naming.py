@@ -104,7 +104,7 @@ class Naming:
             return Comm(kind, f"pipeline{at}", "pipeline", ranks, len(ranks), work.bytes, "", -1, peer)
         if not work.axis:  # a message that nobody waits for
             return Comm(kind, "", "pipeline", (), 0, work.bytes, "", -1, None)
-        communicators = self._result.lowered.communicators
+        communicators = self._result.folding.communicators
         number = communicators.number(work.axis, self._first + rank)
         ranks = tuple(each - self._first for each in communicators.ranks(number))
         group = communicators.group_name(work.axis, self._first + rank)
@@ -126,7 +126,7 @@ class Naming:
             return f"ncclKernel_SendRecv({work.name})"
         if work.kind in RELAYED:
             return f"deep_ep::{work.kind.removeprefix('expert_')}({work.name})"
-        communicators = self._result.lowered.communicators
+        communicators = self._result.folding.communicators
         number = communicators.number(work.axis, self._first + rank)
         method = communicators.nearest_method(number, work.kind, work.bytes)
         how = f"{method.algorithm}_{method.protocol or 'simple'}".upper()

@@ -189,7 +189,7 @@ def spans_of_ranks(result: Run, ranks: Sequence[int]) -> Spans:
         codes = np.arange(len(result.spans.words))
         for group in np.unique(spans.group).tolist():
             axis = spans.words[group].rstrip("0123456789")
-            own = result.lowered.communicators.group_name(axis, result.ranks.start + rank) if axis else ""
+            own = result.folding.communicators.group_name(axis, result.ranks.start + rank) if axis else ""
             codes[group] = words.setdefault(own, len(words))
         parts.append(replace(spans, rank=np.full(len(spans), rank), group=codes[spans.group]))
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("op", *COLUMNS)}

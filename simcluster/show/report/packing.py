@@ -15,7 +15,7 @@ import pandas as pd
 
 from simcluster.base.arrays import Bools, Ints
 from simcluster.base.runs import begins, opens
-from simcluster.results.timeline import COLUMNS, PlacedSpans, Spans, narrow, of_ops
+from simcluster.results.timeline import COLUMNS, Spans, narrow
 from simcluster.show.palette import STREAMS
 from simcluster.show.report.blob import Blob
 from simcluster.show.report.rows import RankRow, SpanFacts
@@ -75,52 +75,6 @@ def packed(
         "what": examples,
         "columns": columns,
         "weights": {str(number): weights.get(number, 1) for number in shown},
-    }
-
-
-def packed_by_reference(spans: PlacedSpans, blob: Blob, *, weights: Mapping[int, int]) -> dict[str, Any]:
-    """What ``packed`` makes of the same spans, without their columns: a third of the time, where nothing else asks for
-    those."""
-    duration = float(spans.end.max(initial=0.0)) or 1.0
-    of_op = of_ops(spans.told, np.arange(len(spans.told)))
-    places = _places(spans.words, np.unique(spans.rows["stream"]).tolist())
-    lane_of_row = np.array([places.get(word, -1) for word in spans.words] or [0])[spans.rows["stream"]]
-    width = len(spans.words) + len(STREAM_ORDER)
-    least = np.min_scalar_type(-width * (1 + int(of_op["rank"].max(initial=0))))
-    lane = (of_op["rank"] * width).astype(least)[spans.op] + lane_of_row.astype(least)[spans.row]
-    order = spans.by_stream(lane)
-    lane, op, row = lane[order], spans.op[order], spans.row[order]
-    first = begins(lane)
-    low, high = (int(of_op["chunk"].min()), int(of_op["chunk"].max())) if len(of_op["chunk"]) else (0, 0)
-    chunks = high - low + 1
-    place, many = _without_gaps(row * chunks + (of_op["chunk"] - low)[op], max(1, len(spans.rows["stream"])) * chunks)
-    example = np.zeros(many, dtype=np.int64)
-    example[place] = np.arange(len(place))
-    there = {name: spans.rows[name][row[example]] for name in _WHAT if name != "chunk"}
-    there["chunk"] = of_op["chunk"][op[example]]
-    what, examples = _different({name: there[name] for name in _WHAT})
-    start, end = (_ticks(values, duration).astype(np.uint32) for values in (spans.start, spans.end))
-    wait, waits = np.zeros_like(start), np.flatnonzero(spans.ready != spans.start)
-    wait[waits] = start[waits] - np.minimum(_ticks(spans.ready[waits], duration), start[waits])
-    columns = {
-        "start": blob.integers(np.diff(start[order], prepend=start.dtype.type(0))),
-        "length": blob.integers((end - start)[order]),
-        "wait": blob.integers(wait[order]),
-        "what": blob.integers(_least(what)[place]),
-    }
-    rank = of_op["rank"][op]
-    columns |= {name: blob.integers(_least(of_op[name])[op]) for name in _OWN if name != "group"}
-    columns["group"] = blob.integers(_least(spans.group)[spans.rows["axis"][row], spans.place_of(rank)])
-    lanes = np.stack([rank[first], spans.rows["stream"][row[first]], first], axis=1)
-    return {
-        "duration": duration,
-        "count": len(order),
-        "rows": [],
-        "words": list(spans.words),
-        "lanes": lanes.tolist(),
-        "what": examples,
-        "columns": columns,
-        "weights": {str(number): weights.get(number, 1) for number in np.unique(rank[first]).tolist()},
     }
 
 
@@ -225,13 +179,6 @@ def _places(words: Sequence[str], streams: Sequence[int]) -> dict[str, int]:
     present = [words[code] for code in streams]
     names = [*STREAM_ORDER, *sorted(name for name in present if name not in STREAM_ORDER)]
     return {name: at for at, name in enumerate(names)}
-
-
-def _least(values: Ints) -> npt.NDArray[np.signedinteger[Any]]:
-    """The same in the least type that holds them: hundreds of thousands are taken of them."""
-    if not values.size:
-        return values
-    return values.astype(np.result_type(*map(np.min_scalar_type, (values.min(), values.max()))))
 
 
 def some_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:

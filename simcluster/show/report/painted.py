@@ -11,7 +11,7 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
 from simcluster.show.report import colours
 from simcluster.show.report.blob import Blob
-from simcluster.show.report.packing import packed, packed_by_reference, some_ranks
+from simcluster.show.report.packing import packed, some_ranks
 
 MOST_SPANS = 1_000_000
 """Of all timelines of a page together."""
@@ -25,11 +25,7 @@ def spans_of(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
     paints: dict[tuple[str, str, int], int] = {}
     most, found = MOST_SPANS // len(runs), []
     for name, result in runs:
-        if "spans" in result.__dict__ or len(result.placed_spans.op) > most:
-            run, _ = bare_run(name, result.spans, result.weights, most, paints, blob)
-        else:
-            placed = packed_by_reference(result.placed_spans, blob, weights=result.weights)
-            run = _with_timeline(name, with_paints(placed, paints, blob))
+        run, _ = bare_run(name, result.spans, result.weights, most, paints, blob)
         found.append({**run, "steps": result.steps})
     return {"runs": found, "paints": painted(paints)}
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.nccl import COLLECTIVES, bus_factor
-from simcluster.results.calls import CallKey, calls_of
+from simcluster.results.calls import CallKey
 from simcluster.results.result import Result
 
 MOST_ROWS = 1024
@@ -73,7 +73,7 @@ def span_facts(result: Result) -> SpanFacts:
 
 def _ways(result: Result) -> tuple[tuple[str, ...], Ints, Floats]:
     """How calls are done: the different ways in words, that of every span, and its bus factor."""
-    call, keys = calls_of(result.lowered, result.spans, result.ranks.start)
+    call, keys = result.called
     said = [_way(result, key) for key in keys]
     ways = tuple(dict.fromkeys(["", *(text for text, _ in said)]))
     of_key = np.array([*(ways.index(text) for text, _ in said), 0])
@@ -84,7 +84,7 @@ def _ways(result: Result) -> tuple[tuple[str, ...], Ints, Floats]:
 def _way(result: Result, key: CallKey) -> tuple[str, float]:
     if key.kind not in COLLECTIVES:
         return "", 0.0
-    communicators = result.lowered.communicators
+    communicators = result.folding.communicators
     members = len(communicators.ranks(key.communicator))
     try:
         method = communicators.method(key.communicator, key.kind, key.size)
@@ -96,26 +96,24 @@ def _way(result: Result, key: CallKey) -> tuple[str, float]:
 
 def _late(result: Result) -> Ints:
     """The rank of the op that every span that waited was last to meet."""
-    spans, program = result.spans, result.lowered.program
-    last = result.record.last[spans.op]
-    rank_of = np.array(program.lane_rank, dtype=np.int64)[np.array(program.lane, dtype=np.int64)]
+    spans, ops = result.spans, result.record.ops
+    last = result.record.times.last[spans.op]
     waited = (spans.ready < spans.start) & (last != spans.op) & (spans.kind != spans.code("recv"))
-    return np.where(waited, rank_of[last] - result.ranks.start, -1)
+    return np.where(waited, ops.lane_rank[ops.lane[last]] - result.ranks.start, -1)
 
 
 def _mates(result: Result) -> Ints:
     """Of every send its receive's span, and the other way round."""
-    spans, program, record = result.spans, result.lowered.program, result.record
+    spans, times = result.spans, result.record.times
     found = np.full(len(spans), -1, dtype=np.int64)
     received = np.flatnonzero(spans.kind == spans.code("recv"))
-    pairs = np.array(program.receives, dtype=np.int64).reshape(-1, 2)
-    if not len(pairs) or len(pairs) != len(received):
+    send, receiver = result.record.ops.receives
+    if not len(send) or len(send) != len(received):
         return found
     received = received[np.lexsort((spans.end[received], spans.start[received], spans.op[received]))]
-    send, receiver = pairs.T
-    send = send[np.lexsort((record.end[send], record.start[send], receiver))]
+    send = send[np.lexsort((times.end[send], times.start[send], receiver))]
     sent = np.flatnonzero(spans.kind == spans.code("send"))
-    of_op = np.full(len(program.seconds), -1, dtype=np.int64)
+    of_op = np.full(len(result.record.ops), -1, dtype=np.int64)
     of_op[spans.op[sent]] = sent
     found[received] = of_op[send]
     there = of_op[send] >= 0
@@ -140,7 +138,7 @@ class _Rows:
     def __init__(self, result: Result, facts: SpanFacts) -> None:
         self._result, self._facts = result, facts
         self._first = result.ranks.start
-        self._communicators = result.lowered.communicators
+        self._communicators = result.folding.communicators
         self._stages = result.job.plan.stages()
         self._slow = slow_ranks(result)
         self._known: dict[int, _OfSource] = {}  # a cache of the method would hold this in a cycle, with all it is of

@@ -98,7 +98,7 @@ class AxisNames:
     def _by_name(self) -> dict[tuple[str, int], tuple[str, tuple[int, ...]]]:
         """Axis and members by the name that a trace of a simulation gives a group."""
         found = {}
-        communicators, first = self._result.lowered.communicators, self._result.ranks.start
+        communicators, first = self._result.folding.communicators, self._result.ranks.start
         for rank in self._ranks:
             for stream, _, group in self._calls.get(self._result.simulated_for(rank), ()):
                 if group:
@@ -107,7 +107,7 @@ class AxisNames:
         return found
 
     def _members(self, group: str, rank: int) -> tuple[int, ...]:
-        communicators, first = self._result.lowered.communicators, self._result.ranks.start
+        communicators, first = self._result.folding.communicators, self._result.ranks.start
         number = communicators.number(group.rstrip("0123456789"), first + rank)
         return tuple(each - first for each in communicators.ranks(number))
 

@@ -80,7 +80,7 @@ def replay_on_trust(scenario: Scenario, planned: Planned | None = None) -> Resul
     trust, planned = OptimisticFold(), planned or plan(scenario)
     while True:
         result = replay(scenario, trust=trust, planned=planned)
-        if trust.settled or not trust.learn(crowded(result.lowered, result.record)):
+        if trust.settled or not trust.learn(crowded(result.record, result.capacity)):
             return result
 
 

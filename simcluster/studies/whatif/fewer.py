@@ -14,12 +14,12 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Ints
 from simcluster.base.clock import on_fitting_grid
+from simcluster.engine.bridge import record_of
 from simcluster.engine.choose import play_by
 from simcluster.engine.contention_check import crowded
 from simcluster.engine.lower import Lowered, lower
-from simcluster.engine.record import Record
 from simcluster.planning.jobs import PlacedFabric
-from simcluster.results.result import Result
+from simcluster.reference.record import Record
 from simcluster.scenario.job import slowness
 from simcluster.scenario.loading import without_loader
 from simcluster.scenario.scenario import Scenario
@@ -122,20 +122,12 @@ def step_of(job: FewerReplicas) -> float:
             trust=trust,
             symmetry=symmetry,
         )
-        return lowered, play_by("auto", lowered.played, lowered.capacity)
+        return lowered, record_of(lowered, play_by("auto", lowered.played, lowered.capacity))
 
     while True:
         lowered, record = on_fitting_grid(played)
-        if trust.settled or not trust.learn(crowded(lowered, record)):
-            return Result(
-                lowered=lowered,
-                record=record,
-                steps=scenario.steps,
-                ranks=range(scenario.gpus),
-                scenario=scenario,
-                job=planned.job,
-                facts=planned.facts,
-            ).step_time
+        if trust.settled or not trust.learn(crowded(record, lowered.capacity)):
+            return float(record.lane_end.max()) / scenario.steps
 
 
 def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, str]:

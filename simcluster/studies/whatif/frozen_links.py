@@ -1,8 +1,8 @@
 """How far a sweep of replicas is from events, whose links and interference are those of each replica.
 
 A sweep takes what transfers do to each other, and communication to computation beside it, from the run without chance.
-Here a drawn replica is played by both with the same draws: as events (or in arrays over ranks, which are the same to
-the bit), and as a longest path whose transfers take what they took without chance.
+Here a drawn replica is simulated by both with the same draws: as events, and as a longest path whose transfers take
+what they took without chance.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.clock import all_on_grid
 from simcluster.base.shown import Shown
-from simcluster.engine.durations import durations
 from simcluster.engine.own_works import OwnWorks
 from simcluster.engine.stage_sweep import StageSweep
 from simcluster.faults import SAME_OPS, placed
@@ -27,6 +26,7 @@ from simcluster.scenario.job import disturbances_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
 from simcluster.studies.whatif.chance_scope import REPLICAS
+from simcluster.studies.whatif.durations import durations
 from simcluster.studies.whatif.montecarlo import OfStage, seed_of, without_chance
 
 _CASES = 2
@@ -66,7 +66,7 @@ def frozen_links(scenario: Scenario, base: Result | None = None, cases: int = _C
 
 def soon_told(scenario: Scenario) -> bool:
     """Are some replicas played as events in a few seconds?"""
-    return estimated_seconds(scenario.model_copy(update={"replicas": 1}), in_arrays=False) <= _MOST_SECONDS
+    return estimated_seconds(scenario.model_copy(update={"replicas": 1})) <= _MOST_SECONDS
 
 
 def _frozen(run: Scenario, base: Result) -> float:
@@ -74,7 +74,7 @@ def _frozen(run: Scenario, base: Result) -> float:
     programs, layout = stage_programs(base.job), base.job.plan
     sweep = StageSweep(programs, layout)
     before, after = (_Computation(scenario, base) for scenario in (base.scenario, run))
-    played = durations(base.lowered, before.program, base.record)
+    played = durations(base)
     planned = [
         OfStage.of_ranks([played[base.simulated_for(rank)] for rank in ranks.tolist()], ops)
         for ops, ranks in zip(sweep.ops, sweep.stage_ranks, strict=True)

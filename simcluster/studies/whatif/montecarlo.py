@@ -23,13 +23,12 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.processes import ProcessCall, cores
 from simcluster.documents.argument_types import checked
-from simcluster.engine.durations import ProgramOf, durations, paces
 from simcluster.engine.stage_sweep import StageSweep
 from simcluster.faults import BackgroundLoad, FaultSpec, HostStall, Jitter, SequenceLengths, Speeds, placed
 from simcluster.faults.capacities import with_permanent
 from simcluster.faults.spec import Batch
 from simcluster.faults.stalls import StallPlaces, is_stall, with_room
-from simcluster.planning.ops import MAIN, Item, Op
+from simcluster.planning.ops import MAIN, Item, Op, StageProgram
 from simcluster.planning.stages import stage_programs
 from simcluster.results.distribution import Distribution, half_width
 from simcluster.results.result import Result
@@ -39,6 +38,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
 from simcluster.studies.whatif.chance import BLOCK, Chance, Documents
 from simcluster.studies.whatif.chance_scope import REPLICAS
+from simcluster.studies.whatif.durations import durations, paces
 from simcluster.studies.whatif.pauses import LinkSpells, Slowed, Stalled
 from simcluster.topology import Cluster
 
@@ -227,11 +227,11 @@ class _Roomy:
 
     base: Result
     sweep: StageSweep
-    program_of: ProgramOf
+    program_of: Callable[[int], StageProgram]
 
     def durations(self) -> dict[int, Floats]:
         """Seconds of ops, by simulated rank, [op]."""
-        return durations(self.base.lowered, self.program_of, self.base.record)
+        return durations(self.base)
 
     def of_stages(self, of_ranks: Mapping[int, Floats]) -> list[OfStage]:
         """From values of every simulated rank's ops [op, ...] to those of every stage's."""
@@ -250,7 +250,7 @@ class _Roomy:
         found: list[dict[int, list[Slowed]]] = [{} for _ in self.sweep.stage_ranks]
         for number, load in enumerate(loads):
             left = {link: load.left(float(cluster.capacity[link])) for link in load.links(cluster)}
-            of_stages = self.of_stages(paces(self.base.lowered, self.program_of, left))
+            of_stages = self.of_stages(paces(self.base, left))
             for own, of_stage, ops in zip(found, of_stages, self.sweep.ops, strict=True):
                 room = np.array([is_stall(item) for item, _ in ops])
                 for op in np.flatnonzero((of_stage.values[..., 1] < 1).any(axis=1) & ~room).tolist():

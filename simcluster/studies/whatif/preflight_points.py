@@ -19,7 +19,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of, slices_of
-from simcluster.step.planned import prepare
+from simcluster.simulate import replay
 from simcluster.studies.whatif.candidates import (
     against_bubble,
     against_exposed,
@@ -233,8 +233,8 @@ def _above(result: Result) -> float:
 
 def _launches(result: Result) -> Point:
     scenario = scaled(result.scenario, "launch", 1.0)  # half the time
-    faster = prepare(result.loading.on(scenario) if result.loading else scenario).lowered
-    under = path_seconds_under(result.critical_path, result.lowered, faster)
+    faster = replay(result.loading.on(scenario) if result.loading else scenario)
+    under = path_seconds_under(result.critical_path, result, faster)
     share = 0.0 if under is None else 2 * (result.step_time - under) / result.step_time
     micro = result.scenario.training.micro_batch
     larger = tuple({"training.micro_batch": micro * factor} for factor in (2, 4))

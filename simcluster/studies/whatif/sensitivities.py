@@ -175,7 +175,7 @@ def _of(base: Result, resource: str, by: float, price: float | None) -> Sensitiv
     if resource == "memory":  # holds, and takes no time
         return Sensitivity(resource, by, before, before, before, price, before)
     more = replay(scaled(base.scenario, resource, by))
-    estimate = path_seconds_under(base.critical_path, base.lowered, more.lowered)
+    estimate = path_seconds_under(base.critical_path, base, more)
     worse = replay(less(base.scenario, resource, by)).step_time
     held = held_between(base.scenario, more.scenario, more) if resource in LINKS else None
     return Sensitivity(resource, by, before, estimate, more.step_time, price, worse, held)
