@@ -148,6 +148,12 @@ class Communicators:
             raise KeyError((kind, rank))
         return number
 
+    def numbers(self, kind: Hashable, stage: int, ranks: Ints) -> Ints:
+        """Return the communicators of this kind that ranks of a stage belong to (of a pair: that they send on)."""
+        if isinstance(kind, tuple):  # numbered as the ranks of their stage
+            return np.asarray(self._of_stage[kind, stage] + self.place_of[ranks].astype(np.int64))
+        return self._of_ranks(kind)[ranks].astype(np.int64)
+
     def group_name(self, axis: str, rank: int) -> str:
         """What the timeline calls the rank's group: tp0, dp3, ...; "" for a pair."""
         number = self._number(axis, rank)
@@ -207,11 +213,15 @@ class Communicators:
         if isinstance(kind, tuple):  # numbered as the ranks of their stage
             first = self._of_stage.get((kind, int(self.stage_of[rank])), -1)
             return first if first < 0 else first + int(self.place_of[rank])
+        return int(self._of_ranks(kind)[rank])
+
+    def _of_ranks(self, kind: Hashable) -> npt.NDArray[np.int32]:
+        """Return the number of every rank's, -1 for none."""
         if kind not in self._known:
             of = self._known[kind] = np.full(len(self.stage_of), -1, dtype=np.int32)
             for each in self._named.get(kind, ()):
                 of[each.table] = np.arange(each.first, each.first + len(each.table), dtype=np.int32)[:, None]
-        return int(self._known[kind][rank])
+        return self._known[kind]
 
     @property
     def _count(self) -> int:

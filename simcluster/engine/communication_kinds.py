@@ -1,0 +1,192 @@
+"""Kinds of communication of a job: how many meet, what moves over which links, and the interference with computation.
+
+On classes of equal ranks and links.  Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from simcluster.base.clock import on_grid
+from simcluster.base.link_values import LinkValues
+from simcluster.collectives.relayed import RELAYED
+from simcluster.collectives.rounds import repeated_rounds
+from simcluster.devices.interference import Beside, Interference
+from simcluster.engine.op_columns import Communication
+from simcluster.engine.tables import HopRounds, Kinds
+from simcluster.nccl import bus_factor
+from simcluster.planning.ops import Work
+from simcluster.symmetry.communicators import Communicators
+from simcluster.symmetry.equitable_partition import Classes
+from simcluster.traffic.methods import Pace, round_of
+from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
+
+
+class _Kind(NamedTuple):
+    """One kind: see ``tables.Kinds``; ``moves`` over links, or takes a given time."""
+
+    parties: int
+    traffics: tuple[int, ...]
+    moves: bool
+    pressure: float = 0.0
+    drag: float = 0.0
+    ranks: tuple[int, ...] = ()
+    rounds: int = -1
+
+
+class CommunicationKinds:
+    """Kinds of communication, numbered as they are asked for.
+
+    ``interference`` is what communication does to concurrent computation, None for nothing; ``rates`` are B/s per link;
+    ``in_steps``: collectives are simulated hop by hop.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        communicators: Communicators,
+        classes: Classes,
+        rates: LinkValues,
+        interference: Interference | None,
+        *,
+        in_steps: bool,
+    ) -> None:
+        self._fabric, self._communicators, self._classes = fabric, communicators, classes
+        self._rates, self._interference, self._in_steps = rates, interference, in_steps
+        self.traffics: list[Traffic] = []
+        self.collectives: list[HopRounds] = []
+        self._kinds: list[_Kind] = []
+        self._activities: dict[Hashable, tuple[int, ...]] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+        self._sent: dict[Hashable, float] = {}  # B/s per GPU
+        self._across_nodes: dict[int, bool] = {}
+
+    def add(self, number: int, communication: Communication) -> int:
+        """Return the number of a new kind: what a communicator, which represents its class, does."""
+        work = communication.work
+        members = self._classes_of(number)
+        traffics = self._activities_of(number, work)
+        pressure, drag = self._interferes(number, communication)
+        rounds = -1
+        if self._in_steps and work.axis and work.moves:
+            rounds = len(self.collectives)
+            self.collectives.append(self._hops(number, work))
+        ranks = members if pressure or drag else ()
+        self._kinds.append(
+            _Kind(work.parties(len(members)), traffics, bool(work.moves), pressure, drag, ranks, rounds)
+        )  # fmt: skip
+        return len(self._kinds) - 1
+
+    def moved(self, kind: int) -> tuple[Traffic, ...]:
+        """Return what a kind moves over links, nothing for one that takes a given time."""
+        own = self._kinds[kind]
+        return tuple([self.traffics[number] for number in own.traffics]) if own.moves else ()
+
+    def tables(self) -> Kinds:
+        """Return all kinds in columns."""
+        kinds = self._kinds
+        return Kinds(
+            parties=np.array([kind.parties for kind in kinds], dtype=np.int32),
+            pressure=np.array([kind.pressure for kind in kinds], dtype=np.float64),
+            drag=np.array([kind.drag for kind in kinds], dtype=np.float64),
+            traffic_first=_first([len(kind.traffics) for kind in kinds]),
+            traffic=np.array([each for kind in kinds for each in kind.traffics], dtype=np.int32),
+            rank_first=_first([len(kind.ranks) for kind in kinds]),
+            rank=np.array([each for kind in kinds for each in kind.ranks], dtype=np.int32),
+            rounds=np.array([kind.rounds for kind in kinds], dtype=np.int32),
+        )
+
+    def _classes_of(self, number: int) -> tuple[int, ...]:
+        """Return the classes of ranks that meet in a group, in order of its members."""
+        known = self._members.get(number)
+        if known is None:
+            of_rank = self._classes.of_rank
+            met = [of_rank[rank] for rank in self._communicators.met(number)]
+            known = self._members[number] = tuple(dict.fromkeys(met))
+        return known
+
+    def _activities_of(self, number: int, work: Work) -> tuple[int, ...]:
+        """Return the activities of a communication, on classes of links."""
+        group = self._classes.of_communicator[number]
+        name: Hashable = (group, work.moves, work.size, work.load, work.bound) if work.moves else work.seconds
+        known = self._activities.get(name)
+        if known is None:
+            found: Iterable[Traffic] = (Traffic((), 0.0, 1, work.seconds),)
+            if work.moves:
+                usages = self._classes.quotient[group]
+                found = [
+                    replace(each, round_bytes=work.load * each.round_bytes, bound=min(each.bound, work.bound))
+                    for each in self._communicators.traffics(number, work.moves, work.size, usages)
+                ]
+            first = len(self.traffics)
+            self.traffics += found
+            known = self._activities[name] = tuple(range(first, len(self.traffics)))
+        return known
+
+    def _interferes(self, number: int, communication: Communication) -> tuple[float, float]:
+        """Return how much computation on its ranks slows down, and how much that slows down the communication."""
+        interference, work = self._interference, communication.work
+        if interference is None or not communication.presses:
+            return 0.0, 0.0
+        sent = 0.0
+        if interference.by_rate:
+            name = self._classes.of_communicator[number], work
+            if name not in self._sent:
+                self._sent[name] = self._rate(number, work)
+            sent = self._sent[name]
+        beside = Beside(self._crosses_nodes(number), sent, work.moves in RELAYED)
+        return interference.pressure(beside), interference.drag
+
+    def _crosses_nodes(self, number: int) -> bool:
+        """Return whether the GPUs of a communicator are on several nodes."""
+        known = self._across_nodes.get(number)
+        if known is None:
+            hosts = self._communicators.hosts(number)
+            known = self._across_nodes[number] = bool((hosts != hosts[0]).any())
+        return known
+
+    def _rate(self, number: int, work: Work) -> float:
+        """Return B/s that a GPU sends while its group has all links for itself and no other group is active."""
+        sent, alone, communicators = work.size, on_grid(work.seconds), self._communicators
+        if work.axis:
+            sent *= work.load * bus_factor(cast(Any, work.moves), len(communicators.ranks(number)))
+        if work.moves:
+            traffics = communicators.traffics(number, work.moves, work.size, communicators.usages(number))
+            loaded = [replace(each, round_bytes=work.load * each.round_bytes) for each in traffics]
+            alone = sum(each.alone_seconds(cast(Sequence[float], self._rates.all)) for each in loaded)
+        return float(sent / alone) if alone > 0 else 0.0
+
+    def _hops(self, number: int, work: Work) -> HopRounds:
+        """Return a collective hop by hop."""
+        communicators, size = self._communicators, work.load * work.size
+        phases = communicators.phases(number, work.moves, work.size)
+        pace = communicators.method(number, work.moves, work.size).pace
+        pace = pace and round_of(phases, pace)
+        gpus, blocks = communicators.ranks(number), list(repeated_rounds(phases))
+        hops = [hop for block, _ in blocks for hop in block]
+        first = len(self.traffics)
+        self.traffics += [self._hop(gpus, hop, hop.share * size, pace) for hop in hops]
+        return HopRounds(
+            block_first=_first([len(block) for block, _ in blocks]),
+            rounds=np.array([rounds for _, rounds in blocks], dtype=np.int32),
+            source=np.array([hop.source for hop in hops], dtype=np.int32),
+            target=np.array([hop.target for hop in hops], dtype=np.int32),
+            channel=np.array([hop.channel for hop in hops], dtype=np.int32),
+            traffic=np.arange(first, len(self.traffics), dtype=np.int32),
+        )
+
+    def _hop(self, gpus: Sequence[int], hop: Any, size: float, pace: Pace | None) -> Traffic:
+        """Return what one hop of a round moves."""
+        spread = hop_spread(self._fabric, gpus, hop)
+        latency, bound = pace or (self._fabric.spread_latency(spread), math.inf)
+        return Traffic(usage_of([(1.0, spread)]), size, 1, latency, bound)
+
+
+def _first(counts: Sequence[int]) -> Any:
+    """Return where the part of each begins, and the end of all."""
+    return np.concatenate([[0], np.cumsum(np.array(counts, dtype=np.int64))]).astype(np.int32)

@@ -1,0 +1,187 @@
+"""The ops of a job's tables, one by one, as its record shows them.  Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.clock import all_on_grid
+from simcluster.engine.tabulate import JobTables
+from simcluster.reference.record import Label, Ops, Waits
+
+
+def ops_of(job: JobTables) -> Ops:
+    """Return all ops of the simulated ranks, numbered as the tables number them."""
+    return _Expansion(job).ops()
+
+
+class _Expansion:
+    def __init__(self, job: JobTables) -> None:
+        self._job, self._tables = job, job.tables
+        instances = job.tables.instances
+        self._template = instances.template.tolist()
+        self._first = instances.op_first
+        self._lane_first = instances.lane_first
+
+    def ops(self) -> Ops:
+        tables, instances, job = self._tables, self._tables.instances, self._job
+        columns = job.columns
+        labels, label = self._labels()
+        meeting = self._meetings()
+        there = meeting >= 0
+        parties = np.ones(len(meeting), dtype=np.int32)
+        parties[there] = np.bincount(meeting[there])[meeting[there]]
+        lanes = [each.lanes[0] for each in columns]
+        names = list(job.segments.lanes)
+        numbers = [int(number) for number in instances.number]
+        return Ops(
+            labels=labels,
+            label=label,
+            lane=self._column([each.lanes[1] for each in columns], self._lane_first[:-1]),
+            step=self._column([each.step[each.item] for each in columns]),
+            chunk=self._column([each.chunk[each.item] for each in columns]),
+            microbatch=self._column([each.microbatch[each.item] for each in columns]),
+            seconds=self._seconds(),
+            meeting=meeting,
+            parties=parties,
+            receives=self._receives(),
+            lane_rank=np.repeat(instances.number, np.diff(self._lane_first)),
+            lane_stage=np.repeat(self._stages(), np.diff(self._lane_first)),
+            lane_name=[names[lane] for template in self._template for lane in lanes[template].tolist()],
+            speeds={numbers[place]: profile for place, profile in tables.speeds.items()},
+            make_waits=self._waits,
+        )
+
+    def _stages(self) -> Int32s:
+        stages = np.array([each.stage for each in self._job.columns], dtype=np.int32)
+        return np.asarray(stages[self._tables.instances.template])
+
+    def _column(self, parts: list[Any], added: Int32s | None = None) -> Int32s:
+        """Return a column over all ops from those of the templates; ``added`` is added to each instance's."""
+        found = np.empty(int(self._first[-1]), dtype=np.int32)
+        for instance, template in enumerate(self._template):
+            begin, end = self._first[instance], self._first[instance + 1]
+            found[begin:end] = parts[template] if added is None else parts[template] + added[instance]
+        return found
+
+    def _seconds(self) -> Floats:
+        """Return the seconds of ops that ranks do alone; 0 for communication."""
+        templates, instances = self._tables.templates, self._tables.instances
+        found = np.empty(int(self._first[-1]))
+        for instance, template in enumerate(self._template):
+            begin, end = self._first[instance], self._first[instance + 1]
+            own = slice(templates.op_first[template], templates.op_first[template + 1])
+            seconds = templates.seconds[own]
+            if instances.own_seconds[instance] >= 0:
+                start = instances.own_seconds[instance]
+                seconds = instances.seconds[start : start + end - begin]
+            slow = np.where(templates.sensitivity[own] >= 0, instances.slowness[instance], 1.0)
+            found[begin:end] = all_on_grid(seconds * slow)
+        return found
+
+    def _meetings(self) -> Int32s:
+        """Return the number of every op's meeting, -1 for none."""
+        templates, instances, groups = self._tables.templates, self._tables.instances, self._tables.groups
+        found = np.full(int(self._first[-1]), -1, dtype=np.int32)
+        communicating = []
+        for begin, end in zip(templates.op_first[:-1], templates.op_first[1:], strict=True):
+            ops = np.flatnonzero(templates.slot[begin:end] >= 0)
+            communicating.append((ops, templates.slot[begin:end][ops], templates.place[begin:end][ops]))
+        for instance, template in enumerate(self._template):
+            ops, slot, place = communicating[template]
+            found[self._first[instance] + ops] = groups.place_first[instances.group[instance]][slot] + place
+        return found
+
+    def _labels(self) -> tuple[list[Label], Int32s]:
+        """Return the labels, and that of every op.
+
+        Ops of a program that show and do the same have one code per instance: what they show, and the kind of
+        communication if that moves something over links.
+        """
+        instances, groups, kinds = self._tables.instances, self._tables.groups, self._job.kinds
+        plain, variants = self._plain_labels(), self._variants()
+        many = len(self._tables.kinds.parties) + 1
+        moves = np.array([bool(kinds.moved(kind)) for kind in range(many - 1)] + [False])
+        codes = []
+        for instance, template in enumerate(self._template):
+            shown, slot, work, _ = variants[template]
+            row = instances.group[instance][slot] if len(slot) else slot
+            kind = np.full(len(shown), -1, dtype=np.int64)
+            meets = work >= 0
+            kind[meets] = groups.kinds[groups.kind_first[row[meets]] + work[meets]]
+            codes.append(np.where(shown < 0, -1, shown * many + np.where(moves[kind], kind + 1, 0)))
+        values, number = np.unique(np.concatenate([[-1], *codes]), return_inverse=True)
+        labels = []
+        for value in values[1:].tolist():
+            label, kind = divmod(value, many)
+            labels.append(plain[label]._replace(traffics=kinds.moved(kind - 1)) if kind else plain[label])
+        found = np.empty(int(self._first[-1]), dtype=np.int32)
+        begin = 1
+        for instance, template in enumerate(self._template):
+            variant = variants[template][3]
+            end = begin + len(codes[instance])
+            found[self._first[instance] : self._first[instance + 1]] = (number[begin:end] - 1)[variant]
+            begin = end
+        return labels, found
+
+    def _plain_labels(self) -> list[Label]:
+        """Return what ops show, without traffic; ``_shown`` is that of every op of the segments, -1 for receives."""
+        found: dict[Label, int] = {}
+        shown = []
+        for op in self._job.segments.ops:
+            work = op.work
+            if work.joins:
+                shown.append(-1)
+                continue
+            label = Label(
+                op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, op.memory,
+                sensitivity=work.sensitivity,
+            )  # fmt: skip
+            shown.append(found.setdefault(label, len(found)))
+        self._shown = np.array(shown, dtype=np.int64)
+        return list(found)
+
+    def _variants(self) -> list[tuple[Ints, Ints, Ints, Ints]]:
+        """Return per template its different ops: what they show, their slots and works; and which every op is."""
+        templates, found = self._tables.templates, []
+        for columns, begin, end in zip(
+            self._job.columns, templates.op_first[:-1], templates.op_first[1:], strict=True
+        ):  # fmt: skip
+            rows: list[Any] = [self._shown[columns.place], templates.slot[begin:end], templates.work[begin:end]]
+            sizes = [int(row.max(initial=-1)) + 2 for row in rows]
+            values, variant = np.unique(np.ravel_multi_index([row + 1 for row in rows], sizes), return_inverse=True)
+            shown, slot, work = (each.astype(np.int64) - 1 for each in np.unravel_index(values, sizes))
+            found.append((shown, slot, work, variant))
+        return found
+
+    def _waits(self) -> Waits:
+        """Return what ops wait for besides the op before them on their lane."""
+        templates, instances = self._tables.templates, self._tables.instances
+        counts, ops = [], []
+        for instance, template in enumerate(self._template):
+            begin, end = templates.op_first[template], templates.op_first[template + 1]
+            first = templates.wait_first[begin : end + 1]
+            counts.append(np.diff(first))
+            rows = slice(first[0], first[-1])
+            peer = templates.wait_peer[rows]
+            whose = np.where(peer < 0, instance, instances.peer[instance][peer] if len(instances.peer[instance]) else 0)
+            ops.append(self._first[whose].astype(np.int64) + templates.wait_op[rows])
+        return Waits(np.concatenate([[0], np.cumsum(np.concatenate(counts))]), np.concatenate(ops))
+
+    def _receives(self) -> tuple[Ints, Ints]:
+        """Return transfers, and the ops on the receivers that wait for them."""
+        templates, instances = self._tables.templates, self._tables.instances
+        sends, waiting = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        for instance, template in enumerate(self._template):
+            begin, end = templates.op_first[template], templates.op_first[template + 1]
+            first = templates.wait_first[begin : end + 1]
+            rows = slice(first[0], first[-1])
+            there = np.flatnonzero(templates.wait_peer[rows] >= 0)
+            if len(there):
+                whose = instances.peer[instance][templates.wait_peer[rows][there]]
+                op = np.repeat(np.arange(end - begin), np.diff(first))[there]
+                sends.append(self._first[whose].astype(np.int64) + templates.wait_op[rows][there])
+                waiting.append(self._first[instance] + op)
+        return np.concatenate(sends), np.concatenate(waiting)
