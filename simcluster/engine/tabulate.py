@@ -81,7 +81,7 @@ def tabulate(
     if choices.folded:
         communicators, classes = symmetry.folding(rates, slowness, disturbances)
     else:
-        communicators, classes = symmetry.unfolded(len(rates))
+        communicators, classes = symmetry.apart(len(rates))
     kinds = CommunicationKinds(
         fabric, communicators, classes, rates, choices.interference, in_steps=choices.steps
     )  # fmt: skip

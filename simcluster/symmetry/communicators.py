@@ -99,12 +99,9 @@ class Communicators:
     def of_all(self, values: Ints) -> npt.NDArray[np.signedinteger[Any]]:
         """For all of them what those have that are ``shown``."""
         values = values.astype(np.int32)  # there are hundreds of thousands
-        found, first = [values[:0]], 0
-        for kind in self.kinds:
-            end = first + len(kind.drawn)
-            found.append(values[first:end][kind.told])
-            first = end
-        return np.concatenate(found)
+        ends = np.cumsum([len(kind.drawn) for kind in self.kinds])[:-1]
+        parts = zip(self.kinds, np.split(values, ends), strict=True) if self.kinds else ()
+        return np.concatenate([values[:0], *[own[kind.told] for kind, own in parts]])
 
     def heeded(self, programs: Sequence[StageProgram], capacity: LinkValues, varying: Collection[int]) -> Bools:
         """Which rows of usage that are ``shown`` may make ranks differ; ``capacity`` is B/s per link, ``varying`` links
@@ -143,20 +140,19 @@ class Communicators:
 
     def number(self, kind: Hashable, rank: int) -> int:
         """The communicator of this kind that the rank belongs to (of a pair: that it sends on)."""
-        number = self._number(kind, rank)
-        if number < 0:
-            raise KeyError((kind, rank))
-        return number
+        if isinstance(kind, tuple):  # numbered as the ranks of their stage
+            return self._of_stage[kind, int(self.stage_of[rank])] + int(self.place_of[rank])
+        return int(self._of_ranks(kind)[rank])
 
     def numbers(self, kind: Hashable, stage: int, ranks: Ints) -> Ints:
         """Return the communicators of this kind that ranks of a stage belong to (of a pair: that they send on)."""
-        if isinstance(kind, tuple):  # numbered as the ranks of their stage
-            return np.asarray(self._of_stage[kind, stage] + self.place_of[ranks].astype(np.int64))
-        return self._of_ranks(kind)[ranks].astype(np.int64)
+        places = self.place_of if isinstance(kind, tuple) else self._of_ranks(kind)
+        first = self._of_stage[kind, stage] if isinstance(kind, tuple) else 0
+        return places[ranks].astype(np.int64) + first
 
     def group_name(self, axis: str, rank: int) -> str:
         """What the timeline calls the rank's group: tp0, dp3, ...; "" for a pair."""
-        number = self._number(axis, rank)
+        number = int(self._of_ranks(axis)[rank])
         return "" if number < 0 else f"{axis}{number - self._named[axis][0].first}"
 
     def span(self, axis: str, hosts: Ints) -> bool:
@@ -188,8 +184,7 @@ class Communicators:
 
     def usages(self, number: int) -> tuple[Usage, ...]:
         """How traffic of a communicator, or of the one that tells of it, uses links: pattern by pattern."""
-        kind = self._kind(number)
-        return self.bindings.usages(kind.first + int(kind.like[number - kind.first]))
+        return self.bindings.usages(self._like(number))
 
     def phases(self, number: int, kind: str, size: float) -> Sequence[Phase]:
         """The description of a collective of this group, for playing it in steps."""
@@ -197,23 +192,20 @@ class Communicators:
 
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """A collective's activities; ``usages`` are the communicator's own or, folded, those of its class."""
-        form, own = self._form(number), self._kind(number)
-        tells = own.first + int(own.like[number - own.first])
-        return activities(form.patterns(tells, (kind, size), usages), size, form.methods[kind, size])
+        form = self._form(number)
+        return activities(form.patterns(self._like(number), (kind, size), usages), size, form.methods[kind, size])
 
     def _kind(self, number: int) -> CommunicatorTable:
         return self.kinds[bisect_right(self._first, number) - 1]
 
+    def _like(self, number: int) -> int:
+        """Return the communicator that is drawn for another."""
+        kind = self._kind(number)
+        return kind.first + int(kind.like[number - kind.first])
+
     def _form(self, number: int) -> CallPattern:
         kind = self._kind(number)
         return self._forms[int(kind.form[kind.told[number - kind.first]])]
-
-    def _number(self, kind: Hashable, rank: int) -> int:
-        """The number of a rank's, -1 for none."""
-        if isinstance(kind, tuple):  # numbered as the ranks of their stage
-            first = self._of_stage.get((kind, int(self.stage_of[rank])), -1)
-            return first if first < 0 else first + int(self.place_of[rank])
-        return int(self._of_ranks(kind)[rank])
 
     def _of_ranks(self, kind: Hashable) -> npt.NDArray[np.int32]:
         """Return the number of every rank's, -1 for none."""
