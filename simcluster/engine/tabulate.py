@@ -14,7 +14,6 @@ import numpy as np
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.link_values import LinkValues
-from simcluster.base.shown import Shown
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication_kinds import CommunicationKinds
 from simcluster.engine.meeting_places import Numbered, User, number_meetings
@@ -23,39 +22,33 @@ from simcluster.engine.tables import Groups, Instances, Tables, Templates
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
-from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.equitable_partition import Classes
-from simcluster.symmetry.folding import Symmetry
-from simcluster.traffic.methods import Methods
+from simcluster.symmetry.folding import Folding
 from simcluster.traffic.traffic import Fabric
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """How a job is simulated: by which methods, collectives in flow or in steps, ranks folded (in flow only) or not.
-
-    ``interference`` is what communication does to concurrent computation, None for nothing.
-    """
-
-    methods: Methods
-    steps: bool = False
-    folded: bool = True
-    interference: Interference | None = None
-
-
 @dataclass(frozen=True, eq=False)
-class JobTables(Shown):
+class JobTables:
     """The tables of a job, and what is needed to read its results.
 
-    ``templates`` are the programs of the tables' templates, ``columns`` their ops, and ``ranks`` the simulated ranks.
+    ``columns`` are the ops of the tables' templates, ``segments`` those that they point to.
     """
 
-    tables: Tables
-    classes: Classes
-    communicators: Communicators
+    tables: Tables = field(repr=False)
+    folding: Folding = field(repr=False)
     segments: SegmentOps = field(repr=False)
     columns: Sequence[OpColumns] = field(repr=False)
     kinds: CommunicationKinds = field(repr=False)
+
+    def describe(self, op: int) -> str:
+        """Return the name of an op in messages: 'rank 3 main: forward attention, microbatch 2'."""
+        instances = self.tables.instances
+        instance = int(np.searchsorted(instances.op_first, op, side="right")) - 1
+        columns, number = self.columns[instances.template[instance]], op - int(instances.op_first[instance])
+        own, item = self.segments.ops[columns.place[number]], columns.item[number]
+        what = "" if own.work.joins else f": {own.kind} {own.name}"
+        microbatch = columns.microbatch[item]
+        where = f"rank {instances.number[instance]} {own.lane}{what}"
+        return f"{where}, microbatch {microbatch}" if microbatch >= 0 else where
 
 
 @collector_off()
@@ -63,30 +56,22 @@ def tabulate(
     programs: Sequence[StageProgram],
     plan: RankLayout,
     fabric: Fabric,
-    capacity: Sequence[float] | Floats | LinkValues,
+    capacity: LinkValues,
+    folding: Folding,
     *,
     slowness: Sequence[float],
-    choices: Choices,
     disturbances: Disturbances = UNDISTURBED,
-    symmetry: Symmetry | None = None,
+    interference: Interference | None = None,
+    in_steps: bool = False,
 ) -> JobTables:
-    """Return the tables of a job.
+    """Return the tables of a job: of one rank of each class of its ``folding``.
 
-    ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity[link]`` is B/s;
-    ``disturbances`` is what else makes ranks and links differ; ``symmetry`` is that of the same programs, plan and
-    methods on this fabric, whatever faults it has.
+    ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity`` is B/s per link;
+    ``disturbances`` is what else makes ranks and links differ; ``interference`` is what communication does to
+    concurrent computation, None for nothing; ``in_steps``: collectives are simulated hop by hop (ranks not folded).
     """
-    rates = capacity if isinstance(capacity, LinkValues) else LinkValues(np.array(capacity, dtype=float))
-    symmetry = symmetry or Symmetry(programs, plan, fabric, choices.methods)
-    if choices.folded:
-        communicators, classes = symmetry.folding(rates, slowness, disturbances)
-    else:
-        communicators, classes = symmetry.apart(len(rates))
-    kinds = CommunicationKinds(
-        fabric, communicators, classes, rates, choices.interference, in_steps=choices.steps
-    )  # fmt: skip
-    builder = _Builder(programs, plan, communicators, classes, kinds, disturbances)
-    return builder.build(slowness, rates, disturbances)
+    kinds = CommunicationKinds(fabric, *folding, capacity, interference, in_steps=in_steps)
+    return _Builder(programs, plan, folding, kinds, disturbances).build(slowness, capacity, disturbances)
 
 
 class _Builder:
@@ -94,12 +79,12 @@ class _Builder:
         self,
         programs: Sequence[StageProgram],
         plan: RankLayout,
-        communicators: Communicators,
-        classes: Classes,
+        folding: Folding,
         kinds: CommunicationKinds,
         disturbances: Disturbances,
     ) -> None:
-        self._communicators, self._classes, self._kinds = communicators, classes, kinds
+        communicators, classes = folding
+        self._folding, self._communicators, self._classes, self._kinds = folding, communicators, classes, kinds
         self._stage_ranks = plan.stage_ranks()
         self._ranks = np.array(classes.rank_representatives, dtype=np.int64)
         self._stage, self._place = communicators.stage_of[self._ranks], communicators.place_of[self._ranks]
@@ -165,7 +150,7 @@ class _Builder:
             speeds={place: disturbances.speeds[rank] for place, rank in speeds},
             capacities=disturbances.capacities_of(self._classes.link_representatives),
         )
-        return JobTables(tables, self._classes, self._communicators, self._segments, columns, self._kinds)
+        return JobTables(tables, self._folding, self._segments, columns, self._kinds)
 
     def _templates(self) -> tuple[Ints, list[int], list[tuple[int, ...]], Int32s]:
         """Return the template of every instance, the program of every template and those of its peers, and peers.
