@@ -111,12 +111,6 @@ def _each(fabric: Any, members: Any, phases: Any, *, timed: bool = True) -> Any:
     return _each(fabric, members, phases)
 
 
-def _plainly(scenario: Any) -> Any:
-    from simcluster.simulate import replay
-
-    return replay(scenario)
-
-
 SWITCHES: dict[str, Switch] = {
     "all on": nullcontext,
     "symmetry: fold": _patched("symmetry.folding:Symmetry", "folding", _unfolded),
@@ -142,22 +136,20 @@ SWITCHES: dict[str, Switch] = {
         _patched("traffic.fairness", "_MANY", 1 << 60), _patched("traffic.fairness", "_PATIENCE", 1 << 60)
     ),
     "rates: free links": _patched("traffic.fairness:Shares", "join_free", lambda *_: False),
-    "search: optimistic fold": _patched("studies.search.playing", "replay_on_trust", _plainly),
     "collector off": _patched("base.gc_paused", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
 }
 
 
 def searched() -> Any:
     """Layouts on leaves that replicas do not fill, as a search plays them."""
-    from simcluster import load
+    from simcluster import load, simulate
     from simcluster.studies.search.plan import alone
-    from simcluster.studies.search.playing import replay_on_trust
 
     found = []
     for tp in (8, 4):
         layout = {"gpus": 1024, "cluster.nodes": 128, "parallel.tp": tp, "parallel.pp": 16, "parallel.dp": 64 // tp,
                   "training.global_batch": 1536, "pipeline.schedule": "1f1b", "pipeline.chunks": 1}  # fmt: skip
-        found.append(replay_on_trust(alone(load("gpt3_175b_64xa100", layout))).step_time)
+        found.append(simulate(alone(load("gpt3_175b_64xa100", layout))).step_time)
     return found
 
 

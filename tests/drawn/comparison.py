@@ -19,7 +19,6 @@ from simcluster.simulate import replay
 from simcluster.step.planned import plan
 from simcluster.studies.search.plan import alone
 from simcluster.studies.search.plan_scope import PLAN
-from simcluster.studies.search.playing import replay_on_trust
 from simcluster.studies.search.programs_path import programs_path
 from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.quick import quick_step
@@ -167,12 +166,11 @@ def quickly(scenario: Scenario, meant: Meant) -> None:
     assert least.step_time <= meant.step_time, f"bound {least.step_time!r}, reference {meant.step_time!r}"
 
 
-def on_trust(scenario: Scenario, meant: Meant) -> None:
-    """Folded as the search for layouts does it, and its bound by whole programs."""
+def bounded(scenario: Scenario, meant: Meant) -> None:
+    """The bound of a search for layouts by whole programs."""
     obstacle = PLAN.obstacle(scenario)
     if obstacle or scenario.faults:
         raise RefusedError(obstacle or "faults")
-    same(replay_on_trust(scenario), meant)
     planned = plan(alone(scenario))
     least = programs_path(scenario, planned.programs, planned.job.plan, {})
     assert least <= meant.step_time * (1 + 1e-12), f"bound {least!r}, reference {meant.step_time!r}"
@@ -196,7 +194,7 @@ WAYS: dict[str, Callable[[Scenario, Meant], None]] = {
     "op by op": op_by_op,
     "longest path": by_path,
     "quick row": quickly,
-    "fold on trust": on_trust,
+    "bound by programs": bounded,
     "replica": as_replica,
 }
 """Every way to simulate a step: a new one belongs here."""

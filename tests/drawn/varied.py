@@ -24,7 +24,7 @@ FILE = Path(__file__).parent / "varied.json"
 TRIES, FEW = 60, 25
 """Seeds for each section of which fields are missing, and before that for all."""
 BY_WAY = {
-    "arrays": "arrays", "plan": "fold on trust", "quick": "quick row", "replicas": "replica",
+    "arrays": "arrays", "plan": "bound by programs", "quick": "quick row", "replicas": "replica",
     "folding": "folded and collapsed events", "chains": "folded and collapsed events",
 }  # fmt: skip
 """The way of ``comparison.WAYS`` that a scope is for."""

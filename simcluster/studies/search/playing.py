@@ -9,19 +9,17 @@ from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
-from simcluster.engine.contention_check import crowded
 from simcluster.results.numbers import columns_of, exposed_communication, timed_numbers
 from simcluster.results.result import Result
 from simcluster.scenario.contents import VariantKeys
 from simcluster.scenario.scenario import Base, Scenario, from_document
 from simcluster.simulate import replay
-from simcluster.step.planned import Planned, plan
+from simcluster.step.planned import plan
 from simcluster.studies.search.free_links import Drawn
 from simcluster.studies.search.programs_path import programs_path
 from simcluster.studies.search.space import Layout
 from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.quick import quick_numbers, quick_step
-from simcluster.symmetry.optimistic import OptimisticFold
 
 Row = dict[str, Any]
 BOUND = "bound_s"
@@ -48,7 +46,7 @@ def measured(text: str, layout: Layout | None, soonest: float | None, told: floa
             bound[BOUND] = programs_path(scenario, planned.programs, planned.job.plan, _base(text).drawn)
             if bound[BOUND] > soonest:
                 return {"status": "later", "error": "", **bound}
-        result = replay_on_trust(scenario, planned)
+        result = replay(scenario, planned=planned)
         account = details(result) if result.step_time <= told else {}
         return {"status": "ok", "error": "", **timed_numbers(result), **account, **bound}
     except InputError as problem:
@@ -58,7 +56,7 @@ def measured(text: str, layout: Layout | None, soonest: float | None, told: floa
 def accounted(text: str, layout: Layout | None) -> Row:
     """The same of one that can be played, with the account of where its time went: of 1,024 ranks that takes ten times
     as long."""
-    result = replay_on_trust(_laid_out(text, layout))
+    result = replay(_laid_out(text, layout))
     return {"status": "ok", "error": "", **timed_numbers(result), **details(result)}
 
 
@@ -70,18 +68,6 @@ def details(result: Result) -> Row:
         "breakdown_s": dict(result.times.breakdown),
         "account": result.account.to_dict(),
     }
-
-
-def replay_on_trust(scenario: Scenario, planned: Planned | None = None) -> Result:
-    """``replay`` of a scenario without faults, with as few ranks as give the same times (``symmetry.optimistic``).
-
-    Who was crowded is asked only where it can change anything: of 512 ranks that is as long as half a replay.
-    """
-    trust, planned = OptimisticFold(), planned or plan(scenario)
-    while True:
-        result = replay(scenario, trust=trust, planned=planned)
-        if trust.settled or not trust.learn(crowded(result.record, result.capacity)):
-            return result
 
 
 def _laid_out(text: str, layout: Layout | None) -> Scenario:

@@ -16,8 +16,7 @@ from simcluster.base.arrays import Bools, Ints
 from simcluster.base.clock import on_fitting_grid
 from simcluster.engine.bridge import record_of
 from simcluster.engine.choose import play_by
-from simcluster.engine.contention_check import crowded
-from simcluster.engine.lower import Lowered, lower
+from simcluster.engine.lower import lower
 from simcluster.planning.jobs import PlacedFabric
 from simcluster.reference.record import Record
 from simcluster.scenario.job import slowness
@@ -30,7 +29,6 @@ from simcluster.step.loading import loading_of
 from simcluster.step.planned import choices_of, plan, where_proved
 from simcluster.studies.multi_job import Placed, simulate_together
 from simcluster.symmetry.folding import Symmetry
-from simcluster.symmetry.optimistic import OptimisticFold
 
 
 class FewerReplicas(NamedTuple):
@@ -97,7 +95,7 @@ def _apart(grid: Ints, hosts: Ints, gone: Bools) -> Ints | None:
 
 
 def step_of(job: FewerReplicas) -> float:
-    """Seconds of its step; without faults played by as few ranks as give the same times (``symmetry.optimistic``)."""
+    """Return the seconds of its step."""
     scenario, gpus = job
     if gpus is None:
         return replay(scenario).step_time
@@ -109,9 +107,9 @@ def step_of(job: FewerReplicas) -> float:
         return simulate_together([Placed(scenario, gpus)], scenario.cluster.built)[0].step_time
     planned, cluster = plan(scenario), scenario.cluster.built
     fabric, choices = PlacedFabric(cluster, gpus), where_proved(planned.choices, [scenario])
-    symmetry, trust = Symmetry(planned.programs, planned.job.plan, fabric, choices.methods), OptimisticFold()
+    symmetry = Symmetry(planned.programs, planned.job.plan, fabric, choices.methods)
 
-    def played() -> tuple[Lowered, Record]:
+    def simulated() -> Record:
         lowered = lower(
             planned.programs,
             planned.job.plan,
@@ -119,15 +117,11 @@ def step_of(job: FewerReplicas) -> float:
             cluster.link_capacity,
             slowness=slowness(scenario),
             choices=choices,
-            trust=trust,
             symmetry=symmetry,
         )
-        return lowered, record_of(lowered, play_by("auto", lowered.played, lowered.capacity))
+        return record_of(lowered, play_by("auto", lowered.played, lowered.capacity))
 
-    while True:
-        lowered, record = on_fitting_grid(played)
-        if trust.settled or not trust.learn(crowded(record, lowered.capacity)):
-            return float(record.lane_end.max()) / scenario.steps
+    return float(on_fitting_grid(simulated).lane_end.max()) / scenario.steps
 
 
 def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, str]:
