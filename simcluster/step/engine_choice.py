@@ -14,25 +14,25 @@ SIMPY_SECONDS = 0.5
 """A step that SimPy simulates within this time needs no faster engine."""
 
 
-class Choice(NamedTuple):
+class ChosenEngine(NamedTuple):
     """The name of an engine, and the reason for it."""
 
     engine: Literal["simpy", "compiled", "reference"]
     why: str
 
 
-def choose_engine(asked: Engine, ops: int, *, in_steps: bool, within: float = SIMPY_SECONDS) -> Choice:
+def choose_engine(asked: Engine, ops: int, *, in_steps: bool, within: float = SIMPY_SECONDS) -> ChosenEngine:
     """Return the engine for a step of as many ops on simulated ranks.
 
     ``within`` is how long SimPy may take (s) before ``auto`` prefers the compiled engine.
     """
     if asked != "auto":
-        return Choice(asked, f"engine: {asked}")
+        return ChosenEngine(asked, f"engine: {asked}")
     if in_steps:
-        return Choice("compiled", "collectives go round by round")
+        return ChosenEngine("compiled", "collectives go round by round")
     if ops * SECONDS_PER_OP > within:
-        return Choice("compiled", f"SimPy would take more than {within:g} s for {ops:,} ops")
-    return Choice("simpy", f"SimPy takes less than {within:g} s for {ops:,} ops")
+        return ChosenEngine("compiled", f"SimPy would take more than {within:g} s for {ops:,} ops")
+    return ChosenEngine("simpy", f"SimPy takes less than {within:g} s for {ops:,} ops")
 
 
 def count_ops(programs: Sequence[StageProgram], stages: Iterable[int]) -> int:

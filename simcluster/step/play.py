@@ -22,7 +22,7 @@ from simcluster.planning.footprint import Facts
 from simcluster.reference.record import Record
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.engine_choice import Choice, choose_engine, count_ops, ops_of
+from simcluster.step.engine_choice import ChosenEngine, choose_engine, count_ops, ops_of
 from simcluster.step.planned import FoldedStep, Planned, PreparedStep, facts_of_step, fold, lower_step
 from simcluster.step.reference_step import simulate_every_rank
 from simcluster.step.simpy_step import simulate_representatives
@@ -116,7 +116,7 @@ def naming_rendezvous(scenario: Scenario, planned: Planned) -> Iterator[None]:
         ) from None
 
 
-def _by_reference(scenario: Scenario, planned: Planned, step: FoldedStep, choice: Choice) -> Record:
+def _by_reference(scenario: Scenario, planned: Planned, step: FoldedStep, choice: ChosenEngine) -> Record:
     """Simulate a step by SimPy: every rank where the scenario asks for the reference or nothing can be folded."""
     job, programs, cluster = planned.job, planned.programs, step.cluster
     if choice.engine == "reference" or planned.choices.steps:
