@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import playing
 from simcluster.documents.argument_types import checked
+from simcluster.engine.bridge import record_of
 from simcluster.faults.where import OnLinks
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
-from simcluster.step.engine_choice import SIMPY_SECONDS
 from simcluster.step.loading import with_loading
 from simcluster.step.planned import Change, Planned, plan
-from simcluster.step.play import simulate_step
+from simcluster.step.play import prepared_and_played
 from simcluster.symmetry.optimistic import OptimisticFold
 
 ResultLike = ScenarioLike | Result
@@ -59,9 +59,7 @@ def simulated(scenario: Scenario, planned: Planned, *, folded: bool = True, coll
         return replay(without, folded=folded, collapsed=collapsed, planned=planned).step_time
 
     without = clean if scenario.straggling else None
-    return replay(
-        scenario, folded=folded, collapsed=collapsed, clean=without, planned=planned, simpy_seconds=SIMPY_SECONDS
-    )
+    return replay(scenario, folded=folded, collapsed=collapsed, clean=without, planned=planned)
 
 
 def result_of(given: ResultLike, caller: str) -> Result:
@@ -83,7 +81,6 @@ def replay(
     watched: Sequence[OnLinks] = (),
     trust: OptimisticFold | None = None,
     planned: Planned | None = None,
-    simpy_seconds: float = 0.0,
 ) -> Result:
     """Replay the scenario once, as it is ``planned`` or with its programs changed if a change is given; ``prepare``
     knows the other arguments.  ``clean`` says how long its step takes without its faults."""
@@ -93,25 +90,20 @@ def replay(
         scenario, lambda without: replay(without, folded=folded, collapsed=collapsed, planned=planned).step_time
     )
     fast = scenario.engine != "reference"
-    step = simulate_step(
-        played,
-        planned,
-        folded=folded and fast,
-        collapsed=collapsed and fast,
-        watched=watched,
-        trust=trust,
-        simpy_seconds=simpy_seconds,
+    prepared, record = prepared_and_played(
+        played, planned, folded=folded and fast, collapsed=collapsed and fast, watched=watched, trust=trust
     )
+    lowered = prepared.lowered
     return Result(
-        record=step.record,
-        folding=step.folding,
-        capacity=step.capacity,
-        hop_by_hop=step.hop_by_hop,
+        record=record_of(lowered, record),
+        folding=lowered.folding,
+        capacity=lowered.capacity,
+        hop_by_hop=bool(lowered.steps),
         steps=scenario.steps,
-        ranks=range(step.facts.ranks),
+        ranks=range(prepared.facts.ranks),
         scenario=scenario,
         job=planned.job,
-        facts=step.facts,
+        facts=prepared.facts,
         clean=clean,
         loading=loading,
     )

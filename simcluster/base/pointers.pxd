@@ -1,2 +1,14 @@
 cdef double* doubles(object array)
 cdef int* ints(object array)
+
+
+cdef class Buffers:
+    cdef public dict arrays
+    cdef double* doubles(self, str name, int room)
+    cdef int* ints(self, str name, int room)
+    cdef unsigned char* flags(self, str name, int room)
+    cdef double* given_doubles(self, str name, object values)
+    cdef int* given_ints(self, str name, object values)
+    cpdef object read(self, str name)
+    cdef object _longer(self, str name, int room, object dtype)
+    cdef object _longer_list(self, str name, int room, object zero)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import cython
+import numpy as np
 
 
 def doubles(array: Any) -> Any:
@@ -24,3 +25,56 @@ def ints(array: Any) -> Any:
         address: cython.size_t = array.ctypes.data
         return cython.cast(cython.p_int, address)
     return array.tolist()
+
+
+class Buffers:
+    """Named arrays that a compiled module reads and writes; a longer one begins with what it held before."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Any] = {}
+
+    def doubles(self, name: str, room: cython.int) -> Any:
+        """Return room for float64 numbers."""
+        if cython.compiled:
+            return doubles(self._longer(name, room, np.float64))
+        return self._longer_list(name, room, 0.0)
+
+    def ints(self, name: str, room: cython.int) -> Any:
+        """Return room for int32 numbers."""
+        if cython.compiled:
+            return ints(self._longer(name, room, np.int32))
+        return self._longer_list(name, room, 0)
+
+    def flags(self, name: str, room: cython.int) -> Any:
+        """Return room for small numbers of a byte each."""
+        if cython.compiled:
+            address: cython.size_t = self._longer(name, room, np.uint8).ctypes.data
+            return cython.cast(cython.p_uchar, address)
+        return self._longer_list(name, room, 0)
+
+    def given_doubles(self, name: str, values: Any) -> Any:
+        """Return the numbers of an array, which is kept alive and not copied if it is contiguous float64."""
+        self.arrays[name] = np.ascontiguousarray(values, dtype=np.float64).ravel()
+        return doubles(self.arrays[name])
+
+    def given_ints(self, name: str, values: Any) -> Any:
+        """Return the numbers of an array, which is kept alive and not copied if it is contiguous int32."""
+        self.arrays[name] = np.ascontiguousarray(values, dtype=np.int32).ravel()
+        return ints(self.arrays[name])
+
+    def read(self, name: str) -> Any:
+        """Return the present numbers of a column that was made here, as an array."""
+        return np.asarray(self.arrays[name])
+
+    def _longer(self, name: str, room: cython.int, dtype: Any) -> Any:
+        array = np.zeros(max(room, 1), dtype)
+        before = self.arrays.get(name)
+        if before is not None:
+            array[: len(before)] = before
+        self.arrays[name] = array
+        return array
+
+    def _longer_list(self, name: str, room: cython.int, zero: Any) -> Any:
+        numbers = self.arrays.setdefault(name, [])
+        numbers += [zero] * (room - len(numbers))
+        return numbers

@@ -1,0 +1,174 @@
+"""Programs written op by op, as tables: recorded jobs, execution traces, collectives alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from simcluster.base.arrays import Floats, Int32s
+from simcluster.base.profiles import Profile
+from simcluster.engine.tables import Groups, HopRounds, Instances, Kinds, Tables, Templates
+from simcluster.traffic.traffic import Traffic
+
+
+class ExplicitCommunication(NamedTuple):
+    """A communication that begins when ``parties`` ops have arrived, and ends for all at once.
+
+    Its ``traffics`` follow one another.  Where its ``ranks`` compute meanwhile, that takes (1 + sensitivity x
+    ``pressure``) times as long, and a round of it (1 + ``drag``) times as long.  With ``hops`` it is simulated hop by
+    hop instead: then ``traffics`` are those of the hops, and each op begins at its own arrival.
+    """
+
+    parties: int
+    traffics: Sequence[Traffic]
+    ranks: Sequence[int] = ()
+    pressure: float = 0.0
+    drag: float = 0.0
+    hops: HopRounds | None = None
+
+
+@dataclass
+class ExplicitProgram:
+    """Ops on lanes of ranks.
+
+    Per op: ``seconds`` of what is no communication; ``sensitivity`` to communication, -1 for what it does not slow
+    down; ``meeting``, the place of its communication in ``meetings``, or -1; its ``position`` among the members of a
+    collective in hops; and what it waits for besides the op before it on its lane.
+    """
+
+    lane_rank: list[int] = field(default_factory=list)
+    lanes: list[list[int]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    sensitivity: list[float] = field(default_factory=list)
+    meeting: list[int] = field(default_factory=list)
+    position: list[int] = field(default_factory=list)
+    after: list[Sequence[int]] = field(default_factory=list)
+    meetings: list[ExplicitCommunication] = field(default_factory=list)
+
+    def add_lane(self, rank: int) -> int:
+        """Add an in-order queue of a rank and return its number."""
+        self.lane_rank.append(rank)
+        self.lanes.append([])
+        return len(self.lanes) - 1
+
+    def add_op(
+        self,
+        lane: int,
+        seconds: float = 0.0,
+        *,
+        sensitivity: float = -1.0,
+        meeting: int = -1,
+        position: int = -1,
+        after: Sequence[int] = (),
+    ) -> int:
+        """Add an op at the end of a lane and return its number."""
+        op = len(self.seconds)
+        self.lanes[lane].append(op)
+        self.seconds.append(seconds)
+        self.sensitivity.append(sensitivity)
+        self.meeting.append(meeting)
+        self.position.append(position)
+        self.after.append(after)
+        return op
+
+    def tables(
+        self,
+        capacity: Sequence[float] | Floats,
+        *,
+        speeds: Mapping[int, Profile] = MappingProxyType({}),
+        capacities: Mapping[int, Profile] = MappingProxyType({}),
+    ) -> Tables:
+        """Return the tables that the engine reads; ``speeds`` is by rank, ``capacities`` by link."""
+        ranks = sorted({*self.lane_rank, *chain.from_iterable(each.ranks for each in self.meetings)})
+        place = {rank: number for number, rank in enumerate(ranks)}
+        kinds, traffics, collectives, kind_of = self._kinds(place)
+        return Tables(
+            self._template(place),
+            self._instance(ranks),
+            Groups(_int32s([0, len(self.meetings)]), _int32s([0, len(kind_of)]), _int32s(kind_of)),
+            kinds,
+            traffics,
+            collectives,
+            np.asarray(capacity, dtype=np.float64),
+            {place[rank]: profile for rank, profile in speeds.items() if rank in place},
+            capacities,
+        )
+
+    def _template(self, place: Mapping[int, int]) -> Templates:
+        """Return all ops as one template, with a slot for each position in a collective, all of them of group 0.
+
+        Every meeting is a place in this group, and a row among its kinds.
+        """
+        meeting = _int32s(self.meeting)
+        waits = [other for others in self.after for other in others]
+        return Templates(
+            op_first=_int32s([0, len(self.seconds)]),
+            seconds=np.array(self.seconds, dtype=np.float64),
+            sensitivity=np.array(self.sensitivity, dtype=np.float64),
+            slot=np.where(meeting >= 0, np.maximum(_int32s(self.position), 0), -1).astype(np.int32),
+            work=meeting,
+            place=meeting,
+            wait_first=_firsts(map(len, self.after)),
+            wait_op=_int32s(waits),
+            wait_peer=np.full(len(waits), -1, dtype=np.int32),
+            lane_first=_int32s([0, len(self.lanes)]),
+            lane_op_first=_firsts(map(len, self.lanes)),
+            lane_op=_int32s([*chain.from_iterable(self.lanes)]),
+            lane_rank=_int32s([place[rank] for rank in self.lane_rank]),
+        )
+
+    def _instance(self, ranks: Sequence[int]) -> Instances:
+        """Return the one instance, of all ranks."""
+        slots = max([0, *self.position]) + 1
+        return Instances(
+            template=_int32s([0]),
+            group=np.zeros((1, slots), dtype=np.int32),
+            peer=np.zeros((1, 0), dtype=np.int32),
+            position=np.arange(slots, dtype=np.int32)[None],
+            op_first=_int32s([0, len(self.seconds)]),
+            lane_first=_int32s([0, len(self.lanes)]),
+            rank_first=_int32s([0, len(ranks)]),
+            number=_int32s(ranks),
+            slowness=np.ones(len(ranks)),
+            own_seconds=_int32s([-1]),
+            seconds=np.zeros(0),
+        )
+
+    def _kinds(self, place: Mapping[int, int]) -> tuple[Kinds, list[Traffic], list[HopRounds], list[int]]:
+        """Return kinds, traffics and collectives, and the kind of every meeting: equal objects are one."""
+        kinds: dict[int, ExplicitCommunication] = {id(each): each for each in self.meetings}
+        number = {name: kind for kind, name in enumerate(kinds)}
+        moved = {id(traffic): traffic for each in kinds.values() for traffic in each.traffics}
+        traffic_number = {name: traffic for traffic, name in enumerate(moved)}
+        in_flow = [() if each.hops else each.traffics for each in kinds.values()]
+        collectives: list[HopRounds] = []
+        rounds: list[int] = []
+        for each in kinds.values():
+            rounds.append(len(collectives) if each.hops else -1)
+            if each.hops:
+                hops = [traffic_number[id(each.traffics[traffic])] for traffic in each.hops.traffic]
+                collectives.append(each.hops._replace(traffic=_int32s(hops)))
+        columns = Kinds(
+            parties=_int32s([each.parties for each in kinds.values()]),
+            pressure=np.array([each.pressure for each in kinds.values()], dtype=np.float64),
+            drag=np.array([each.drag for each in kinds.values()], dtype=np.float64),
+            traffic_first=_firsts(map(len, in_flow)),
+            traffic=_int32s([traffic_number[id(traffic)] for each in in_flow for traffic in each]),
+            rank_first=_firsts(len(each.ranks) for each in kinds.values()),
+            rank=_int32s([place[rank] for each in kinds.values() for rank in each.ranks]),
+            rounds=_int32s(rounds),
+        )
+        return columns, [*moved.values()], collectives, [number[id(each)] for each in self.meetings]
+
+
+def _int32s(values: Sequence[int]) -> Int32s:
+    return np.array(values, dtype=np.int32)
+
+
+def _firsts(sizes: Iterable[int]) -> Int32s:
+    return np.cumsum([0, *sizes], dtype=np.int32)

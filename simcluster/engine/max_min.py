@@ -1,0 +1,277 @@
+"""Max-min fair rates of activities on links, solved again where something changed; compiled.
+
+``traffic.fairness`` explains levels and why one set of them is right to the bit, wherever the search begins.
+"""
+
+from __future__ import annotations
+
+import math
+
+import cython
+
+from simcluster.base.arrays import Floats, Int32s
+
+if not cython.compiled:
+    from simcluster.base.pointers import Buffers
+    from simcluster.engine.event_queue import EventQueue
+    from simcluster.engine.memberships import Memberships
+
+_INFINITE = cython.declare(cython.double, math.inf)
+_PARTIALS = 64  # a sum of float64 numbers has at most 40
+
+
+class MaxMin:
+    """Activities on links: ``rate`` is B/s per flow.
+
+    ``touched`` lists the activities that joined, or whose rate became another, since the list was last emptied;
+    ``before`` is the rate of each before that.
+    """
+
+    def __init__(self, capacity: Floats, usage_first: Int32s, usage_link: Int32s, usage_flows: Floats) -> None:
+        links = len(capacity)
+        self.buffers = Buffers()
+        self.users = Memberships(links)
+        self.queue = EventQueue(64)
+        self.capacity = self.buffers.given_doubles("capacity", capacity.copy())
+        self.level = self.buffers.doubles("level", links)
+        self.usage_first = self.buffers.given_ints("usage_first", usage_first)
+        self.usage_link = self.buffers.given_ints("usage_link", usage_link)
+        self.usage_flows = self.buffers.given_doubles("usage_flows", usage_flows)
+        self.is_due = self.buffers.flags("is_due", links)
+        self.is_waiting = self.buffers.flags("is_waiting", links)
+        self.due = self.buffers.ints("due", links)
+        self._partial = self.buffers.doubles("partial", _PARTIALS)
+        self.due_count = 0
+        self.touched_count = 0
+        self.visits = 0
+
+    def make_room(self, room: cython.int) -> cython.void:
+        """Make room for so many activities."""
+        self.users.make_members(room)
+        self.rate = self.buffers.doubles("rate", room)
+        self.bound = self.buffers.doubles("bound", room)
+        self.before = self.buffers.doubles("before", room)
+        self.usage = self.buffers.ints("usage", room)
+        self.is_touched = self.buffers.flags("is_touched", room)
+        self.touched = self.buffers.ints("touched", room)
+        self._want = self.buffers.doubles("want", room)
+        self._flows = self.buffers.doubles("flows", room)
+
+    def join(self, activity: cython.int, traffic: cython.int, bound: cython.double) -> cython.void:
+        """Put an activity on the links of its traffic."""
+        rate: cython.double = bound
+        flows: cython.double
+        place: cython.int
+        link: cython.int
+        self.usage[activity] = traffic
+        self.bound[activity] = bound
+        self.rate[activity] = -1.0
+        self._touch(activity)
+        for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
+            link = self.usage_link[place]
+            flows = self.usage_flows[place]
+            if self.users.count[link]:
+                self._look_again(link)
+            else:
+                self.level[link] = self.capacity[link] / flows
+            self.users.add(link, activity, flows)
+            if self.level[link] < rate:
+                rate = self.level[link]
+        self.rate[activity] = rate
+
+    def leave(self, activity: cython.int) -> cython.void:
+        """Take an activity off its links."""
+        traffic: cython.int = self.usage[activity]
+        place: cython.int
+        self.users.remove_all(activity)
+        for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
+            self._look_again(self.usage_link[place])
+
+    def set_capacity(self, link: cython.int, capacity: cython.double) -> cython.void:
+        """Change a link's capacity (B/s)."""
+        self.capacity[link] = capacity
+        self._look_again(link)
+
+    def solve(self) -> cython.void:
+        """Bring all levels and rates in line, from the lowest level up."""
+        number: cython.int
+        link: cython.int
+        for number in range(self.due_count):
+            link = self.due[number]
+            self.is_due[link] = 0
+            self._visit(link)
+        self.due_count = 0
+        old: cython.double
+        new: cython.double
+        entry: cython.int
+        activity: cython.int
+        while self.queue.count:
+            link = self.queue.pop()
+            self.is_waiting[link] = 0
+            self.visits += 1
+            old = self.level[link]
+            new = self._level_of(link)
+            if new == old:
+                continue
+            self.level[link] = new
+            entry = self.users.head[link]
+            while entry >= 0:
+                activity = self.users.member[entry]
+                if self.rate[activity] >= old or self.rate[activity] > new:  # else others hold it back, as before
+                    self._update(activity, link)
+                entry = self.users.following[entry]
+
+    def _touch(self, activity: cython.int) -> cython.void:
+        if not self.is_touched[activity]:
+            self.is_touched[activity] = 1
+            self.before[activity] = self.rate[activity]
+            self.touched[self.touched_count] = activity
+            self.touched_count += 1
+
+    def _look_again(self, link: cython.int) -> cython.void:
+        """Something changed on a link: look at it in the next solution."""
+        if self.users.count[link] and not self.is_due[link]:
+            self.is_due[link] = 1
+            self.due[self.due_count] = link
+            self.due_count += 1
+
+    def _visit(self, link: cython.int) -> cython.void:
+        if self.users.count[link] and not self.is_waiting[link]:
+            self.is_waiting[link] = 1
+            self.queue.put(self.level[link], link)
+
+    def _update(self, activity: cython.int, link: cython.int) -> cython.void:
+        """Take the activity's rate from the levels; if it is another, all of its other links have to be looked at."""
+        rate: cython.double = self.bound[activity]
+        traffic: cython.int = self.usage[activity]
+        place: cython.int
+        other: cython.int
+        for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
+            other = self.usage_link[place]
+            if self.level[other] < rate:
+                rate = self.level[other]
+        if rate == self.rate[activity]:
+            return
+        self._touch(activity)
+        self.rate[activity] = rate
+        for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
+            other = self.usage_link[place]
+            if other != link and self.users.count[other] > 1:
+                self._visit(other)
+
+    def _level_of(self, link: cython.int) -> cython.double:
+        """Return the level that fits what the link's users want."""
+        entry: cython.int = self.users.head[link]
+        if self.users.count[link] == 1:
+            return self.capacity[link] / self.users.weight[entry]
+        count: cython.int = 0
+        old: cython.double = self.level[link]
+        want: cython.double
+        activity: cython.int
+        place: cython.int
+        other: cython.int
+        while entry >= 0:
+            activity = self.users.member[entry]
+            want = self.rate[activity]
+            if want >= old:  # this link holds it back: what would others allow?
+                want = self.bound[activity]
+                traffic: cython.int = self.usage[activity]
+                for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
+                    other = self.usage_link[place]
+                    if other != link and self.level[other] < want:
+                        want = self.level[other]
+            self._want[count] = want
+            self._flows[count] = self.users.weight[entry]
+            count += 1
+            entry = self.users.following[entry]
+        return self._fill(self.capacity[link], count)
+
+    def _fill(self, capacity: cython.double, count: cython.int) -> cython.double:
+        """Return the level at which users share a link when some want less; infinite when all do."""
+        left: cython.double = capacity
+        share: cython.double = capacity / self._sum(count, 0.0, _INFINITE)
+        want: cython.double = _INFINITE
+        following: cython.double
+        i: cython.int
+        for i in range(count):
+            if self._want[i] < want:
+                want = self._want[i]
+        while want < share:
+            left -= self._sum(count, want, want) * want
+            following = _INFINITE
+            rest: cython.bint = False
+            for i in range(count):
+                if self._want[i] > want:
+                    rest = True
+                    if self._want[i] < following:
+                        following = self._want[i]
+            if not rest:
+                return _INFINITE
+            want = following
+            following = left / self._sum(count, want, _INFINITE)
+            if following > share:
+                share = following
+        return share
+
+    def _sum(self, count: cython.int, low: cython.double, high: cython.double) -> cython.double:
+        """Return the sum, rounded once, of the flows of those who want at least ``low`` and at most ``high``."""
+        total: cython.double = 0.0
+        longer: cython.double
+        part: cython.double
+        summed: cython.int = 0
+        rounded: cython.int = 0  # after how many
+        i: cython.int
+        for i in range(count):
+            if low <= self._want[i] <= high:
+                longer = total + self._flows[i]
+                part = longer - total
+                summed += 1
+                if rounded == 0 and (total - (longer - part)) + (self._flows[i] - part) != 0.0:
+                    rounded = summed
+                total = longer
+        if rounded == 0 or rounded == summed:  # rounded nowhere but in the last addition
+            return total
+        return self._sum_rounded_once(count, low, high)
+
+    def _sum_rounded_once(self, count: cython.int, low: cython.double, high: cython.double) -> cython.double:
+        """Sum as ``math.fsum`` does, by partial sums that do not overlap (Shewchuk 1997)."""
+        partials: cython.int = 0
+        kept: cython.int
+        x: cython.double
+        y: cython.double
+        sum_: cython.double
+        error: cython.double
+        i: cython.int
+        j: cython.int
+        for i in range(count):
+            if not low <= self._want[i] <= high:
+                continue
+            x = self._flows[i]
+            kept = 0
+            for j in range(partials):
+                y = self._partial[j]
+                if abs(x) < abs(y):
+                    x, y = y, x
+                sum_ = x + y
+                error = y - (sum_ - x)
+                if error != 0.0:
+                    self._partial[kept] = error
+                    kept += 1
+                x = sum_
+            self._partial[kept] = x
+            partials = kept + 1
+        partials -= 1
+        sum_ = self._partial[partials]
+        error = 0.0
+        while partials > 0 and error == 0.0:
+            partials -= 1
+            x = sum_
+            y = self._partial[partials]
+            sum_ = x + y
+            error = y - (sum_ - x)
+        if partials > 0 and error * self._partial[partials - 1] > 0.0:  # half way between two: the rest decides
+            y = error * 2.0
+            x = sum_ + y
+            if y == x - sum_:
+                sum_ = x
+        return sum_

@@ -1,0 +1,52 @@
+from libc.math cimport rint
+
+from simcluster.base.pointers cimport Buffers
+from simcluster.engine.event_queue cimport EventQueue
+from simcluster.engine.links cimport LinkActivities
+from simcluster.engine.memberships cimport Memberships
+
+
+cdef class RankActivities:
+    cdef Buffers buffers
+    cdef EventQueue queue
+    cdef LinkActivities links
+    cdef Memberships flights
+    cdef double ticks
+    cdef double* due
+    cdef readonly int computing_lanes
+    cdef readonly int changed
+    cdef int* _changed
+    cdef unsigned char* _is_changed
+    cdef int* _computing
+    cdef int* _lane_head
+    cdef int* _lane_next
+    cdef int* _lane_previous
+    cdef int* _rank
+    cdef double* _speed
+    cdef double* _sensitivity
+    cdef double* _left
+    cdef double* _since
+    cdef double* _factor
+    cdef double* _left_before
+    cdef double* _since_before
+    cdef double* _factor_before
+    cdef double* _settled
+    cdef double* _pressure
+    cdef double* _drag
+    cdef int* _rank_first
+    cdef int* _kind_rank
+    cdef unsigned char* dragged
+    cdef int _room
+    cdef void wait(self, int lane, double seconds, double now) noexcept
+    cdef void compute(self, int lane, int rank, double seconds, double sensitivity, double now) noexcept
+    cdef void advance(self, int lane) noexcept
+    cdef void take_off(self, int flight, int kind) noexcept
+    cdef void land(self, int flight, int kind) noexcept
+    cdef double drag_of(self, int flight, int kind) noexcept
+    cdef void set_speed(self, int rank, double factor) noexcept
+    cdef void settle(self, double now) noexcept
+    cdef void _change(self, int rank) noexcept
+    cdef void _settle_lanes(self, int rank, double now) noexcept
+    cdef void _settle_lane(self, int lane, double factor, double now) noexcept
+    cdef double _end_of(self, int lane) noexcept
+    cdef void _settle_flights(self, int rank, double now) noexcept

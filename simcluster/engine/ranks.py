@@ -1,0 +1,243 @@
+"""Computations on ranks over time, slowed down by communication and by the rank itself; compiled.
+
+The meaning is that of ``reference.plain``: ``Left`` and ``Rank``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import cython
+import numpy as np
+
+from simcluster.engine.tables import Kinds
+
+if not cython.compiled:
+    from simcluster.base.pointers import Buffers
+    from simcluster.engine.event_queue import EventQueue
+    from simcluster.engine.links import LinkActivities
+    from simcluster.engine.memberships import Memberships
+
+    rint = np.rint
+
+_INFINITE = cython.declare(cython.double, math.inf)
+
+
+class RankActivities:
+    """What lanes compute, and which communications (``flights``, by the numbers of their activities) slow that down.
+
+    ``due`` is when a lane's computation, or another time that it waits for, is over.  Events of lanes have even keys.
+    """
+
+    def __init__(
+        self, queue: EventQueue, links: LinkActivities, kinds: Kinds, ranks: int, lanes: int, ticks: float
+    ) -> None:
+        self.buffers = buffers = Buffers()
+        self.queue, self.links, self.ticks = queue, links, ticks
+        self.flights = Memberships(ranks)
+        self.due = buffers.doubles("due", lanes)
+        self.computing_lanes = 0
+        self.changed = 0
+        self._changed = buffers.ints("changed", ranks)
+        self._is_changed = buffers.flags("is_changed", ranks)
+        self._computing = buffers.ints("computing", ranks)
+        self._lane_head = buffers.ints("lane_head", ranks)  # the first of the rank's lanes that compute, plus one
+        self._speed = buffers.doubles("speed", ranks)
+        self._lane_next = buffers.ints("lane_next", lanes)  # plus one
+        self._lane_previous = buffers.ints("lane_previous", lanes)  # plus one
+        self._rank = buffers.ints("rank", lanes)  # plus one, of those that compute
+        self._sensitivity = buffers.doubles("sensitivity", lanes)
+        self._left = buffers.doubles("left", lanes)
+        self._since = buffers.doubles("since", lanes)
+        self._factor = buffers.doubles("factor", lanes)
+        self._left_before = buffers.doubles("left_before", lanes)
+        self._since_before = buffers.doubles("since_before", lanes)
+        self._factor_before = buffers.doubles("factor_before", lanes)
+        self._settled = buffers.doubles("settled", lanes)
+        self._pressure = buffers.given_doubles("pressure", kinds.pressure)
+        self._drag = buffers.given_doubles("drag", kinds.drag)
+        self._rank_first = buffers.given_ints("rank_first", kinds.rank_first)
+        self._kind_rank = buffers.given_ints("kind_rank", kinds.rank)
+        self._room = 0
+        rank: cython.int
+        for rank in range(ranks):
+            self._speed[rank] = 1.0
+
+    def wait(self, lane: cython.int, seconds: cython.double, now: cython.double) -> cython.void:
+        """Let a lane wait for seconds that nothing changes."""
+        self.due[lane] = now + seconds
+        self.queue.put(now + seconds, 2 * lane)
+
+    def compute(
+        self,
+        lane: cython.int,
+        rank: cython.int,
+        seconds: cython.double,
+        sensitivity: cython.double,
+        now: cython.double,
+    ) -> cython.void:
+        """Let a lane compute: so many seconds alone at full speed."""
+        if seconds <= 0.0:
+            self.wait(lane, 0.0, now)
+            return
+        head: cython.int = self._lane_head[rank]
+        self._rank[lane] = rank + 1
+        self._lane_previous[lane] = 0
+        self._lane_next[lane] = head
+        self._lane_head[rank] = lane + 1
+        if head:
+            self._lane_previous[head - 1] = lane + 1
+        self._computing[rank] += 1
+        self.computing_lanes += 1
+        self._sensitivity[lane] = sensitivity
+        self._left[lane] = self._left_before[lane] = seconds
+        self._since[lane] = self._since_before[lane] = now
+        self._factor[lane] = self._factor_before[lane] = 1.0
+        self._settled[lane] = now
+        if self.flights.count[rank] or self._speed[rank] != 1.0:
+            self.due[lane] = _INFINITE  # the end of the instant tells
+            self._change(rank)
+        else:
+            self.wait(lane, seconds, now)
+
+    def advance(self, lane: cython.int) -> cython.void:
+        """End what a lane, which is due, computes or waits for."""
+        rank: cython.int = self._rank[lane] - 1
+        before: cython.int
+        after: cython.int
+        self.due[lane] = _INFINITE
+        if rank < 0:
+            return
+        before = self._lane_previous[lane]
+        after = self._lane_next[lane]
+        self._rank[lane] = 0
+        if before:
+            self._lane_next[before - 1] = after
+        else:
+            self._lane_head[rank] = after
+        if after:
+            self._lane_previous[after - 1] = before
+        self._computing[rank] -= 1
+        self.computing_lanes -= 1
+        if self.flights.count[rank]:  # it may slow them down no longer
+            self._change(rank)
+
+    def take_off(self, flight: cython.int, kind: cython.int) -> cython.void:
+        """Begin a communication."""
+        place: cython.int
+        rank: cython.int
+        if self._room < self.links.room:
+            self._room = self.links.room
+            self.flights.make_members(self._room)
+            self.dragged = self.buffers.flags("dragged", self._room)
+        self.dragged[flight] = 0
+        for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
+            rank = self._kind_rank[place]
+            self.flights.add(rank, flight, self._pressure[kind])
+            if self._computing[rank]:
+                self._change(rank)
+
+    def land(self, flight: cython.int, kind: cython.int) -> cython.void:
+        """End a communication."""
+        place: cython.int
+        rank: cython.int
+        self.flights.remove_all(flight)
+        for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
+            rank = self._kind_rank[place]
+            if self._computing[rank]:
+                self._change(rank)
+
+    def drag_of(self, flight: cython.int, kind: cython.int) -> cython.double:
+        """Return how many times as long rounds of a communication take at present."""
+        return 1.0 + self._drag[kind] if self.dragged[flight] else 1.0
+
+    def set_speed(self, rank: cython.int, factor: cython.double) -> cython.void:
+        """Let computations on a rank take so many times as long from now on."""
+        self._speed[rank] = factor
+        if self._computing[rank]:
+            self._change(rank)
+
+    def settle(self, now: cython.double) -> cython.void:
+        """Bring computations and communications on all ranks on which something changed in line."""
+        number: cython.int
+        rank: cython.int
+        for number in range(self.changed):
+            rank = self._changed[number]
+            self._is_changed[rank] = 0
+            if self._computing[rank]:
+                self._settle_lanes(rank, now)
+            self._settle_flights(rank, now)
+        self.changed = 0
+
+    def _change(self, rank: cython.int) -> cython.void:
+        """Note that something changes on a rank."""
+        if not self._is_changed[rank]:
+            self._is_changed[rank] = 1
+            self._changed[self.changed] = rank
+            self.changed += 1
+
+    def _settle_lanes(self, rank: cython.int, now: cython.double) -> cython.void:
+        """Go on with computations at their speed of now."""
+        pressure: cython.double = 0.0
+        entry: cython.int = self.flights.head[rank]
+        lane: cython.int = self._lane_head[rank] - 1
+        while entry >= 0:
+            if self.flights.weight[entry] > pressure:
+                pressure = self.flights.weight[entry]
+            entry = self.flights.following[entry]
+        while lane >= 0:
+            self._settle_lane(lane, (1.0 + self._sensitivity[lane] * pressure) * self._speed[rank], now)
+            lane = self._lane_next[lane] - 1
+
+    def _settle_lane(self, lane: cython.int, factor: cython.double, now: cython.double) -> cython.void:
+        """Go on from what was left before this instant: the last word of an instant counts."""
+        left: cython.double
+        if factor == self._factor[lane]:
+            if self.due[lane] == _INFINITE:
+                self.due[lane] = self._end_of(lane)
+                self.queue.put(self.due[lane], 2 * lane)
+            return
+        if now > self._settled[lane]:
+            self._settled[lane] = now
+            self._left_before[lane] = self._left[lane]
+            self._since_before[lane] = self._since[lane]
+            self._factor_before[lane] = self._factor[lane]
+        left = self._left_before[lane]
+        if factor == self._factor_before[lane]:
+            self._since[lane] = self._since_before[lane]
+        else:
+            left -= rint((now - self._since_before[lane]) / self._factor_before[lane] * self.ticks) / self.ticks
+            if left < 0.0:
+                left = 0.0
+            self._since[lane] = now
+        self._left[lane] = left
+        self._factor[lane] = factor
+        self.due[lane] = self._end_of(lane)
+        self.queue.put(self.due[lane], 2 * lane)
+
+    def _end_of(self, lane: cython.int) -> cython.double:
+        """Return when a computation is over if nothing changes."""
+        if self._factor[lane] == 1.0:
+            return self._since[lane] + self._left[lane]
+        return self._since[lane] + rint(self._left[lane] * self._factor[lane] * self.ticks) / self.ticks
+
+    def _settle_flights(self, rank: cython.int, now: cython.double) -> cython.void:
+        """Let computation slow down the communications on a rank, or no longer."""
+        entry: cython.int = self.flights.head[rank]
+        flight: cython.int
+        kind: cython.int
+        place: cython.int
+        dragged: cython.bint
+        while entry >= 0:
+            flight = self.flights.member[entry]
+            kind = self.links.kind[flight]
+            if self._drag[kind] > 0.0:
+                dragged = False
+                for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
+                    if self._computing[self._kind_rank[place]]:
+                        dragged = True
+                        break
+                if dragged != self.dragged[flight]:
+                    self.dragged[flight] = dragged
+                    self.links.set_drag(flight, self.drag_of(flight, kind), now)
+            entry = self.flights.following[entry]

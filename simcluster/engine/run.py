@@ -1,0 +1,138 @@
+"""Simulates tables: the compiled engine in slices, with progress, and the reason where it cannot come to an end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from heapq import merge
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from simcluster.base import clock
+from simcluster.base.arrays import Floats
+from simcluster.base.clock import BeyondGridError
+from simcluster.base.compilation import check_compiled
+from simcluster.base.errors import DeadlockError
+from simcluster.base.profiles import Profile
+from simcluster.base.telling import phase
+from simcluster.engine import events
+from simcluster.engine.events import Engine
+from simcluster.engine.tables import Tables
+from simcluster.reference.record import OpTimes
+
+_SLICE = 100_000
+"""Events between two looks at the keyboard."""
+_CHANGES = 4096
+"""Changes of links and speeds that are tabulated at a time."""
+_SHOWN = 12
+
+Change = tuple[float, int, float]
+"""An instant (s); the link, or -1 minus the rank; and its factor from then on."""
+
+
+class Simulated(NamedTuple):
+    """What the engine found: when every lane was over (s; 0 for one without ops), how many events it processed, and the
+    times of all ops, if they were asked for."""
+
+    lane_end: Floats
+    events: int
+    times: OpTimes | None
+
+
+def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_times: bool) -> Simulated:
+    """Simulate tables on the clock's grid of now.
+
+    ``describe`` names an op in messages.  Raises DeadlockError when ops are left that can never begin, and
+    BeyondGridError when the clock leaves its grid.
+    """
+    check_compiled()
+    engine = Engine(tables, 1.0 / clock.tick(), clock.exact_until(), keeps_times=keeps_times)
+    changes = _Changes(tables)
+    changes.load(engine)
+    ops = int(tables.instances.op_first[-1])
+    with phase(lambda: f"simulating, {engine.lanes.ops_over / max(ops, 1):.0%} of ops done"):
+        state = events.PAUSED
+        while state in (events.PAUSED, events.NEEDS_CHANGES):
+            state = engine.run(_SLICE)
+            if state == events.NEEDS_CHANGES:
+                changes.load(engine)
+    if state == events.BEYOND_GRID:
+        raise BeyondGridError
+    if state == events.STUCK:
+        raise _Deadlock(tables, engine, describe).error()
+    times = None
+    if keeps_times:
+        ready, start, end, last = (engine.lanes.buffers.read(name) for name in ("ready", "start", "end", "last"))
+        times = OpTimes(ready[:ops], start[:ops], end[:ops], last[:ops].astype(np.int64))
+    return Simulated(engine.lanes.buffers.read("lane_end")[: engine.lanes.count], engine.events, times)
+
+
+class _Changes:
+    """Changes of links and of ranks' speeds, tabulated as far as the engine has come."""
+
+    def __init__(self, tables: Tables) -> None:
+        numbered: dict[int, Profile] = {**tables.capacities, **{-1 - rank: own for rank, own in tables.speeds.items()}}
+        self._to_come = merge(*(_changes_of(profile, number) for number, profile in numbered.items()))
+        self._loaded: list[Change] = []
+
+    def load(self, engine: Engine) -> None:
+        """Give the engine the changes that it has not seen, and the next ones."""
+        more = list(islice(self._to_come, _CHANGES))
+        self._loaded = [*self._loaded[engine.change :], *more]
+        times, numbers, factors = zip(*self._loaded, strict=True) if self._loaded else ((), (), ())
+        engine.load_changes(times, numbers, factors, len(more) == _CHANGES)
+
+
+def _changes_of(profile: Profile, number: int) -> Iterator[Change]:
+    instant = 0.0
+    while instant < math.inf:
+        yield instant, number, profile.at(instant)
+        instant = profile.after(instant)
+
+
+class _Deadlock:
+    """Lanes that wait for each other."""
+
+    def __init__(self, tables: Tables, engine: Engine, describe: Callable[[int], str]) -> None:
+        self._tables, self._engine, self._describe = tables, engine, describe
+
+    def error(self) -> Exception:
+        """Return the error that says what every lane waits for."""
+        lines = []
+        for lane in range(self._engine.lanes.count):
+            op = self._engine.lanes.op_at(lane)
+            if op >= 0:
+                what = self._awaited(op)
+                if not what:  # it waits for nothing and never ends
+                    return BeyondGridError()
+                lines.append(f"  {self._describe(op)} waits for {what}")
+        shown = "\n".join(lines[:_SHOWN])
+        more = f"\n  ... and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+        return DeadlockError(
+            f"deadlock: {len(lines)} lanes wait for each other and nothing can happen any more\n{shown}{more}\n"
+            "  Every send needs a receive, and all members of a group must run its collectives in the same order."
+        )
+
+    def _awaited(self, op: int) -> str:
+        """Return what an op waits for; "" for nothing."""
+        templates, instances, groups, kinds = self._tables[:4]
+        instance = int(np.searchsorted(instances.op_first, op, side="right")) - 1
+        place = op - int(instances.op_first[instance]) + int(templates.op_first[instances.template[instance]])
+        missing = []
+        for at in range(int(templates.wait_first[place]), int(templates.wait_first[place + 1])):
+            peer = int(templates.wait_peer[at])
+            other = instance if peer < 0 else int(instances.peer[instance, peer])
+            awaited = int(instances.op_first[other] + templates.wait_op[at])
+            if not self._engine.lanes.is_over(awaited):
+                missing.append(awaited)
+        if missing:
+            return " and ".join(self._describe(each) for each in missing[:3])
+        slot = int(templates.slot[place])
+        if slot < 0:
+            return ""
+        meeting = int(groups.place_first[instances.group[instance, slot]] + templates.place[place])
+        arrived, kind = self._engine.arrived(meeting)
+        parties = int(kinds.parties[kind]) if kind >= 0 else arrived + 1  # nobody has come who knows
+        return f"the other members of its group ({arrived} of {parties} have arrived)"
