@@ -7,7 +7,7 @@ any shape, failures along the first axis), of a limit, and of a window (s); it s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -55,3 +55,9 @@ class FailureTimes:
     def move(self, to: Ints, machine: Ints, who: Ints) -> None:
         """A machine takes the number of one that is bad no more."""
         self.times[:, to, who] = self.times[:, machine, who]
+
+
+def is_retired(failures: Sequence[float], rule: str, limit: float, window: float) -> bool:
+    """Return whether a machine that failed at these times (s, the last one now) is to be retired."""
+    last = failures[: -1 - remembered(rule, limit) : -1]
+    return bool(RETIRE[rule](failures[-1] - np.array(last), limit, window))

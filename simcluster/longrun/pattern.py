@@ -157,11 +157,11 @@ class CheckpointPattern:
             return np.maximum(0, begun)
         if level == STORAGE and self.memory is not None:
             return np.maximum(0, (begun // self.cycles) * self.cycles)
-        more = np.searchsorted(self._safe_within, rest, side="right")
+        more = np.searchsorted(self.safe_within, rest, side="right")
         return np.maximum(0, np.where(more > 0, whole * self.cycles + more, begun))
 
     @cached_property
-    def _safe_within(self) -> Floats:
+    def safe_within(self) -> Floats:
         """When the snapshots of a period are safe, but for its last."""
         return np.array([end + cycle[0][1] for end, cycle in zip(self.ends[1:-1], self.phases[1:], strict=True)])
 

@@ -1,0 +1,92 @@
+"""A run on its nominal clock, and the snapshots that are there (``longrun/pattern.py`` has the same for arrays)."""
+
+from __future__ import annotations
+
+import math
+
+import cython
+import numpy as np
+
+from simcluster.longrun.run import LongRun
+
+if not cython.compiled:
+    from simcluster.base.pointers import doubles
+
+
+class Snapshots:
+    """``at`` on the nominal clock; ``in_memory_at`` and ``stored_at``: where the run goes back to at least."""
+
+    def __init__(self, run: LongRun) -> None:
+        pattern = run.pattern
+        self.cycles, self.in_memory = pattern.cycles, pattern.memory is not None
+        self.period, self.write = pattern.period, pattern.phases[0][0][1]
+        self.last = float(run.goal // pattern.steps) if math.isfinite(run.goal) else math.inf
+        self.arrays = [
+            np.array(pattern.ends),
+            np.array(pattern.safe_within),
+            np.array([cycle[3][1] for cycle in pattern.phases]),
+        ]
+        self.ends, self.safe_within = doubles(self.arrays[0]), doubles(self.arrays[1])
+        self.stalls = doubles(self.arrays[2])
+        self.clear()
+
+    def clear(self) -> cython.void:
+        """Begin a run."""
+        self.at = self.in_memory_at = self.stored_at = 0.0
+
+    def split(self, at: cython.double) -> cython.longlong:
+        """Return the whole periods until then; ``rest`` are the seconds in the one that is going on."""
+        whole: cython.longlong = cython.cast(cython.longlong, at / self.period)
+        self.rest = at - whole * self.period
+        if self.rest < 0:  # rounding
+            whole -= 1
+            self.rest += self.period
+        return whole
+
+    def end(self, snapshot: cython.longlong) -> cython.double:
+        """Return when the n-th snapshot has been taken; the 0th is the run's begin."""
+        return snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles]
+
+    def safe(self, stored: cython.bint) -> cython.longlong:
+        """Return the latest snapshot that is safe now: any, or one that is ``stored``."""
+        whole: cython.longlong = self.split(self.at)
+        begun: cython.longlong = whole * self.cycles - 1
+        within: cython.int = 0
+        if self.rest >= self.write:
+            begun += 1
+        if begun < 0:
+            begun = 0
+        if self.cycles == 1:
+            return begun
+        if stored and self.in_memory:
+            return begun // self.cycles * self.cycles
+        while within < self.cycles - 1 and self.safe_within[within] <= self.rest:
+            within += 1
+        return whole * self.cycles + within if within > 0 else begun
+
+    def taken(self, at: cython.double) -> cython.longlong:
+        """Return the number of snapshots that have been taken until then, safe or not."""
+        whole: cython.longlong = self.split(at)
+        within: cython.int = 0
+        while within < self.cycles - 1 and self.ends[within + 1] <= self.rest:
+            within += 1
+        return whole * self.cycles + within
+
+    def next_end(self) -> cython.double:
+        """Return when the cycle that is going on will end with a snapshot."""
+        return self.end(self.taken(self.at) + 1)
+
+    def next_verified(self) -> cython.double:
+        """Return when the verification of that cycle will be done, or that of the next if it is over."""
+        snapshot: cython.longlong = self.taken(self.at) + 1
+        found: cython.double = self.end(snapshot) - self.stalls[(snapshot - 1) % self.cycles]
+        if found >= self.at:
+            return found
+        return self.end(snapshot + 1) - self.stalls[snapshot % self.cycles]
+
+    def target(self, stored: cython.bint) -> cython.double:
+        """Return the end of the latest snapshot that survives: any, or one that is ``stored``."""
+        snapshot: cython.longlong = self.safe(stored)
+        if snapshot > self.last:
+            snapshot = cython.cast(cython.longlong, self.last)
+        return max(self.end(snapshot), self.stored_at if stored else self.in_memory_at)
