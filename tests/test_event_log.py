@@ -13,8 +13,8 @@ from simcluster.longrun.eventlog import EventLog, Incident, log_of, read_log, wr
 from simcluster.longrun.events import play_events
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.replayed import replay_log
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.times import ExponentialTime, FixedTime, LognormalTime
 
 DAY = 86400.0
@@ -50,7 +50,7 @@ def test_a_log_that_was_written_is_played_again_alike(tmp_path: Path, ending: st
     log = read_log(tmp_path / f"log.{ending}")
     assert log == log_of(rows)
     again = replay_log(run_of(), log)
-    for same in (play_events(again, seed=55)[0], play_replicas(again, 55, 2)):
+    for same in (play_events(again, seed=55)[0], simulate_runs(again, 55, 2)):
         assert same.wall[0] == pytest.approx(played.wall[0], abs=1e-6)
         assert (same.strikes[0] == played.strikes[0]).all()
         np.testing.assert_allclose(same.fates[0], played.fates[0], rtol=0, atol=1e-6)
@@ -82,7 +82,7 @@ def test_a_real_log_strikes_when_it_says(tmp_path: Path) -> None:
     assert struck["flap"].at[0] == pytest.approx(3600.001)  # type: ignore[union-attr]
     assert struck["flap"].lasted(0) == 42.0  # type: ignore[union-attr]
     assert struck["host"].at == pytest.approx((loaded + 1e-3,))  # type: ignore[union-attr]
-    one, many = play_events(run, 0)[0], play_replicas(run, 0, 300)
+    one, many = play_events(run, 0)[0], simulate_runs(run, 0, 300)
     assert one.strikes[0].tolist() == [2, 1, 0, 2, 0, 0]
     assert (many.strikes == one.strikes).all()  # all runs of them, whatever their restarts take
     assert many.wall[0] == pytest.approx(one.wall[0], abs=1e-6)

@@ -14,8 +14,8 @@ from simcluster.longrun.failure_specs import BadBatch
 from simcluster.longrun.lemons import RETIRE, fading, in_window
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Spares
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.times import FixedTime
 from simcluster.scenario.scenario import load
 from simcluster.studies.long_run.advice import advise
@@ -34,7 +34,7 @@ def run_of(bad: Bad, days: float = 400) -> LongRun:
 
 
 def strikes(bad: Bad, runs: int = 400) -> np.ndarray:
-    return play_replicas(run_of(bad), 5, runs).strikes[:, 0].astype(float)
+    return simulate_runs(run_of(bad), 5, runs).strikes[:, 0].astype(float)
 
 
 def near(values: np.ndarray, mean: float) -> bool:
@@ -72,16 +72,16 @@ def test_two_failures_in_a_window(window: float) -> None:
 @pytest.mark.parametrize(("cured", "limit", "days"), [(0.0, math.inf, 60), (0.3, math.inf, 60), (0.3, 2, 20)])
 def test_failures_of_lemons_that_may_be_cured(cured: float, limit: float, days: float) -> None:
     run = run_of(Bad(BAD, TIMES, cured, 0.0 if math.isinf(limit) else limit), days)
-    found = play_replicas(run, 6, 400).strikes[:, 0].astype(float)
+    found = simulate_runs(run, 6, 400).strikes[:, 0].astype(float)
     healthy = MACHINES * EACH * days * DAY
     assert near(found, healthy + lemon_failures(run, run.causes[0], limit, days * DAY))
 
 
 def test_a_rule_of_one_is_a_sure_cure_and_a_short_window_is_never() -> None:
-    cured, never = (play_replicas(run_of(bad, 100), 2, 20) for bad in (Bad(BAD, TIMES, 1.0), Bad(BAD, TIMES, 0.0)))
-    assert same(play_replicas(run_of(Bad(BAD, TIMES, 0.0, 1), 100), 2, 20), cured)
-    assert same(play_replicas(run_of(Bad(BAD, TIMES, 0.0, 2, 1e-6), 100), 2, 20), never)
-    assert same(play_replicas(run_of(Bad(BAD, TIMES, 0.0, 1.9, 1e-6, "fading"), 100), 2, 20), never)
+    cured, never = (simulate_runs(run_of(bad, 100), 2, 20) for bad in (Bad(BAD, TIMES, 1.0), Bad(BAD, TIMES, 0.0)))
+    assert same(simulate_runs(run_of(Bad(BAD, TIMES, 0.0, 1), 100), 2, 20), cured)
+    assert same(simulate_runs(run_of(Bad(BAD, TIMES, 0.0, 2, 1e-6), 100), 2, 20), never)
+    assert same(simulate_runs(run_of(Bad(BAD, TIMES, 0.0, 1.9, 1e-6, "fading"), 100), 2, 20), never)
     assert not same(cured, never)
 
 
@@ -90,7 +90,7 @@ def test_a_new_machine_takes_its_time() -> None:
     bad = Bad(BAD, 1e5, 0.0, 1, replaced=FixedTime(seconds="20 d"))
     run = run_of(bad)
     cause = replace(run.causes[0], rate=run.causes[0].rate / 1000, repair=FixedTime(seconds="1 s"))
-    outcomes = play_replicas(replace(run, causes=(cause,), spares=Spares()), 1, 20)
+    outcomes = simulate_runs(replace(run, causes=(cause,), spares=Spares()), 1, 20)
     waiting = outcomes.spent()["waiting"]
     few = outcomes.strikes[:, 0] - BAD  # of healthy ones
     np.testing.assert_allclose(waiting, BAD * 20 * DAY + few, rtol=1e-9)

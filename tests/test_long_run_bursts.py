@@ -12,8 +12,8 @@ import pytest
 from simcluster.longrun.events import play_events
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Part, Spares
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.times import FixedTime
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.simulate import simulate
@@ -75,19 +75,19 @@ def test_machines_that_fail_together_need_more_spares() -> None:
     """Bursts of 4 at a quarter of the rate: as many repairs, a quarter of the outages, and three spares are none."""
     one = FailureMode("host", "stop", 1 / DAY, repair=fixed(3600.0))
     four = replace(one, rate=0.25 / DAY, machines=4)
-    singles, bursts = (play_replicas(run_of(cause, spares=Spares(hot=3)), 1, 60) for cause in (one, four))
+    singles, bursts = (simulate_runs(run_of(cause, spares=Spares(hot=3)), 1, 60) for cause in (one, four))
     assert singles.strikes.mean() == pytest.approx(4 * bursts.strikes.mean(), rel=0.05)
     assert share(singles, "waiting").mean() < 1e-5
     each = bursts.spent()["waiting"].sum() / bursts.strikes.sum()
     assert each == pytest.approx(3600.0, rel=1e-3)  # until they are back, but for where the run ends
-    enough = play_replicas(run_of(four, spares=Spares(hot=4)), 1, 60)  # but for two bursts within the hour
+    enough = simulate_runs(run_of(four, spares=Spares(hot=4)), 1, 60)  # but for two bursts within the hour
     assert share(enough, "waiting").mean() < 0.03 * share(bursts, "waiting").mean()
 
 
 def test_a_single_crew_repairs_one_after_the_other() -> None:
     """With no spares and nobody who fails meanwhile: the wait is that of the last of 4."""
     four = FailureMode("rack", "stop", 0.05 / DAY, machines=4, repair=fixed(3600.0))
-    waits = [play_replicas(run_of(four, spares=Spares(crews=crews)), 1, 20) for crews in (1, 2, 4)]
+    waits = [simulate_runs(run_of(four, spares=Spares(crews=crews)), 1, 20) for crews in (1, 2, 4)]
     each = [outcomes.spent()["waiting"].sum() / outcomes.strikes.sum() for outcomes in waits]
     np.testing.assert_allclose(each, [4 * 3600.0, 2 * 3600.0, 3600.0], rtol=1e-2)
 
@@ -99,7 +99,7 @@ def test_a_single_crew_repairs_one_after_the_other() -> None:
 def test_a_link_that_flaps(often: float, lasts: float) -> None:
     """Flaps overlap as customers of M/G/infinity do: some link is slow for 1 - e^(-rate x length) of the time."""
     flap = FailureMode("flap", "slow", often / DAY, lasts=fixed(lasts), paces=np.array([[2.0]]))
-    outcomes = play_replicas(run_of(flap, until=4 * DAY), 2, 40)
+    outcomes = simulate_runs(run_of(flap, until=4 * DAY), 2, 40)
     slow = 1 - math.exp(-often / DAY * lasts)
     assert near(share(outcomes, "slow"), slow * (1 - 1 / 2.0))
     assert near(outcomes.strikes[:, 0], 4 * often)
@@ -145,7 +145,7 @@ def test_a_wrong_diagnosis_is_gone_through_again() -> None:
     """With probability p again and again: p / (1 - p) detections and restarts more of each outage."""
     stop = FailureMode("gpu", "stop", 1 / DAY, detect=fixed(60.0))
     part = Part("restart", fixed(240.0), fixed(240.0), exposed=False)
-    outcomes = play_replicas(run_of(stop, restart=(part,), wrong=0.25), 1, 60)
+    outcomes = simulate_runs(run_of(stop, restart=(part,), wrong=0.25), 1, 60)
     spent = outcomes.spent()
     each = spent["diagnosis"].sum(), outcomes.outages.sum() * 300.0
     assert each[0] / each[1] == pytest.approx(1 / 3, rel=4 * math.sqrt(4 / outcomes.outages.sum()))
@@ -154,7 +154,7 @@ def test_a_wrong_diagnosis_is_gone_through_again() -> None:
 def test_a_false_alarm_costs_a_restart_and_no_work() -> None:
     alarm = FailureMode("alarm", "alarm", 2 / DAY, repair=fixed(600.0))
     part = Part("restart", fixed(240.0), fixed(240.0), exposed=False)
-    outcomes = play_replicas(run_of(alarm, restart=(part,), spares=Spares(hot=1)), 1, 20)
+    outcomes = simulate_runs(run_of(alarm, restart=(part,), spares=Spares(hot=1)), 1, 20)
     assert not outcomes.spent()["lost"].any()
     assert not outcomes.spent()["detection"].any()
     each = outcomes.spent()["restart"].sum() / outcomes.outages.sum()
@@ -171,7 +171,7 @@ def test_a_run_shorter_than_a_checkpoint_is_explained() -> None:
     pattern = CheckpointPattern(10.0, 360, Saving(60.0))
     stop = FailureMode("gpu", "stop", 1 / (30 * DAY), detect=fixed(60.0))
     run = LongRun(pattern, (stop,), machines=16, until=4.0)
-    outcomes = play_replicas(run, 1, 20)
+    outcomes = simulate_runs(run, 1, 20)
     assert (outcomes.steps == 0.4).all()
     table = closed_forms_of(run, outcomes).set_index("closed_form")
     assert table.loc[["failures, rate x wall", "goodput, exact"], "explained"].all()
@@ -181,6 +181,6 @@ def test_a_run_shorter_than_a_checkpoint_is_explained() -> None:
 def test_a_bad_batch_explains_more_failures() -> None:
     stop = FailureMode("gpu", "stop", 1 / DAY, bad=Bad(4, 20.0, 0.0))
     run = run_of(stop, until=40 * DAY)
-    table = closed_forms_of(run, play_replicas(run, 1, 20)).set_index("closed_form")
+    table = closed_forms_of(run, simulate_runs(run, 1, 20)).set_index("closed_form")
     assert table.loc["failures, rate x wall", "explained"]
     assert "bad batch" in table.loc["failures, rate x wall", "why"]

@@ -25,8 +25,8 @@ from simcluster.base.store import Store
 from simcluster.cli.sweep import Bar
 from simcluster.longrun.content import digest_of, sendable
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import FailureMode, LongRun
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.times import FixedTime
 from simcluster.results.result import VERSION
 from simcluster.scenario.scenario import Scenario, from_document, load
@@ -101,13 +101,13 @@ def test_advice_is_the_same_on_processes(scenario: Scenario) -> None:
 
 def test_a_process_that_is_killed_is_said(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both of two are; which is heard of first is chance."""
-    monkeypatch.setattr(chunks, "play_replicas", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(chunks, "simulate_runs", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(InputError, match=r"runs (0 to 2|2 to 4): its process was killed; out of memory\?"):
         train(scenario, played=4, workers=2)
 
 
 def test_what_is_sent_plays_alike(run: LongRun) -> None:
-    own, sent = play_replicas(run, 1, 5).columns(), play_replicas(sendable(run), 1, 5).columns()
+    own, sent = simulate_runs(run, 1, 5).columns(), simulate_runs(sendable(run), 1, 5).columns()
     assert all(np.array_equal(own[name], sent[name], equal_nan=True) for name in own)
 
 

@@ -13,8 +13,8 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.ending import begun_again, check_end, kept_share
 from simcluster.longrun.events import play_events
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import FailureMode, LongRun
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.times import ExponentialTime, FixedTime, StagedTime, TimeSpec
 from simcluster.studies.long_run.intervals import Savings, best_steps, interval_of
 
@@ -37,7 +37,7 @@ def test_a_run_shorter_than_its_interval_is_no_longer_than_itself() -> None:
     run = run_of(often, steps=86_400, goal=20)
     assert kept_share(run) > 0.9
     check_end(run)
-    assert play_replicas(run, 0, 20).wall.max() < 3_000
+    assert simulate_runs(run, 0, 20).wall.max() < 3_000
     with pytest.raises(InputError, match="hardly ever end: something fails every 450 s"):
         check_end(run_of(often, steps=86_400, goal=80_000))
 
@@ -61,7 +61,7 @@ def test_a_write_has_to_come_through_as_well() -> None:
 def test_errors_that_outlive_all_kept_checkpoints_are_refused_by_both_players() -> None:
     run = run_of(silent(1 / 400, fixed(1_000)))
     assert begun_again(run) == pytest.approx((run.end_at - 1_000) / 400)
-    for play in (lambda: play_replicas(run, 0, 2), lambda: play_events(run, 0)):
+    for play in (lambda: simulate_runs(run, 0, 2), lambda: play_events(run, 0)):
         with pytest.raises(InputError, match=r"silent errors \(SDC\) are found when all 1 kept checkpoints, 101 s"):
             play()
     check_end(run_of(silent(1 / 400, fixed(1_000)), keep=12))  # one from before it is there
@@ -89,7 +89,7 @@ def test_how_long_a_run_takes_that_begins_again_is_the_closed_form(keep: int) ->
     assert m == pytest.approx(rate * span)
     struck = 1 / rate - span / math.expm1(rate * span)
     expected = whole + math.expm1(m) * (struck + life)
-    wall = play_replicas(run, 1, 4_000).wall
+    wall = simulate_runs(run, 1, 4_000).wall
     assert abs(wall.mean() - expected) < 4 * wall.std() / math.sqrt(len(wall))
     one = play_events(run, 1, 7)[0].wall
     assert one == pytest.approx(wall[7:8])

@@ -11,8 +11,8 @@ import pytest
 from simcluster.longrun.events import play_events
 from simcluster.longrun.outcome import REGROWTH
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import FailureMode, LongRun, Spares
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.times import ExponentialTime, FixedTime
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.simulate import simulate
@@ -143,20 +143,20 @@ def test_a_machine_that_makes_nothing_faster_is_no_reason_to_stop() -> None:
 
 
 def regrowths_and_failures(short: tuple[float, ...]) -> dict[str, float]:
-    outages = play_replicas(run_of(short), 1, 20).outages.mean(axis=0)
+    outages = simulate_runs(run_of(short), 1, 20).outages.mean(axis=0)
     return dict(zip(("gpu", "maintenance", REGROWTH), outages, strict=True))
 
 
 def test_time_with_a_replica_fewer_is_what_erlang_says() -> None:
     """Machines in repair are Poisson (M/G/infinity): with all levels of one pace slow time is a closed form."""
     run = replace(run_of((1.25,) * 60, repair=DAY / 2), until=400 * DAY)
-    outcomes = play_replicas(run, 3, 40)
+    outcomes = simulate_runs(run, 3, 40)
     share = 1 - np.exp(-0.5)  # of the time some machine is out, 0.5 are on average
     slow = outcomes.spent()["slow"] / outcomes.wall / (1 - 1 / 1.25)
     half = 4 * slow.std(ddof=1) / np.sqrt(len(slow))
     assert abs(slow.mean() - share) < half + 600 / (DAY / 2)  # taken back at the next checkpoint, 10 min at most
     one, _ = play_events(replace(run, until=50 * DAY), 3)
-    many = play_replicas(replace(run, until=50 * DAY), 3, 1)
+    many = simulate_runs(replace(run, until=50 * DAY), 3, 1)
     assert one.wall[0] == pytest.approx(many.wall[0], rel=1e-12)
     np.testing.assert_allclose(one.fates, many.fates, rtol=1e-9, atol=1e-6)
 
@@ -164,7 +164,7 @@ def test_time_with_a_replica_fewer_is_what_erlang_says() -> None:
 def test_nobody_waits_for_a_spare_that_is_not_there() -> None:
     """The first failure takes the only spare, which is made ready; at the second there is none, and the job goes on."""
     run = run_of((1.25,) * 60, repair=1000 * DAY)
-    outcomes = play_replicas(replace(run, until=30 * DAY, spares=Spares(cold=1, ready=(0.0, 0.0, 600.0))), 1, 10)
+    outcomes = simulate_runs(replace(run, until=30 * DAY, spares=Spares(cold=1, ready=(0.0, 0.0, 600.0))), 1, 10)
     assert (outcomes.strikes[:, 0] > 9).all()
     assert (outcomes.spent()["waiting"] == 600.0).all()
 
@@ -177,7 +177,7 @@ def test_what_does_not_run_does_not_fail() -> None:
     run = LongRun(pattern, (cause,), machines=2, until=1000 * DAY, spares=Spares(), short=(2.0,), running=(0.5,))
     one = rate * repair
     both = one * (rate / 2) * repair / 2  # both in repair; the job waits for the first that is back
-    counts = play_replicas(run, 4, 60).strikes[:, 0] / (1000 * DAY)
+    counts = simulate_runs(run, 4, 60).strikes[:, 0] / (1000 * DAY)
     expected = rate * (1 + one / 2) / (1 + one + both)
     assert abs(counts.mean() - expected) < 4 * counts.std(ddof=1) / np.sqrt(60) + rate * 1e-3
     always = rate * (1 + one) / (1 + one + 2 * both)

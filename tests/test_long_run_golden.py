@@ -19,8 +19,8 @@ from simcluster.longrun.events import play_events
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import FailureMode, LongRun, Part, Spares
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.times import ExponentialTime, FixedTime, TimeSpec, WeibullTime
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
@@ -68,7 +68,7 @@ def test_checkpoints_and_restarts_that_may_fail(work: float, segments: int, coun
     pattern = every(work, Saving(60.0))
     restart = part("down", 120.0), part("load", 300.0, exposed=True)
     run = LongRun(pattern, (FailureMode("gpu", "stop", 1 / MU),), goal=64.0 * segments, restart=restart)
-    outcomes, moments = play_replicas(run, 1, count), known.segment_moments(work, 60.0, 300.0, 120.0, 1 / MU)
+    outcomes, moments = simulate_runs(run, 1, count), known.segment_moments(work, 60.0, 300.0, 120.0, 1 / MU)
     near(outcomes.wall, segments * moments.mean)
     near(outcomes.strikes[:, 0].astype(float), segments * moments.failures)
     if count == 10_000:  # its standard error is 0.7 %
@@ -89,7 +89,7 @@ def test_netcap_table(gpus: int, published: float) -> None:
     cause = FailureMode("node", "stop", 1 / mu, detect=fixed(120.0))
     segments = round(100 * mu / work)
     run = LongRun(every(work, Saving(20.0)), (cause,), goal=64.0 * segments, restart=(part("restart", 300.0),))
-    outcomes = play_replicas(run, gpus, 250)
+    outcomes = simulate_runs(run, gpus, 250)
     moments = known.segment_moments(work, 20.0, 0.0, 420.0, 1 / mu)
     more = outcomes.strikes[:, 0] - segments * moments.failures
     slope = np.cov(outcomes.wall, more)[0, 1] / more.var(ddof=1)
@@ -118,7 +118,7 @@ def test_goodput_baseline_of_another() -> None:
         restart=(part("restart", 20 * MINUTE),),
         spares=Spares(hot=4),
     )
-    outcomes = play_replicas(run, 3, 200)
+    outcomes = simulate_runs(run, 3, 200)
     rate = nodes + job
     down = (nodes * 14.1 + job * 12.6) / rate * MINUTE + 20 * MINUTE  # means of the detections above
     alone = known.efficiency(30 * MINUTE, 5 * MINUTE, 0.0, down, rate)
@@ -148,7 +148,7 @@ def test_two_levels(scale: float, beyond: float) -> None:
     pattern = CheckpointPattern(work / 16, 16, both, Saving(memory), cycles)
     causes = FailureMode("soft", "stop", soft), FailureMode("hard", "stop", hard, survives=STORAGE)
     run = LongRun(pattern, causes, goal=pattern.steps * cycles * math.ceil(40 * DAY / first.pattern))
-    near(play_replicas(run, 4, 200).wall / (run.goal * pattern.step) - 1, exact)
+    near(simulate_runs(run, 4, 200).wall / (run.goal * pattern.step) - 1, exact)
 
 
 def test_checkpoints_behind_training() -> None:
@@ -160,7 +160,7 @@ def test_checkpoints_behind_training() -> None:
         until=60 * DAY,
         restart=(part("restart", 600.0),),
     )
-    near(share(play_replicas(run, 5, 300)), known.behind_efficiency(work, 3.0, 120.0, 0.02, MU, 600.0))
+    near(share(simulate_runs(run, 5, 300)), known.behind_efficiency(work, 3.0, 120.0, 0.02, MU, 600.0))
 
 
 def test_silent_errors_and_verification() -> None:
@@ -172,7 +172,7 @@ def test_silent_errors_and_verification() -> None:
     work = known.verified_interval(10.0, 60.0, silent, 1 / MU)
     causes = FailureMode("gpu", "stop", 1 / MU), FailureMode("sdc", "silent", silent)
     run = LongRun(every(work, Saving(60.0), verify=10.0), causes, goal=64.0 * 2000)
-    outcomes = play_replicas(run, 6, 300)
+    outcomes = simulate_runs(run, 6, 300)
     exact = known.verified_segment(work, 10.0, 60.0, silent, 1 / MU)
     near(outcomes.wall / 2000, exact)
     assert exact / work - 1 == pytest.approx(0.1249, abs=1e-4)
@@ -188,7 +188,7 @@ def test_ages_of_new_nodes() -> None:
     """
     law = WeibullTime(kind="weibull", mean="100 d", shape=0.7)
     cause = FailureMode("node", "stop", 0.0, devices=2048, lives=Lives(2048, law))
-    outcomes = play_replicas(LongRun(every(1.0, Saving(0.0)), (cause,), until=54 * DAY), 7, 8)
+    outcomes = simulate_runs(LongRun(every(1.0, Saving(0.0)), (cause,), until=54 * DAY), 7, 8)
     near(outcomes.strikes[:, 0].astype(float), known.renewals(2048, 100.0, 0.7, 54.0))
 
 
@@ -211,7 +211,7 @@ def test_spares_and_crews(spares: int, crews: int | None, law: TimeSpec) -> None
     waits = []
     for until in (12 * DAY, 40 * DAY):
         run = LongRun(every(1.0, Saving(0.0)), (cause,), until=until, spares=Spares(hot=spares, crews=crews))
-        waits.append(play_replicas(run, 8, 150).spent()["waiting"])
+        waits.append(simulate_runs(run, 8, 150).spent()["waiting"])
     near((waits[1] - waits[0]) / (28 * DAY), known.stalled(spares, cause.rate, 2 * DAY, crews))
 
 
@@ -224,7 +224,7 @@ def test_replicas_that_are_down_by_themselves() -> None:
     cause = FailureMode("node", "stop", rate, repair=fixed(10 * MINUTE))
     slower = tuple(12 / (12 - missing) for missing in range(1, 12))
     run = LongRun(CheckpointPattern(1 / 16, 1, Saving(0.0)), (cause,), until=2 * DAY, spares=Spares(), short=slower)
-    up = share(play_replicas(run, 9, 150))
+    up = share(simulate_runs(run, 9, 150))
     near(up, 1 - rate * 10 * MINUTE / 12, slack=1e-6)
     assert up.mean() == pytest.approx(known.elastic_share(12, rate, 10 * MINUTE), abs=1e-3)
 
@@ -244,7 +244,7 @@ def test_airesim_without_bad_servers() -> None:
         goal=48.6 * DAY / step,
         restart=(part("select", 180.0), part("recover", 900.0)),
     )
-    wall = play_replicas(run, 10, 400).wall / HOUR
+    wall = simulate_runs(run, 10, 400).wall / HOUR
     near(wall, known.duration_without_lost_work(48.6 * DAY, 419 / (54 * DAY), 900.0, 180.0) / HOUR - 0.05)
 
 
@@ -264,7 +264,7 @@ def test_airesim_as_published() -> None:
         assert abs(hours - published) < half
         assert failures == pytest.approx(count, rel=0.003)
     run = published_case()
-    outcomes = play_replicas(replace(run, goal=run.goal / 32), 1, 100)
+    outcomes = simulate_runs(replace(run, goal=run.goal / 32), 1, 100)
     hours, failures = hours_of(WORK / 32)
     near(outcomes.wall / HOUR, hours)
     near(outcomes.strikes[:, 0].astype(float), failures)
@@ -275,7 +275,7 @@ def test_airesim_with_lost_work() -> None:
     """What it leaves out, with checkpoints of 60 s after every 8 min of work: 28 % of its hours, on good servers."""
     run = published_case(saved(60.0, 480.0))
     run = replace(run, causes=(replace(run.causes[0], bad=None),), goal=64.0 * 4 * 180)  # 4 days of work
-    outcomes = play_replicas(run, 2, 100)
+    outcomes = simulate_runs(run, 2, 100)
     rate = SERVERS * RATE
     near(outcomes.wall, 4 * 180 * known.segment(480.0, 60.0, 0.0, 1200.0, rate))
     theirs = known.duration_without_lost_work(4 * DAY, rate, 1200.0)
@@ -285,7 +285,7 @@ def test_airesim_with_lost_work() -> None:
 def test_airesim_by_the_other_player() -> None:
     """Three days of work with its bad servers, repairs, spares and lost work: the plain player sees the same run."""
     run = replace(published_case(saved(60.0, 480.0), priced=True), goal=64.0 * 3 * 180)
-    many, (one, _) = play_replicas(run, 3, 2), play_events(run, 3, 0)
+    many, (one, _) = simulate_runs(run, 3, 2), play_events(run, 3, 0)
     assert many.strikes[0].tolist() == one.strikes[0].tolist()
     assert many.wall[0] == pytest.approx(one.wall[0], rel=1e-9)
     assert many.spent()["waiting"][0] > 0  # for spares that are made ready

@@ -1,10 +1,15 @@
-"""The two players of a long run agree run by run, and what must hold of any run holds."""
+"""The compiled simulation of long runs agrees with SimPy run by run, and what must hold of any run holds."""
 
 from __future__ import annotations
 
 import math
+import os
+import pickle
 import random
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +21,8 @@ from simcluster.longrun.events.walk import PatternWalk
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
-from simcluster.longrun.streams import BLOCK, CounterStreams, numbers_of
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.times import TIMES, ExponentialTime, FixedTime, LognormalTime, Time, TimeSpec, WeibullTime
 
 DAY = 86400.0
@@ -125,6 +129,14 @@ def drawn_run(seed: int) -> LongRun:
     )
 
 
+PLAIN_SEEDS = (1, 2, 5, 11, 12, 15)
+
+
+def assert_same_bits(found: Outcomes, expected: Outcomes) -> None:
+    for name, column in expected.columns().items():
+        assert getattr(found, name).tobytes() == column.tobytes(), name
+
+
 def assert_same(one: Outcomes, many: Outcomes, number: int) -> None:
     for name in ("wall", "at", "steps", "fates", "parts"):
         expected, found = getattr(one, name)[0], getattr(many, name)[number]
@@ -136,7 +148,7 @@ def assert_same(one: Outcomes, many: Outcomes, number: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_both_players_agree_run_by_run(block: int) -> None:
+def test_the_compiled_simulation_agrees_with_simpy_run_by_run(block: int) -> None:
     played = 0
     for seed in range(20 * block, 20 * block + 20):
         try:
@@ -144,7 +156,7 @@ def test_both_players_agree_run_by_run(block: int) -> None:
         except InputError as error:
             assert "a write takes" in str(error)  # noqa: PT017
             continue
-        many = play_replicas(run, seed, 2)
+        many = simulate_runs(run, seed, 2)
         np.testing.assert_allclose(sum(many.spent().values()), many.wall, rtol=1e-9)
         for number in range(2):
             one, _ = play_events(run, seed, number)
@@ -152,6 +164,19 @@ def test_both_players_agree_run_by_run(block: int) -> None:
             assert sum(one.spent().values())[0] == pytest.approx(one.wall[0], rel=1e-9)
             played += 1
     assert played > 20
+
+
+def test_every_field_of_a_run_is_simulated() -> None:
+    """A new one is read by ``run_tables`` or ``one_run`` too; then it is named here, and drawn above."""
+    known = {
+        LongRun: "pattern causes machines gpus goal until restart spares short running straggler noticed wrong timeout "
+        "maintenance week",
+        FailureMode: "name effect rate devices lives struck bad detect repair machines survives lasts shares paces "
+        "column label",
+        Bad: "machines times cured retire window rule replaced",
+    }
+    for kind, names in known.items():
+        assert [field.name for field in fields(kind)] == names.split()
 
 
 def test_the_log_says_the_same_in_stretches_and_in_phases() -> None:
@@ -221,12 +246,12 @@ def with_restart(run: LongRun, seconds: float) -> LongRun:
 
 
 def goodput(run: LongRun, count: int = 60) -> float:
-    played = play_replicas(run, 3, count)
+    played = simulate_runs(run, 3, count)
     return float((played.spent()["productive"] / played.wall).mean())
 
 
 def test_nothing_is_lost_without_failures_and_with_free_checkpoints() -> None:
-    played = play_replicas(with_rate(with_stall(PLAIN, 0.0), 0.0), 1, 3)
+    played = simulate_runs(with_rate(with_stall(PLAIN, 0.0), 0.0), 1, 3)
     assert played.wall == pytest.approx(60_000.0, rel=1e-9)
     assert played.spent()["productive"] == pytest.approx(played.wall, rel=1e-12)
     assert played.strikes.sum() == 0
@@ -256,42 +281,48 @@ def test_the_best_interval_does_not_depend_on_the_restart() -> None:
         assert found.index(max(found)) == 1, restart
 
 
-def test_numbers_do_not_depend_on_how_many_are_played_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("group", "room"), [(4, 1 << 20), (128, 64 * 20)])
+def test_a_run_does_not_depend_on_those_simulated_with_it(
+    monkeypatch: pytest.MonkeyPatch, group: int, room: int
+) -> None:
+    """In groups of any size, and where the draws of a group take too much room."""
     run = drawn_run(1)
-    whole = play_replicas(run, 7, 9)
-    later = play_replicas(run, 7, 4, first=5)
+    whole = simulate_runs(run, 7, 9)
+    later = simulate_runs(run, 7, 4, first=5)
     np.testing.assert_array_equal(later.fates, whole.fates[5:])
-    monkeypatch.setattr("simcluster.longrun.replicas.runs._TOGETHER", 4)
-    parts = play_replicas(run, 7, 9)
-    for name in ("wall", "at", "steps", "fates", "parts", "strikes", "outages", "weekly"):
-        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name), err_msg=name)
+    monkeypatch.setattr("simcluster.longrun.simulation.simulate._GROUP", group)
+    monkeypatch.setattr("simcluster.longrun.simulation.draws._ROOM", room)
+    assert_same_bits(simulate_runs(run, 7, 9), whole)
+
+
+def test_plain_python_gives_the_same_bits(tmp_path: Path) -> None:
+    """As on a machine without a C compiler."""
+    code = """
+import pickle, uncompiled, test_long_run_players as t
+from simcluster.longrun.simulation import one_run
+assert one_run.__file__.endswith(".py")
+found = {seed: t.simulate_runs(t.drawn_run(seed), seed, 2).columns() for seed in t.PLAIN_SEEDS}
+open("found", "wb").write(pickle.dumps(found))
+"""
+    paths = os.pathsep.join(map(str, (Path(__file__).parent, Path(__file__).parents[1])))
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, check=True)
+    for seed, columns in pickle.loads((tmp_path / "found").read_bytes()).items():
+        run = drawn_run(seed)
+        assert_same_bits(Outcomes(run, **columns), simulate_runs(run, seed, 2))
 
 
 def test_a_changed_policy_leaves_other_draws_alone() -> None:
     """Failures strike after the same seconds of exposure, whatever becomes of slow devices."""
     heat = FailureMode("heat", "slow", 1 / 3000, lasts=exponential(900.0), paces=np.array([[1.3]]))
     both = replace(PLAIN, causes=(*PLAIN.causes, heat), restart=())
-    left, gone = (play_replicas(replace(both, straggler=what), 5, 40) for what in ("leave", "checkpoint"))
-    alone = play_replicas(replace(PLAIN, restart=()), 5, 40)
+    left, gone = (simulate_runs(replace(both, straggler=what), 5, 40) for what in ("leave", "checkpoint"))
+    alone = simulate_runs(replace(PLAIN, restart=()), 5, 40)
     assert (left.wall > alone.wall).all()
     detected = [each.fates[:, 2, 0] for each in (left, gone, alone)]
     for each, strikes in ((detected[0], left.strikes), (detected[1], gone.strikes)):
         same = strikes[:, 0] == alone.strikes[:, 0]
         assert same.sum() > 0
         np.testing.assert_allclose(each[same], detected[2][same], rtol=1e-9)
-
-
-def test_blocks_that_all_have_passed_are_dropped() -> None:
-    streams = CounterStreams(1, 0, 3)
-    for occurrence in range(40 * BLOCK):
-        found = streams.uniform("gpu.hazard", np.full(3, occurrence))
-        if occurrence % 501 == 0:
-            block = numbers_of(1, "gpu.hazard", occurrence // BLOCK, 0, 0, np.empty((3, BLOCK)))
-            np.testing.assert_array_equal(found[:, 0], block[:, occurrence % BLOCK])
-    assert sum(family.numbers.size for family in streams._known.values()) <= 3 * 3 * BLOCK
-    early = streams.uniform("gpu.hazard", np.array([2, 5 * BLOCK, 39 * BLOCK]))
-    assert early[0, 0] == numbers_of(1, "gpu.hazard", 0, 0, 0, np.empty((3, BLOCK)))[0, 2]
-    assert early[2, 0] == numbers_of(1, "gpu.hazard", 39, 0, 0, np.empty((3, BLOCK)))[2, 0]
 
 
 # --- laws of durations ------------------------------------------------------------------------------------------------

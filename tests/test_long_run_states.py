@@ -12,8 +12,8 @@ import pytest
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import FailureMode, LongRun, Part
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.spec import CheckpointSpec
 from simcluster.longrun.times import FixedTime
 from simcluster.model.transformer import parameters
@@ -315,7 +315,7 @@ def efficiency(savings: Savings, causes: tuple[FailureMode, ...], found: Interva
     pattern = CheckpointPattern(10.0, found.steps, savings.storage, savings.memory, found.cycles, savings.verify)
     now = FixedTime(seconds="60 s")
     run = LongRun(pattern, causes, until=20 * 86400.0, restart=(Part("all", now, now),))
-    outcomes = play_replicas(run, 0, 40)
+    outcomes = simulate_runs(run, 0, 40)
     return float(outcomes.steps.mean()) * 10.0 / run.until
 
 

@@ -19,7 +19,7 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.longrun.eventlog import read_log
 from simcluster.longrun.replayed import replay_log
-from simcluster.longrun.replicas import play_replicas
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.times import FixedTime
 from simcluster.scenario.scenario import load
 from simcluster.studies.long_run.chunks import MOST_TOGETHER, _parts
@@ -317,7 +317,7 @@ def test_the_restart_that_the_published_share_asks_for(llama: Training) -> None:
     stop, *others = llama.run.restart
     law = FixedTime(seconds=f"{stop.storage.mean + asked - outage!r} s")
     slower = replace(llama.run, restart=(replace(stop, memory=law, storage=law), *others))
-    outcomes = play_replicas(slower, llama.scenario.seed, 80)
+    outcomes = simulate_runs(slower, llama.scenario.seed, 80)
     assert replace(llama, run=slower, outcomes=outcomes).ettr == pytest.approx(0.90, abs=1e-3)
 
 
@@ -327,8 +327,8 @@ def test_the_log_that_ships_is_what_it_says_it_is(llama: Training) -> None:
     text = log_path("simulated_54_days").read_text()
     assert text.splitlines()[0].startswith("# Made by simcluster, measured nowhere")
     assert text.partition("\n")[2] == made.incidents.round({"time": 1, "lasts": 1}).to_csv(index=False)
-    again = play_replicas(replay_log(llama.run, read_log(log_path("simulated_54_days"))), 0, 4)
-    played = play_replicas(llama.run, 1, 1)
+    again = simulate_runs(replay_log(llama.run, read_log(log_path("simulated_54_days"))), 0, 4)
+    played = simulate_runs(llama.run, 1, 1)
     assert (again.strikes == played.strikes[0]).all()
     shares = [each.spent()["productive"][0] / each.wall[0] for each in (again, played)]
     assert shares[0] == pytest.approx(shares[1], abs=5e-4)

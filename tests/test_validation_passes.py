@@ -16,8 +16,8 @@ from test_offload import TICK, fixed_job, run_of
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import LongRun
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.planning.job import Offload
 from simcluster.scenario.scenario import load
 from simcluster.simulate import simulate
@@ -74,7 +74,7 @@ def test_checkpoint_and_loader_of_the_scenario_are_not_in_it() -> None:
 def test_the_overhead_is_that_of_its_batches(every: int, batches: int, overhead: float) -> None:
     """E f / V with f = F / (F + B) = 1/3."""
     pattern = CheckpointPattern(13.71, 83, Saving(60.0), validation=batches * 13.71 / 3 / every)
-    spent = play_replicas(LongRun(pattern, (), goal=8300), 0, 1).spent()
+    spent = simulate_runs(LongRun(pattern, (), goal=8300), 0, 1).spent()
     assert spent["validation"] / spent["productive"] == pytest.approx(overhead, abs=5e-5)
     assert spent["productive"] == pytest.approx(8300 * 13.71)
     assert sum(spent.values()) == pytest.approx(8300 * pattern.each + 100 * 60.0)

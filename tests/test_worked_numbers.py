@@ -17,8 +17,8 @@ from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.longrun import closed_forms as known
 from simcluster.longrun.catalogue import watched_failures
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import FailureMode, LongRun, Part
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.times import FixedTime
 from simcluster.model.recipes import recipe_named, state_bytes
 from simcluster.model.transformer import parameters
@@ -70,7 +70,7 @@ def test_best_intervals_as_played(checkpoint: float, between: float, restart: fl
         until=100 * DAY,
         restart=(Part("restart", takes, takes, exposed=True),),
     )
-    outcomes = play_replicas(run, 1, 50)
+    outcomes = simulate_runs(run, 1, 50)
     kept = outcomes.steps * run.pattern.step / outcomes.wall
     error = float(kept.std(ddof=1)) / math.sqrt(len(kept))
     assert abs(kept.mean() - played) < 4 * error < 0.005 * played

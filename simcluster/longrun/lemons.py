@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.arrays import Bools, Floats
 
 RetireRule = Callable[[Floats, float, float], Bools]
 
@@ -36,25 +36,6 @@ RETIRE: Mapping[str, RetireRule] = {"window": in_window, "fading": fading}
 def remembered(rule: str, limit: float) -> int:
     """Failures of a machine that are looked back at."""
     return max(REMEMBERED.get(rule, 1), math.ceil(limit))
-
-
-class FailureTimes:
-    """When each bad machine failed: ``[failure, machine, run]`` (s, the latest first, -inf: not so often)."""
-
-    def __init__(self, failures: int, machines: int, runs: int) -> None:
-        self.times = np.full((failures, machines, runs), -np.inf)
-
-    def add(self, machine: Ints, who: Ints, now: Floats) -> Floats:
-        """One more of each of these; returns how long ago all of theirs were."""
-        mine = self.times[:, machine, who]
-        mine[1:] = mine[:-1]
-        mine[:1] = now
-        self.times[:, machine, who] = mine
-        return np.asarray(now - mine)
-
-    def move(self, to: Ints, machine: Ints, who: Ints) -> None:
-        """A machine takes the number of one that is bad no more."""
-        self.times[:, to, who] = self.times[:, machine, who]
 
 
 def is_retired(failures: Sequence[float], rule: str, limit: float, window: float) -> bool:

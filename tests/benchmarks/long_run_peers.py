@@ -20,8 +20,8 @@ import time
 
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Part, Spares
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.times import FixedTime, StagedTime
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -74,7 +74,7 @@ def main(runs: int) -> None:
     first = None
     for words, run in cases.items():
         begun = time.perf_counter()
-        mean = _line(words, play_replicas(run, 1, runs), time.perf_counter() - begun)
+        mean = _line(words, simulate_runs(run, 1, runs), time.perf_counter() - begun)
         first = mean if first is None else first
         if mean > 1.01 * first:
             print(f"{'':<58s} {mean - first:9.2f} h that are missed without lost work")

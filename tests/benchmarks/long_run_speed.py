@@ -16,8 +16,8 @@ from pathlib import Path
 
 import simcluster
 from simcluster.longrun.events import play_events
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import LongRun
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.scenario import load
 from simcluster.studies.long_run.build import long_run_of
 from simcluster.studies.long_run.comparing import Policy
@@ -66,7 +66,7 @@ def policies() -> None:
 def runs() -> None:
     """10,000 of the 54 days, after their states."""
     run = _run()
-    measured("10,000 runs of 54 days", lambda: play_replicas(run, 0, 10_000))
+    measured("10,000 runs of 54 days", lambda: simulate_runs(run, 0, 10_000))
 
 
 def log() -> None:
@@ -78,7 +78,7 @@ def log() -> None:
 def airesim() -> None:
     """Its default case, 30 runs."""
     run = published_case()
-    measured("AIReSim's default case x 30", lambda: play_replicas(run, 1, 30))
+    measured("AIReSim's default case x 30", lambda: simulate_runs(run, 1, 30))
 
 
 CASES = {"policies": policies, "runs": runs, "log": log, "airesim": airesim}

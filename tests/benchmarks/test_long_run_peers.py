@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simcluster.longrun.replicas import play_replicas
+from simcluster.longrun.simulation import simulate_runs
 
 sys.path.insert(0, str(Path(__file__).parent))
 from long_run_peers import HOUR, PUBLISHED, published_case
@@ -17,7 +17,7 @@ from long_run_peers import HOUR, PUBLISHED, published_case
 @pytest.mark.benchmark
 def test_airesim_as_published() -> None:
     """The mean of 30 runs in the 95 % intervals of both its reports, within 4 standard errors, as many failures."""
-    outcomes = play_replicas(published_case(), 1, 30)
+    outcomes = simulate_runs(published_case(), 1, 30)
     hours, failures = outcomes.wall / HOUR, outcomes.strikes[:, 0]
     for mean, half, count in PUBLISHED.values():
         error = math.hypot(float(hours.std(ddof=1)) / math.sqrt(len(hours)), half / 1.96)

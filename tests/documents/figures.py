@@ -17,7 +17,7 @@ from documents.commands import ROOT, numbers
 from documents.readme import figures_in, with_figures
 from simcluster.longrun.eventlog import read_log
 from simcluster.longrun.replayed import replay_log
-from simcluster.longrun.replicas import play_replicas
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.studies.long_run.replays import log_path
 from simcluster.studies.long_run.train import TrainingRun
 
@@ -83,7 +83,7 @@ def _replayed() -> Figures:
     """Strikes of the log that ships, and what 16 spares for 64 cost with them, in points of goodput."""
     run, log = _llama().run, read_log(log_path("simulated_54_days"))
     spares = (run.spares, replace(run.spares, warm=16))
-    played = [play_replicas(replay_log(replace(run, spares=each), log, run), 0, 200) for each in spares]
+    played = [simulate_runs(replay_log(replace(run, spares=each), log, run), 0, 200) for each in spares]
     goodput = [float((each.spent()["productive"] / each.wall).mean()) for each in played]
     return f"{played[0].strikes.sum(axis=1).max()}", f"{100 * (goodput[0] - goodput[1]):.1f}"
 

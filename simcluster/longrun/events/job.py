@@ -1,6 +1,6 @@
 """The job of one run: it trains along the checkpoint pattern until something stops it, deals with that, and trains on.
 
-``replicas`` plays many runs at once and equals this one run by run.
+``simulation`` is the same compiled, for one run or thousands, without a log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from simcluster.longrun.events.strikes import start_causes
 from simcluster.longrun.outcome import MAINTENANCE, REGROWTH, Outcomes
 from simcluster.longrun.pattern import MEMORY
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.streams import CounterStreams
 
 _ORDER = (MAINTENANCE, REGROWTH, "noticed", "found")
 """What falls due at one instant is dealt with in this order."""
@@ -33,7 +32,7 @@ def play_events(run: LongRun, seed: int, number: int = 0, *, detail: bool = Fals
     InputError for a run that would hardly ever end.
     """
     check_end(run)
-    job = JobState(run, CounterStreams(seed, number, 1), detail=detail)
+    job = JobState(run, seed, number, detail=detail)
     weekly: list[float] = []
     job.process = job.env.process(_job(job))
     start_causes(job)

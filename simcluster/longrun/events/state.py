@@ -16,7 +16,7 @@ from simcluster.longrun.events.record import RunRecord
 from simcluster.longrun.events.walk import PatternWalk
 from simcluster.longrun.outcome import names_of
 from simcluster.longrun.run import SOON, FailureMode, LongRun
-from simcluster.longrun.streams import BLOCK, CounterStreams, KeptStream
+from simcluster.longrun.streams import KeptStream
 from simcluster.longrun.times import TimeSpec
 
 Doing = Generator[simpy.Event, Any, None]
@@ -120,8 +120,8 @@ class JobState:
     ``struck`` are causes (number, occurrence) that the job has to deal with, ``due`` what else falls due.
     """
 
-    def __init__(self, run: LongRun, streams: CounterStreams, *, detail: bool) -> None:
-        self.run, self.streams = run, streams
+    def __init__(self, run: LongRun, seed: int, number: int, *, detail: bool) -> None:
+        self.run, self.seed, self.number = run, seed, number
         self._streams: dict[tuple[str, str, int], KeptStream] = {}
         self.names = names_of(run)
         self.env = simpy.Environment(0.0)
@@ -147,9 +147,8 @@ class JobState:
         """Numbers for that occurrence, shape (1, draws)."""
         stream = self._streams.get((name, what, draws))
         if stream is None:
-            stream = self._streams[name, what, draws] = KeptStream(self.streams, f"{name}.{what}", draws)
-        place = occurrence % BLOCK
-        return stream.of(0, occurrence // BLOCK)[place : place + 1]
+            stream = self._streams[name, what, draws] = KeptStream(self.seed, self.number, f"{name}.{what}", draws)
+        return stream.of(occurrence)
 
     def draw(self, law: TimeSpec, name: str, what: str, occurrence: int) -> float:
         """Seconds by a law."""

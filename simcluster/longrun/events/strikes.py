@@ -13,7 +13,7 @@ from simcluster.longrun.events.planned import plan
 from simcluster.longrun.events.silent import corrupt
 from simcluster.longrun.events.spells import spell
 from simcluster.longrun.events.state import Doing, JobState
-from simcluster.longrun.lemons import RETIRE, remembered
+from simcluster.longrun.lemons import is_retired
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.run import Bad, FailureMode
 
@@ -109,9 +109,7 @@ class BadMachines:
             return False
         which = min(int(uniform[1] * bad), bad - 1)
         self.times[which].append(now)
-        last = self.times[which][: -1 - remembered(batch.rule, batch.retire) : -1]
-        ages = now - np.array(last)
-        retired = batch.retire > 0 and bool(RETIRE[batch.rule](ages, batch.retire, batch.window))
+        retired = batch.retire > 0 and is_retired(self.times[which], batch.rule, batch.retire, batch.window)
         if retired or bool(uniform[2] < batch.cured):
             self._used, self._since = self.used(), self.job.exposure.seconds(stops=self.cause.stops)
             self.times[which] = self.times[-1]

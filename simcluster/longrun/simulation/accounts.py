@@ -26,6 +26,7 @@ class Accounts:
         self.fates, self.parts = doubles(self.arrays[2]), doubles(self.arrays[3])
         self.strikes, self.outages = ints(self.arrays[4]), ints(self.arrays[5])
         self.weeks: list[list[float]] = []
+        self.week: list[float] = []
 
     def columns(self) -> list[Any]:
         """Return wall, at, fates, parts, strikes and outages."""

@@ -30,6 +30,7 @@ class Draws:
         self.first = self.count = self.place = self.depth = self.used = 0
         self.sources: list[tuple[str, Sequence[int], Callable[[Floats], Floats]] | None] = []
         self.constants: list[float] = []
+        self.begins = ints(np.empty(0, dtype=np.int32))
 
     def add_constant(self, value: float) -> int:
         """Return the number of a draw that always has that value."""
@@ -69,7 +70,7 @@ class Draws:
 
     def value(self, number: cython.int, occurrence: cython.int) -> cython.double:
         """Return a draw of the chosen run."""
-        block: cython.int = occurrence // 64
+        block: cython.int = occurrence // 64  # BLOCK, as a constant that the compiler knows
         begin: cython.int = -1
         if block < self.depth:
             begin = self.begins[number * self.depth + block]

@@ -27,7 +27,7 @@ cdef class Hazards:
     cdef int strike(self) except -1
     cdef bint hit_bad(self, int column, int occurrence, double now) except -1
 
-cdef class BadBatch:
+cdef class DefectiveMachines:
     cdef object batch, times
     cdef int column, left
     cdef double each

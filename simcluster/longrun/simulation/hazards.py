@@ -15,7 +15,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.longrun.lemons import is_retired
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.simulation.aged_parts import AgedParts
+from simcluster.longrun.simulation.aging_parts import AgingParts
 
 if not cython.compiled:
     from simcluster.base.pointers import doubles, ints
@@ -59,10 +59,12 @@ class Hazards:
         self.integers = [np.array(each, dtype=np.int32) for each in (of, stops, units, batch, [0] * self.count)]
         self.cause, self.stops, self.unit = ints(self.integers[0]), ints(self.integers[1]), ints(self.integers[2])
         self.batch, self.seen = ints(self.integers[3]), ints(self.integers[4])
-        self.batches = [BadBatch(run, number, self.causes + place, draws) for place, number in enumerate(bad)]
+        self.batches = [DefectiveMachines(run, number, self.causes + place, draws) for place, number in enumerate(bad)]
         self.struck = [run.causes[number].struck for number in of[: self.causes]]
         self.aged = [
-            None if cause.lives is None else AgedParts(cause.lives, draws.add_law(f"{cause.name}.life", cause.lives.law))
+            None
+            if cause.lives is None
+            else AgingParts(cause.lives, draws.add_law(f"{cause.name}.life", cause.lives.law))
             for cause in run.causes
         ]
 
@@ -85,7 +87,7 @@ class Hazards:
         rate: cython.double = self.rate[column]
         seconds: cython.double = _INF
         if column >= self.causes:
-            batch: BadBatch = self.batches[self.batch[column]]
+            batch: DefectiveMachines = self.batches[self.batch[column]]
             rate = batch.left * batch.each
         if rate > 0:
             seconds = unit / rate
@@ -143,7 +145,7 @@ class Hazards:
         """Decide whether a strike hits a bad machine, which may be cured or retired; return whether it is retired."""
         if self.batch[column] < 0:
             return False
-        batch: BadBatch = self.batches[self.batch[column]]
+        batch: DefectiveMachines = self.batches[self.batch[column]]
         before: cython.int = batch.left
         clock: cython.double
         if not before:
@@ -165,7 +167,7 @@ class Hazards:
         return retired
 
 
-class BadBatch:
+class DefectiveMachines:
     """The bad machines of a cause that are ``left``, each of which strikes ``each`` 1/s more often than others."""
 
     def __init__(self, run: LongRun, number: int, column: int, draws: Draws) -> None:

@@ -235,9 +235,7 @@ class OneRun:
             detected = self.draws.value(self.detect[cause], occurrence)
             self.spend(detected, DETECTION, cause)
         for part in range(self.parts):
-            self.part_seconds[part] = self.draws.value(
-                self.restart[(cause * self.parts + part) * 2 + tier], occurrence
-            )
+            self.part_seconds[part] = self.draws.value(self.restart[(cause * self.parts + part) * 2 + tier], occurrence)
             loading += self.part_seconds[part]
         if self.diagnoses and not planned:
             again = self.draws.value(self.wrong[cause], occurrence)

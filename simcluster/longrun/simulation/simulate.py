@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.base.compilation import check_compiled
 from simcluster.longrun.ending import check_end
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import FATES, LongRun
@@ -21,6 +22,7 @@ def simulate_runs(run: LongRun, seed: int, count: int, first: int = 0) -> Outcom
 
     Raises InputError for a run that would hardly ever end.
     """
+    check_compiled()
     check_end(run)
     draws, accounts = Draws(seed), Accounts(run, count)
     one_run, group, end = OneRun(run, draws, accounts), _GROUP, first + count

@@ -4,7 +4,8 @@ cdef double _INF
 
 cdef class SlowDevices:
     cdef int count, room
-    cdef object arrays
+    cdef list floats
+    cdef object causes
     cdef double* end
     cdef double* noticed
     cdef double* pace

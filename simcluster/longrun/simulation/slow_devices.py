@@ -20,7 +20,9 @@ class SlowDevices:
     """
 
     def __init__(self) -> None:
-        self.room, self.count = 1, 0
+        self.room = self.count = 0
+        self.end = self.noticed = self.pace = doubles(np.empty(0))
+        self.cause = ints(np.empty(0, dtype=np.int32))
         self.make_room()
         self.clear()
 
@@ -89,9 +91,9 @@ class SlowDevices:
         """Double the slots."""
         slot: cython.int
         kept = [(self.end[slot], self.noticed[slot], self.pace[slot], self.cause[slot]) for slot in range(self.count)]
-        self.room *= 2
-        self.arrays = [np.empty(self.room) for _ in range(3)], np.empty(self.room, dtype=np.int32)
-        (end, noticed, pace), cause = self.arrays
-        self.end, self.noticed, self.pace, self.cause = doubles(end), doubles(noticed), doubles(pace), ints(cause)
+        self.room = 2 * self.room + 2
+        self.floats, self.causes = [np.empty(self.room) for _ in range(3)], np.empty(self.room, dtype=np.int32)
+        self.end, self.noticed, self.pace = doubles(self.floats[0]), doubles(self.floats[1]), doubles(self.floats[2])
+        self.cause = ints(self.causes)
         for slot in range(self.count):
             self.end[slot], self.noticed[slot], self.pace[slot], self.cause[slot] = kept[slot]

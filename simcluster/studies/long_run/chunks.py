@@ -26,8 +26,8 @@ from simcluster.base.store import Store
 from simcluster.base.telling import phase
 from simcluster.longrun.content import digest_of, sendable
 from simcluster.longrun.outcome import GatheredOutcomes, Outcomes
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import LongRun
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.results.result import VERSION
 from simcluster.studies.long_run.accounts import check_size
 from simcluster.studies.sweep.players import Players, players_of
@@ -78,7 +78,7 @@ def _parts(count: int, members: int) -> list[tuple[int, int]]:
 
 def play_chunk(chunk: Chunk) -> Row:
     """What came of its runs, on whatever machine."""
-    columns = play_replicas(chunk.run, chunk.seed, chunk.count, chunk.first).columns()
+    columns = simulate_runs(chunk.run, chunk.seed, chunk.count, chunk.first).columns()
     return {"status": "ok", "error": "", "runs": _packed(columns) if chunk.packed else columns}
 
 

@@ -14,8 +14,8 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.shipped import shipped_folder
 from simcluster.longrun.eventlog import EventLog, read_log
 from simcluster.longrun.replayed import replay_log
-from simcluster.longrun.replicas import play_replicas
 from simcluster.longrun.run import LongRun
+from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.studies.long_run import words_replayed
@@ -84,7 +84,7 @@ def _again(scenario: Scenario, states: StepStates, run: LongRun, of: LongRun, lo
     """The runs of a scenario with a log's strikes."""
     struck = replay_log(run, log, of)
     check_size(struck, count)
-    return TrainingRun(scenario, struck, dict(states.used), play_replicas(struck, scenario.seed, count))
+    return TrainingRun(scenario, struck, dict(states.used), simulate_runs(struck, scenario.seed, count))
 
 
 def log_path(name: str | Path) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 from simcluster.longrun.lives import Lives
 
 
-class AgedParts:
+class AgingParts:
     """The parts that are there from the begin, in the order in which they end, and the ones that replaced them.
 
     Times are seconds of exposure; ``life`` is the number of the draw of a new part's life.
