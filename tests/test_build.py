@@ -100,6 +100,7 @@ def test_installing_goes_on_without_a_compiler_with_one_warning(version: str, mo
 
 
 def test_a_compiled_module_older_than_its_source_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compilation.check_compiled.cache_clear()
     source = make_tree(tmp_path)
     compiled = HOOK.compiled(source)
     compiled.write_text("")

@@ -1,1 +1,1 @@
-"""A run of weeks: what fails, what that costs, and two players of it; knows seconds of a step, no scenario."""
+"""Runs of weeks: what fails and what that costs, in SimPy and compiled; knows seconds of a step, no scenario."""

@@ -1,4 +1,4 @@
-"""What came of runs: wall time, steps, and what became of every second, by run; the same from both players."""
+"""What came of runs: wall time, steps, and what became of every second, by run; the same from both simulations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A run in numbers: all that a player needs, in seconds, counts and laws; made from a scenario by ``studies/long_run``.
 
-The meaning of a run, which both players have (``events`` plainly, ``replicas`` for many runs at once):
+The meaning of a run, in SimPy (``events``, which also writes a log) and compiled (``simulation``):
 
 * Training goes through the checkpoint pattern on a *nominal clock* (``pattern``), which runs slower by the *pace* of
   the worst that slows the cluster just then (a spell, replicas that are missing).
