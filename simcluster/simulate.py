@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import playing
 from simcluster.documents.argument_types import checked
-from simcluster.engine.bridge import record_of
 from simcluster.faults.where import OnLinks
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
+from simcluster.step.engine_choice import SIMPY_SECONDS
 from simcluster.step.loading import with_loading
 from simcluster.step.planned import Change, Planned, plan
-from simcluster.step.play import prepared_and_played
+from simcluster.step.play import simulate_step
 from simcluster.symmetry.optimistic import OptimisticFold
 
 ResultLike = ScenarioLike | Result
@@ -59,7 +59,9 @@ def simulated(scenario: Scenario, planned: Planned, *, folded: bool = True, coll
         return replay(without, folded=folded, collapsed=collapsed, planned=planned).step_time
 
     without = clean if scenario.straggling else None
-    return replay(scenario, folded=folded, collapsed=collapsed, clean=without, planned=planned)
+    return replay(
+        scenario, folded=folded, collapsed=collapsed, clean=without, planned=planned, simpy_seconds=SIMPY_SECONDS
+    )
 
 
 def result_of(given: ResultLike, caller: str) -> Result:
@@ -81,6 +83,7 @@ def replay(
     watched: Sequence[OnLinks] = (),
     trust: OptimisticFold | None = None,
     planned: Planned | None = None,
+    simpy_seconds: float = 0.0,
 ) -> Result:
     """Replay the scenario once, as it is ``planned`` or with its programs changed if a change is given; ``prepare``
     knows the other arguments.  ``clean`` says how long its step takes without its faults."""
@@ -90,20 +93,25 @@ def replay(
         scenario, lambda without: replay(without, folded=folded, collapsed=collapsed, planned=planned).step_time
     )
     fast = scenario.engine != "reference"
-    prepared, record = prepared_and_played(
-        played, planned, folded=folded and fast, collapsed=collapsed and fast, watched=watched, trust=trust
+    step = simulate_step(
+        played,
+        planned,
+        folded=folded and fast,
+        collapsed=collapsed and fast,
+        watched=watched,
+        trust=trust,
+        simpy_seconds=simpy_seconds,
     )
-    lowered = prepared.lowered
     return Result(
-        record=record_of(lowered, record),
-        folding=lowered.folding,
-        capacity=lowered.capacity,
-        hop_by_hop=bool(lowered.steps),
+        record=step.record,
+        folding=step.folding,
+        capacity=step.capacity,
+        hop_by_hop=step.hop_by_hop,
         steps=scenario.steps,
-        ranks=range(prepared.facts.ranks),
+        ranks=range(step.facts.ranks),
         scenario=scenario,
         job=planned.job,
-        facts=prepared.facts,
+        facts=step.facts,
         clean=clean,
         loading=loading,
     )

@@ -212,11 +212,26 @@ def test_one_way(part: str) -> None:
         assert sorted(reached(module) & set(NEVER[part])) == [], module
 
 
-def test_reading_path() -> None:
-    """What a newcomer reads, by ARCHITECTURE.md, is short."""
-    path = re.findall(r"^\| `((?:scenarios|simcluster)/\S+)` \|", PLAN, re.M)
-    assert "simcluster/reference/plain.py" in path
-    assert sum(len((ROOT / name).read_text().splitlines()) for name in path) <= 1200
+READING_PATH = re.findall(r"^\| `((?:scenarios|simcluster)/\S+)` \|", PLAN, re.M)
+ACCELERATORS = ("engine", "programs", "symmetry")
+
+
+def test_reading_path_is_short() -> None:
+    """What a newcomer reads, by ARCHITECTURE.md."""
+    assert "simcluster/reference/plain.py" in READING_PATH
+    assert sum(len((ROOT / name).read_text().splitlines()) for name in READING_PATH) <= 1200
+
+
+@pytest.mark.parametrize("name", [name for name in READING_PATH if name.endswith(".py")])
+def test_reading_path_reaches_no_accelerator(name: str) -> None:
+    """Imports inside functions and for types count, too."""
+    module = name.removesuffix(".py").replace("/", ".")
+    assert [each for each in sorted(reached(module)) if within(each, *ACCELERATORS)] == []
+
+
+def test_simulating_reaches_accelerators() -> None:
+    """The test above finds them where they are."""
+    assert {package_of(each) for each in reached("simcluster.simulate")} >= {"engine", "symmetry"}
 
 
 def test_nothing_imports_the_command_line_but_itself() -> None:

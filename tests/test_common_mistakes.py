@@ -154,7 +154,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
      "w.yaml:28:34: run.failures.also.0.lasts.mean: unknown key 'mean'; did you mean 'median'?; known keys: kind"),
     ("run s.yaml", {"s.yaml": f"{TINY}faults: [{{kind: slow_link, between: [node0, x], speed: 0.5}}]\n"},
      "did you mean node0.gpu0, node0.gpu1"),
-    ("run tiny_dp --engine fast", {}, "must be auto, events, path or reference, got 'fast'"),
+    ("run tiny_dp --engine fast", {}, "must be auto, simpy, compiled or reference, got 'fast'"),
     ("failures f.csv --gpus 8 --days 3", {"f.csv": "reason,time\ngpu,1 h\n"}, "say which they are, as in --columns"),
     ("advise interval", {}, "write simcluster advise QUESTION SCENARIO; see"),
 ]  # fmt: skip

@@ -108,7 +108,7 @@ def test_ranks_that_all_differ_are_counted_in_arrays(tiny: Tiny, kind: str) -> N
     assert estimated_seconds(scenario) < apart / 100
     with simcluster.however_long():
         others = [
-            tiny(**job, faults=[fault], engine="events"),
+            tiny(**job, faults=[fault], engine="compiled"),
             tiny(
                 **job,
                 faults=[fault, {"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms", "every": 8}],
@@ -131,7 +131,7 @@ def test_what_arrays_cannot_play_asks_before_it_begins(tiny: Tiny) -> None:
             simcluster.simulate(scenario)
         assert "(--replicas 10)" in str(refused.value)
         assert len(simcluster.monte_carlo(scenario, replicas=10)) == 10
-    assert simcluster.simulate(scenario).record.kind == "events"
+    assert simcluster.simulate(scenario).record.kind == "simpy"
 
 
 def test_ranks_that_the_network_makes_different_ask_before_they_begin(tiny: Tiny) -> None:

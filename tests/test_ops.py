@@ -17,7 +17,7 @@ from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram, Work
 from simcluster.planning.works import WORKS, Timed
 from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.nodes import lanes_of
-from simcluster.reference.plain import Player
+from simcluster.reference.plain import StepSimulation
 from simcluster.results.played import Run
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
@@ -112,10 +112,10 @@ def test_in_steps_every_kind_is_played_too(work: Work) -> None:
 
 
 @every_kind
-def test_a_path_plays_every_kind_that_shares_no_link(work: Work) -> None:
+def test_simpy_on_folded_ranks_simulates_every_kind(work: Work) -> None:
     scenario, change = job(), partial(with_work, work=work, lane=MAIN)
-    path = replay(scenario.model_copy(update={"engine": "path"}), change=change)
-    assert path.step_time == replay(scenario.model_copy(update={"engine": "reference"}), change=change).step_time
+    simpy = replay(scenario.model_copy(update={"engine": "simpy"}), change=change)
+    assert simpy.step_time == replay(scenario.model_copy(update={"engine": "reference"}), change=change).step_time
 
 
 def sweeps_alike(work: Work) -> None:
@@ -125,9 +125,9 @@ def sweeps_alike(work: Work) -> None:
     layout, cluster, choices = made.job.plan, scenario.cluster.built, made.choices
     sweep = StageSweep(made.programs, layout)
     stages = layout.stages()
-    nodes = lanes_of([made.programs[stages[rank]] for rank in RANKS], layout)
     communication = GroupsAndRoutes(layout, cluster, choices.methods, choices.interference)
-    Player(nodes, cluster, communication, [1.0] * len(RANKS), {}, {}, in_steps=False)
+    nodes = lanes_of({rank: made.programs[stages[rank]] for rank in RANKS}, communication.peer)
+    StepSimulation(nodes, cluster, communication, [1.0] * len(RANKS), {}, {}, in_steps=False)
     of = {(node.rank, node.key): node.end - node.start for lane in nodes.values() for node in lane}
 
     def seconds(stage: int, number: int, start: object) -> Any:

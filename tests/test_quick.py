@@ -182,7 +182,7 @@ def test_most_of_what_is_drawn_is_quick() -> None:
         ({"pipeline.schedule": "zb-auto", "pipeline.chunks": 1}, "made for the times of the run"),
         ({"pipeline.schedule": "dualpipe-v", "pipeline.chunks": 1}, "pairs of actions"),
         ({"faults": [{"kind": "slow_gpu", "rank": 1, "factor": 1.5}]}, "faults"),
-        ({"engine": "path", "overlap.interference": "none"}, "engine: path"),
+        ({"engine": "simpy", "overlap.interference": "none"}, "engine: reference or simpy"),
     ],
 )
 def test_what_has_no_quick_way_says_why(change: dict[str, Any], why: str) -> None:

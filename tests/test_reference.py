@@ -101,3 +101,8 @@ def test_a_run_by_the_reference_says_so_and_can_be_measured(tiny: Tiny) -> None:
 )
 def test_rates_are_fair(demands: list[Demand], rates: list[float]) -> None:
     assert fair_rates(demands, {0: 10.0, 1: 4.0}) == rates
+
+
+@pytest.mark.parametrize("old", ["events", "path"])
+def test_old_names_of_engines_mean_the_compiled_one(tiny: Tiny, old: str) -> None:
+    assert tiny(engine=old).engine == "compiled"

@@ -273,19 +273,15 @@ def test_the_result_says_which(tiny: Tiny) -> None:
         return dict(simulate(tiny(**sections, **more)).to_dict()["engine"])
 
     ours = engine_of()
+    assert ours.pop("events") > 0
     assert ours == {
-        "kind": "path", "why": "the order of all ops is fixed, and no transfer holds another back", "events": 0,
-        "ranks_simulated": 1, "ranks_total": 4,
-    }  # fmt: skip
-    asked = engine_of(engine="events")
-    assert (asked["kind"], asked["why"]) == ("events", "engine: events")
-    assert asked["events"] > 0
-    beside = engine_of(overlap={"grad_reduce": True, "interference": {"kind": "factor", "compute": 0.1}})
-    assert (beside["kind"], "overlap.interference" in beside["why"]) == ("events", True)
-    steps = engine_of(collectives={"detail": "steps"})
-    assert (steps["kind"], steps["why"]) == ("events", "collectives are played step by step")
-    with pytest.raises(InputError, match="path would not be exact here: collectives are played step by step"):
-        engine_of(collectives={"detail": "steps"}, engine="path")
+        "kind": "simpy",
+        "why": "SimPy takes less than 0.5 s for 194 ops",
+        "ranks_simulated": 1,
+        "ranks_total": 4,
+    }
+    asked = engine_of(engine="reference")
+    assert (asked["kind"], asked["why"], asked["ranks_simulated"]) == ("reference", "engine: reference", 4)
 
 
 # --- given times --------------------------------------------------------------------------------------------------

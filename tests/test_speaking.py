@@ -168,7 +168,7 @@ def test_a_line_names_the_phases_and_the_share_of_each(monkeypatch: pytest.Monke
     ]
 
 
-@pytest.mark.parametrize("engine", ["auto", "events", "path", "reference"])
+@pytest.mark.parametrize("engine", ["auto", "compiled", "simpy", "reference"])
 def test_every_engine_names_what_it_is_at(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen at calls of functions: phases in order, and a share that only grows."""
     seen: list[str] = []
@@ -187,7 +187,7 @@ def test_every_engine_names_what_it_is_at(engine: Engine, monkeypatch: pytest.Mo
     assert named == ["planning", "preparing", "simulating"]
     shares = [int(text.split()[1].rstrip("%")) for text in seen if "%" in text]
     assert shares == sorted(shares)
-    assert bool(shares) == (engine != "reference")
+    assert bool(shares) == (engine == "compiled")
     assert engine != "events" or shares[-1] > 50
     assert not list(phases())
 
@@ -324,7 +324,7 @@ def test_what_changes_the_step_takes_the_comparison_away(changes: dict[str, Any]
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"name": "another"}, {"engine": "events"}, {"memory.workspace": "1 GB"}, {"pipeline.schedule": "interleaved"},
+    [{}, {"name": "another"}, {"engine": "simpy"}, {"memory.workspace": "1 GB"}, {"pipeline.schedule": "interleaved"},
      {"pipeline.schedule": "1f1b", "measured.step_time": "15 s"}],
 )  # fmt: skip
 def test_what_leaves_the_step_alone_leaves_the_comparison(changes: dict[str, Any]) -> None:

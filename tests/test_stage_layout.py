@@ -68,7 +68,7 @@ EMPTY: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", EMPTY)
 def test_slices_without_layers_hand_on_what_arrives(changes: dict[str, Any]) -> None:
     """Every way to play them, the reference among them, gives the same spans."""
-    made = tiny(**changes, engine="events")
+    made = tiny(**changes, engine="compiled")
     every_way(made)
     compare_scenario(made)
 

@@ -22,7 +22,7 @@ from simcluster.planning.stages import stage_programs
 from simcluster.planning.works import Collective, Compute, Receive, Timed, Transfer
 from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.nodes import lanes_of
-from simcluster.reference.plain import Player
+from simcluster.reference.plain import StepSimulation
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import plan_job
 from simcluster.traffic.methods import Methods
@@ -86,14 +86,14 @@ def by_reference(scenario: Scenario, programs: list[StageProgram], layout: Plan,
     places = {int(rank): (stage, place) for stage, ranks in enumerate(layout.stage_ranks())
               for place, rank in enumerate(ranks)}  # fmt: skip
     for replica in range(REPLICAS):
-        own = []
+        own = {}
         for rank in range(layout.num_ranks):
             stage, place = places[rank]
             mine = [each[replica, place % each.shape[1]] for each in seconds[stage]]
-            own.append(fixed(programs[stage], mine))
-        lanes = lanes_of(own, layout)
+            own[rank] = fixed(programs[stage], mine)
         communication = GroupsAndRoutes(layout, cluster, Methods({}), None)
-        Player(lanes, cluster, communication, [1.0] * layout.num_ranks, {}, {}, in_steps=False)
+        lanes = lanes_of(own, communication.peer)
+        StepSimulation(lanes, cluster, communication, [1.0] * layout.num_ranks, {}, {}, in_steps=False)
         found.append(max(node.end for nodes in lanes.values() for node in nodes))
     return found
 

@@ -128,7 +128,7 @@ def test_who_asks_for_the_step_time_sees_no_op(
         for module in ("engine.lower", "engine.choose"):
             patch.setattr(f"simcluster.{module}.whole", looked)
         patch.setattr(Expanded, "__init__", looked)
-        found = simulate(slow(tiny, interference="auto", **overlap))
+        found = simulate(slow(tiny, interference="auto", **overlap), engine="compiled")
         assert found.lowered.played.in_step
         assert found.record.kind == "events"
         assert found.mfu > 0
@@ -139,17 +139,3 @@ def test_who_asks_for_the_step_time_sees_no_op(
     assert vars(found.lowered).get("program") is None
     assert found.times.breakdown
     assert vars(found.lowered)["told"] is found.lowered.told
-
-
-def test_as_a_path_every_op_is_played(tiny: Tiny) -> None:
-    """Whether transfers meet can be told of ops alone; unless that is asked for the engine plays ranks in step."""
-    scenario = slow(tiny, interference="none")
-    by_itself, found = replay(scenario), replay(scenario.model_copy(update={"engine": "path"}))
-    assert (by_itself.record.kind, by_itself.step_time) == ("events", found.step_time)
-    assert "played together" in by_itself.record.why
-    assert found.lowered.played.in_step
-    assert found.record.kind == "path"
-    events = play(found.lowered.played, found.lowered.capacity)
-    assert events.lanes.tolist() != []
-    for name in ("ready", "start", "end", "last"):
-        assert getattr(found.record, name).tolist() == getattr(events, name).tolist(), name

@@ -27,7 +27,7 @@ from simcluster.engine.record import Record, Told, when_over
 from simcluster.engine.stepwise import Stepwise
 from simcluster.programs.program import Meeting, OpTimes, Program
 from simcluster.programs.slowed import SlowedRows
-from simcluster.reference.instants import events_played
+from simcluster.reference.instants import process_events
 
 StepsFactory = Callable[[Network, Callable[[int], object]], Stepwise]
 
@@ -66,7 +66,7 @@ class _Engine:
             lanes.append(self._lane(ops, rank, lanes, len(lanes)))
         with phase(lambda: f"simulating, {self._waiting.count(None) / max(len(self._waiting), 1):.0%} of ops done"):
             self._lanes.go_on(lanes)
-            events = events_played(self._env)
+            events = process_events(self._env)
         if self._waiting.count(None) < len(self._waiting):
             stuck = dict(self._stuck())
             endless = any(not missing and self._program.meeting[op] == -1 for op, missing in stuck.items())

@@ -89,16 +89,20 @@ def lower(
     disturbances: Disturbances = UNDISTURBED,
     trust: OptimisticFold | None = None,
     symmetry: Symmetry | None = None,
+    folding: Folding | None = None,
 ) -> Lowered:
     """The engine's program.
 
     ``slowness[rank]`` multiplies the rank's compute times (1 is full speed); ``capacity[link]`` is B/s;
     ``disturbances`` is what else makes ranks and links differ; ``trust`` says which links may, of a job without any;
-    ``symmetry`` is that of the same programs, plan and methods on this fabric, whatever is wrong with it.
+    ``symmetry`` is that of the same programs, plan and methods on this fabric, whatever is wrong with it; ``folding``
+    is what it finds with this wrong, where that is known.
     """
     rates = capacity if isinstance(capacity, LinkValues) else LinkValues(np.array(capacity, dtype=float))
     symmetry = symmetry or Symmetry(programs, plan, fabric, choices.methods)
-    if choices.folded:
+    if folding is not None:
+        communicators, classes = folding
+    elif choices.folded:
         communicators, classes = symmetry.folding(rates, slowness, disturbances, trust)
     else:
         communicators, classes = symmetry.unfolded(len(rates))

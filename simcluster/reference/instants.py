@@ -12,8 +12,8 @@ from simcluster.base.clock import exact_until
 _LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1)
 
 
-def events_played(env: simpy.Environment) -> int:
-    """Play until nothing is due any more, or the clock leaves what its grid keeps exact: how many events were due."""
+def process_events(env: simpy.Environment) -> int:
+    """Simulate until nothing is due any more, or the clock leaves what its grid keeps exact; return the events due."""
     until = exact_until()
     while env.peek() < until:
         env.step()

@@ -1,12 +1,11 @@
-"""The ops of all ranks as a graph: one node an op, with the nodes that must be over before it may begin."""
+"""The ops of all simulated ranks as a graph: one node per op, with the nodes that must be over before it may begin."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from simcluster.planning.ops import Item, Op, StageProgram
-from simcluster.planning.parallel import RankLayout
 
 Lanes = Mapping[tuple[int, str], list["Node"]]
 """Every rank's in-order queues, by rank and name."""
@@ -16,11 +15,13 @@ Lanes = Mapping[tuple[int, str], list["Node"]]
 class Node:
     """An op of one rank; times in seconds.
 
-    ``ready`` is when it could have begun by itself, ``start`` when all members of its communication were there and
-    ``end`` when it was over; ``last`` is the member that arrived last (itself, of what is no communication).  ``key``
-    is the op's name among those of its rank, equal on all ranks that play the same op together.
+    ``number`` counts nodes rank by rank, in the order of the rank's program.  ``ready`` is when it could have begun
+    alone, ``start`` when all members of its communication were there and ``end`` when it was over; ``last`` is the
+    member that arrived last (itself, of what is no communication).  ``key`` is the op's name among those of its rank,
+    equal on all ranks that do the same op together.  The nodes ``before`` include the one before it on its lane.
     """
 
+    number: int
     rank: int
     stage: int
     op: Op
@@ -33,28 +34,27 @@ class Node:
     last: Node | None = field(default=None, repr=False)
 
 
-def lanes_of(programs: Sequence[StageProgram], plan: RankLayout) -> Lanes:
-    """The nodes of every rank, lane by lane, each in order; ``programs[rank]`` is the rank's own.
+def lanes_of(programs: Mapping[int, StageProgram], peer: Callable[[int, int], int]) -> Lanes:
+    """Return the nodes of every simulated rank, lane by lane, each in order; ``programs`` has the ranks' programs.
 
     An op follows the one before it on its lane, those of its segment that it names, and what its item needs: an item of
-    its own rank, or of the rank with the same place in another stage.
+    its own rank, or of the rank with the same place in another stage, ``peer(rank, stage)``.
     """
-    stage_ranks = [ranks.tolist() for ranks in plan.stage_ranks()]
-    place = {rank: place for ranks in stage_ranks for place, rank in enumerate(ranks)}
     lanes: dict[tuple[int, str], list[Node]] = {}
     over: dict[tuple[int, Hashable], Node] = {}  # by rank and the key of an item: its last node
     needy: list[Node] = []
-    for rank, program in enumerate(programs):
+    count = 0
+    for rank, program in programs.items():
         for item in (item for items in program.lanes.values() for item in items):
             nodes: list[Node] = []
             for index, op in enumerate(item.segment.ops):
                 lane = lanes.setdefault((rank, op.lane), [])
                 before = [*lane[-1:], *(nodes[other] for other in op.after)]
-                nodes.append(Node(rank, program.stage, op, item, (item.key, index), before))
+                nodes.append(Node(count, rank, program.stage, op, item, (item.key, index), before))
                 lane.append(nodes[-1])
+                count += 1
             needy.append(nodes[0])
             over |= {(rank, key): nodes[-1] for key in (item.key, *item.also)}
     for node in needy:
-        for need in node.item.needs:
-            node.before.append(over[stage_ranks[need.stage][place[node.rank]], need.key])
+        node.before += [over[peer(node.rank, need.stage), need.key] for need in node.item.needs]
     return lanes

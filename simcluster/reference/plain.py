@@ -1,4 +1,4 @@
-"""The plain meaning of a step: every op of every rank, played by a SimPy process for each lane.
+"""The plain meaning of a step: every op of every rank, simulated by one SimPy process per lane.
 
 The life of an op.  A lane is an in-order queue of a rank.  Its next op waits until all that stand *before* it are over:
 then it is *ready*.  A computation or the host's work *starts* at once and *ends* after its seconds.  What several ranks
@@ -12,7 +12,8 @@ the rank's own speed says at that time.  Where computation drags communication, 
 while one of its ranks computes.  Whatever changes, what is left goes on at its new rate, from the end of the instant
 on: what happens at one instant has no order.
 
-Simplest code that is right.  Nothing here is fast; what is fast is compared with this, to the bit.
+Simplest code that is right.  Nothing here is fast; what is fast is compared with this, to the bit.  Of ranks that are
+equal one may be simulated for all: then ``communication`` answers for classes of ranks and links.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from simcluster.base.clock import BeyondGridError, on_grid
 from simcluster.base.errors import DeadlockError
 from simcluster.base.profiles import STEADY, Profile
 from simcluster.reference.communication import GroupsAndRoutes
-from simcluster.reference.instants import AtEndOfInstant, events_played
+from simcluster.reference.instants import AtEndOfInstant, process_events
 from simcluster.reference.network import FluidNetwork, FluidTransfer, Process
 from simcluster.reference.nodes import Lanes, Node
 from simcluster.reference.steps import CollectiveInRounds
@@ -108,8 +109,8 @@ class Communication:
     steps: CollectiveInRounds | None = None
 
 
-class Player:
-    """Plays the nodes of a job on a cluster; when it is made, all is over and every node has its times.
+class StepSimulation:
+    """Simulates the nodes of a job on a cluster; when it is made, all is over and every node has its times.
 
     ``slowness[rank]`` multiplies the rank's computations always, ``speeds[rank]`` as time goes on; ``capacities[link]``
     multiplies a link's capacity as time goes on.  ``in_steps``: collectives go round by round.
@@ -129,13 +130,15 @@ class Player:
     ) -> None:
         self._env = env = simpy.Environment()
         self._cluster, self._communication, self._in_steps = cluster, communication, in_steps
-        self._network = FluidNetwork(env, cluster.capacity.tolist(), capacities)
-        self._ranks = [Rank(env, self._network, slow, speeds.get(rank, STEADY)) for rank, slow in enumerate(slowness)]
+        self._network = FluidNetwork(env, communication.capacity, capacities)
+        self._ranks = {
+            rank: Rank(env, self._network, slowness[rank], speeds.get(rank, STEADY)) for rank in communication.ranks
+        }
         self._over = {node: env.event() for nodes in lanes.values() for node in nodes}
         self._meetings: dict[Hashable, Communication] = {}
         for nodes in lanes.values():
             env.process(self._lane(nodes))
-        self.events = events_played(env)
+        self.events = process_events(env)
         stuck = [
             next(node for node in nodes if not self._is_over(node))
             for nodes in lanes.values()
@@ -143,6 +146,11 @@ class Player:
         ]
         if stuck:
             raise DeadlockError(self._explain(stuck)) if env.peek() == math.inf else BeyondGridError
+
+    @property
+    def meetings(self) -> list[list[Node]]:
+        """The nodes of every communication, in the order of their arrival."""
+        return [meeting.there for meeting in self._meetings.values()]
 
     def _is_over(self, node: Node) -> bool:
         return self._over[node].processed

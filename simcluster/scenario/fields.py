@@ -23,7 +23,7 @@ from simcluster.scenario.scale import Scale
 from simcluster.scenario.sections import (
     CheckpointInStep,
     Collectives,
-    Engine,
+    EngineChoice,
     Fsdp,
     Memory,
     Overlap,
@@ -94,7 +94,7 @@ class ScenarioFields(Spec):
     steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     replicas: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
-    engine: Engine = "auto"
+    engine: EngineChoice = "auto"
     checkpoint: CheckpointInStep | None = None
     measured: Measured | None = None
     run: RunSpec | None = None

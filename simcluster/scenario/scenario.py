@@ -74,8 +74,9 @@ class Scenario(Shown, ScenarioFields):
     """One training step to simulate; ``Scenario(cluster=..., model=..., training=...)`` takes what a file takes.
 
     ``gpus`` is the number of GPUs of the job (default: all of the cluster).  ``engine`` chooses how to simulate:
-    ``events``, one longest ``path`` where that is exact, the faster of the two (``auto``), or the slow ``reference``;
-    times are equal to the bit.  Raises InputError with every broken rule.
+    ``simpy`` (one rank of each class of equal ranks), ``compiled`` (the same by the compiled engine), the one of both
+    that suits the size (``auto``), or the slow ``reference``, every rank by SimPy; times are equal to the bit.  Raises
+    InputError with every broken rule.
     """
 
     @staticmethod

@@ -25,9 +25,17 @@ from simcluster.schedules.specs import Rows, ScheduleChoice
 from simcluster.schedules.stage_layout import StageLayout
 
 Axis = Literal["tp", "cp", "dp", "pp"]
-Engine = Literal["auto", "events", "path", "reference"]
-"""How a step is played: as ``events``, as one longest ``path``, or as that where it is exact (``auto``); or op by op of
-every rank, as the ``reference`` interpreter does."""
+Engine = Literal["auto", "simpy", "compiled", "reference"]
+"""What simulates a step: SimPy on one rank of each class of equal ranks, the compiled engine on these, or the
+``reference``, SimPy on every rank; ``auto``: SimPy for small steps, the compiled engine for others."""
+
+
+def _renamed_engine(value: object) -> object:
+    """Return the engine of today for a name of version 0.1."""
+    return "compiled" if value in ("events", "path") else value
+
+
+EngineChoice = Annotated[Engine, BeforeValidator(_renamed_engine)]
 
 
 def _zero_stage(value: object) -> object:

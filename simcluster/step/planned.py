@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import estimated, phase
@@ -15,6 +16,7 @@ from simcluster.faults.where import OnLinks
 from simcluster.planning.footprint import Facts
 from simcluster.planning.job import Job
 from simcluster.planning.ops import StageProgram
+from simcluster.planning.perturbations import Disturbances
 from simcluster.planning.stages import stage_programs
 from simcluster.scenario.checkpoint_plan import saved_of
 from simcluster.scenario.effort import estimated_seconds
@@ -23,7 +25,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
 from simcluster.step.planning_by_times import OwnTimes
 from simcluster.step.proved_for import CHAINS, FOLDING
-from simcluster.symmetry.folding import Symmetry
+from simcluster.symmetry.folding import Folding, Symmetry
 from simcluster.symmetry.optimistic import OptimisticFold
 from simcluster.topology import Cluster
 
@@ -72,7 +74,6 @@ def with_programs(scenario: Scenario, job: Job, facts: Facts, programs: Sequence
     return Planned(job, facts, scenario.faults, programs, choices, symmetry)
 
 
-@phase("preparing")
 def prepare(
     scenario: Scenario,
     planned: Planned | None = None,
@@ -88,22 +89,62 @@ def prepare(
     which links may hold somebody up, of a scenario without faults.
     """
     planned = planned or plan(scenario)
-    job, facts = planned.job, planned.facts
+    return lower_step(
+        scenario, planned, fold(scenario, planned, folded=folded, watched=watched, trust=trust), collapsed=collapsed
+    )
+
+
+class FoldedStep(NamedTuple):
+    """A step before the clock starts: the cluster and the ranks with the faults that the scenario has now, and which
+    ranks, groups and links are equal."""
+
+    cluster: Cluster
+    disturbances: Disturbances
+    folding: Folding
+
+
+@phase("preparing")
+def fold(
+    scenario: Scenario,
+    planned: Planned,
+    *,
+    folded: bool = True,
+    watched: Sequence[OnLinks] = (),
+    trust: OptimisticFold | None = None,
+) -> FoldedStep:
+    """Find the equal ranks, groups and links of a planned scenario with the faults that it has now; see ``prepare``."""
+    job = planned.job
     cluster = with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
-    if scenario.faults != planned.faults:
-        facts = facts_with_memory(scenario, scenario.cluster.device, job)
+    disturbances = disturbances_of(scenario, job.plan, cluster, watched, saved=job.saved)
+    rates = cluster.link_capacity
+    if where_proved(planned.choices, [scenario], folded=folded).folded:
+        folding = planned.symmetry.folding(rates, slowness(scenario), disturbances, trust)
+    else:
+        folding = planned.symmetry.unfolded(len(rates))
+    return FoldedStep(cluster, disturbances, folding)
+
+
+@phase("preparing")
+def lower_step(scenario: Scenario, planned: Planned, step: FoldedStep, *, collapsed: bool = True) -> PreparedStep:
+    """Lower a folded step to a program."""
     lowered = lower(
         planned.programs,
-        job.plan,
-        cluster,
-        cluster.link_capacity,
+        planned.job.plan,
+        step.cluster,
+        step.cluster.link_capacity,
         slowness=slowness(scenario),
-        choices=where_proved(planned.choices, [scenario], folded=folded, collapsed=collapsed),
-        disturbances=disturbances_of(scenario, job.plan, cluster, watched, saved=job.saved),
-        trust=trust,
-        symmetry=planned.symmetry,
+        choices=where_proved(planned.choices, [scenario], collapsed=collapsed),
+        disturbances=step.disturbances,
+        folding=step.folding,
     )
-    return PreparedStep(lowered, facts, cluster)
+    return PreparedStep(lowered, facts_of_step(scenario, planned), step.cluster)
+
+
+def facts_of_step(scenario: Scenario, planned: Planned) -> Facts:
+    """Return what is known of a planned job with the faults that the scenario has now."""
+    if scenario.faults == planned.faults:
+        return planned.facts
+    return facts_with_memory(scenario, scenario.cluster.device, planned.job)
 
 
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
+
+import numpy as np
 
 from simcluster.base.clock import on_fitting_grid
 from simcluster.base.effort import in_words, require_begun
 from simcluster.base.errors import DeadlockError
-from simcluster.engine.by_reference import play_plainly
+from simcluster.engine.bridge import record_of
 from simcluster.engine.choose import play_by
 from simcluster.engine.communication import StepsOf
 from simcluster.engine.network import Network
-from simcluster.engine.record import Record
 from simcluster.engine.stepwise import Stepwise
 from simcluster.faults.where import OnLinks
-from simcluster.reference.communication import GroupsAndRoutes
+from simcluster.planning.footprint import Facts
+from simcluster.reference.record import Record
 from simcluster.scenario.effort import estimated_seconds
-from simcluster.scenario.job import disturbances_of, slowness
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.planned import Planned, PreparedStep, prepare
+from simcluster.step.engine_choice import ChosenEngine, choose_engine, count_ops, ops_of
+from simcluster.step.planned import FoldedStep, Planned, PreparedStep, facts_of_step, fold, lower_step
+from simcluster.step.reference_step import simulate_every_rank
+from simcluster.step.simpy_step import simulate_representatives
+from simcluster.symmetry.folding import Folding
 from simcluster.symmetry.optimistic import OptimisticFold
 from simcluster.topology import Cluster
 
 
-def prepared_and_played(
+class SimulatedStep(NamedTuple):
+    """The record of a step, the classes of ranks and links that it is of, with B/s per class of links, and what is
+    known of the job; ``hop_by_hop``: collectives went round by round."""
+
+    record: Record
+    folding: Folding
+    capacity: Sequence[float]
+    hop_by_hop: bool
+    facts: Facts
+
+
+def simulate_step(
     scenario: Scenario,
     planned: Planned,
     *,
@@ -32,16 +50,33 @@ def prepared_and_played(
     collapsed: bool,
     watched: Sequence[OnLinks],
     trust: OptimisticFold | None,
-) -> tuple[PreparedStep, Record]:
-    """A planned step, made ready and played on the finest grid that its times are exact on: see ``prepare``."""
+    simpy_seconds: float,
+) -> SimulatedStep:
+    """Simulate a planned step on the finest grid that its times are exact on: see ``prepare``.
 
-    def both() -> tuple[PreparedStep, Record]:
-        prepared = prepare(scenario, planned, folded=folded, collapsed=collapsed, watched=watched, trust=trust)
+    ``simpy_seconds`` is how long SimPy may take where the scenario names no engine.
+    """
+
+    def simulated() -> SimulatedStep:
+        step = fold(scenario, planned, folded=folded, watched=watched, trust=trust)
+        classes = step.folding.classes
         if folded:
-            _require_begun(scenario, len(prepared.lowered.classes.rank_representatives))
-        return prepared, play(scenario, planned, prepared)
+            _require_begun(scenario, len(classes.rank_representatives))
+        stages = step.folding.communicators.stage_of[list(classes.rank_representatives)]
+        ops = count_ops(planned.programs, stages.tolist())
+        choice = choose_engine(scenario.engine, ops, in_steps=planned.choices.steps, within=simpy_seconds)
+        with naming_rendezvous(scenario, planned):
+            if choice.engine == "compiled":
+                record = _by_events(lower_step(scenario, planned, step, collapsed=collapsed))
+            else:
+                record = _by_reference(scenario, planned, step, choice)
+        capacity = step.cluster.link_capacity.of(np.array(classes.link_representatives, dtype=np.int64)).tolist()
+        hop_by_hop = planned.choices.steps and any(
+            op.work.axis and op.work.moves for program in planned.programs for op in ops_of(program)
+        )
+        return SimulatedStep(record, step.folding, capacity, hop_by_hop, facts_of_step(scenario, planned))
 
-    return on_fitting_grid(both)
+    return on_fitting_grid(simulated)
 
 
 def _require_begun(scenario: Scenario, unlike: int) -> None:
@@ -60,17 +95,18 @@ def _require_begun(scenario: Scenario, unlike: int) -> None:
     )
 
 
-def play(scenario: Scenario, planned: Planned, prepared: PreparedStep) -> Record:
-    """When the ops of a prepared step begin and end.
+def _by_events(prepared: PreparedStep) -> Record:
+    """Simulate a prepared step by events, or as one longest path where that is exact."""
+    lowered = prepared.lowered
+    steps = [partial(_stepwise, prepared.cluster, steps) for steps in lowered.steps]
+    return record_of(lowered, play_by("auto", lowered.played, lowered.capacity, steps))
 
-    Raises DeadlockError when ops are left that can never begin, and InputError for an engine that would not be exact.
-    """
+
+@contextmanager
+def naming_rendezvous(scenario: Scenario, planned: Planned) -> Iterator[None]:
+    """Explain a deadlock of blocking sends."""
     try:
-        if scenario.engine == "reference":
-            return _by_reference(scenario, planned, prepared)
-        lowered = prepared.lowered
-        steps = [partial(_stepwise, prepared.cluster, steps) for steps in lowered.steps]
-        return play_by(scenario.engine, lowered.played, lowered.capacity, steps)
+        yield
     except DeadlockError as error:
         if scenario.pipeline.p2p == "async":
             raise
@@ -80,19 +116,12 @@ def play(scenario: Scenario, planned: Planned, prepared: PreparedStep) -> Record
         ) from None
 
 
-def _by_reference(scenario: Scenario, planned: Planned, prepared: PreparedStep) -> Record:
-    """The step as the reference interpreter plays it."""
-    choices, layout, cluster = planned.choices, planned.job.plan, prepared.cluster
-    return play_plainly(
-        prepared.lowered.program,
-        planned.programs,
-        layout,
-        cluster,
-        GroupsAndRoutes(layout, cluster, choices.methods, choices.interference),
-        slowness(scenario),
-        disturbances_of(scenario, layout, cluster, saved=planned.job.saved),
-        in_steps=choices.steps,
-    )
+def _by_reference(scenario: Scenario, planned: Planned, step: FoldedStep, choice: ChosenEngine) -> Record:
+    """Simulate a step by SimPy: every rank where the scenario asks for the reference or nothing can be folded."""
+    job, programs, cluster = planned.job, planned.programs, step.cluster
+    if choice.engine == "reference" or planned.choices.steps:
+        return simulate_every_rank(scenario, job, programs, cluster, *choice)
+    return simulate_representatives(scenario, job, programs, cluster, step.folding, step.disturbances, choice.why)
 
 
 def _stepwise(cluster: Cluster, steps: StepsOf, network: Network, on_done: Callable[[int], object]) -> Stepwise:

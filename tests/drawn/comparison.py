@@ -140,22 +140,22 @@ def unlike(one: Any, other: Any, path: str = "") -> str:
 
 def unfolded(scenario: Scenario, meant: Meant) -> None:
     """Rank by rank."""
-    same(replay(scenario.model_copy(update={"engine": "events"}), folded=False), meant)
+    same(replay(scenario.model_copy(update={"engine": "compiled"}), folded=False), meant)
 
 
 def op_by_op(scenario: Scenario, meant: Meant) -> None:
     """Without chains and lockstep."""
-    same(replay(scenario.model_copy(update={"engine": "events"}), collapsed=False), meant)
+    same(replay(scenario.model_copy(update={"engine": "compiled"}), collapsed=False), meant)
 
 
-def by_events(scenario: Scenario, meant: Meant) -> None:
-    """Folded and in chains."""
-    same(replay(scenario.model_copy(update={"engine": "events"})), meant)
+def by_compiled(scenario: Scenario, meant: Meant) -> None:
+    """By the compiled engine, folded."""
+    same(replay(scenario.model_copy(update={"engine": "compiled"})), meant)
 
 
-def by_path(scenario: Scenario, meant: Meant) -> None:
-    """As one longest path."""
-    same(replay(scenario.model_copy(update={"engine": "path"})), meant)
+def by_simpy(scenario: Scenario, meant: Meant) -> None:
+    """By the reference on one rank of each class."""
+    same(replay(scenario.model_copy(update={"engine": "simpy"})), meant)
 
 
 def quickly(scenario: Scenario, meant: Meant) -> None:
@@ -189,10 +189,10 @@ def as_replica(scenario: Scenario, meant: Meant) -> None:
 
 WAYS: dict[str, Callable[[Scenario, Meant], None]] = {
     "default": by_default,
-    "folded and collapsed events": by_events,
+    "compiled": by_compiled,
+    "simpy": by_simpy,
     "unfolded": unfolded,
     "op by op": op_by_op,
-    "longest path": by_path,
     "quick row": quickly,
     "bound by programs": bounded,
     "replica": as_replica,

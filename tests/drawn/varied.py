@@ -25,7 +25,7 @@ TRIES, FEW = 60, 25
 """Seeds for each section of which fields are missing, and before that for all."""
 BY_WAY = {
     "arrays": "arrays", "plan": "bound by programs", "quick": "quick row", "replicas": "replica",
-    "folding": "folded and collapsed events", "chains": "folded and collapsed events",
+    "folding": "simpy", "chains": "compiled",
 }  # fmt: skip
 """The way of ``comparison.WAYS`` that a scope is for."""
 ONLY_TEXT = ("model.name", "software.name", "software.source", "memory.offload.source")

@@ -123,7 +123,7 @@ class QuickWay:
             if total < MOST_SECONDS:
                 return Quick(total, "events", why)
         program = walk.program(costed, exchanges.last, costs.drawn.ranks)
-        record = play_by("events" if scenario.engine == "events" else "auto", program, costs.drawn.capacity)
+        record = play_by("auto", program, costs.drawn.capacity)
         return _exact(Quick(float(record.end.max()), "path" if record.kind == "path" else "events", record.why))
 
     def _keep(self, cluster: ClusterSpec) -> None:

@@ -32,7 +32,7 @@ QUICK = Scope(
         "steps": Limited("several steps are played", (1,)),
         "training.optimizer": Limited("the optimizer is Muon", ("adam",)),
         "collectives.detail": Limited("collectives are played step by step", ("flow",)),
-        "engine": Limited("engine: path or reference is asked for", ("auto", "events")),
+        "engine": Limited("engine: reference or simpy is asked for", ("auto", "compiled")),
         "parallel.zero": Limited("ZeRO 2 or ZeRO 3 shards more than the optimizer", (0, 1)),
         "overlap.grad_reduce": Limited("gradients are reduced beside the backward", (False,), _alone),
         "overlap.param_gather": Limited("parameters are gathered beside the forward", (False,), _alone),

@@ -1,0 +1,144 @@
+"""The record of a step that the reference simulates, made of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain, pairwise
+
+import numpy as np
+
+from simcluster.base.arrays import Int32s
+from simcluster.base.clock import on_grid
+from simcluster.base.profiles import Profile
+from simcluster.base.telling import phase
+from simcluster.planning.ops import StageProgram
+from simcluster.planning.perturbations import Disturbances
+from simcluster.reference.communication import GroupsAndRoutes
+from simcluster.reference.nodes import Lanes, Node, lanes_of
+from simcluster.reference.plain import StepSimulation
+from simcluster.reference.record import Label, Ops, OpTimes, Record, Waits
+from simcluster.topology import Cluster
+
+
+@phase("simulating")
+def simulate_programs(
+    programs: Sequence[StageProgram],
+    cluster: Cluster,
+    communication: GroupsAndRoutes,
+    slowness: Sequence[float],
+    disturbances: Disturbances,
+    *,
+    in_steps: bool,
+    engine: str = "reference",
+    why: str = "engine: reference",
+) -> Record:
+    """Simulate the stages' programs on the ranks that ``communication`` names.
+
+    Raises DeadlockError when ops are left that can never begin.
+    """
+    own = {rank: disturbances.program(rank, programs[communication.stage(rank)]) for rank in communication.ranks}
+    lanes = lanes_of(own, communication.peer)
+    speeds = {rank: disturbances.speeds[rank] for rank in own if rank in disturbances.speeds}
+    simulation = StepSimulation(
+        lanes, cluster, communication, slowness, speeds, disturbances.capacities, in_steps=in_steps
+    )
+    nodes = sorted(chain.from_iterable(lanes.values()), key=lambda node: node.number)
+    return Record(
+        lane_rank=_ints([rank for rank, _ in lanes]),
+        lane_stage=_ints([ops[0].stage for ops in lanes.values()]),
+        lane_end=np.array([ops[-1].end for ops in lanes.values()]),
+        events=simulation.events,
+        engine=engine,
+        why=why,
+        make_ops=lambda: _ops(nodes, lanes, simulation.meetings, _Labels(communication), slowness, speeds),
+        make_times=lambda: _times(nodes),
+    )
+
+
+def _times(nodes: Sequence[Node]) -> OpTimes:
+    ready, start, end = (np.array([getattr(node, name) for node in nodes]) for name in ("ready", "start", "end"))
+    return OpTimes(ready, start, end, np.array([(node.last or node).number for node in nodes], dtype=np.int64))
+
+
+def _ops(
+    nodes: Sequence[Node],
+    lanes: Lanes,
+    meetings: Sequence[Sequence[Node]],
+    labels: _Labels,
+    slowness: Sequence[float],
+    speeds: Mapping[int, Profile],
+) -> Ops:
+    """Return the columns of all nodes."""
+    label = _ints([labels.place(node) for node in nodes])
+    lane_of = {node: lane for lane, ops in enumerate(lanes.values()) for node in ops}
+    meeting, parties = np.full(len(nodes), -1, dtype=np.int32), np.ones(len(nodes), dtype=np.int32)
+    for number, there in enumerate(meetings):
+        ops = [node.number for node in there]
+        meeting[ops], parties[ops] = number, len(ops)
+    sent = [(other.number, node.number) for node in nodes for other in node.before if other.rank != node.rank]
+    sends, receivers = np.array(sent, dtype=np.int64).reshape(-1, 2).T
+    return Ops(
+        labels=labels.all,
+        label=label,
+        lane=_ints([lane_of[node] for node in nodes]),
+        step=_ints([node.item.step for node in nodes]),
+        chunk=_ints([node.item.chunk for node in nodes]),
+        microbatch=_ints([node.item.microbatch for node in nodes]),
+        seconds=np.array([_seconds(node, slowness) for node in nodes]),
+        meeting=meeting,
+        parties=parties,
+        receives=(sends, receivers),
+        lane_rank=_ints([rank for rank, _ in lanes]),
+        lane_stage=_ints([ops[0].stage for ops in lanes.values()]),
+        lane_name=[name for _, name in lanes],
+        speeds=speeds,
+        make_waits=lambda: _waits(nodes, lanes),
+    )
+
+
+def _seconds(node: Node, slowness: Sequence[float]) -> float:
+    """Return how long a node takes with nothing concurrent, 0 for communication."""
+    work = node.op.work
+    if work.group(node.stage) is not None:
+        return 0.0
+    return on_grid(work.seconds if work.sensitivity is None else work.seconds * slowness[node.rank])
+
+
+def _waits(nodes: Sequence[Node], lanes: Lanes) -> Waits:
+    """Return what nodes wait for besides the node before them on their lane."""
+    previous = {node: earlier for ops in lanes.values() for earlier, node in pairwise(ops)}
+    others = [[other.number for other in node.before if other is not previous.get(node)] for node in nodes]
+    first = np.cumsum([0, *map(len, others)])
+    return Waits(first, np.array([*chain.from_iterable(others)], dtype=np.int64))
+
+
+class _Labels:
+    """The labels of nodes, each once."""
+
+    def __init__(self, communication: GroupsAndRoutes) -> None:
+        self._communication = communication
+        self._places: dict[Label, int] = {}
+        self._known: dict[Hashable, int] = {}  # by identity of the op and what it moves
+
+    @property
+    def all(self) -> list[Label]:
+        """All labels that were asked for."""
+        return list(self._places)
+
+    def place(self, node: Node) -> int:
+        """Return the place of a node's label, -1 for none."""
+        op, work = node.op, node.op.work
+        if work.joins:
+            return -1
+        traffics = self._communication.traffics(work, self._communication.members(node)) if work.moves else ()
+        if (id(op), id(traffics)) not in self._known:
+            label = Label(
+                op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, op.memory, traffics,
+                work.sensitivity,
+            )  # fmt: skip
+            self._known[id(op), id(traffics)] = self._places.setdefault(label, len(self._places))
+        return self._known[id(op), id(traffics)]
+
+
+def _ints(values: Sequence[int]) -> Int32s:
+    return np.array(values, dtype=np.int32)

@@ -1,0 +1,46 @@
+"""The engine that simulates a step: the one that the scenario names, or by the number of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from simcluster.planning.ops import Op, StageProgram
+from simcluster.scenario.sections import Engine
+
+SECONDS_PER_OP = 5e-5
+"""Seconds of SimPy per op of a simulated rank, on one core in 2026."""
+SIMPY_SECONDS = 0.5
+"""A step that SimPy simulates within this time needs no faster engine."""
+
+
+class ChosenEngine(NamedTuple):
+    """The name of an engine, and the reason for it."""
+
+    engine: Literal["simpy", "compiled", "reference"]
+    why: str
+
+
+def choose_engine(asked: Engine, ops: int, *, in_steps: bool, within: float = SIMPY_SECONDS) -> ChosenEngine:
+    """Return the engine for a step of as many ops on simulated ranks.
+
+    ``within`` is how long SimPy may take (s) before ``auto`` prefers the compiled engine.
+    """
+    if asked != "auto":
+        return ChosenEngine(asked, f"engine: {asked}")
+    if in_steps:
+        return ChosenEngine("compiled", "collectives go round by round")
+    if ops * SECONDS_PER_OP > within:
+        return ChosenEngine("compiled", f"SimPy would take more than {within:g} s for {ops:,} ops")
+    return ChosenEngine("simpy", f"SimPy takes less than {within:g} s for {ops:,} ops")
+
+
+def count_ops(programs: Sequence[StageProgram], stages: Iterable[int]) -> int:
+    """Return the ops of ranks of these stages."""
+    each = [sum(1 for _ in ops_of(program)) for program in programs]
+    return sum(each[stage] for stage in stages)
+
+
+def ops_of(program: StageProgram) -> Iterator[Op]:
+    """Yield the ops of a program."""
+    return (op for items in program.lanes.values() for item in items for op in item.segment.ops)

@@ -1,0 +1,93 @@
+"""The groups and routes of a job on classes of equal ranks and links: one rank of each class is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+
+from simcluster.devices.interference import Interference
+from simcluster.planning.ops import Op, Work
+from simcluster.planning.parallel import RankLayout
+from simcluster.reference.communication import GroupsAndRoutes
+from simcluster.reference.nodes import Node
+from simcluster.symmetry.folding import Folding
+from simcluster.topology import Cluster
+from simcluster.traffic.methods import Methods
+from simcluster.traffic.traffic import Traffic
+
+
+class FoldedGroups(GroupsAndRoutes):
+    """Groups of representatives, and traffic on classes of links."""
+
+    def __init__(
+        self,
+        plan: RankLayout,
+        cluster: Cluster,
+        methods: Methods,
+        interference: Interference | None,
+        folding: Folding,
+    ) -> None:
+        super().__init__(plan, cluster, methods, interference)
+        self._communicators, self._classes = folding
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The representatives."""
+        return self._classes.rank_representatives
+
+    @cached_property
+    def capacity(self) -> list[float]:
+        """B/s by class of links."""
+        links = np.array(self._classes.link_representatives, dtype=np.int64)
+        found: list[float] = self._cluster.link_capacity.of(links).tolist()
+        return found
+
+    def stage(self, rank: int) -> int:
+        """Return the pipeline stage of a rank."""
+        return int(self._communicators.stage_of[rank])
+
+    def peer(self, rank: int, stage: int) -> int:
+        """Return the representative of the rank with the same place in another stage."""
+        return self._representative(super().peer(rank, stage))
+
+    def _representative(self, rank: int) -> int:
+        return self._classes.rank_representatives[self._classes.of_rank[rank]]
+
+    def members(self, node: Node) -> tuple[int, ...]:
+        """Return the representatives that take part, in the group's order; of a send the sender first."""
+        group = node.op.work.group(node.stage)
+        if not isinstance(group, str):
+            return super().members(node)
+        met = self._communicators.met(self._communicators.number(group, node.rank))
+        return tuple(dict.fromkeys(map(self._representative, met)))
+
+    def _number(self, work: Work, first: int) -> int:
+        """Return the communicator of a group by its first member: of a send the sender."""
+        return self._communicators.number(work.group(self.stage(first)), first)
+
+    def _make_traffics(self, work: Work, members: tuple[int, ...]) -> tuple[Traffic, ...]:
+        number = self._number(work, members[0])
+        found = self._communicators.traffics(
+            number, work.moves, work.size, self._classes.quotient[self._classes.of_communicator[number]]
+        )
+        return tuple(
+            replace(each, round_bytes=work.load * each.round_bytes, bound=min(each.bound, work.bound)) for each in found
+        )
+
+    def pressure(self, op: Op, members: tuple[int, ...]) -> float:
+        """Return how much longer concurrent computation of sensitivity 1 takes; all members of the group count."""
+        return super().pressure(op, self._communicators.ranks(self._number(op.work, members[0])))
+
+    def alone_seconds(self, work: Work, members: tuple[int, ...]) -> float:
+        """Return the seconds of it with all links to itself, other groups of its class away as well."""
+        if not work.moves:
+            return super().alone_seconds(work, members)
+        number = self._number(work, members[0])
+        found = self._communicators.traffics(number, work.moves, work.size, self._communicators.usages(number))
+        loaded = (replace(each, round_bytes=work.load * each.round_bytes) for each in found)
+        rates = cast(Sequence[float], self._cluster.link_capacity.all)
+        return float(sum(each.alone_seconds(rates) for each in loaded))
