@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.telling import note
 
 SLOW = (
-    "the event engine is not compiled: large steps take about 100 times as long, with the same results; "
+    "the event engine is not compiled: large steps take about 40 times as long, with the same results; "
     "install a C compiler, such as gcc, then install simcluster again"
 )
 _TREE = Path(__file__).parents[2]
