@@ -38,6 +38,9 @@ from hypothesis import settings
 
 from simcluster.base.errors import InputError
 from simcluster.documents import reading
+from simcluster.engine.bridge import record_of
+from simcluster.engine.lower import Lowered
+from simcluster.engine.record import Record
 from simcluster.results.played import Run
 from simcluster.scenario import fields
 from simcluster.scenario.scenario import Scenario, from_document
@@ -116,6 +119,14 @@ def table_of(run: Run, rank: int) -> pd.DataFrame:
     texts = [place[column] for column in (spans.stream, spans.kind, spans.name)]
     keys = spans.start, spans.end, *texts, spans.ready, spans.microbatch, spans.chunk, spans.step, spans.layer
     return run.timeline_of(rank).take(np.lexsort(keys[::-1])).reset_index(drop=True)
+
+
+def measured_run(lowered: Lowered, record: Record, ranks: range, steps: int = 1) -> Run:
+    """Return the run of a lowered program that an engine has simulated."""
+    return Run(
+        record=record_of(lowered, record), folding=lowered.folding, capacity=lowered.capacity,
+        hop_by_hop=bool(lowered.steps), steps=steps, ranks=ranks,
+    )  # fmt: skip
 
 
 @pytest.hookimpl(trylast=True)

@@ -157,7 +157,7 @@ def test_what_is_shared_with_the_run_without_faults_changes_nothing(tiny: Tiny) 
     result = simulate(scenario)
     alone, clean = replay(scenario), replay(scenario.without_faults())
     assert result.without_faults == clean.step_time
-    assert np.array_equal(result.record.end, alone.record.end)
+    assert np.array_equal(result.record.times.end, alone.record.times.end)
     assert result.folding.classes == alone.folding.classes
 
 

@@ -15,6 +15,7 @@ from test_fold import documents
 
 from simcluster.base.clock import on_grid
 from simcluster.bench.given_times import Costs, simulate_costs
+from simcluster.reference.record import OpTimes
 from simcluster.results.played import Run
 from simcluster.simulate import simulate
 from simcluster.studies.whatif.free import what_if_free
@@ -24,28 +25,26 @@ SECONDS = st.floats(1e-3, 2.0)
 
 def check(run: Run) -> None:
     """From 0 to the end without a gap; each op is what the next one, or its meeting's last member, waits for."""
-    path, program = run.critical_path, run.lowered.program
+    path, ops, times = run.critical_path, run.record.ops, run.record.times
     assert path.start[0] == 0
-    assert path.end[-1] == run.record.end.max()
+    assert path.end[-1] == times.end.max()
     assert np.array_equal(path.start[1:], path.end[:-1])
     assert (path.end >= path.start).all()
     assert path.seconds == run.step_time
     assert sum(path.by_kind().values()) == pytest.approx(run.step_time, rel=1e-12)
     assert sum(path.by_rank().values()) == pytest.approx(run.step_time, rel=1e-12)
-    ops = path.spans.op[path.number].tolist()
-    before = {op: earlier for lane in program.lanes for earlier, op in pairwise(lane)}
-    for earlier, op in pairwise(dict.fromkeys(ops)):
+    for earlier, op in pairwise(path.spans.op[path.number].tolist()):
         needed = [
             other
-            for cause in (op, int(run.record.last[op]))
-            for other in (before.get(cause, -1), *program.after[cause])
+            for cause in (op, int(times.last[op]))
+            for other in (ops.before[cause], *ops.waits.op[ops.waits.first[cause] : ops.waits.first[cause + 1]])
         ]
-        assert earlier in needed or _only_instants_between(run, earlier, op)
+        assert earlier in needed or _only_instants_between(times, earlier, op)
 
 
-def _only_instants_between(run: Run, earlier: int, op: int) -> bool:
+def _only_instants_between(times: OpTimes, earlier: int, op: int) -> bool:
     """Ops that take no time leave no span on the path."""
-    return bool(run.record.end[earlier] == run.record.ready[run.record.last[op]])
+    return bool(times.end[earlier] == times.ready[times.last[op]])
 
 
 @settings(max_examples=12)

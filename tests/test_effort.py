@@ -96,44 +96,6 @@ def test_what_takes_minutes_says_so_first(capsys: pytest.CaptureFixture[str], mo
     assert "note: tiny model, tp 2, pp 2, dp 2: this will take about 0 s\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["speeds", "jitter"])
-def test_ranks_that_all_differ_are_counted_in_arrays(tiny: Tiny, kind: str) -> None:
-    """131,072 ranks with speeds of their own are begun; what arrays do not play or another engine is counted apart."""
-    law = {"kind": "lognormal", "sigma": 0.05}
-    fault = {"kind": kind, "law" if kind == "speeds" else "factor": law}
-    flat = {"gpus": 131_072, "cluster": {"topology": "dgx_h100", "nodes": 16_384}, "parallel": {"dp": 131_072}}
-    job = {**flat, "training": {"global_batch": 131_072}}
-    scenario = tiny(**job, faults=[fault])
-    apart = estimated_seconds(scenario, in_arrays=False)
-    assert estimated_seconds(scenario) < apart / 100
-    with simcluster.however_long():
-        others = [
-            tiny(**job, faults=[fault], engine="compiled"),
-            tiny(
-                **job,
-                faults=[fault, {"kind": "host_stall", "cause": "garbage_collection", "seconds": "1 ms", "every": 8}],
-            ),
-        ]
-    assert all(estimated_seconds(each) >= apart for each in others)
-
-
-def test_what_arrays_cannot_play_asks_before_it_begins(tiny: Tiny) -> None:
-    """Sends that slow computation down are for events: one by one that is more than is begun unasked."""
-    fault = {"kind": "speeds", "law": {"kind": "lognormal", "sigma": 0.05}}
-    scenario = tiny(
-        parallel={"pp": 2, "dp": 16}, gpus=32, cluster={"topology": "dgx_h100", "nodes": 4}, faults=[fault],
-        training={"global_batch": 32}, overlap={"interference": {"kind": "factor", "compute": 0.2}},
-    )  # fmt: skip
-    seconds = estimated_seconds(scenario, in_arrays=False)
-    says = r"faults: 32 ranks that all differ .* in arrays over ranks \(sends slow .*\); one by one .* say --yes"
-    with at_most((seconds + estimated_seconds(scenario)) / 2):
-        with pytest.raises(InputError, match=says) as refused:
-            simcluster.simulate(scenario)
-        assert "(--replicas 10)" in str(refused.value)
-        assert len(simcluster.monte_carlo(scenario, replicas=10)) == 10
-    assert simcluster.simulate(scenario).record.kind == "simpy"
-
-
 def test_ranks_that_the_network_makes_different_ask_before_they_begin(tiny: Tiny) -> None:
     """Ranks under two oversubscribed leaves differ: known once lowered, and counted then."""
     fabric = {"nodes_per_unit": 3, "oversubscription": 4.0}

@@ -123,9 +123,9 @@ def test_a_transfer_that_arrives_beside_a_collective(tiny: Tiny, table: Table) -
         overlap={"pipeline": False},
     )
     _compare(scenario, table)
-    lowered = simulate(scenario).lowered
-    shared = enumerate(lowered.classes.of_communicator)
-    assert any(lowered.communicators.kind(each) == "tp" and lowered.classes.shared[number] for each, number in shared)
+    communicators, classes = simulate(scenario).folding
+    shared = enumerate(classes.of_communicator)
+    assert any(communicators.kind(each) == "tp" and classes.shared[number] for each, number in shared)
 
 
 def test_gradients_beside_the_collectives_of_the_layers(tiny: Tiny, table: Table) -> None:

@@ -182,8 +182,7 @@ def test_a_rendezvous_costs_up_to_a_latency_more(tmp_path: Path, changes: list[s
     write_run(result, tmp_path, "job")
     job, cluster = read_traces(tmp_path), scenario.cluster.built
     kinds = Counter(node.kind for nodes in job.ranks for node in nodes)
-    program = result.lowered.program
-    receives = sum(not program.row_sets[rows] for rows in program.rows)
+    receives = int((result.record.ops.label < 0).sum())
     assert kinds["send"] == kinds["recv"] == 2 * receives > 0
     ready = [node for nodes in job.ranks for node in nodes if node.name.startswith("ready")]
     latency = max(cluster.spread_latency(cluster.spread(node.number("comm_src"), node.number("comm_dst")))
@@ -211,7 +210,7 @@ def test_a_copy_goes_the_way_to_the_host_both_ways_at_once(tmp_path: Path) -> No
 def test_what_is_too_large_is_refused_before_it_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted on representatives: the same number as rank by rank."""
     scenario = load("tiny_3d")
-    ops = len(simulate(scenario, folded=False, collapsed=False).lowered.program.seconds)
+    ops = len(simulate(scenario, folded=False, collapsed=False).record.ops)
     monkeypatch.setattr(writing, "MAX_NODES", ops)
     writing.require_writable(simulate(scenario, collapsed=False), "job")
     monkeypatch.setattr(writing, "MAX_NODES", ops - 1)

@@ -20,15 +20,11 @@ from simcluster.base.errors import InputError
 from simcluster.devices.device import kernels_seconds, load_device
 from simcluster.devices.interference import Beside, Factor, Interference, MemoryBandwidth, Multiprocessors
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
+from simcluster.engine.bridge import program_record
 from simcluster.engine.engine import play
-from simcluster.engine.record import Record
 from simcluster.model.kernels import Kernel
-from simcluster.planning.ops import MAIN, Op, Segment
-from simcluster.planning.works import Compute, Timed
-from simcluster.programs.collapse import collapse
 from simcluster.programs.program import ChainPace, Meeting, Program, SpanRow
-from simcluster.programs.told_ops import told_ops
-from simcluster.results.timeline import expand
+from simcluster.results.timeline import make_spans
 from simcluster.simulate import simulate
 from simcluster.traffic.traffic import Traffic
 
@@ -36,24 +32,17 @@ Row = tuple[float, float | None]
 """Seconds at full speed, and the sensitivity (None: a collective on the main lane)."""
 
 
-def row(seconds: float, sensitivity: float | None, start: float = 0.0) -> SpanRow:
-    return SpanRow("compute", "forward", "", -1, "", 0.0, start, start + seconds, pace=ChainPace(seconds, sensitivity))
+def row(seconds: float, sensitivity: float | None) -> SpanRow:
+    return SpanRow("compute", "forward", "", -1, "", 0.0, 0.0, seconds, pace=ChainPace(seconds, sensitivity))
 
 
-def program(
-    main: Sequence[Sequence[Row]], side: Sequence[tuple[float, float]], x: float, y: float, *, collapsed: bool = True
-) -> Program:
-    """One rank: chains of rows on its main lane; beside it pauses, each with a transfer behind it."""
+def program(main: Sequence[Row], side: Sequence[tuple[float, float]], x: float, y: float) -> Program:
+    """Return a program of one rank: ops on its main lane, concurrent with pauses and a transfer after each."""
     made = Program()
     lanes = made.add_lane(0, 0, "main"), made.add_lane(0, 0, "dp")
-    for chain in main:
-        for part in [chain] if collapsed else [[one] for one in chain]:
-            rows, at = [], 0.0
-            for seconds, sensitivity in part:
-                rows.append(row(seconds, sensitivity, at))
-                at += seconds
-            made.row_sets.append(tuple(rows))
-            made.add_op(lanes[0], len(made.row_sets) - 1, seconds=at)
+    for seconds, sensitivity in main:
+        made.row_sets.append((row(seconds, sensitivity),))
+        made.add_op(lanes[0], len(made.row_sets) - 1, seconds=seconds)
     for pause, seconds in side:
         made.row_sets.append((row(pause, None),))
         made.add_op(lanes[1], len(made.row_sets) - 1, seconds=pause)
@@ -64,8 +53,8 @@ def program(
 
 def spans(made: Program) -> list[tuple[int, float, float]]:
     """(lane, start, end) of every row of the timeline."""
-    record = play(made, [1.0])
-    found = expand(told_ops(made), record.columns, lambda axis, rank: "", record.slowed).spans()
+    record = program_record(made, play(made, [1.0]))
+    found = make_spans(record.ops, record.times, lambda axis, rank: "")
     lanes = np.array(made.lane)[found.op].tolist()
     return sorted(zip(lanes, found.start.tolist(), found.end.tolist(), strict=True))
 
@@ -106,7 +95,7 @@ def by_hand(
 
 def test_the_oracle() -> None:
     """MODELLING.md C.5: 10 s of computation beside 6 s of communication, 18.9 % and 10 % slower: 11.0491 s."""
-    ends = {lane: end for lane, _, end in spans(program([[(10.0, 1.0)]], [(0.0, 6.0)], 0.189, 0.1))}
+    ends = {lane: end for lane, _, end in spans(program([(10.0, 1.0)], [(0.0, 6.0)], 0.189, 0.1))}
     assert ends[1] == pytest.approx(6.6, abs=TICK)
     assert ends[0] == pytest.approx(6.6 + 10 - 6.6 / 1.189, abs=4 * TICK)
     assert round(ends[0], 4) == 11.0491
@@ -117,152 +106,42 @@ def test_the_oracle_from_any_offset(offset: float, x: float, y: float) -> None:
     """While both last, one of them ends first; what is left goes on at full speed."""
     compute, transfer, offset = 10.0, 6.0, on_grid(offset)
     beside = min((compute - offset) * (1 + x), transfer * (1 + y)) if offset < compute else 0.0
-    ends = {lane: end for lane, _, end in spans(program([[(compute, 1.0)]], [(offset, transfer)], x, y))}
+    ends = {lane: end for lane, _, end in spans(program([(compute, 1.0)], [(offset, transfer)], x, y))}
     assert ends[0] == pytest.approx(compute + beside * x / (1 + x), abs=8 * TICK)
     assert ends[1] == pytest.approx(offset + transfer + beside * y / (1 + y), abs=8 * TICK)
 
 
 lengths = st.floats(0, 2).map(on_grid)
 long = st.floats(1e-3, 2).map(on_grid)
-chains = st.lists(
-    st.lists(st.tuples(lengths, st.sampled_from([None, 0.0, 0.5, 1.0, 1.7])), min_size=1, max_size=5),
-    min_size=1, max_size=3,
-)  # fmt: skip
+ops = st.tuples(lengths, st.sampled_from([None, 0.0, 0.5, 1.0, 1.7]))
 sides = st.lists(st.tuples(lengths, long), min_size=1, max_size=4)
 slowdowns = st.sampled_from([0.0, 0.1, 0.189, 0.75, 2.0])
 
 
 @settings(max_examples=100)
-@given(main=chains, side=sides, x=slowdowns, y=slowdowns)
-def test_any_mixture_is_that_by_hand(
-    main: list[list[Row]], side: list[tuple[float, float]], x: float, y: float
-) -> None:
-    flat = [one for chain in main for one in chain if one[0] > 1e-6]
+@given(main=st.lists(ops, min_size=1, max_size=12), side=sides, x=slowdowns, y=slowdowns)
+def test_any_mixture_is_that_by_hand(main: list[Row], side: list[tuple[float, float]], x: float, y: float) -> None:
+    flat = [one for one in main if one[0] > 1e-6]
     if not flat:
         return
     exact = by_hand(flat, side, x, y)
-    found = spans(program([flat], side, x, y))
+    found = spans(program(flat, side, x, y))
     assert [lane for lane, _, _ in found] == [lane for lane, _, _ in exact]
     for (_, start, end), (_, wanted_start, wanted_end) in zip(found, exact, strict=True):
         assert start == pytest.approx(wanted_start, abs=200 * TICK)
         assert end == pytest.approx(wanted_end, abs=200 * TICK)
 
 
-@settings(max_examples=100)
-@given(main=chains, side=sides, x=slowdowns, y=slowdowns)
-def test_a_chain_is_its_ops_to_the_bit(
-    main: list[list[Row]], side: list[tuple[float, float]], x: float, y: float
-) -> None:
-    assert spans(program(main, side, x, y)) == spans(program(main, side, x, y, collapsed=False))
-
-
-@st.composite
-def segments(draw: st.DrawFn) -> Segment:
-    """Computation and collectives on the main lane, and collectives beside it that are joined there."""
-    ops = [Op(Compute(draw(long), draw(st.sampled_from([0.5, 1.0]))), "compute", "backward", "0")]
-    beside: list[int] = []
-    for number in range(1, draw(st.integers(2, 12))):
-        what = draw(st.sampled_from(["compute", "collective", "beside", "beside"]))
-        if what == "beside":
-            back = draw(st.integers(0, number - 1))
-            ops.append(Op(Timed("tp", draw(lengths)), "tp", "all_gather", str(number), lane="tp", after=(back,)))
-            beside.append(number)
-            continue
-        joins = tuple(index for index in beside if draw(st.booleans()))
-        beside = [index for index in beside if index not in joins]
-        work = (
-            Timed("tp", draw(lengths))
-            if what == "collective"
-            else Compute(draw(lengths), draw(st.sampled_from([0.0, 1.0])))
-        )
-        ops.append(Op(work, "compute", "backward", str(number), after=joins))
-    ops.append(Op(Compute(draw(lengths)), "compute", "backward", "last", after=tuple(beside)))
-    return Segment(tuple(ops))
-
-
-def played(segment: Segment, side: list[tuple[float, float]], inner: float, x: float, *, whole: bool) -> list[Any]:
-    """The timeline of a segment whose collectives beside it have that pressure, with transfers from outside as well."""
-
-    def duration(op: Op) -> float | None:
-        assert isinstance(op.work, Compute | Timed)
-        return op.work.seconds if whole or op.lane == MAIN else None
-
-    pressure = [inner if op.lane != MAIN else 0.0 for op in segment.ops]
-    seconds = [duration(op) for op in segment.ops]
-    found = collapse(segment, seconds, [-1] * len(seconds), pressure, "chains").pieces
-    assert (len(found) == 1) == (whole or all(op.lane == MAIN for op in segment.ops))
-    made = program([], side, x, 0.0)
-    lanes = {"main": 0, "tp": made.add_lane(0, 0, "tp")}
-    first = len(made.seconds)
-    for piece in found:
-        made.row_sets.append(piece.rows)
-        meeting = -1
-        if piece.seconds is None:
-            work = segment.ops[piece.first].work
-            assert isinstance(work, Timed)
-            meeting = len(made.meetings)
-            made.meetings.append(Meeting(1, (Traffic((), 0.0, 1, work.seconds),), ranks=(0,), pressure=inner))
-        rows = len(made.row_sets) - 1
-        op = made.add_op(
-            lanes[piece.lane], rows, seconds=-1.0 if piece.seconds is None else piece.seconds, meeting=meeting
-        )
-        made.after[op] = tuple(first + index for index in piece.after)
-    record = play(made, [1.0])
-    spans = expand(told_ops(made), record.columns, lambda axis, rank: "", record.slowed).spans()
-    columns = (spans.name, spans.start, spans.end)
-    return sorted(
-        (spans.words[name], start, end) for name, start, end in zip(*map(np.ndarray.tolist, columns), strict=True)
-    )
-
-
-@settings(max_examples=120)
-@given(segment=segments(), side=sides, inner=slowdowns, x=slowdowns)
-def test_a_segment_in_one_event_is_its_ops_to_the_bit(
-    segment: Segment, side: list[tuple[float, float]], inner: float, x: float
-) -> None:
-    assert played(segment, side, inner, x, whole=True) == played(segment, side, inner, x, whole=False)
-
-
-def test_a_collective_that_is_over_earlier_than_it_would_be_undisturbed() -> None:
-    """From outside the first computation is held up until the collective beside it is over, and the second has none."""
-    compute = ("compute", "backward")
-    gather = Op(Timed("tp", 1.5), "tp", "all_gather", "gather", lane="tp", after=(0,))
-    ops = [Op(Compute(0.25), *compute, "0"), gather, Op(Compute(1.0), *compute, "1"), Op(Compute(1.0), *compute, "2"),
-           Op(Compute(0.5), *compute, "last", after=(1,))]  # fmt: skip
-    whole, apart = (played(Segment(tuple(ops)), [(0.25, 0.9)], 0.1, 2.0, whole=one) for one in (True, False))
-    assert whole == apart
-    times = {name: (start, end) for name, start, end in whole}
-    assert times["gather"][1] < times["2"][0]
-    assert times["2"][1] - times["2"][0] == 1.0
-
-
-@given(segment=segments(), inner=slowdowns)
-def test_what_planning_knows_of_a_segment_is_what_the_engine_plays(segment: Segment, inner: float) -> None:
-    """With nothing outside, the offsets of its rows are the timeline, and nothing is slowed while it is played."""
-    alone = played(segment, [], inner, 0.0, whole=True)
-    assert alone == played(segment, [], inner, 0.0, whole=False)
-
-
-@given(main=chains, side=sides)
-def test_no_pressure_and_no_drag_change_nothing(main: list[list[Row]], side: list[tuple[float, float]]) -> None:
+@given(main=st.lists(ops, min_size=1, max_size=12), side=sides)
+def test_no_pressure_and_no_drag_change_nothing(main: list[Row], side: list[tuple[float, float]]) -> None:
     disturbed = program(main, side, 0.0, 0.0)
     plain = program(main, side, 0.0, 0.0)
     plain.meetings = [replace(meeting, ranks=()) for meeting in plain.meetings]
     assert spans(disturbed) == spans(plain)
-    assert play(disturbed, [1.0]).slowed == {}
-
-
-def test_a_chain_is_one_event_while_nothing_is_beside_it() -> None:
-    rows: list[Row] = [(0.5, 1.0), (0.25, None)] * 20
-    alone = play(program([rows], [(100.0, 1.0)], 0.5, 0.5), [1.0])
-    beside = play(program([rows], [(1.0, 1.0)], 0.5, 0.5), [1.0])
-    assert alone.slowed == {}
-    assert alone.events < 20
-    assert alone.events < beside.events < 40
 
 
 def test_the_strongest_of_several_communications_counts() -> None:
-    made = program([[(8.0, 1.0)]], [(0.0, 2.0)], 1.0, 0.0)
+    made = program([(8.0, 1.0)], [(0.0, 2.0)], 1.0, 0.0)
     lane = made.add_lane(0, 0, "pp")
     made.meetings.append(Meeting(1, (Traffic(((1, 1.0),), 4.0, 1, 0.0),), ranks=(0,), pressure=0.25))
     made.add_op(lane, 1, meeting=1)
@@ -271,22 +150,22 @@ def test_the_strongest_of_several_communications_counts() -> None:
 
 
 def test_all_ranks_of_a_communication_feel_it_and_one_that_computes_drags_it() -> None:
-    made = program([[(3.0, 1.0)]], [(0.0, 4.0)], 0.5, 1.0)
+    made = program([(3.0, 1.0)], [(0.0, 4.0)], 0.5, 1.0)
     other = made.add_lane(1, 0, "main")
-    made.row_sets.append((row(1.0, None), row(5.0, 1.0, 1.0)))
-    made.add_op(other, len(made.row_sets) - 1, seconds=6.0)
+    for seconds, sensitivity in ((1.0, None), (5.0, 1.0)):
+        made.row_sets.append((row(seconds, sensitivity),))
+        made.add_op(other, len(made.row_sets) - 1, seconds=seconds)
     made.meetings[0] = replace(made.meetings[0], ranks=(0, 1))
     record = play(made, [1.0])
     # both drag it until 8 s, when rank 1 has had 1 s of its own and 7 s at 1 / 1.5
     assert record.end[2] == pytest.approx(8.0)
     assert record.end[0] == pytest.approx(4.5)
-    assert record.end[3] == pytest.approx(8.0 + 5.0 - 7 / 1.5, abs=8 * TICK)
-    assert record.slowed[3] == ((0.0, 1.0), (1.0, record.end[3]))
+    assert record.end[4] == pytest.approx(8.0 + 5.0 - 7 / 1.5, abs=8 * TICK)
 
 
 def test_a_dragged_transfer_keeps_its_share_of_a_link() -> None:
     """Two transfers on one link; the one beside computation takes twice as long, the other does not gain by it."""
-    made = program([[(100.0, 1.0)]], [(0.0, 4.0)], 0.0, 1.0)
+    made = program([(100.0, 1.0)], [(0.0, 4.0)], 0.0, 1.0)
     lane = made.add_lane(1, 0, "dp")
     made.meetings.append(Meeting(1, (Traffic(((0, 1.0),), 4.0, 1, 0.0),)))
     made.add_op(lane, 1, meeting=1)
@@ -517,11 +396,9 @@ def test_a_receiver_feels_what_it_receives(tiny: Tiny) -> None:
     overlap = {"interference": {"kind": "factor", "compute": 1.0}}
     scenario = tiny(cluster={"topology": "flat", "gpus": 2}, parallel={"pp": 2}, overlap=overlap)
     result = simulate(scenario)
-    program = result.lowered.program
-    sends = [meeting for meeting in program.meetings if meeting.ranks]
-    assert {meeting.ranks for meeting in sends} == {(0, 1), (1, 0)}
-    ranks = {program.lane_rank[program.lane[op]] for op in result.record.slowed}
-    assert ranks == {0, 1}
+    ops, times = result.record.ops, result.record.times
+    slowed = (ops.seconds > 0) & (times.end - times.start > ops.seconds)
+    assert set(ops.lane_rank[ops.lane[slowed]].tolist()) == {0, 1}
 
 
 def test_steps_do_not_model_it_and_say_so(tiny: Tiny) -> None:
@@ -537,6 +414,6 @@ def test_given_times_know_no_interference() -> None:
     from simcluster.bench.given_times import Costs, simulate_costs
 
     run = simulate_costs(Costs(forward=1.0, backward=2.0, send=0.5), stages=2, microbatches=4)
-    assert not any(meeting.ranks for meeting in run.lowered.program.meetings)
-    assert isinstance(run.record, Record)
+    ops, times = run.record.ops, run.record.times
+    assert np.array_equal((times.end - times.start)[ops.seconds > 0], ops.seconds[ops.seconds > 0])
     assert math.isfinite(run.step_time)

@@ -17,6 +17,7 @@ from activation_bytes import (
 from conftest import Tiny, counts_of, tiny_scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ops_by_hand import HandOp, label, ops_of
 
 import simcluster
 from simcluster import plots
@@ -26,8 +27,7 @@ from simcluster.cli import main
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts, head_working_bytes, tensors
 from simcluster.planning.ops import MemoryChange
-from simcluster.programs.program import Meeting, OpTimes, Program, SpanRow
-from simcluster.programs.told_ops import told_ops
+from simcluster.reference.record import Label, OpTimes
 from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
 from simcluster.results.result import Result
 from simcluster.schedules import SCHEDULES, make_schedule
@@ -302,37 +302,38 @@ def test_core_comes_back_when_the_mlp_of_its_layer_is_gone() -> None:
 # --- by hand --------------------------------------------------------------------------------------------------------
 
 
-def row(kind: str, start: float, end: float, *memory: MemoryChange, size: float = 0.0) -> SpanRow:
-    return SpanRow("compute", kind, f"{kind} op", -1, "", size, start, end, memory=memory)
+def op_label(kind: str, *memory: MemoryChange, size: float = 0.0) -> Label:
+    return label(kind, f"{kind} op", bytes=size, memory=memory)
 
 
 def test_small_timeline_by_hand() -> None:
-    """Rank 0: a chain of two ops, the second working in 5 bytes; then a send.  Rank 1 receives 3 bytes and uses them.
+    """Rank 0: two ops, the second working in 5 bytes; then a send.  Rank 1 receives 3 bytes and uses them.
 
     Rank 0 arrives at a collective at 4 s that begins at 6 s, when rank 1 has come: its buffer counts from 4 s.
     """
     act, work = MemoryChange("activations", 10.0, 0.0), MemoryChange("other", 5.0, -5.0)
     free, buffer = MemoryChange("activations", 0.0, -10.0), MemoryChange("gradients", 2.0, -2.0)
-    program = Program()
-    main, other = program.add_lane(0, 0, "main"), program.add_lane(1, 1, "main")
-    program.row_sets += [
-        (row("forward", 0.0, 1.0, act), row("forward", 1.0, 3.0, work)),
-        (row("send", 0.0, 0.0, size=3.0),),
-        (row("all_reduce", 0.0, 0.0, buffer),),
-        (row("backward", 0.0, 2.0, free),),
-        (row("forward", 0.0, 2.0),),
+    labels = [
+        op_label("forward", act),
+        op_label("forward", work),
+        op_label("send", size=3.0),
+        op_label("all_reduce", buffer),
+        op_label("backward", free),
+        op_label("forward"),
     ]
-    program.meetings += [Meeting(1, ()), Meeting(2, ())]
-    program.add_op(main, 0, seconds=3.0, microbatch=7)
-    send = program.add_op(main, 1, meeting=0)
-    program.add_op(main, 2, meeting=1)
-    program.add_op(main, 3, seconds=2.0)
-    receiver = program.add_op(other, 4, seconds=2.0, microbatch=7)
-    program.receives.append((send, receiver))
-    ready = np.array([0.0, 3.0, 4.0, 8.0, 4.0])
-    start = np.array([0.0, 3.0, 6.0, 8.0, 4.0])
-    end = np.array([3.0, 4.0, 8.0, 10.0, 6.0])
-    found = memory_timeline(told_ops(program), OpTimes(ready, start, end, np.arange(5)), {})
+    ops = [
+        HandOp(0, 0, 1.0, microbatch=7),
+        HandOp(0, 1, 2.0, microbatch=7),
+        HandOp(0, 2, meeting=0),
+        HandOp(0, 3, meeting=1),
+        HandOp(0, 4, 2.0),
+        HandOp(1, 5, 2.0, microbatch=7),
+    ]
+    ready = np.array([0.0, 1.0, 3.0, 4.0, 8.0, 4.0])
+    start = np.array([0.0, 1.0, 3.0, 6.0, 8.0, 4.0])
+    end = np.array([1.0, 3.0, 4.0, 8.0, 10.0, 6.0])
+    record = ops_of([(0, 0, "main"), (1, 1, "main")], labels, ops, [(2, 5)])
+    found = memory_timeline(record, OpTimes(ready, start, end, np.arange(6)))
     table = found.frame()
     assert table[["rank", "time", "pool", "bytes", "held"]].to_numpy().tolist() == [
         [0, 0.0, "activations", 10.0, 10.0],
@@ -351,16 +352,13 @@ def test_small_timeline_by_hand() -> None:
 
 
 def test_what_is_freed_at_an_instant_makes_room_for_what_comes_at_it() -> None:
-    program = Program()
-    lane = program.add_lane(0, 0, "main")
-    program.row_sets += [
-        (row("backward", 0.0, 1.0, MemoryChange("activations", 4.0, -4.0)),),
-        (row("forward", 0.0, 1.0, MemoryChange("activations", 3.0, -3.0)),),
+    labels = [
+        op_label("backward", MemoryChange("activations", 4.0, -4.0)),
+        op_label("forward", MemoryChange("activations", 3.0, -3.0)),
     ]
-    program.add_op(lane, 0, seconds=1.0)
-    program.add_op(lane, 1, seconds=1.0)
     times = np.array([0.0, 1.0])
-    found = memory_timeline(told_ops(program), OpTimes(times, times, times + 1, np.arange(2)), {})
+    ops = ops_of([(0, 0, "main")], labels, [HandOp(0, 0, 1.0), HandOp(0, 1, 1.0)])
+    found = memory_timeline(ops, OpTimes(times, times, times + 1, np.arange(2)))
     assert found.delta.tolist() == [4.0, -4.0, 3.0, -3.0]
     assert found.peak(0, 0).total == 4.0
 

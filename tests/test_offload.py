@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Table, Tiny, counts_of
+from conftest import Table, Tiny, counts_of, measured_run
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
@@ -25,7 +25,7 @@ from simcluster.planning.ops import Op, Segment
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.works import Compute
-from simcluster.programs.program import Program
+from simcluster.reference.record import Ops
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
@@ -41,17 +41,18 @@ RATE = 2.0**30
 """B/s of the PCIe link of ``ONE_GPU``; no latency."""
 
 
-def exposed_seconds(program: Program, end: Floats) -> dict[int, float]:
+def exposed_seconds(ops: Ops, end: Floats) -> dict[int, float]:
     """Seconds that each rank's main lane waited for copies, and for nothing else, over the whole run."""
     ways = ("h2d", "d2h")
-    copies = {op for op, rows in enumerate(program.rows) if any(row.stream in ways for row in program.row_sets[rows])}
-    found: dict[int, float] = dict.fromkeys(program.lane_rank, 0.0)
-    for lane, rank, name in zip(program.lanes, program.lane_rank, program.lane_name, strict=True):
+    copies = {op for op, label in enumerate(ops.label.tolist()) if label >= 0 and ops.labels[label].stream in ways}
+    found: dict[int, float] = dict.fromkeys(ops.lane_rank.tolist(), 0.0)
+    for lane, rank, name in zip(ops.lanes, ops.lane_rank.tolist(), ops.lane_name, strict=True):
         if name != "main":
             continue
-        for before, op in pairwise([-1, *lane]):
-            waited = [other for other in program.after[op] if other in copies]
-            others = [other for other in (before, *program.after[op]) if other >= 0 and other not in copies]
+        for before, op in pairwise([-1, *lane.tolist()]):
+            after = ops.waits.op[ops.waits.first[op] : ops.waits.first[op + 1]].tolist()
+            waited = [other for other in after if other in copies]
+            others = [other for other in (before, *after) if other >= 0 and other not in copies]
             ready = max((float(end[other]) for other in others), default=0.0)
             found[rank] += max([0.0, *(float(end[other]) - ready for other in waited)])
     return found
@@ -106,7 +107,7 @@ def run_of(job: Job, scenario: Scenario) -> Run:
         slowness=[1.0] * job.plan.num_ranks, choices=Choices(Methods({})),
     )  # fmt: skip
     record = play(lowered.program, lowered.capacity, [])
-    return Run(lowered=lowered, record=record, steps=job.steps, ranks=range(job.plan.num_ranks))
+    return measured_run(lowered, record, range(job.plan.num_ranks), job.steps)
 
 
 def alone(tiny: Tiny, microbatches: int, steps: int = 1) -> Scenario:
@@ -201,7 +202,7 @@ def test_backward_waits_for_its_copy(
     computed = run.spans.stream == run.spans.code("compute")
     backward_end = run.spans.end[computed & (run.spans.kind == run.spans.code("backward"))].max()
     assert backward_end == end * TICK
-    assert exposed_seconds(run.lowered.program, run.record.end) == {0: exposed * TICK}
+    assert exposed_seconds(run.record.ops, run.record.times.end) == {0: exposed * TICK}
     assert run.times.breakdown["offload"] == exposed * TICK
     assert sum(run.times.breakdown.values()) == pytest.approx(run.step_time, rel=1e-12)
 
@@ -260,7 +261,7 @@ def test_every_schedule(tiny: Tiny, schedule: str, p2p: str) -> None:
 def test_a_bubble_hides_copies(tiny: Tiny, schedule: str, pcie: str) -> None:
     """Idle time is the copies' only where a backward has all but its copy; communication meanwhile counts as such."""
     result = simulate(dgx(tiny, {"activations": 1.0}, pcie, pipeline={"schedule": schedule}))
-    exposed = exposed_seconds(result.lowered.program, result.record.end)
+    exposed = exposed_seconds(result.record.ops, result.record.times.end)
     mean = sum(result.weights[rank] * seconds for rank, seconds in exposed.items()) / 4
     assert 0 <= result.times.breakdown["offload"] <= mean * (1 + 1e-9)
     assert (result.times.breakdown["offload"] > 0) == (pcie == "0.5 GB/s") or pcie == "2 GB/s"

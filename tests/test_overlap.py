@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from conftest import Tiny
+from conftest import Tiny, measured_run
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
@@ -123,7 +123,7 @@ def buckets(n: int, b: float, t: float) -> Run:
     program = StageProgram(0, {MAIN: main, "dp": beside})
     choices = Choices(methods=Methods({}), folded=False)
     lowered = lower([program], plan, _NoFabric(2), [], slowness=[1.0, 1.0], choices=choices)
-    return Run(lowered=lowered, record=play(lowered.program, []), steps=1, ranks=range(2))
+    return measured_run(lowered, play(lowered.program, []), range(2))
 
 
 @settings(max_examples=60)

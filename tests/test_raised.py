@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ import simcluster
 from simcluster.cli import main
 from simcluster.results.calls import Call, calls
 from simcluster.results.raised import HeldBack, Raise, held_back
+from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster
 from simcluster.simulate import replay
 from simcluster.traffic.traffic import Traffic, usage_of
@@ -187,6 +189,10 @@ def test_gain_is_what_the_narrowest_leaves(network: float, pcie: float, flows: i
     assert both is None  # all links in series by one factor: nothing holds
 
 
+def calls_of(result: Result) -> Iterator[Call]:
+    return calls(result.folding.communicators, result.called, result.spans, result.weights)
+
+
 def test_calls_of_uneven_experts_are_seen() -> None:
     """Their sizes are none that was planned for; their links are."""
     uneven = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 0.3}}
@@ -194,7 +200,7 @@ def test_calls_of_uneven_experts_are_seen() -> None:
            "parallel.order": ["tp", "cp", "pp", "dp"], "training.global_batch": 64, "cluster.gpus_per_node": 1,
            "cluster.nodes": 64, "faults": [uneven]}  # fmt: skip
     result = replay(simcluster.load("mixtral_8x7b_128xh100", job))
-    seconds = {call.axis: call.seconds for call in calls(result.lowered, result.spans, result.weights)}
+    seconds = {call.axis: call.seconds for call in calls_of(result)}
     assert max(seconds, key=seconds.__getitem__) == "ep"
 
 
@@ -203,7 +209,7 @@ def test_calls_are_all_communication_of_a_run() -> None:
     for name in ("tiny_3d", "llama3_70b_16xh100_offload"):
         result = replay(simcluster.load(name))
         found: dict[str, float] = {}
-        for call in calls(result.lowered, result.spans, result.weights):
+        for call in calls_of(result):
             found[call.axis] = found.get(call.axis, 0.0) + call.seconds
         table = result.timeline
         weight = table["rank"].map(result.weights)

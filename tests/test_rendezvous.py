@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Table, Tiny
+from conftest import Table, Tiny, measured_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,7 +106,7 @@ def played(schedule: Schedule, *, latency: float, rendezvous: bool = True, **sec
         slowness=[1.0] * plan.num_ranks,
         choices=Choices(Methods({})),
     )
-    run = Run(lowered=lowered, record=play(lowered.program, lowered.capacity), steps=1, ranks=range(plan.num_ranks))
+    run = measured_run(lowered, play(lowered.program, lowered.capacity), range(plan.num_ranks))
     spans = run.spans
     return run, float(spans.end[(spans.stream == spans.code("compute")) & (spans.microbatch >= 0)].max())
 

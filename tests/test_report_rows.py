@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from conftest import Tiny, tiny_scenario
-from hypothesis import given, settings
+from conftest import tiny_scenario
 from report_pages import small_entry
-from test_same_answer import documents
 
 from simcluster.nccl import bus_factor
 from simcluster.results.result import Result
 from simcluster.show.report import Entry
 from simcluster.show.report.blob import Blob
-from simcluster.show.report.packing import packed, packed_by_reference, spans_where
+from simcluster.show.report.packing import packed, spans_where
 from simcluster.show.report.rows import rows_of, slow_ranks, span_facts
 from simcluster.simulate import simulate
 
@@ -118,13 +114,3 @@ def test_the_slow_rank_is_named(entry: Entry, folded: Result) -> None:
     assert slow_ranks(entry.result) == {3: "slow × 1.5"}
     assert [row.slow for row in entry.rows] == ["", "", "", "slow × 1.5"]
     assert slow_ranks(folded) == {}
-
-
-@settings(max_examples=12)
-@given(document=documents())
-def test_spans_by_reference_are_packed_as_their_columns_are(tiny: Tiny, document: dict[str, Any]) -> None:
-    result = simulate(tiny(**document))
-    columns, references = Blob(), Blob()
-    of_references = packed_by_reference(result.placed_spans, references, weights=result.weights)
-    assert of_references == packed(result.spans, columns, weights=result.weights)
-    assert references.raw() == columns.raw()

@@ -20,7 +20,7 @@ from simcluster.programs.program import Meeting, Program
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
 from simcluster.step.planned import prepare
-from simcluster.step.proved_for import CHAINS, FOLDING
+from simcluster.step.proved_for import FOLDING
 from simcluster.studies.sweep.quick_scope import QUICK
 
 each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
@@ -121,11 +121,9 @@ def test_a_list_that_is_longer_than_the_scenario_says_so() -> None:
 
 def test_what_folding_does_not_know_is_played_rank_by_rank(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simcluster.step.planned.FOLDING", without(FOLDING, "training.dropout"))
-    monkeypatch.setattr("simcluster.step.planned.CHAINS", without(CHAINS, "training.dropout"))
     replicas = {"gpus": 4, "parallel": {"dp": 4}, "cluster": {"topology": "flat", "gpus": 4}}
     known, unknown = (prepare(tiny(training={"dropout": more}, **replicas)).lowered for more in (False, True))
     assert len(known.classes.rank_representatives) < len(unknown.classes.rank_representatives)
-    assert max(map(len, known.played.row_sets)) > 1 == max(map(len, unknown.played.row_sets))
 
 
 # --- programs: what a longest path knows of them ----------------------------------------------------------------------

@@ -14,7 +14,6 @@ import simcluster
 from simcluster.cli import main
 from simcluster.results.critical_path import path_seconds_under
 from simcluster.simulate import replay
-from simcluster.step.planned import prepare
 from simcluster.studies.whatif.sensitivities import RESOURCES, Sensitivity, more_memory, scaled, sensitivity
 
 BY = 0.01
@@ -53,14 +52,14 @@ def test_elasticities_sum_to_that_of_everything(name: str) -> None:
 def test_the_path_under_its_own_program_is_the_step() -> None:
     for name in ("tiny_3d", "gpt3_175b_64xa100"):
         base = replay(simcluster.load(name))
-        same = prepare(base.scenario).lowered
-        assert path_seconds_under(base.critical_path, base.lowered, same) == pytest.approx(base.step_time, rel=1e-12)
+        same = replay(base.scenario)
+        assert path_seconds_under(base.critical_path, base, same) == pytest.approx(base.step_time, rel=1e-12)
 
 
 def test_another_program_gives_no_estimate() -> None:
     base = replay(simcluster.load("tiny_3d"))
-    other = prepare(simcluster.load("tiny_3d", {"training.global_batch": 16})).lowered
-    assert path_seconds_under(base.critical_path, base.lowered, other) is None
+    other = replay(simcluster.load("tiny_3d", {"training.global_batch": 16}))
+    assert path_seconds_under(base.critical_path, base, other) is None
 
 
 def test_factors_add_to_those_that_are_there() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Table, Tiny, tiny_scenario
+from conftest import Table, Tiny, measured_run, tiny_scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,7 +93,7 @@ def given_run(
         for program in stage_programs(job)
     ]
     lowered = lower(programs, job.plan, FABRIC, [], slowness=[1.0, 1.0], choices=Choices(methods=Methods({})))
-    return Run(lowered=lowered, record=play(lowered.program, []), steps=1, ranks=range(2))
+    return measured_run(lowered, play(lowered.program, []), range(2))
 
 
 def ticks(run: Run) -> tuple[float, float]:

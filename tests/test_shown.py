@@ -120,7 +120,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "cluster": lambda: scenario().cluster.built,
     "best": lambda: made("plan").best,
     **{name: lambda name=name: getattr(result(), name)  # type: ignore[misc]
-       for name in ("account", "critical_path", "job", "lowered", "memory_timeline", "overlap")},
+       for name in ("account", "critical_path", "job", "memory_timeline", "overlap")},
 }  # fmt: skip
 """What a user meets in those."""
 

@@ -12,7 +12,6 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.model.transformer import parameters
-from simcluster.results.calls import calls_of
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import (
     bytes_by_rank,
@@ -101,7 +100,7 @@ def test_copies_to_peers_take_the_cables_of_both_directions() -> None:
 def test_copies_to_peers_are_in_every_part_of_a_result(name: str, more: dict[str, Any]) -> None:
     result = simulate(load(name, {"checkpoint.place": "peers", **more}))
     assert result.to_dict()["account"] == result.account.to_dict()
-    keys = calls_of(result.lowered, result.spans, result.ranks.start)[1]
+    keys = result.called[1]
     written = {key.communicator for key in keys if key.axis == "storage"}
     assert written
     communicators = result.folding.communicators

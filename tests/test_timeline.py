@@ -1,4 +1,4 @@
-"""The timeline: columns of the contract, chains expanded, receives shown, every rank on demand."""
+"""The timeline: columns of the contract, receives shown, every rank on demand."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import Tiny
+from ops_by_hand import HandOp, label, ops_of
 
-from simcluster.engine.engine import play
-from simcluster.programs.program import Meeting, Program, SpanRow
-from simcluster.programs.told_ops import told_ops
-from simcluster.results.timeline import COLUMNS, Spans, expand
+from simcluster.reference.record import OpTimes
+from simcluster.results.timeline import COLUMNS, Spans, make_spans
 from simcluster.simulate import simulate
-from simcluster.traffic.traffic import Traffic
 
 PIPELINE: dict[str, Any] = {
     "cluster": {"topology": "dgx_a100", "nodes": 1},
@@ -23,38 +21,29 @@ PIPELINE: dict[str, Any] = {
 }
 
 
-def row(kind: str, name: str, start: float = 0.0, end: float = 0.0, **other: Any) -> SpanRow:
-    fields = {"stream": "compute", "layer": -1, "axis": "", "bytes": 0.0, **other}
-    return SpanRow(kind=kind, name=name, start=start, end=end, **fields)
-
-
-def two_ranks() -> Program:
-    """Rank 0 computes a chain of two and sends; rank 5 (stage 1) receives and meets it."""
-    program = Program()
-    for rank, stage, name in ((0, 0, "main"), (0, 0, "send F"), (5, 1, "main")):
-        program.add_lane(rank, stage, name)
-    program.row_sets = [
-        (row("forward", "norm", 0, 1, layer=2), row("forward", "mlp", 1, 3, layer=2)),
-        (row("send", "activation", stream="pp", bytes=64.0),),
-        (row("backward", "all", 0, 4),),
-        (row("all_reduce", "gradients", stream="dp", axis="dp", bytes=8.0),),
-        (row("all_reduce", "gradients", stream="dp", axis="dp", bytes=8.0),),
-    ]
-    program.meetings = [Meeting(1, (Traffic((), 0.0, 1, 2.0),)), Meeting(2, (Traffic((), 0.0, 1, 1.0),))]
-    program.add_op(0, 0, seconds=3.0, step=1, chunk=1, microbatch=7)
-    program.add_op(1, 1, meeting=0, microbatch=7)
-    program.add_op(2, 2, seconds=4.0, microbatch=7)
-    program.add_op(0, 3, meeting=1)
-    program.add_op(2, 4, meeting=1)
-    program.after[1], program.after[2] = (0,), (1,)
-    program.receives = [(1, 2)]
-    return program
-
-
 def spans() -> Spans:
-    program = two_ranks()
-    record = play(program, [])
-    return expand(told_ops(program), record.columns, lambda axis, rank: f"{axis}{rank}", record.slowed).spans()
+    """Rank 0 computes twice and sends; rank 5 (stage 1) receives and meets it."""
+    reduce = label("all_reduce", "gradients", stream="dp", axis="dp", bytes=8.0)
+    labels = [
+        label("forward", "norm", layer=2),
+        label("forward", "mlp", layer=2),
+        label("send", "activation", stream="pp", bytes=64.0),
+        label("backward", "all"),
+        reduce,
+    ]
+    ops = [
+        HandOp(0, 0, 1.0, step=1, chunk=1, microbatch=7),
+        HandOp(0, 1, 2.0, step=1, chunk=1, microbatch=7),
+        HandOp(1, 2, meeting=0, microbatch=7),
+        HandOp(2, 3, 4.0, microbatch=7),
+        HandOp(0, 4, meeting=1),
+        HandOp(2, 4, meeting=1),
+    ]
+    lanes = [(0, 0, "main"), (0, 0, "send F"), (5, 1, "main")]
+    ready, start = np.array([0.0, 1.0, 3.0, 5.0, 3.0, 9.0]), np.array([0.0, 1.0, 3.0, 5.0, 9.0, 9.0])
+    end, last = np.array([1.0, 3.0, 5.0, 9.0, 10.0, 10.0]), np.array([0, 1, 2, 3, 5, 5])
+    times = OpTimes(ready, start, end, last)
+    return make_spans(ops_of(lanes, labels, ops, [(2, 3)]), times, lambda axis, rank: f"{axis}{rank}")
 
 
 def test_a_whole_table() -> None:

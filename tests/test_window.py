@@ -92,13 +92,13 @@ def both(scenario: Scenario) -> tuple[Quotient | None, PreparedStep, PreparedSte
 
 
 def assert_same(one: PreparedStep, other: PreparedStep) -> None:
-    classes, whole = one.folding.classes, other.folding.classes
+    classes, whole = one.lowered.classes, other.lowered.classes
     assert classes == whole
     assert np.array_equal(classes.used, whole.used)
     assert np.array_equal(classes.of_link, whole.of_link)
     assert one.lowered.program == other.lowered.program
-    assert one.capacity == other.capacity
-    ours, theirs = one.folding.communicators, other.folding.communicators
+    assert one.lowered.capacity == other.lowered.capacity
+    ours, theirs = one.lowered.communicators, other.lowered.communicators
     assert np.array_equal(ours.bindings.rank, theirs.bindings.rank)
     for number, counterpart in enumerate(ours.like.tolist()):
         assert ours.kind(number) == theirs.kind(number)
@@ -114,7 +114,7 @@ SEEN: dict[str, int] = {}
 def test_the_window_tells_what_the_whole_does(tiny: Tiny, document: dict[str, Any]) -> None:
     window, seen, whole = both(tiny(**document))
     assert_same(seen, whole)
-    fewer = len(seen.folding.communicators.bindings.link) < len(whole.folding.communicators.bindings.link)
+    fewer = len(seen.lowered.communicators.bindings.link) < len(whole.lowered.communicators.bindings.link)
     assert window is not None or not fewer
     SEEN["through" if fewer else "whole"] = SEEN.get("through" if fewer else "whole", 0) + 1
 
@@ -131,9 +131,9 @@ def test_a_window_is_looked_through_where_there_is_one(tiny: Tiny) -> None:
     assert window is not None
     assert window.count == 16
     assert window.ranks.tolist() == [0, 2]
-    rows = len(seen.folding.communicators.bindings.link)
-    assert rows * 14 < len(whole.folding.communicators.bindings.link)
-    assert seen.folding.classes.multiplicity() == [32]
+    rows = len(seen.lowered.communicators.bindings.link)
+    assert rows * 14 < len(whole.lowered.communicators.bindings.link)
+    assert seen.lowered.classes.multiplicity() == [32]
 
 
 @pytest.mark.parametrize("change", [

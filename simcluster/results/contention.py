@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.clock import all_on_grid, on_grid
 from simcluster.base.profiles import Profile, stretched
 from simcluster.base.runs import begins
@@ -84,9 +84,7 @@ def slowed_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], first_r
     computes = np.array([*(label.sensitivity is not None for label in ops.labels), False])
     op = np.flatnonzero(computes[ops.label])
     rank = ops.lane_rank[ops.lane[op]]
-    alone = _alone_seconds(ops, times, op, rank)
-    # the clock's grid would leave less than nothing where the speed varies
-    longer = np.maximum(times.end[op] - times.start[op] - alone, 0.0)
+    longer = np.maximum(times.end[op] - times.start[op] - alone_seconds(ops, times, op), 0.0)  # rounding may leave less
     kinds = list(dict.fromkeys(label.kind for label in ops.labels))
     kind = np.array([kinds.index(label.kind) for label in ops.labels], dtype=np.int64)[ops.label[op]]
     own = np.array(list(weights), dtype=np.int64)
@@ -98,12 +96,12 @@ def slowed_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], first_r
     return {kinds[number]: float(means[number]) for number in np.unique(kind).tolist()}
 
 
-def _alone_seconds(ops: Ops, times: OpTimes, op: Ints, rank: Int32s) -> Floats:
-    """Return the seconds of computations at the speed that their rank has then."""
+def alone_seconds(ops: Ops, times: OpTimes, op: Ints) -> Floats:
+    """Return the seconds of computations at the speed that their rank has then, with nothing concurrent."""
     seconds = ops.seconds[op]
     if not ops.speeds:
         return seconds
-    begin = times.start[op]
+    rank, begin = ops.lane_rank[ops.lane[op]], times.start[op]
     order = np.argsort(rank, kind="stable")
     firsts = begins(rank[order])
     for own in np.split(order, firsts[1:]):

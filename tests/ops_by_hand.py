@@ -1,0 +1,60 @@
+"""Ops and times of a record, written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simcluster.reference.record import Label, Ops, Waits
+
+
+class HandOp(NamedTuple):
+    """An op; ``label`` is its place among the labels, ``after`` what it waits for besides the op before it."""
+
+    lane: int
+    label: int
+    seconds: float = 0.0
+    meeting: int = -1
+    step: int = 0
+    chunk: int = -1
+    microbatch: int = -1
+    after: tuple[int, ...] = ()
+
+
+def label(kind: str, name: str, **other: object) -> Label:
+    """Return the label of a computation, with some of its fields changed."""
+    fields = {"stream": "compute", "layer": -1, "axis": "", "bytes": 0.0, **other}
+    return Label(kind=kind, name=name, **fields)  # type: ignore[arg-type]
+
+
+def ops_of(
+    lanes: Sequence[tuple[int, int, str]],
+    labels: Sequence[Label],
+    ops: Sequence[HandOp],
+    receives: Sequence[tuple[int, int]] = (),
+    speeds: Mapping[int, object] = {},
+) -> Ops:
+    """Return ops on ``lanes`` of (rank, stage, name)."""
+
+    def column(name: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        return np.array([getattr(op, name) for op in ops], dtype=np.int32)
+
+    meeting = column("meeting")
+    ranks, stages, names = zip(*lanes, strict=True)
+    awaited = [len(op.after) for op in ops]
+    sends, receivers = np.array(receives, dtype=np.int64).reshape(-1, 2).T
+    return Ops(
+        labels=labels,
+        **{name: column(name) for name in ("label", "lane", "step", "chunk", "microbatch")},
+        seconds=np.array([op.seconds for op in ops]),
+        meeting=meeting,
+        parties=np.array([int((meeting == own).sum()) if own >= 0 else 1 for own in meeting], dtype=np.int32),
+        receives=(sends, receivers),
+        lane_rank=np.array(ranks, dtype=np.int32),
+        lane_stage=np.array(stages, dtype=np.int32),
+        lane_name=names,
+        speeds=speeds,  # type: ignore[arg-type]
+        make_waits=lambda: Waits(np.cumsum([0, *awaited]), np.array([other for op in ops for other in op.after])),
+    )
