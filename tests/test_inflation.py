@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 from conftest import Tiny
+from long_run_forms import largest_normal
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.barriers import largest_lognormal
-from simcluster.longrun.closed_forms import largest_normal
 from simcluster.studies.whatif.inflation import barrier, inflation
 
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import long_run_forms as forms
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -188,7 +189,7 @@ def test_spares_are_erlangs(spares: int) -> None:
     assert found.verdict == ("pass" if short <= 0.001 else "warn" if short <= 0.05 else "fail")
     if found.verdict != "pass":
         assert found.remedy is not None
-        assert found.remedy.values["run.spares.warm"] == closed_forms.spares_for(0.001, 1 / (3 * HOUR), 4 * HOUR)
+        assert found.remedy.values["run.spares.warm"] == forms.spares_for(0.001, 1 / (3 * HOUR), 4 * HOUR)
 
 
 def test_spares_for_racks_are_not_erlangs() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import long_run_forms as forms
 import pytest
 
 from simcluster.base.errors import InputError
@@ -52,7 +53,7 @@ def _ettr(
 VALUES = {
     "one level: Young's interval": (known.young(C, MU), 1138.419958),
     "one level: Daly's interval, higher order": (known.daly(C, MU), 1098.771322),
-    "one level: Daly's interval, first order with the recovery": (known.daly_first(C, MU, R), 1094.123044),
+    "one level: Daly's interval, first order with the recovery": (forms.daly_first(C, MU, R), 1094.123044),
     "one level: exact interval (Lambert W)": (BEST, 1098.776292),
     "one level: efficiency at it": (known.efficiency(BEST, C, R, D, 1 / MU), 0.8640525286),
     "one level: efficiency at Young's": (known.efficiency(known.young(C, MU), C, R, D, 1 / MU), 0.86399724),
@@ -63,7 +64,7 @@ VALUES = {
         0.8557018558,
     ),
     "MLSysIM's goodput, which leaves out lost work": (
-        known.goodput_without_lost_work(known.young(C, MU), C, R, MU),
+        forms.goodput_without_lost_work(known.young(C, MU), C, R, MU),
         0.9195175946,
     ),
     "segment of 30 min: mean": (SEGMENT.mean, 2110.132541),
@@ -85,14 +86,14 @@ VALUES = {
     "Meta: 512 nodes, RSC-1, 5 and 60 min": (_ettr(512, RSC_1, 5, 60), 0.9191111111),
     "Meta: 512 nodes, RSC-1, 20 and 60 min": (_ettr(512, RSC_1, 20, 60), 0.8844444444),
     "Meta: minutes between checkpoints for 0.9, 2,048 nodes of RSC-1": (
-        known.interval_for(0.9, NODES * RSC_1, 300.0) / MINUTE,
+        forms.interval_for(0.9, NODES * RSC_1, 300.0) / MINUTE,
         11.63461538,
     ),
     "two levels: overhead": (TWO.overhead, 0.05393446629),
     "two levels: checkpoints in memory for each on storage": (TWO.cycles, 13.41640786),
     "two levels: pattern": (TWO.pattern, 3219.937888),
     "one level instead of two: overhead": (
-        known.verified_overhead(0.0, 60.0, 0.0, 1 / (4 * HOUR) + 1 / (24 * HOUR)),
+        forms.verified_overhead(0.0, 60.0, 0.0, 1 / (4 * HOUR) + 1 / (24 * HOUR)),
         0.09860132972,
     ),
     "behind training: interval": (BEHIND, 341.5259873),
@@ -109,13 +110,13 @@ VALUES = {
         0.9075844514,
     ),
     "verified: interval": (known.verified_interval(10.0, 60.0, SILENT, 1 / MU), 1212.903597),
-    "verified: overhead": (known.verified_overhead(10.0, 60.0, SILENT, 1 / MU), 0.1154254966),
+    "verified: overhead": (forms.verified_overhead(10.0, 60.0, SILENT, 1 / MU), 0.1154254966),
     "no silent error in 54 days": (1 - known.none_left(0, SILENT * 54 * DAY), 0.002478752177),
-    "Weibull 0.7: first of 2,048 new nodes, days": (known.first_end(2048, 100.0, 0.7), 0.001860067221),
-    "Weibull 0.7: all renewed, 2,048": (known.renewal_error(2048, 0.7), 26.25073139),
-    "Weibull 0.7: all renewed, 4,096": (known.renewal_error(4096, 0.7), 35.33086444),
-    "Weibull 0.7: hazard on day 1 over day 100": (known.hazard_ratio(1.0, 100.0, 0.7), 3.981071706),
-    "Weibull 0.7: failures of 2,048 new nodes in 54 days": (known.renewals(2048, 100.0, 0.7, 54.0), 1761.906184),
+    "Weibull 0.7: first of 2,048 new nodes, days": (forms.first_end(2048, 100.0, 0.7), 0.001860067221),
+    "Weibull 0.7: all renewed, 2,048": (forms.renewal_error(2048, 0.7), 26.25073139),
+    "Weibull 0.7: all renewed, 4,096": (forms.renewal_error(4096, 0.7), 35.33086444),
+    "Weibull 0.7: hazard on day 1 over day 100": (forms.hazard_ratio(1.0, 100.0, 0.7), 3.981071706),
+    "Weibull 0.7: failures of 2,048 new nodes in 54 days": (forms.renewals(2048, 100.0, 0.7, 54.0), 1761.906184),
     "spares: no more than 20 of 26.624 at once": (1 - known.none_left(20, 26.624), 0.1143936233),
     "spares: no more than 30": (1 - known.none_left(30, 26.624), 0.7780626007),
     "spares: no more than 40": (1 - known.none_left(40, 26.624), 0.9942215242),
@@ -124,19 +125,19 @@ VALUES = {
     "spares: stalled with 30": (known.stalled(30, NODES * RSC_1, REPAIR), 0.06127962406),
     "spares: stalled with 35": (known.stalled(35, NODES * RSC_1, REPAIR), 0.01552804025),
     "spares: stalled with 40": (known.stalled(40, NODES * RSC_1, REPAIR), 0.002242137672),
-    "spares: so many for less than 0.1 %": (known.spares_for(1e-3, NODES * RSC_1, REPAIR), 42),
+    "spares: so many for less than 0.1 %": (forms.spares_for(1e-3, NODES * RSC_1, REPAIR), 42),
     "spares: 30, and 10 crews": (known.stalled(30, NODES * RSC_1, REPAIR, 10), 0.6243990385),
     "spares: 30, and 15 crews": (known.stalled(30, NODES * RSC_1, REPAIR, 15), 0.4366020755),
     "spares: 30, and 30 crews": (known.stalled(30, NODES * RSC_1, REPAIR, 30), 0.06319319635),
-    "largest of 8 normals": (known.largest_normal(8), 1.423600306),
-    "largest of 128": (known.largest_normal(128), 2.594597369),
-    "largest of 2,048": (known.largest_normal(2048), 3.441799099),
-    "largest of 16,384": (known.largest_normal(16384), 3.97135057),
-    "a slow node among 2,048, one of 1,000": (known.some_of(1e-3, 2048), 0.8711394778),
-    "1 % slower: hours after which a restart of 10 min pays": (known.pays_back(600.0, 0.01) / HOUR, 16.66666667),
-    "elastic: days that all may wait for a spare, 16 replicas, 2 days": (known.worth_waiting(16, 2.0), 0.125),
+    "largest of 8 normals": (forms.largest_normal(8), 1.423600306),
+    "largest of 128": (forms.largest_normal(128), 2.594597369),
+    "largest of 2,048": (forms.largest_normal(2048), 3.441799099),
+    "largest of 16,384": (forms.largest_normal(16384), 3.97135057),
+    "a slow node among 2,048, one of 1,000": (forms.some_of(1e-3, 2048), 0.8711394778),
+    "1 % slower: hours after which a restart of 10 min pays": (forms.pays_back(600.0, 0.01) / HOUR, 16.66666667),
+    "elastic: days that all may wait for a spare, 16 replicas, 2 days": (forms.worth_waiting(16, 2.0), 0.125),
     "AIReSim, 2,048 servers as Llama 3, hours": (
-        known.duration_without_lost_work(54 * 0.9 * DAY, LLAMA, 900.0, 180.0) / HOUR,
+        forms.duration_without_lost_work(54 * 0.9 * DAY, LLAMA, 900.0, 180.0) / HOUR,
         1279.58,
     ),
     "12-gpu-goodput-mtbi: efficiency without waiting": (PEER_ALONE, 0.8090116474),
@@ -145,19 +146,19 @@ VALUES = {
         PEER_ALONE * (1 - PEER_WAITS),
         0.8004939397,
     ),
-    "netcap's reference: Daly's interval, first order": (known.daly_first(20.0, NETCAP), 560.9475019),
+    "netcap's reference: Daly's interval, first order": (forms.daly_first(20.0, NETCAP), 560.9475019),
     "netcap's reference: efficiency (it reports 0.88848668609)": (
-        known.efficiency(known.daly_first(20.0, NETCAP), 20.0, 0.0, 420.0, 1 / NETCAP),
+        known.efficiency(forms.daly_first(20.0, NETCAP), 20.0, 0.0, 420.0, 1 / NETCAP),
         0.8884866861,
     ),
     "netcap's reference: best efficiency": (_best(20.0, NETCAP, 420.0), 0.8884909537),
     "98,304 GPUs: best efficiency, restart 5 min": (_best(5.0, AT_98304, 300.0), 0.7991895106),
     "98,304 GPUs: best efficiency, restart 10 min": (_best(5.0, AT_98304, 600.0), 0.7015625704),
     "98,304 GPUs: best efficiency, restart 15 min": (_best(5.0, AT_98304, 900.0), 0.625190859),
-    "98,304 GPUs: restart that gives 0.44, minutes": (known.restart_for(0.44, 5.0, AT_98304) / MINUTE, 34.33173184),
-    "98,304 GPUs: 12 replicas, down 10 min": (known.elastic_share(12, 1 / AT_98304, 600.0), 0.973764949),
-    "98,304 GPUs: 12 replicas, down 30 min": (known.elastic_share(12, 1 / AT_98304, 1800.0), 0.9252186329),
-    "98,304 GPUs: 12 replicas, down 60 min": (known.elastic_share(12, 1 / AT_98304, 3600.0), 0.8608435736),
+    "98,304 GPUs: restart that gives 0.44, minutes": (forms.restart_for(0.44, 5.0, AT_98304) / MINUTE, 34.33173184),
+    "98,304 GPUs: 12 replicas, down 10 min": (forms.elastic_share(12, 1 / AT_98304, 600.0), 0.973764949),
+    "98,304 GPUs: 12 replicas, down 30 min": (forms.elastic_share(12, 1 / AT_98304, 1800.0), 0.9252186329),
+    "98,304 GPUs: 12 replicas, down 60 min": (forms.elastic_share(12, 1 / AT_98304, 3600.0), 0.8608435736),
 }
 """Of what: (the closed form, its value)."""
 
@@ -183,42 +184,42 @@ def test_value(name: str) -> None:
 def test_netcap_table(gpus: int, ettr: float) -> None:
     """Its published table by scale: three digits of ETTR, checkpoints of 20 s, 420 s to detect and restart."""
     mu = DAY / (gpus / 8 * 5e-3)
-    assert known.efficiency(known.daly_first(20.0, mu), 20.0, 0.0, 420.0, 1 / mu) == pytest.approx(ettr, abs=5e-4)
+    assert known.efficiency(forms.daly_first(20.0, mu), 20.0, 0.0, 420.0, 1 / mu) == pytest.approx(ettr, abs=5e-4)
 
 
 def test_exact_forms_become_first_order_ones() -> None:
     """With failures a hundredth as often and checkpoints a hundredth as long, what is left out is 1e-4 or so."""
     rate, checkpoint = 1 / (100 * MU), C / 100
     interval = known.verified_interval(0.1, checkpoint, SILENT / 100, rate)
-    overhead = known.verified_segment(interval, 0.1, checkpoint, SILENT / 100, rate) / interval - 1
-    assert overhead == pytest.approx(known.verified_overhead(0.1, checkpoint, SILENT / 100, rate), rel=2e-3)
+    overhead = forms.verified_segment(interval, 0.1, checkpoint, SILENT / 100, rate) / interval - 1
+    assert overhead == pytest.approx(forms.verified_overhead(0.1, checkpoint, SILENT / 100, rate), rel=2e-3)
     soft, hard = 1 / (400 * HOUR), 1 / (2400 * HOUR)
     best = known.two_levels(0.02, 0.6, soft, hard)
     work = (best.pattern - 13 * 0.02 - 0.6) / 13
-    assert known.two_level_pattern(work, 13, 0.02, 0.6, soft, hard) / work / 13 - 1 == pytest.approx(
+    assert forms.two_level_pattern(work, 13, 0.02, 0.6, soft, hard) / work / 13 - 1 == pytest.approx(
         best.overhead, rel=2e-3
     )
-    assert known.two_level_pattern(1800.0, 1, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
+    assert forms.two_level_pattern(1800.0, 1, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
         known.segment(1800.0, C, 0, 0, 1 / MU)
     )
-    assert known.verified_segment(1800.0, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
+    assert forms.verified_segment(1800.0, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
         known.segment(1800.0, C, 0, 0, 1 / MU)
     )
 
 
 def test_a_bad_batch_fails_until_it_is_cured() -> None:
     """AIReSim's published case: 15 % of 4,160, six times the rate, cured in 76 % of cases, 256 days of work."""
-    assert known.batch_failures(624, 6.0, 0.76, 0.01 / DAY, 256 * DAY) == pytest.approx(624 * 5 / 6 / 0.76, rel=1e-4)
-    assert known.batch_failures(10, 3.0, 1e-9, 1e-6, 1e5) == pytest.approx(10 * 2 * 1e-6 * 1e5, rel=1e-6)
+    assert forms.batch_failures(624, 6.0, 0.76, 0.01 / DAY, 256 * DAY) == pytest.approx(624 * 5 / 6 / 0.76, rel=1e-4)
+    assert forms.batch_failures(10, 3.0, 1e-9, 1e-6, 1e5) == pytest.approx(10 * 2 * 1e-6 * 1e5, rel=1e-6)
 
 
 def test_renewals_of_exponential_lives_are_poisson() -> None:
-    assert known.renewals(2048, 100.0, 1.0, 54.0) == pytest.approx(2048 * 0.54, rel=1e-6)
+    assert forms.renewals(2048, 100.0, 1.0, 54.0) == pytest.approx(2048 * 0.54, rel=1e-6)
 
 
 def test_a_share_out_of_reach() -> None:
     with pytest.raises(InputError, match="out of reach"):
-        known.restart_for(0.99, 60.0, 3600.0)
+        forms.restart_for(0.99, 60.0, 3600.0)
 
 
 def test_a_restart_that_is_hardly_ever_over_leaves_nothing() -> None:

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import long_run_forms as forms
 import numpy as np
 import pytest
 
@@ -85,7 +86,7 @@ def test_netcap_table(gpus: int, published: float) -> None:
     What the failures of a run were above or below their number is taken out (its mean is known: a control variate).
     """
     mu = DAY / (gpus / 8 * 5e-3)
-    work = known.daly_first(20.0, mu)
+    work = forms.daly_first(20.0, mu)
     cause = FailureMode("node", "stop", 1 / mu, detect=fixed(120.0))
     segments = round(100 * mu / work)
     run = LongRun(every(work, Saving(20.0)), (cause,), goal=64.0 * segments, restart=(part("restart", 300.0),))
@@ -142,7 +143,7 @@ def test_two_levels(scale: float, beyond: float) -> None:
     memory, storage = 2.0 * scale, 60.0 * scale
     first = known.two_levels(memory, storage, soft, hard)
     work = first.pattern / cycles
-    exact = known.two_level_pattern(work, cycles, memory, storage, soft, hard) / (work * cycles) - 1
+    exact = forms.two_level_pattern(work, cycles, memory, storage, soft, hard) / (work * cycles) - 1
     assert exact / first.overhead - 1 == pytest.approx(beyond, abs=1e-4)
     both = Saving(memory + storage)  # what goes to storage is in memory before
     pattern = CheckpointPattern(work / 16, 16, both, Saving(memory), cycles)
@@ -173,7 +174,7 @@ def test_silent_errors_and_verification() -> None:
     causes = FailureMode("gpu", "stop", 1 / MU), FailureMode("sdc", "silent", silent)
     run = LongRun(every(work, Saving(60.0), verify=10.0), causes, goal=64.0 * 2000)
     outcomes = simulate_runs(run, 6, 300)
-    exact = known.verified_segment(work, 10.0, 60.0, silent, 1 / MU)
+    exact = forms.verified_segment(work, 10.0, 60.0, silent, 1 / MU)
     near(outcomes.wall / 2000, exact)
     assert exact / work - 1 == pytest.approx(0.1249, abs=1e-4)
 
@@ -189,7 +190,7 @@ def test_ages_of_new_nodes() -> None:
     law = WeibullTime(kind="weibull", mean="100 d", shape=0.7)
     cause = FailureMode("node", "stop", 0.0, devices=2048, lives=Lives(2048, law))
     outcomes = simulate_runs(LongRun(every(1.0, Saving(0.0)), (cause,), until=54 * DAY), 7, 8)
-    near(outcomes.strikes[:, 0].astype(float), known.renewals(2048, 100.0, 0.7, 54.0))
+    near(outcomes.strikes[:, 0].astype(float), forms.renewals(2048, 100.0, 0.7, 54.0))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,7 @@ def test_replicas_that_are_down_by_themselves() -> None:
     run = LongRun(CheckpointPattern(1 / 16, 1, Saving(0.0)), (cause,), until=2 * DAY, spares=Spares(), short=slower)
     up = share(simulate_runs(run, 9, 150))
     near(up, 1 - rate * 10 * MINUTE / 12, slack=1e-6)
-    assert up.mean() == pytest.approx(known.elastic_share(12, rate, 10 * MINUTE), abs=1e-3)
+    assert up.mean() == pytest.approx(forms.elastic_share(12, rate, 10 * MINUTE), abs=1e-3)
 
 
 # --- AIReSim ----------------------------------------------------------------------------------------------------------
@@ -245,12 +246,12 @@ def test_airesim_without_bad_servers() -> None:
         restart=(part("select", 180.0), part("recover", 900.0)),
     )
     wall = simulate_runs(run, 10, 400).wall / HOUR
-    near(wall, known.duration_without_lost_work(48.6 * DAY, 419 / (54 * DAY), 900.0, 180.0) / HOUR - 0.05)
+    near(wall, forms.duration_without_lost_work(48.6 * DAY, 419 / (54 * DAY), 900.0, 180.0) / HOUR - 0.05)
 
 
 def hours_of(work: float) -> tuple[float, float]:
     """(hours, failures) of AIReSim's published case after so much work: its mean is known where nobody waits."""
-    failures = SERVERS * RATE * work + known.batch_failures(624, 6.0, 0.76, RATE, work)
+    failures = SERVERS * RATE * work + forms.batch_failures(624, 6.0, 0.76, RATE, work)
     return (work + 20 * MINUTE * failures) / HOUR, failures
 
 
@@ -278,7 +279,7 @@ def test_airesim_with_lost_work() -> None:
     outcomes = simulate_runs(run, 2, 100)
     rate = SERVERS * RATE
     near(outcomes.wall, 4 * 180 * known.segment(480.0, 60.0, 0.0, 1200.0, rate))
-    theirs = known.duration_without_lost_work(4 * DAY, rate, 1200.0)
+    theirs = forms.duration_without_lost_work(4 * DAY, rate, 1200.0)
     assert outcomes.wall.mean() / theirs == pytest.approx(1.282, abs=0.01)
 
 

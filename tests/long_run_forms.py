@@ -1,0 +1,175 @@
+"""Closed forms of long runs that tests hold simulations and published numbers against.  Seconds and 1/s."""
+
+from __future__ import annotations
+
+import math
+
+from simcluster.base.errors import InputError
+from simcluster.longrun.closed_forms import best_interval, efficiency
+
+
+def daly_first(checkpoint: float, mu: float, recovery: float = 0.0) -> float:
+    """Return Daly's first-order interval, sqrt(2 C (mu + R)) - C (2006), for C and R much below mu."""
+    return math.sqrt(2 * checkpoint * (mu + recovery)) - checkpoint
+
+
+def restart_for(share: float, checkpoint: float, mu: float) -> float:
+    """Return the downtime with which the best interval has that efficiency, for exponential failures, none in it.
+
+    Raises InputError if the share is not reached without any.
+    """
+    work = best_interval(checkpoint, mu)
+    kept = efficiency(work, checkpoint, 0.0, 0.0, 1 / mu)
+    if not 0 < share <= kept:
+        raise InputError(
+            f"an efficiency of {share:.4g} is out of reach: {kept:.4g} is what checkpoints of {checkpoint:.4g} s and a "
+            f"failure every {mu:.4g} s leave without any restart"
+        )
+    return mu * (kept / share - 1)
+
+
+def goodput_without_lost_work(work: float, checkpoint: float, restart: float, mu: float) -> float:
+    """Return MLSysIM's goodput, 1 - C/w - R/mu, which is too high by the lost work, w / (2 mu)."""
+    return 1 - checkpoint / work - restart / mu
+
+
+def duration_without_lost_work(work: float, rate: float, recovery: float, selection: float = 0.0) -> float:
+    """Return AIReSim's duration, W (1 + L r) + s (1 + L W), which is too low by the redone work.
+
+    ``selection`` of machines takes its time at the begin and at each failure; none fails meanwhile.  Exact for that.
+    """
+    return work * (1 + rate * recovery) + selection * (1 + rate * work)
+
+
+def batch_failures(machines: int, times: float, cured: float, rate: float, exposed: float) -> float:
+    """Return the failures that a bad batch adds in ``exposed`` seconds: n (x - 1)/(x c) (1 - e^(-x c rate t)).
+
+    Its machines fail ``times`` as often as others, which do at ``rate`` each, until a repair cures one, with
+    probability ``cured`` (above 0).  Exact for exponential failures, all in the job from the begin, none retired.
+    """
+    return -machines * (times - 1) / (times * cured) * math.expm1(-times * cured * rate * exposed)
+
+
+def interval_for(share: float, rate: float, restart: float) -> float:
+    """Return the interval of free checkpoints with that ETTR: 2 ((1 - E)/rate - u0).  First order.
+
+    Where it is not above 0, no interval has that ETTR.
+    """
+    return 2 * ((1 - share) / rate - restart)
+
+
+def two_level_pattern(
+    work: float, cycles: int, memory: float, storage: float, memory_rate: float, storage_rate: float
+) -> float:
+    """Return the mean time of a pattern: ``cycles`` of work and a checkpoint in memory, the last on storage as well.
+
+    Exact for exponential failures, and no restarts: the equations of the mean times from each checkpoint to the end.
+    """
+    rate = memory_rate + storage_rate
+    own, again = 0.0, 0.0  # from a checkpoint on: own + again * (mean time from the begin)
+    for cycle in reversed(range(cycles)):
+        kept = math.exp(-rate * (work + memory + (storage if cycle == cycles - 1 else 0.0)))
+        stays = 1 - (1 - kept) * memory_rate / rate
+        own = ((1 - kept) / rate + kept * own) / stays
+        again = (kept * again + (1 - kept) * storage_rate / rate) / stays
+    return own / (1 - again)
+
+
+def verified_overhead(verify: float, checkpoint: float, silent_rate: float, rate: float) -> float:
+    """Return the least overhead of verified checkpoints: 2 sqrt((V + C)(ls + lf/2)).  First order."""
+    return 2 * math.sqrt((verify + checkpoint) * (silent_rate + rate / 2))
+
+
+def verified_segment(work: float, verify: float, checkpoint: float, silent_rate: float, rate: float) -> float:
+    """Return the mean time of work, its verification and its checkpoint.  Exact for exponential failures, no restarts.
+
+    Silent errors strike at all times, are found by the next verification, and cost all since the last checkpoint.
+    """
+    tried = work + verify
+    ended = -math.expm1(-rate * tried) / rate
+    saved = math.exp(-(silent_rate + rate) * tried)
+    saving = saved * -math.expm1(-rate * checkpoint) / rate
+    clean = (ended + saving) / (saved * math.exp(-rate * checkpoint))
+    return clean - math.expm1(-silent_rate * checkpoint) * ended  # struck while the checkpoint before it was taken
+
+
+def spares_for(share: float, rate: float, repair: float, most: int = 100_000) -> int:
+    """Return the fewest spares with which the job lacks machines for less than that share of time (``stalled``)."""
+    blocked, load = 1.0, rate * repair
+    for server in range(1, most + 2):
+        blocked = load * blocked / (server + load * blocked)
+        if blocked < share:
+            return server - 1
+    return most
+
+
+def largest_normal(count: int) -> float:
+    """Return the mean of the largest of ``count`` standard normal numbers, by integration."""
+    from scipy.integrate import quad
+    from scipy.stats import norm
+
+    def density(value: float) -> float:
+        return float(value * count * norm.pdf(value) * math.exp((count - 1) * norm.logcdf(value)))
+
+    return float(quad(density, -8 if count < 8 else -2, 9, limit=400)[0])
+
+
+def first_end(count: int, mean: float, shape: float) -> float:
+    """Return when the first of ``count`` new parts with Weibull lives ends: mean N^(-1/k).  Exact."""
+    return float(mean * count ** (-1 / shape))
+
+
+def renewal_error(count: int, shape: float) -> float:
+    """Return the factor of too many failures if each one renews all parts: N^(1/k - 1).  Exact for old parts."""
+    return float(count ** (1 / shape - 1))
+
+
+def renewals(count: int, mean: float, shape: float, until: float, cells: int = 2000) -> float:
+    """Return the failures of ``count`` new parts with Weibull lives until then, each replaced by a new one.
+
+    The renewal equation m(t) = F(t) + int m(t - x) dF(x), on two grids and extrapolated: to 1e-4 of the number where
+    the shape is 0.5 or more and ``until`` a mean or less.
+    """
+    import numpy as np
+
+    scale = mean / math.gamma(1 + 1 / shape)
+
+    def of_one(cells: int) -> float:
+        ended = -np.expm1(-((np.linspace(0, until, cells + 1) / scale) ** shape))
+        each, known = np.diff(ended), np.zeros(cells + 1)
+        for cell in range(1, cells + 1):
+            known[cell] = ended[cell] + np.dot(known[cell - 1 :: -1], each[:cell])
+        return float(known[-1])
+
+    return count * (2 * of_one(2 * cells) - of_one(cells))
+
+
+def hazard_ratio(age: float, other: float, shape: float) -> float:
+    """Return the failure rate of a part of one age over that of the other age, for Weibull lives.  Exact."""
+    return float((age / other) ** (shape - 1))
+
+
+def some_of(share: float, count: int) -> float:
+    """Return the probability that at least one of ``count`` is hit, each independently with probability ``share``."""
+    return -math.expm1(count * math.log1p(-share))
+
+
+def pays_back(restart: float, slower: float) -> float:
+    """Return the time after which a restart that ends a slowdown by that share has paid: restart / slower."""
+    return restart / slower
+
+
+def worth_waiting(replicas: int, down: float) -> float:
+    """Return how long waiting for a spare is cheaper than training with one replica fewer for ``down``: T / g.
+
+    Holds where a step takes as long with fewer replicas, and both ways cost equally many restarts.
+    """
+    return down / replicas
+
+
+def elastic_share(replicas: int, rate: float, down: float) -> float:
+    """Return the mean share of replicas that are up; each is down alone for ``down`` at a failure, at the job's rate.
+
+    Exact for any law of ``down`` where a replica that is down does not fail (alternating renewals).
+    """
+    return 1 / (1 + rate / replicas * down)
