@@ -24,7 +24,6 @@ from simcluster.show import plots
 from simcluster.show.explanation import explanation
 from simcluster.show.summary import beside_events, replicas, summary
 from simcluster.simulate import simulate
-from simcluster.studies.long_run.amortised import AmortisedRow, amortised, amortised_document, amortised_lines
 from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free
 from simcluster.studies.whatif.frozen_links import frozen_links, soon_told
@@ -63,8 +62,7 @@ def run(args: argparse.Namespace) -> None:
         result = simulate(scenario)
     free = what_if_free(result) if args.explain or args.critical else []
 
-    rows = amortised(result)
-    lines = ["\n".join(amortised_lines(result, rows))] if rows else []
+    lines, spread = _amortised(result)
 
     def text() -> str:
         told = [summary(result), *lines, *([replicas(distribution)] if distribution else [])]
@@ -73,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
             told[-1] = "\n".join([told[-1], *beside_events(off)])
         return "\n\n".join([*told, *([explanation(result, free)] if args.explain else [])])
 
-    common.answer(args, text, lambda: {**result.to_dict(), **_played(free, distribution), **_amortised(result, rows)})
+    common.answer(args, text, lambda: {**result.to_dict(), **_played(free, distribution), **spread})
     if args.timeline:
         common.write_table(args.timeline, result.timeline)
     if trace:
@@ -106,9 +104,16 @@ def _played(free: Sequence[Free], distribution: Distribution | None) -> dict[str
     return found
 
 
-def _amortised(result: Result, rows: Sequence[AmortisedRow]) -> dict[str, Any]:
-    """What the scenario's run adds to a step."""
-    return {"amortised": amortised_document(result, rows)} if rows else {}
+def _amortised(result: Result) -> tuple[list[str], dict[str, Any]]:
+    """Return the lines and the JSON of what the scenario's run adds to a step."""
+    if result.scenario.run is None and result.scenario.training.outer is None:
+        return [], {}
+    from simcluster.studies.long_run.amortised import amortised, amortised_document, amortised_lines  # 0.05 s
+
+    rows = amortised(result)
+    if not rows:
+        return [], {}
+    return ["\n".join(amortised_lines(result, rows))], {"amortised": amortised_document(result, rows)}
 
 
 def _window(text: str | None) -> tuple[float, float] | None:
