@@ -230,7 +230,6 @@ def test_what_buckets_hide_is_what_they_save(schedule: str) -> None:
     costs = Costs(forward=1.0, backward=2.0, tensor_parallel=0.05, send=0.01, grad_reduce=0.8, optimizer=0.1)
     job: dict[str, Any] = {"stages": 4, "microbatches": 8, "tp": 2, "dp": 2, "schedule": schedule, "chunks": chunks}
     steps = [simulate_costs(replace(costs, grad_buckets=buckets), **job).step_time for buckets in (0, 1, 2, 8)]
-    assert simulate_costs(replace(costs, grad_buckets=8), **job, engine="events").step_time == steps[-1]
     assert all(after <= before + 1e-12 for before, after in pairwise(steps))
     assert 0.3 < steps[0] - steps[-1] <= 0.8 + 1e-12
 

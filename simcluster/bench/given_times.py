@@ -14,10 +14,10 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.base.clock import on_fitting_grid
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
+from simcluster.base.link_values import LinkValues
 from simcluster.documents.argument_types import checked
-from simcluster.engine.bridge import record_of
-from simcluster.engine.choose import PlayedAs, play_by
-from simcluster.engine.lower import Choices, lower
+from simcluster.engine.job_record import simulate_job
+from simcluster.engine.tabulate import tabulate
 from simcluster.planning.fixed_costs import (
     Costs,
     StageCosts,
@@ -30,6 +30,7 @@ from simcluster.planning.fixed_stages import FixedStage, Way
 from simcluster.planning.parallel import Plan
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, ScheduleFunction, ScheduleMaker, make_schedule
+from simcluster.symmetry.folding import Symmetry
 from simcluster.traffic.methods import Methods
 from simcluster.traffic.traffic import Spread
 
@@ -58,7 +59,6 @@ def simulate_costs(
     sync: float = 0.0,
     slowness: Mapping[int, float] | None = None,
     folded: bool = True,
-    engine: PlayedAs = "auto",
 ) -> Run:
     """Play steps of a pipeline with these times on tp x dp x stages ranks.
 
@@ -67,9 +67,8 @@ def simulate_costs(
     that it has.  Messages go beside computation or, ``blocking_sends``, hold up the sender; at a ``rendezvous`` a stage
     waits for those that it sends and receives between two passes, all together, as Megatron-LM does without overlap.
     With ``optimizer_sync`` all_reduce every stage waits for all others before its optimizer, and ``sync`` seconds more.
-    ``slowness[rank]`` multiplies that rank's compute times.  Given times are always one longest path (``engine`` path,
-    auto); ``events`` gives the same to the bit.  Raises InputError as the schedule does, for a size below 1, costs that
-    are not one a slice, and for the slowness of a rank that is not there.
+    ``slowness[rank]`` multiplies that rank's compute times.  Raises InputError as the schedule does, for a size below
+    1, costs that are not one a slice, and for the slowness of a rank that is not there.
     """
     plan = Plan(tp=tp, dp=dp, pp=stages)
     require_steps(steps, optimizer_sync, sync)
@@ -81,16 +80,18 @@ def simulate_costs(
     end = sync if optimizer_sync == "all_reduce" and stages * tp > 1 else None
     ranks, slow = range(plan.num_ranks), given_slowness(slowness or {}, plan.num_ranks)
     require_time_to_play(order, steps, min(tp * dp, 1 + len(slowness or ())) if folded else tp * dp)
-    choices = Choices(methods=Methods({}), folded=folded)
     way: Way = "rendezvous" if rendezvous else "blocking" if blocking_sends else "beside"
     programs = [FixedStage(given, order, plan, stage, way, end).program(steps) for stage in range(stages)]
 
-    def played() -> Run:
-        lowered = lower(programs, plan, _NoFabric(plan.num_ranks), [], slowness=slow, choices=choices)
-        record = record_of(lowered, play_by(engine, lowered.played, []))
-        return Run(record=record, folding=lowered.folding, capacity=[], hop_by_hop=False, steps=steps, ranks=ranks)
+    fabric, capacity = _NoFabric(plan.num_ranks), LinkValues(np.zeros(0))
+    symmetry = Symmetry(programs, plan, fabric, Methods({}))
+    folding = symmetry.folding(capacity, slow) if folded else symmetry.apart(0)
 
-    return on_fitting_grid(played)
+    def simulated() -> Run:
+        record = simulate_job(tabulate(programs, plan, fabric, capacity, folding, slowness=slow))
+        return Run(record=record, folding=folding, capacity=[], hop_by_hop=False, steps=steps, ranks=ranks)
+
+    return on_fitting_grid(simulated)
 
 
 def seconds_between_steps(run: Run) -> float:

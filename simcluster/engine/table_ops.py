@@ -17,6 +17,14 @@ def ops_of(job: JobTables) -> Ops:
     return _Expansion(job).ops()
 
 
+def lanes_of(job: JobTables) -> tuple[Int32s, Int32s]:
+    """Return the rank and the stage of every lane."""
+    instances = job.tables.instances
+    stages = np.array([each.stage for each in job.columns], dtype=np.int32)[instances.template]
+    lanes = np.diff(instances.lane_first)
+    return np.repeat(instances.number, lanes), np.repeat(stages, lanes)
+
+
 class _Expansion:
     def __init__(self, job: JobTables) -> None:
         self._job, self._tables = job, job.tables
@@ -35,6 +43,7 @@ class _Expansion:
         parties[there] = np.bincount(meeting[there])[meeting[there]]
         lanes = [each.lanes[0] for each in columns]
         names = list(job.segments.lanes)
+        lane_rank, lane_stage = lanes_of(job)
         numbers = [int(number) for number in instances.number]
         return Ops(
             labels=labels,
@@ -47,16 +56,12 @@ class _Expansion:
             meeting=meeting,
             parties=parties,
             receives=self._receives(),
-            lane_rank=np.repeat(instances.number, np.diff(self._lane_first)),
-            lane_stage=np.repeat(self._stages(), np.diff(self._lane_first)),
+            lane_rank=lane_rank,
+            lane_stage=lane_stage,
             lane_name=[names[lane] for template in self._template for lane in lanes[template].tolist()],
             speeds={numbers[place]: profile for place, profile in tables.speeds.items()},
             make_waits=self._waits,
         )
-
-    def _stages(self) -> Int32s:
-        stages = np.array([each.stage for each in self._job.columns], dtype=np.int32)
-        return np.asarray(stages[self._tables.instances.template])
 
     def _column(self, parts: list[Any], added: Int32s | None = None) -> Int32s:
         """Return a column over all ops from those of the templates; ``added`` is added to each instance's."""
@@ -107,10 +112,10 @@ class _Expansion:
         codes = []
         for instance, template in enumerate(self._template):
             shown, slot, work, _ = variants[template]
-            row = instances.group[instance][slot] if len(slot) else slot
             kind = np.full(len(shown), -1, dtype=np.int64)
             meets = work >= 0
-            kind[meets] = groups.kinds[groups.kind_first[row[meets]] + work[meets]]
+            group = instances.group[instance][slot[meets]]
+            kind[meets] = groups.kinds[groups.kind_first[group] + work[meets]]
             codes.append(np.where(shown < 0, -1, shown * many + np.where(moves[kind], kind + 1, 0)))
         values, number = np.unique(np.concatenate([[-1], *codes]), return_inverse=True)
         labels = []
@@ -166,7 +171,8 @@ class _Expansion:
             counts.append(np.diff(first))
             rows = slice(first[0], first[-1])
             peer = templates.wait_peer[rows]
-            whose = np.where(peer < 0, instance, instances.peer[instance][peer] if len(instances.peer[instance]) else 0)
+            whose = np.full(len(peer), instance)
+            whose[peer >= 0] = instances.peer[instance][peer[peer >= 0]]
             ops.append(self._first[whose].astype(np.int64) + templates.wait_op[rows])
         return Waits(np.concatenate([[0], np.cumsum(np.concatenate(counts))]), np.concatenate(ops))
 

@@ -39,6 +39,12 @@ class JobTables:
     columns: Sequence[OpColumns] = field(repr=False)
     kinds: CommunicationKinds = field(repr=False)
 
+    @property
+    def capacity(self) -> list[float]:
+        """B/s by class of links."""
+        found: list[float] = self.tables.capacity.tolist()
+        return found
+
     def describe(self, op: int) -> str:
         """Return the name of an op in messages: 'rank 3 main: forward attention, microbatch 2'."""
         instances = self.tables.instances

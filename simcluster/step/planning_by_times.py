@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from simcluster.base.clock import on_fitting_grid
-from simcluster.engine.engine import play
-from simcluster.engine.lower import Choices, lower
-from simcluster.engine.record import Record
+from simcluster.engine.job_record import simulate_job
+from simcluster.engine.tabulate import tabulate
 from simcluster.planning.job import Job, Slices, balanced
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.segments import Pass
 from simcluster.planning.works import Transfer
-from simcluster.programs.program import Program
+from simcluster.reference.record import Record
 from simcluster.schedules.actions import Kind
 from simcluster.schedules.zb_auto import Times
+from simcluster.symmetry.folding import Symmetry
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
 
@@ -83,21 +85,22 @@ class OwnTimes:
         return self._seconds(programs)
 
     def _seconds(self, programs: Sequence[StageProgram]) -> list[list[float]]:
-        """How long each item takes on its stage's slowest rank; items are known by their microbatch."""
-        plan, capacity = self.job.plan, self.cluster.capacity.tolist()
-        slowness = [1.0] * plan.num_ranks
+        """Return how long each item takes on its stage's slowest rank; items are known by their microbatch."""
+        plan, cluster = self.job.plan, self.cluster
+        capacity, slowness = cluster.link_capacity, [1.0] * plan.num_ranks
+        folding = Symmetry(programs, plan, cluster, self.methods).folding(capacity, slowness)
 
-        def played() -> tuple[Program, Record]:
-            lowered = lower(programs, plan, self.cluster, capacity, slowness=slowness, choices=Choices(self.methods))
-            return lowered.program, play(lowered.program, lowered.capacity)
+        def simulated() -> Record:
+            return simulate_job(tabulate(programs, plan, cluster, capacity, folding, slowness=slowness))
 
-        program, record = on_fitting_grid(played)
-        spans: dict[tuple[int, int, int], tuple[float, float]] = {}
-        for op, lane in enumerate(program.lane):
-            name = program.lane_stage[lane], program.microbatch[op], program.lane_rank[lane]
-            begin, end = spans.get(name, (record.start[op], record.end[op]))
-            spans[name] = min(begin, record.start[op]), max(end, record.end[op])
+        record = on_fitting_grid(simulated)
+        ops, times = record.ops, record.times
+        items = np.stack([ops.lane_stage[ops.lane], ops.microbatch, ops.lane_rank[ops.lane]])
+        (stages, numbers, _), which = np.unique(items, axis=1, return_inverse=True)
+        begin, end = np.full(len(stages), np.inf), np.zeros(len(stages))
+        np.minimum.at(begin, which.ravel(), times.start)
+        np.maximum.at(end, which.ravel(), times.end)
         found: list[list[float]] = [[0.0] * len(program.lanes[MAIN]) for program in programs]
-        for (stage, number, _), (begin, end) in spans.items():
-            found[stage][number] = max(found[stage][number], float(end - begin))
+        for stage, number, seconds in zip(stages.tolist(), numbers.tolist(), (end - begin).tolist(), strict=True):
+            found[stage][number] = max(found[stage][number], seconds)
         return found

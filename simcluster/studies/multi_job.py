@@ -23,9 +23,9 @@ from simcluster.base.tables import Records
 from simcluster.devices.device import Device, load_device
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import refuse
-from simcluster.engine.bridge import record_of
-from simcluster.engine.choose import play_by
-from simcluster.engine.lower import Choices, lower
+from simcluster.engine.job_record import simulate_job
+from simcluster.engine.lower import Choices
+from simcluster.engine.tabulate import tabulate
 from simcluster.faults.capacities import in_cluster, joint_capacities, joint_disturbances, own_machines, with_permanent
 from simcluster.faults.ranks import rank_disturbances, slowness
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_programs
@@ -36,6 +36,7 @@ from simcluster.scenario.given import ClusterLike, ScenarioLike, cluster_of, sce
 from simcluster.scenario.job import setting_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import choices_of, plan_job, where_proved
+from simcluster.symmetry.folding import Symmetry
 from simcluster.topology import Cluster
 
 _MEASURED = 8
@@ -203,23 +204,23 @@ def _play(
         for placed, (scenario, (job, _), own) in zip(jobs, each, strict=True)
     ]
     slow = [factor for scenario, _, own in each for factor in slowness(scenario.faults, own, scenario.seed)]
-    lowered = lower(
-        joint_programs([stage_programs(job) for job, _ in planned], plan),
-        plan,
-        fabric,
-        cluster.capacity.tolist(),
-        slowness=slow,
-        choices=where_proved(choices_of(scenarios[0]), scenarios, folded=folded),
-        disturbances=joint_disturbances(disturbed, plan, varying),
-    )
-    if lowered.steps:
-        raise InputError("jobs that run together are played in flow; leave collectives.detail: steps out")
-    record = record_of(lowered, play_by("auto", lowered.played, lowered.capacity))
+    choices = where_proved(choices_of(scenarios[0]), scenarios, folded=folded)
+    if choices.steps:
+        raise InputError("jobs that run together are simulated in flow; leave collectives.detail: steps out")
+    programs = joint_programs([stage_programs(job) for job, _ in planned], plan)
+    disturbances = joint_disturbances(disturbed, plan, varying)
+    symmetry, capacity = Symmetry(programs, plan, fabric, choices.methods), cluster.link_capacity
+    folding = symmetry.folding(capacity, slow, disturbances) if choices.folded else symmetry.apart(len(capacity))
+    tables = tabulate(
+        programs, plan, fabric, capacity, folding,
+        slowness=slow, disturbances=disturbances, interference=choices.interference,
+    )  # fmt: skip
+    record = simulate_job(tables)
     return [
         Result(
             record=record,
-            folding=lowered.folding,
-            capacity=lowered.capacity,
+            folding=folding,
+            capacity=tables.capacity,
             hop_by_hop=False,
             steps=scenario.steps,
             ranks=ranks,

@@ -14,9 +14,8 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Ints
 from simcluster.base.clock import on_fitting_grid
-from simcluster.engine.bridge import record_of
-from simcluster.engine.choose import play_by
-from simcluster.engine.lower import lower
+from simcluster.engine.job_record import simulate_job
+from simcluster.engine.tabulate import tabulate
 from simcluster.planning.jobs import PlacedFabric
 from simcluster.reference.record import Record
 from simcluster.scenario.job import slowness
@@ -26,7 +25,7 @@ from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.schedules import schedules_with
 from simcluster.simulate import replay
 from simcluster.step.loading import loading_of
-from simcluster.step.planned import choices_of, plan, where_proved
+from simcluster.step.planned import choices_of, plan
 from simcluster.studies.multi_job import Placed, simulate_together
 from simcluster.symmetry.folding import Symmetry
 
@@ -106,20 +105,16 @@ def step_of(job: FewerReplicas) -> float:
     if scenario.faults:
         return simulate_together([Placed(scenario, gpus)], scenario.cluster.built)[0].step_time
     planned, cluster = plan(scenario), scenario.cluster.built
-    fabric, choices = PlacedFabric(cluster, gpus), where_proved(planned.choices, [scenario])
+    fabric, choices, slow = PlacedFabric(cluster, gpus), planned.choices, slowness(scenario)
     symmetry = Symmetry(planned.programs, planned.job.plan, fabric, choices.methods)
+    folding = symmetry.folding(cluster.link_capacity, slow)
 
     def simulated() -> Record:
-        lowered = lower(
-            planned.programs,
-            planned.job.plan,
-            fabric,
-            cluster.link_capacity,
-            slowness=slowness(scenario),
-            choices=choices,
-            symmetry=symmetry,
-        )
-        return record_of(lowered, play_by("auto", lowered.played, lowered.capacity))
+        job = tabulate(
+            planned.programs, planned.job.plan, fabric, cluster.link_capacity, folding,
+            slowness=slow, interference=choices.interference,
+        )  # fmt: skip
+        return simulate_job(job, keeps_times=False)
 
     return float(on_fitting_grid(simulated).lane_end.max()) / scenario.steps
 

@@ -1,0 +1,36 @@
+"""The record of a job that the compiled engine simulates."""
+
+from __future__ import annotations
+
+from simcluster.base.clock import later_on_this_grid
+from simcluster.engine.run import simulate_tables
+from simcluster.engine.table_ops import lanes_of, ops_of
+from simcluster.engine.tabulate import JobTables
+from simcluster.reference.record import OpTimes, Record
+
+
+def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> Record:
+    """Simulate a job on the clock's grid of now.
+
+    Times of ops that the record does not keep are simulated again once they are asked for.  Raises DeadlockError when
+    ops are left that can never begin, and BeyondGridError when the clock leaves its grid.
+    """
+
+    def times() -> OpTimes:
+        again = simulate_tables(job.tables, job.describe, keeps_times=True).times
+        assert again is not None
+        return again
+
+    found = simulate_tables(job.tables, job.describe, keeps_times=keeps_times)
+    kept = found.times
+    rank, stage = lanes_of(job)
+    return Record(
+        lane_rank=rank,
+        lane_stage=stage,
+        lane_end=found.lane_end,
+        events=found.events,
+        engine="compiled",
+        why=why,
+        make_ops=later_on_this_grid(lambda: ops_of(job)),
+        make_times=later_on_this_grid(times) if kept is None else lambda: kept,
+    )
