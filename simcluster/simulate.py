@@ -21,7 +21,6 @@ from simcluster.step.engine_choice import SIMPY_SECONDS
 from simcluster.step.loading import with_loading
 from simcluster.step.planned import Change, Planned, plan
 from simcluster.step.play import simulate_step
-from simcluster.symmetry.optimistic import OptimisticFold
 
 ResultLike = ScenarioLike | Result
 """A result, or whatever says a scenario, which is simulated then."""
@@ -33,14 +32,13 @@ def simulate(
     *,
     schedule: Schedule | ScheduleFunction | None = None,
     folded: bool = True,
-    collapsed: bool = True,
     engine: Engine | None = None,
 ) -> Result:
     """Replay the scenario's steps; a scenario is a shipped name, a path, a dict, a Scenario or what was made of one.
 
     ``schedule`` takes the place of the scenario's: a Schedule, or a function (stages, microbatches, chunks) that
-    returns one; InputError, with the place marked, if it is broken.  ``folded=False`` plays every rank by itself,
-    ``collapsed=False`` every op, with the same result to the bit.  ``engine`` takes the place of the scenario's: the
+    returns one; InputError, with the place marked, if it is broken.  ``folded=False`` simulates every rank,
+    with the same result to the bit.  ``engine`` takes the place of the scenario's: the
     "reference" is the plain meaning of a step, which all others equal (``simcluster.reference.plain``).
     """
     scenario = scenario_of(scenario, "simulate")
@@ -48,20 +46,18 @@ def simulate(
         scenario = scenario.with_schedule(schedule)
     if engine is not None:
         scenario = scenario.with_({"engine": engine})
-    return simulated(scenario, plan(scenario), folded=folded, collapsed=collapsed)
+    return simulated(scenario, plan(scenario), folded=folded)
 
 
-def simulated(scenario: Scenario, planned: Planned, *, folded: bool = True, collapsed: bool = True) -> Result:
+def simulated(scenario: Scenario, planned: Planned, *, folded: bool = True) -> Result:
     """The result of a scenario that is planned already: see ``simulate``."""
 
     def clean() -> float:  # played once somebody asks for the slowdown
         without = scenario.without(*scenario.straggling)
-        return replay(without, folded=folded, collapsed=collapsed, planned=planned).step_time
+        return replay(without, folded=folded, planned=planned).step_time
 
     without = clean if scenario.straggling else None
-    return replay(
-        scenario, folded=folded, collapsed=collapsed, clean=without, planned=planned, simpy_seconds=SIMPY_SECONDS
-    )
+    return replay(scenario, folded=folded, clean=without, planned=planned, simpy_seconds=SIMPY_SECONDS)
 
 
 def result_of(given: ResultLike, caller: str) -> Result:
@@ -77,11 +73,9 @@ def replay(
     scenario: Scenario,
     *,
     folded: bool = True,
-    collapsed: bool = True,
     clean: Callable[[], float] | None = None,
     change: Change = list,
     watched: Sequence[OnLinks] = (),
-    trust: OptimisticFold | None = None,
     planned: Planned | None = None,
     simpy_seconds: float = 0.0,
 ) -> Result:
@@ -89,17 +83,13 @@ def replay(
     knows the other arguments.  ``clean`` says how long its step takes without its faults."""
     playing(scenario.name)
     planned = planned or plan(scenario, change)
-    played, loading = with_loading(
-        scenario, lambda without: replay(without, folded=folded, collapsed=collapsed, planned=planned).step_time
-    )
+    played, loading = with_loading(scenario, lambda without: replay(without, folded=folded, planned=planned).step_time)
     fast = scenario.engine != "reference"
     step = simulate_step(
         played,
         planned,
         folded=folded and fast,
-        collapsed=collapsed and fast,
         watched=watched,
-        trust=trust,
         simpy_seconds=simpy_seconds,
     )
     return Result(

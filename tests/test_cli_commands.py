@@ -525,7 +525,7 @@ def good_files(folder: Path) -> dict[str, bytes]:
 
     assert is_csv("schedule.csv")
     os.chdir(folder)
-    result = simulate(load("tiny_dp"), folded=False, collapsed=False)
+    result = simulate(load("tiny_dp"), folded=False)
     write_trace(result, folder / "job.parquet")
     argvs = [
         ["run", "tiny_dp", "--json", "saved.json", "--timeline", "timeline.csv", "--quiet"],

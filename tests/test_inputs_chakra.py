@@ -158,7 +158,7 @@ def test_a_run_of_ours_takes_the_same_time_when_its_traces_are_played(
     tmp_path: Path, name: str, changes: list[str]
 ) -> None:
     scenario = load(name, changes)
-    result = simulate(scenario, folded=False, collapsed=False)
+    result = simulate(scenario, folded=False)
     files = write_run(result, tmp_path / "et", name)
     assert len(files) == scenario.gpus
     job = read_traces(tmp_path / "et")
@@ -178,7 +178,7 @@ def test_a_rendezvous_costs_up_to_a_latency_more(tmp_path: Path, changes: list[s
     """The receiver says that it is there with a byte that the sender waits for: never sooner, and a latency later for
     each of them that follow each other at most; without latency the time of the run."""
     scenario = load("tiny_3d", ["pipeline.p2p=rendezvous", *changes])
-    result = simulate(scenario, folded=False, collapsed=False)
+    result = simulate(scenario, folded=False)
     write_run(result, tmp_path, "job")
     job, cluster = read_traces(tmp_path), scenario.cluster.built
     kinds = Counter(node.kind for nodes in job.ranks for node in nodes)
@@ -210,12 +210,12 @@ def test_a_copy_goes_the_way_to_the_host_both_ways_at_once(tmp_path: Path) -> No
 def test_what_is_too_large_is_refused_before_it_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted on representatives: the same number as rank by rank."""
     scenario = load("tiny_3d")
-    ops = len(simulate(scenario, folded=False, collapsed=False).record.ops)
+    ops = len(simulate(scenario, folded=False).record.ops)
     monkeypatch.setattr(writing, "MAX_NODES", ops)
-    writing.require_writable(simulate(scenario, collapsed=False), "job")
+    writing.require_writable(simulate(scenario), "job")
     monkeypatch.setattr(writing, "MAX_NODES", ops - 1)
     with pytest.raises(InputError, match=f"job: has {ops:,} ops on 8 ranks; at most {ops - 1:,} are written"):
-        writing.require_writable(simulate(scenario, collapsed=False), "job")
+        writing.require_writable(simulate(scenario), "job")
 
 
 NODES = st.lists(

@@ -182,7 +182,7 @@ def test_experts_are_hidden(tiny: Tiny) -> None:
 def test_every_way_of_playing_gives_the_same(tiny: Tiny, document: dict[str, Any], interference: Any) -> None:
     overlap = {**document["overlap"], "pairs": True, "interference": interference}
     scenario: Scenario = tiny(**{**document, "overlap": overlap})
-    folded, plain = simulate(scenario), simulate(scenario, folded=False, collapsed=False)
+    folded, plain = simulate(scenario), simulate(scenario, folded=False)
     assert folded.step_time == plain.step_time
     for rank in range(scenario.gpus):
         order = ["start", "end", "stream", "kind", "name", "ready", "microbatch", "chunk", "step", "layer"]

@@ -107,10 +107,10 @@ def _faults(rank: int, cable: list[str]) -> list[dict[str, Any]]:
 
 def every_way(scenario: Scenario) -> None:
     """Plays the scenario in every way, and compares all of them with the plain one."""
-    plain = replay(scenario, folded=False, collapsed=False)
+    plain = replay(scenario, folded=False)
     assert len(plain.weights) == scenario.gpus
     spans = {rank: spans_of(plain, rank) for rank in plain.weights}
-    ways = [plain, replay(scenario, folded=False), replay(scenario, collapsed=False), replay(scenario)]
+    ways = [plain, replay(scenario, folded=False), replay(scenario), replay(scenario)]
     for found in ways:
         assert found.step_time == plain.step_time
         for rank in spans if found is not plain else ():

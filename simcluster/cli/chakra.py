@@ -90,8 +90,8 @@ def _write(args: argparse.Namespace) -> None:
     if not args.output:
         raise InputError("name the folder for the traces, as in -o traces/")
     scenario = load(args.what, common.overrides_of(args))
-    require_writable(simulate(scenario, collapsed=False), args.what)
-    result = simulate(scenario, folded=False, collapsed=False)
+    require_writable(simulate(scenario), args.what)
+    result = simulate(scenario, folded=False)
     files = write_run(result, args.output, Path(args.what).stem)
     step = format_seconds(result.step_time)
     common.answer(

@@ -17,7 +17,7 @@ from simcluster.base.link_values import LinkValues
 from simcluster.collectives.relayed import RELAYED
 from simcluster.collectives.rounds import repeated_rounds
 from simcluster.devices.interference import Beside, Interference
-from simcluster.engine.op_columns import Communication
+from simcluster.engine.op_columns import GroupWork
 from simcluster.engine.tables import HopRounds, Kinds
 from simcluster.nccl import bus_factor
 from simcluster.planning.ops import Work
@@ -66,7 +66,7 @@ class CommunicationKinds:
         self._sent: dict[Hashable, float] = {}  # B/s per GPU
         self._across_nodes: dict[int, bool] = {}
 
-    def add(self, number: int, communication: Communication) -> int:
+    def add(self, number: int, communication: GroupWork) -> int:
         """Return the number of a new kind: what a communicator, which represents its class, does."""
         work = communication.work
         members = self._classes_of(number)
@@ -128,10 +128,10 @@ class CommunicationKinds:
             known = self._activities[name] = tuple(range(first, len(self.traffics)))
         return known
 
-    def _interferes(self, number: int, communication: Communication) -> tuple[float, float]:
+    def _interferes(self, number: int, communication: GroupWork) -> tuple[float, float]:
         """Return how much computation on its ranks slows down, and how much that slows down the communication."""
         interference, work = self._interference, communication.work
-        if interference is None or not communication.presses:
+        if interference is None or not communication.interferes:
             return 0.0, 0.0
         sent = 0.0
         if interference.by_rate:

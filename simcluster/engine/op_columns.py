@@ -21,11 +21,11 @@ NO_WORK = -1
 """The work of an op that only takes part in another's (a receive), or that is alone."""
 
 
-class Communication(NamedTuple):
+class GroupWork(NamedTuple):
     """What an op does with others, and whether that slows down computation."""
 
     work: Work
-    presses: bool
+    interferes: bool
 
 
 class SegmentOps:
@@ -35,7 +35,7 @@ class SegmentOps:
         self.ops: list[Op] = []
         self.lanes: dict[str, int] = {}
         self.groups: dict[Group, int] = {}
-        self.communications: dict[Communication, int] = {}
+        self.communications: dict[GroupWork, int] = {}
         self._known: dict[tuple[int, int], tuple[int, Segment]] = {}  # by id and stage: its place, and the segment
         self._first = [0]
         self._lane: list[int] = []
@@ -67,7 +67,7 @@ class SegmentOps:
         presses = work.presses(op.lane)
         number = self._work_numbers.get((id(work), presses))
         if number is None:
-            number = self.communications.setdefault(Communication(work, presses), len(self.communications))
+            number = self.communications.setdefault(GroupWork(work, presses), len(self.communications))
             self._work_numbers[id(work), presses] = number
         self._communication.append(number)
 

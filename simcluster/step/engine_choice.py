@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from simcluster.planning.ops import Op, StageProgram
@@ -37,7 +38,8 @@ def choose_engine(asked: Engine, ops: int, *, in_steps: bool, within: float = SI
 
 def count_ops(programs: Sequence[StageProgram], stages: Iterable[int]) -> int:
     """Return the ops of ranks of these stages."""
-    each = [sum(1 for _ in ops_of(program)) for program in programs]
+    items = (chain.from_iterable(program.lanes.values()) for program in programs)
+    each = [sum(len(item.segment.ops) for item in own) for own in items]
     return sum(each[stage] for stage in stages)
 
 

@@ -1,4 +1,4 @@
-"""A scenario planned, and its step made ready to be played: the job, its stages' programs, and the ops they come to."""
+"""A planned scenario, its equal ranks, and the tables of its step for the compiled engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import NamedTuple
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import estimated, phase
 from simcluster.devices.device import Device
-from simcluster.engine.lower import Choices, Lowered, lower
+from simcluster.devices.interference import Interference
+from simcluster.engine.tabulate import JobTables, tabulate
 from simcluster.faults import Fault
 from simcluster.faults.capacities import with_permanent
 from simcluster.faults.where import OnLinks
@@ -24,13 +25,23 @@ from simcluster.scenario.job import disturbances_of, facts_with_memory, interfer
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
 from simcluster.step.planning_by_times import OwnTimes
-from simcluster.step.proved_for import CHAINS, FOLDING
+from simcluster.step.proved_for import FOLDING
 from simcluster.symmetry.folding import Folding, Symmetry
-from simcluster.symmetry.optimistic import OptimisticFold
 from simcluster.topology import Cluster
+from simcluster.traffic.methods import Methods
 
 Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
 """Makes other programs of a job's: what if some of their ops were different?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """How a job's collectives are simulated: by which methods, in flow or in ``steps``; ``interference`` is what
+    communication does to concurrent computation, None for nothing."""
+
+    methods: Methods
+    steps: bool = False
+    interference: Interference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +55,6 @@ class Planned:
     programs: Sequence[StageProgram]
     choices: Choices
     symmetry: Symmetry
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedStep:
-    """A scenario's step before the clock starts: the program, what is known of the job, and the cluster with what is
-    wrong with it for ever."""
-
-    lowered: Lowered
-    facts: Facts
-    cluster: Cluster
 
 
 @collector_off()
@@ -74,26 +75,6 @@ def with_programs(scenario: Scenario, job: Job, facts: Facts, programs: Sequence
     return Planned(job, facts, scenario.faults, programs, choices, symmetry)
 
 
-def prepare(
-    scenario: Scenario,
-    planned: Planned | None = None,
-    *,
-    folded: bool = True,
-    collapsed: bool = True,
-    watched: Sequence[OnLinks] = (),
-    trust: OptimisticFold | None = None,
-) -> PreparedStep:
-    """Lower a scenario, which may be planned already, to a program, with the faults that it has now.
-
-    The links of ``watched`` faults are played apart from others, as if something could happen on them; ``trust`` says
-    which links may hold somebody up, of a scenario without faults.
-    """
-    planned = planned or plan(scenario)
-    return lower_step(
-        scenario, planned, fold(scenario, planned, folded=folded, watched=watched, trust=trust), collapsed=collapsed
-    )
-
-
 class FoldedStep(NamedTuple):
     """A step before the clock starts: the cluster and the ranks with the faults that the scenario has now, and which
     ranks, groups and links are equal."""
@@ -110,34 +91,36 @@ def fold(
     *,
     folded: bool = True,
     watched: Sequence[OnLinks] = (),
-    trust: OptimisticFold | None = None,
 ) -> FoldedStep:
-    """Find the equal ranks, groups and links of a planned scenario with the faults that it has now; see ``prepare``."""
+    """Find the equal ranks, groups and links of a planned scenario with the faults that it has now.
+
+    The links of ``watched`` faults are kept apart from others, as if something could happen on them.
+    """
     job = planned.job
     cluster = with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
     disturbances = disturbances_of(scenario, job.plan, cluster, watched, saved=job.saved)
     rates = cluster.link_capacity
-    if where_proved(planned.choices, [scenario], folded=folded).folded:
-        folding = planned.symmetry.folding(rates, slowness(scenario), disturbances, trust)
+    if folded and folds(scenario):
+        folding = planned.symmetry.folding(rates, slowness(scenario), disturbances)
     else:
-        folding = planned.symmetry.unfolded(len(rates))
+        folding = planned.symmetry.apart(len(rates))
     return FoldedStep(cluster, disturbances, folding)
 
 
 @phase("preparing")
-def lower_step(scenario: Scenario, planned: Planned, step: FoldedStep, *, collapsed: bool = True) -> PreparedStep:
-    """Lower a folded step to a program."""
-    lowered = lower(
+def tabulate_step(scenario: Scenario, planned: Planned, step: FoldedStep) -> JobTables:
+    """Return the tables of a folded step."""
+    return tabulate(
         planned.programs,
         planned.job.plan,
         step.cluster,
         step.cluster.link_capacity,
+        step.folding,
         slowness=slowness(scenario),
-        choices=where_proved(planned.choices, [scenario], collapsed=collapsed),
         disturbances=step.disturbances,
-        folding=step.folding,
+        interference=planned.choices.interference,
+        in_steps=planned.choices.steps,
     )
-    return PreparedStep(lowered, facts_of_step(scenario, planned), step.cluster)
 
 
 def facts_of_step(scenario: Scenario, planned: Planned) -> Facts:
@@ -177,12 +160,6 @@ def choices_of(scenario: Scenario) -> Choices:
     )
 
 
-def where_proved(
-    choices: Choices, scenarios: Sequence[Scenario], *, folded: bool = True, collapsed: bool = True
-) -> Choices:
-    """The choices for scenarios that are played together: folded, and collapsed, if that is proved for all."""
-    return replace(
-        choices,
-        folded=folded and not any(map(FOLDING.obstacle, scenarios)),
-        collapsed=collapsed and not any(map(CHAINS.obstacle, scenarios)),
-    )
+def folds(*scenarios: Scenario) -> bool:
+    """Return whether folding is proved for scenarios that are simulated together."""
+    return not any(map(FOLDING.obstacle, scenarios))

@@ -1,10 +1,9 @@
-"""A prepared step, played: as the scenario's engine says, with what can be done where its ops wait for each other."""
+"""A planned step, simulated by the engine that the scenario names or that suits its number of ops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,23 +11,17 @@ import numpy as np
 from simcluster.base.clock import on_fitting_grid
 from simcluster.base.effort import in_words, require_begun
 from simcluster.base.errors import DeadlockError
-from simcluster.engine.bridge import record_of
-from simcluster.engine.choose import play_by
-from simcluster.engine.communication import StepsOf
-from simcluster.engine.network import Network
-from simcluster.engine.stepwise import Stepwise
+from simcluster.engine.job_record import simulate_job
 from simcluster.faults.where import OnLinks
 from simcluster.planning.footprint import Facts
 from simcluster.reference.record import Record
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.engine_choice import ChosenEngine, choose_engine, count_ops, ops_of
-from simcluster.step.planned import FoldedStep, Planned, PreparedStep, facts_of_step, fold, lower_step
+from simcluster.step.planned import FoldedStep, Planned, facts_of_step, fold, tabulate_step
 from simcluster.step.reference_step import simulate_every_rank
 from simcluster.step.simpy_step import simulate_representatives
 from simcluster.symmetry.folding import Folding
-from simcluster.symmetry.optimistic import OptimisticFold
-from simcluster.topology import Cluster
 
 
 class SimulatedStep(NamedTuple):
@@ -47,18 +40,16 @@ def simulate_step(
     planned: Planned,
     *,
     folded: bool,
-    collapsed: bool,
     watched: Sequence[OnLinks],
-    trust: OptimisticFold | None,
     simpy_seconds: float,
 ) -> SimulatedStep:
-    """Simulate a planned step on the finest grid that its times are exact on: see ``prepare``.
+    """Simulate a planned step on the finest grid that its times are exact on: see ``fold``.
 
     ``simpy_seconds`` is how long SimPy may take where the scenario names no engine.
     """
 
     def simulated() -> SimulatedStep:
-        step = fold(scenario, planned, folded=folded, watched=watched, trust=trust)
+        step = fold(scenario, planned, folded=folded, watched=watched)
         classes = step.folding.classes
         if folded:
             _require_begun(scenario, len(classes.rank_representatives))
@@ -67,7 +58,7 @@ def simulate_step(
         choice = choose_engine(scenario.engine, ops, in_steps=planned.choices.steps, within=simpy_seconds)
         with naming_rendezvous(scenario, planned):
             if choice.engine == "compiled":
-                record = _by_events(lower_step(scenario, planned, step, collapsed=collapsed))
+                record = simulate_job(tabulate_step(scenario, planned, step), choice.why)
             else:
                 record = _by_reference(scenario, planned, step, choice)
         capacity = step.cluster.link_capacity.of(np.array(classes.link_representatives, dtype=np.int64)).tolist()
@@ -82,7 +73,7 @@ def simulate_step(
 def _require_begun(scenario: Scenario, unlike: int) -> None:
     """InputError if so many ranks that differ take longer than is begun unasked; the loader has counted one a stage.
 
-    Only a step that is lowered knows which ranks the network makes different, as one that is oversubscribed does.
+    Only a step that is folded shows which ranks the network makes different, as one that is oversubscribed does.
     """
     if unlike <= scenario.parallel.pp or scenario.engine == "reference":
         return
@@ -93,13 +84,6 @@ def _require_begun(scenario: Scenario, unlike: int) -> None:
         f"wrong with them and are played apart, which would take about {in_words(seconds)}",
         "use fewer ranks, or machines under one switch",
     )
-
-
-def _by_events(prepared: PreparedStep) -> Record:
-    """Simulate a prepared step by events, or as one longest path where that is exact."""
-    lowered = prepared.lowered
-    steps = [partial(_stepwise, prepared.cluster, steps) for steps in lowered.steps]
-    return record_of(lowered, play_by("auto", lowered.played, lowered.capacity, steps))
 
 
 @contextmanager
@@ -122,7 +106,3 @@ def _by_reference(scenario: Scenario, planned: Planned, step: FoldedStep, choice
     if choice.engine == "reference" or planned.choices.steps:
         return simulate_every_rank(scenario, job, programs, cluster, *choice)
     return simulate_representatives(scenario, job, programs, cluster, step.folding, step.disturbances, choice.why)
-
-
-def _stepwise(cluster: Cluster, steps: StepsOf, network: Network, on_done: Callable[[int], object]) -> Stepwise:
-    return Stepwise(network, cluster, steps.gpus, steps.phases, steps.size, on_done, steps.pace)

@@ -1,5 +1,4 @@
-"""What of a scenario folding and chains are proved for (tests/test_drawn.py): all else is played op by op of every
-rank, which is slower and as right."""
+"""What of a scenario folding is proved for (tests/test_drawn.py): all else is simulated rank by rank."""
 
 from __future__ import annotations
 
@@ -22,4 +21,3 @@ FOLDING = Scope(
     limited={"collectives.detail": Limited("ranks are not alike in steps of collectives", ("flow",))},
     faults=_FAULTS,
 )
-CHAINS = Scope("chains", free=_FREE | {"collectives.detail"}, limited={}, faults=_FAULTS)

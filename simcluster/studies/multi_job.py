@@ -24,7 +24,6 @@ from simcluster.devices.device import Device, load_device
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import refuse
 from simcluster.engine.job_record import simulate_job
-from simcluster.engine.lower import Choices
 from simcluster.engine.tabulate import tabulate
 from simcluster.faults.capacities import in_cluster, joint_capacities, joint_disturbances, own_machines, with_permanent
 from simcluster.faults.ranks import rank_disturbances, slowness
@@ -35,7 +34,7 @@ from simcluster.results.timeline import mean_step, step_ends
 from simcluster.scenario.given import ClusterLike, ScenarioLike, cluster_of, scenario_of
 from simcluster.scenario.job import setting_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.planned import choices_of, plan_job, where_proved
+from simcluster.step.planned import Choices, choices_of, folds, plan_job
 from simcluster.symmetry.folding import Symmetry
 from simcluster.topology import Cluster
 
@@ -204,13 +203,14 @@ def _play(
         for placed, (scenario, (job, _), own) in zip(jobs, each, strict=True)
     ]
     slow = [factor for scenario, _, own in each for factor in slowness(scenario.faults, own, scenario.seed)]
-    choices = where_proved(choices_of(scenarios[0]), scenarios, folded=folded)
+    choices = choices_of(scenarios[0])
     if choices.steps:
         raise InputError("jobs that run together are simulated in flow; leave collectives.detail: steps out")
     programs = joint_programs([stage_programs(job) for job, _ in planned], plan)
     disturbances = joint_disturbances(disturbed, plan, varying)
     symmetry, capacity = Symmetry(programs, plan, fabric, choices.methods), cluster.link_capacity
-    folding = symmetry.folding(capacity, slow, disturbances) if choices.folded else symmetry.apart(len(capacity))
+    equal = folded and folds(*scenarios)
+    folding = symmetry.folding(capacity, slow, disturbances) if equal else symmetry.apart(len(capacity))
     tables = tabulate(
         programs, plan, fabric, capacity, folding,
         slowness=slow, disturbances=disturbances, interference=choices.interference,

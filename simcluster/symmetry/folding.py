@@ -23,7 +23,6 @@ from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes, each_apart, partition, unfolded
-from simcluster.symmetry.optimistic import OptimisticFold
 from simcluster.symmetry.orbits import Irregularities, Orbits, cells_of
 from simcluster.symmetry.quotient import NotAlikeError, Quotient, windows_of
 from simcluster.symmetry.quotient_classes import classes_in_window
@@ -56,9 +55,8 @@ class Symmetry:
         capacity: LinkValues,
         slowness: Sequence[float],
         disturbances: Disturbances = UNDISTURBED,
-        trust: OptimisticFold | None = None,
     ) -> Folding:
-        """Communicators and classes of the job with this wrong with it (see ``lower``)."""
+        """Return the communicators and classes of the job with these disturbances (see ``engine.tabulate``)."""
         odd = None
         for window, communicators in self._through():
             odd = odd or odd_of(window.links.wired, capacity, slowness, disturbances)
@@ -69,7 +67,7 @@ class Symmetry:
                 return Folding(communicators, classes_in_window(communicators, window, odd, capacity))
             except NotAlikeError:
                 continue
-        classes = classes_in_whole(self.whole, self._job[0], capacity, slowness, disturbances, trust)
+        classes = classes_in_whole(self.whole, self._job[0], capacity, slowness, disturbances)
         return Folding(self.whole, classes)
 
     def unfolded(self, num_links: int) -> Folding:
@@ -103,14 +101,11 @@ def classes_in_whole(
     capacity: LinkValues,
     slowness: Sequence[float],
     disturbances: Disturbances = UNDISTURBED,
-    trust: OptimisticFold | None = None,
 ) -> Classes:
-    """Of a job whose communicators are all drawn; ``trust`` says which links matter, of a job without faults."""
+    """Return the classes of a job whose communicators are all drawn."""
     odd = odd_of(capacity, capacity, slowness, disturbances)
     colours = (communicators.stage_of * (int(odd.ranks.max()) + 1) + odd.ranks).tolist()
     heeded = communicators.heeded(programs, capacity, odd.varying)
-    if trust is not None and disturbances is UNDISTURBED:
-        return trust.classes(colours, communicators.bindings, capacity, heeded)
     return partition(colours, communicators.bindings, odd.colours, heeded)
 
 

@@ -143,11 +143,6 @@ def unfolded(scenario: Scenario, meant: Meant) -> None:
     same(replay(scenario.model_copy(update={"engine": "compiled"}), folded=False), meant)
 
 
-def op_by_op(scenario: Scenario, meant: Meant) -> None:
-    """Without chains and lockstep."""
-    same(replay(scenario.model_copy(update={"engine": "compiled"}), collapsed=False), meant)
-
-
 def by_compiled(scenario: Scenario, meant: Meant) -> None:
     """By the compiled engine, folded."""
     same(replay(scenario.model_copy(update={"engine": "compiled"})), meant)
@@ -192,7 +187,6 @@ WAYS: dict[str, Callable[[Scenario, Meant], None]] = {
     "compiled": by_compiled,
     "simpy": by_simpy,
     "unfolded": unfolded,
-    "op by op": op_by_op,
     "quick row": quickly,
     "bound by programs": bounded,
     "replica": as_replica,

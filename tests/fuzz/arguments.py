@@ -53,7 +53,7 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     },
     "replay_failures": {"scenario": "week.yaml", "log": "simulated_54_days", "what_if": None, "played": 2},
     "sensitivity": {"scenario": "tiny_dp", "resources": ("flops",), "by": 0.01, "prices": {}},
-    "simulate": {"scenario": "tiny_dp", "schedule": None, "folded": True, "collapsed": True, "engine": None},
+    "simulate": {"scenario": "tiny_dp", "schedule": None, "folded": True, "engine": None},
     "simulate_costs": {
         "costs": simcluster.Costs(forward=1.0, backward=2.0), "stages": 2, "microbatches": 4, "schedule": "1f1b",
         "chunks": 1, "tp": 1, "dp": 1, "steps": 1, "sync": 0.0, "slowness": None, "engine": "auto",
