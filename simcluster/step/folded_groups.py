@@ -33,6 +33,7 @@ class FoldedGroups(GroupsAndRoutes):
     ) -> None:
         super().__init__(plan, cluster, methods, interference)
         self._communicators, self._classes = folding
+        self._members_of: dict[int, tuple[int, ...]] = {}  # by class of communicators
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -62,8 +63,15 @@ class FoldedGroups(GroupsAndRoutes):
         group = node.op.work.group(node.stage)
         if not isinstance(group, str):
             return super().members(node)
-        met = self._communicators.met(self._communicators.number(group, node.rank))
-        return tuple(dict.fromkeys(map(self._representative, met)))
+        number = self._communicators.number(group, node.rank)
+        name = self._classes.of_communicator[number]
+        if name not in self._members_of:
+            self._members_of[name] = self._met(number)
+        return self._members_of[name]
+
+    def _met(self, number: int) -> tuple[int, ...]:
+        """Return the representatives that meet in a communicator; another one of its class may list them otherwise."""
+        return tuple(dict.fromkeys(map(self._representative, self._communicators.met(number))))
 
     def _number(self, work: Work, first: int) -> int:
         """Return the communicator of a group by its first member: of a send the sender."""
