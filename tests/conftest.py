@@ -25,7 +25,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers find what the first proce
             file=sys.stderr,
         )
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import lru_cache, wraps
 from typing import Any
@@ -37,17 +37,21 @@ import pytest
 from hypothesis import settings
 
 from simcluster.base.errors import InputError
+from simcluster.base.link_values import LinkValues
 from simcluster.documents import reading
-from simcluster.engine.bridge import record_of
-from simcluster.engine.lower import Lowered
-from simcluster.engine.record import Record
+from simcluster.engine.job_record import simulate_job
+from simcluster.engine.tabulate import tabulate
+from simcluster.planning.ops import StageProgram
+from simcluster.planning.parallel import RankLayout
 from simcluster.results.played import Run
 from simcluster.scenario import fields
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.step import planned
+from simcluster.symmetry.folding import Symmetry
 from simcluster.topology import Cluster
 from simcluster.topology.spec import TopologySpec
+from simcluster.traffic.methods import Methods
 
 # The same examples in every run, and no clock in the verdict: few, since the suite draws the same facts in many ways.
 # `pytest --hypothesis-profile=default` looks further, and `python tests/drawn --count 5000` as far as one likes.
@@ -121,11 +125,17 @@ def table_of(run: Run, rank: int) -> pd.DataFrame:
     return run.timeline_of(rank).take(np.lexsort(keys[::-1])).reset_index(drop=True)
 
 
-def measured_run(lowered: Lowered, record: Record, ranks: range, steps: int = 1) -> Run:
-    """Return the run of a lowered program that an engine has simulated."""
+def run_programs(
+    programs: Sequence[StageProgram], plan: RankLayout, fabric: Any, *, folded: bool = True, steps: int = 1
+) -> Run:
+    """Return the run of stages' programs on a cluster at full speed, by the compiled engine."""
+    capacity = getattr(fabric, "link_capacity", LinkValues(np.zeros(0)))
+    symmetry, slowness = Symmetry(programs, plan, fabric, Methods({})), [1.0] * plan.num_ranks
+    folding = symmetry.folding(capacity, slowness) if folded else symmetry.apart(len(capacity))
+    job = tabulate(programs, plan, fabric, capacity, folding, slowness=slowness)
     return Run(
-        record=record_of(lowered, record), folding=lowered.folding, capacity=lowered.capacity,
-        hop_by_hop=bool(lowered.steps), steps=steps, ranks=ranks,
+        record=simulate_job(job), folding=folding, capacity=job.capacity, hop_by_hop=False, steps=steps,
+        ranks=range(plan.num_ranks),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pytest
 from conftest import Table, Tiny
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from simcluster.engine.bridge import program_record
 from test_fold import documents
 
 from simcluster.base.clock import TICK, on_grid
@@ -20,7 +21,6 @@ from simcluster.base.errors import InputError
 from simcluster.devices.device import kernels_seconds, load_device
 from simcluster.devices.interference import Beside, Factor, Interference, MemoryBandwidth, Multiprocessors
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
-from simcluster.engine.bridge import program_record
 from simcluster.engine.engine import play
 from simcluster.model.kernels import Kernel
 from simcluster.programs.program import ChainPace, Meeting, Program, SpanRow

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Table, Tiny, counts_of, measured_run
+from conftest import Table, Tiny, counts_of, run_programs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
@@ -17,8 +17,6 @@ from test_same_answer import every_way
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.engine.engine import play
-from simcluster.engine.lower import Choices, lower
 from simcluster.planning.job import Job, Offload
 from simcluster.planning.offload import trips
 from simcluster.planning.ops import Op, Segment
@@ -33,7 +31,6 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.simulate import simulate
 from simcluster.step.planned import plan_job
-from simcluster.traffic.methods import Methods
 
 TICK = 2.0**-10
 """Seconds: times of the closed forms are whole numbers of it, so that sums are exact."""
@@ -102,12 +99,7 @@ def fixed_job(scenario: Scenario, forward: float, backward: float, offload: Offl
 
 def run_of(job: Job, scenario: Scenario) -> Run:
     cluster = scenario.cluster.built
-    lowered = lower(
-        stage_programs(job), job.plan, cluster, cluster.capacity.tolist(),
-        slowness=[1.0] * job.plan.num_ranks, choices=Choices(Methods({})),
-    )  # fmt: skip
-    record = play(lowered.program, lowered.capacity, [])
-    return measured_run(lowered, record, range(job.plan.num_ranks), job.steps)
+    return run_programs(stage_programs(job), job.plan, cluster, steps=job.steps)
 
 
 def alone(tiny: Tiny, microbatches: int, steps: int = 1) -> Scenario:

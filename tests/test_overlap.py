@@ -6,15 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from conftest import Tiny, measured_run
+from conftest import Tiny, run_programs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
 from simcluster.base.clock import on_grid
 from simcluster.bench.given_times import Costs, _NoFabric, simulate_costs
-from simcluster.engine.engine import play
-from simcluster.engine.lower import Choices, lower
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Compute, Timed
@@ -23,7 +21,6 @@ from simcluster.results.overlap import Key, OverlapSeconds
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.simulate import simulate
-from simcluster.traffic.methods import Methods
 
 Interval = tuple[float, float]
 
@@ -121,9 +118,7 @@ def buckets(n: int, b: float, t: float) -> Run:
     main.append(item(MAIN, "end", Op(Compute(0.0), "compute", "optimizer", "optimizer"), done))
     plan = Plan(dp=2)
     program = StageProgram(0, {MAIN: main, "dp": beside})
-    choices = Choices(methods=Methods({}), folded=False)
-    lowered = lower([program], plan, _NoFabric(2), [], slowness=[1.0, 1.0], choices=choices)
-    return measured_run(lowered, play(lowered.program, []), range(2))
+    return run_programs([program], plan, _NoFabric(2), folded=False)
 
 
 @settings(max_examples=60)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Table, Tiny, measured_run
+from conftest import Table, Tiny, run_programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import DeadlockError
-from simcluster.engine.engine import play
-from simcluster.engine.lower import Choices, Lowered, lower
 from simcluster.model.transformer import Model
 from simcluster.planning.job import DataParallel, Job, Slices
 from simcluster.planning.ops import Op, Segment
@@ -23,7 +21,6 @@ from simcluster.results.played import Run
 from simcluster.schedules import SCHEDULES, Schedule, make_schedule, schedule_function
 from simcluster.simulate import simulate
 from simcluster.topology.uniform import FlatSpec
-from simcluster.traffic.methods import Methods
 
 MODEL = Model(
     layers=48,
@@ -98,15 +95,7 @@ def played(schedule: Schedule, *, latency: float, rendezvous: bool = True, **sec
             "path_latency": f"{latency} s",
         }
     ).build()
-    lowered: Lowered = lower(
-        stage_programs(job),
-        plan,
-        fabric,
-        fabric.capacity.tolist(),
-        slowness=[1.0] * plan.num_ranks,
-        choices=Choices(Methods({})),
-    )
-    run = measured_run(lowered, play(lowered.program, lowered.capacity), range(plan.num_ranks))
+    run = run_programs(stage_programs(job), plan, fabric)
     spans = run.spans
     return run, float(spans.end[(spans.stream == spans.code("compute")) & (spans.microbatch >= 0)].max())
 

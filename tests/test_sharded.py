@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Table, Tiny, measured_run, tiny_scenario
+from conftest import Table, Tiny, run_programs, tiny_scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.engine.engine import play
-from simcluster.engine.lower import Choices, lower
 from simcluster.model.transformer import Model
 from simcluster.planning.job import DataParallel, Job, Sharding, Slices
 from simcluster.planning.ops import Item, Op, Segment, StageProgram
@@ -29,7 +27,6 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedule_function
 from simcluster.simulate import simulate
 from simcluster.step.planned import plan_job
-from simcluster.traffic.methods import Methods
 
 TICK = 2.0**-20  # of given times: on the clock's grid, so that sums are exact
 TICKS = st.integers(0, 40)
@@ -92,8 +89,7 @@ def given_run(
         StageProgram(program.stage, {lane: [timed_item(item) for item in row] for lane, row in program.lanes.items()})
         for program in stage_programs(job)
     ]
-    lowered = lower(programs, job.plan, FABRIC, [], slowness=[1.0, 1.0], choices=Choices(methods=Methods({})))
-    return measured_run(lowered, play(lowered.program, []), range(2))
+    return run_programs(programs, job.plan, FABRIC)
 
 
 def ticks(run: Run) -> tuple[float, float]:

@@ -76,7 +76,7 @@ def _set(attribute: Any, name: str, value: Value) -> None:
 
 
 def write_run(run: Run, folder: str | Path, name: str) -> list[Path]:
-    """The traces of a run in which every rank and op was played by itself (simulate(folded=False, collapsed=False))."""
+    """The traces of a run in which every rank was simulated (simulate(folded=False))."""
     return write_traces(trace_of(run, name), folder)
 
 
@@ -89,7 +89,7 @@ def trace_of(run: Run, name: str) -> ChakraTrace:
     what the host computes has is_cpu_op.  Raises InputError for a run that is folded or too large.
     """
     if len(run.weights) < len(run.ranks):
-        raise InputError("the run plays one rank for several; simulate it with folded=False, collapsed=False")
+        raise InputError("the run plays one rank for several; simulate it with folded=False")
     if len(run.record.ops) > MAX_NODES:
         raise InputError(f"the run has {len(run.record.ops):,} ops; at most {MAX_NODES:,} are written")
     return _Writing(run, name).trace()
