@@ -10,7 +10,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.eventlog import EventLog, Incident, log_of, read_log, write_log
-from simcluster.longrun.events import play_events
+from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.replayed import replay_log
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
@@ -45,12 +45,12 @@ def run_of(restart: tuple[Part, ...] | None = None, **changed: object) -> LongRu
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_a_log_that_was_written_is_played_again_alike(tmp_path: Path, ending: str) -> None:
-    played, rows = play_events(run_of(), seed=55)
+    played, rows = simulate_with_log(run_of(), seed=55)
     write_log(tmp_path / f"log.{ending}", rows)
     log = read_log(tmp_path / f"log.{ending}")
     assert log == log_of(rows)
     again = replay_log(run_of(), log)
-    for same in (play_events(again, seed=55)[0], simulate_runs(again, 55, 2)):
+    for same in (simulate_with_log(again, seed=55)[0], simulate_runs(again, 55, 2)):
         assert same.wall[0] == pytest.approx(played.wall[0], abs=1e-6)
         assert (same.strikes[0] == played.strikes[0]).all()
         np.testing.assert_allclose(same.fates[0], played.fates[0], rtol=0, atol=1e-6)
@@ -62,8 +62,8 @@ def test_what_if_a_restart_took_half_as_long() -> None:
     plain = {"causes": run_of().causes[:1], "spares": Spares(unlimited=True), "maintenance": None, "wrong": 0.0}
     long, short = (FixedTime(seconds=text) for text in ("20 min", "10 min"))
     run = run_of((Part("all", long, long, False),), **plain)
-    played, rows = play_events(run, seed=3)
-    half = play_events(replay_log(run_of((Part("all", short, short, False),), **plain), log_of(rows)), seed=9)[0]
+    played, rows = simulate_with_log(run, seed=3)
+    half = simulate_with_log(replay_log(run_of((Part("all", short, short, False),), **plain), log_of(rows)), seed=9)[0]
     count = int(played.strikes.sum())
     assert half.strikes.sum() == count > 15
     assert played.wall[0] - half.wall[0] == pytest.approx(600 * count, abs=1e-6)
@@ -82,7 +82,7 @@ def test_a_real_log_strikes_when_it_says(tmp_path: Path) -> None:
     assert struck["flap"].at[0] == pytest.approx(3600.001)  # type: ignore[union-attr]
     assert struck["flap"].lasted(0) == 42.0  # type: ignore[union-attr]
     assert struck["host"].at == pytest.approx((loaded + 1e-3,))  # type: ignore[union-attr]
-    one, many = play_events(run, 0)[0], simulate_runs(run, 0, 300)
+    one, many = simulate_with_log(run, 0)[0], simulate_runs(run, 0, 300)
     assert one.strikes[0].tolist() == [2, 1, 0, 2, 0, 0]
     assert (many.strikes == one.strikes).all()  # all runs of them, whatever their restarts take
     assert many.wall[0] == pytest.approx(one.wall[0], abs=1e-6)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simcluster.longrun.events import play_events
+from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import Bad, FailureMode, LongRun, Part, Spares
@@ -58,7 +58,7 @@ def test_a_rack_is_machines_by_name() -> None:
     run = long_run_of(job([FEED]), StepStates(job([FEED])))
     (cause,) = run.causes
     assert (cause.devices, cause.machines, cause.rate) == (2, 2, pytest.approx(2 / (10 * DAY)))
-    _, log = play_events(run, 1)
+    _, log = simulate_with_log(run, 1)
     assert {row.which for row in log if row.what == "detection"} <= {"machines 0, 1", "machines 2, 3"} != set()
 
 
@@ -110,7 +110,7 @@ def test_flaps_of_a_cable_are_played_on_a_cable_of_the_graph() -> None:
     states = StepStates(job([flap]))
     run = long_run_of(job([flap]), states)
     cables = {Parts(states.scenario).of("cable").label(place) for place in range(run.causes[0].devices)}
-    _, log = play_events(replace(run, until=DAY), 1)
+    _, log = simulate_with_log(replace(run, until=DAY), 1)
     named = {row.which for row in log if row.which}
     assert len(named) > 3
     assert named <= cables
@@ -119,7 +119,7 @@ def test_flaps_of_a_cable_are_played_on_a_cable_of_the_graph() -> None:
 def test_a_pause_names_what_paused() -> None:
     pause = {"name": "link down", "of": "nic", "effect": "pause", "mtbf": "1 d", "lasts": "20 s"}
     run = long_run_of(job([pause]), StepStates(job([pause])))
-    outcomes, log = play_events(run, 1)
+    outcomes, log = simulate_with_log(run, 1)
     named = [row.which for row in log if row.what == "pause"]
     assert len(named) == outcomes.strikes.sum() > 50
     assert all("nic" in which for which in named)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.ending import begun_again, check_end, kept_share
-from simcluster.longrun.events import play_events
+from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.simulation import simulate_runs
@@ -61,7 +61,7 @@ def test_a_write_has_to_come_through_as_well() -> None:
 def test_errors_that_outlive_all_kept_checkpoints_are_refused_by_both_players() -> None:
     run = run_of(silent(1 / 400, fixed(1_000)))
     assert begun_again(run) == pytest.approx((run.end_at - 1_000) / 400)
-    for play in (lambda: simulate_runs(run, 0, 2), lambda: play_events(run, 0)):
+    for play in (lambda: simulate_runs(run, 0, 2), lambda: simulate_with_log(run, 0)):
         with pytest.raises(InputError, match=r"silent errors \(SDC\) are found when all 1 kept checkpoints, 101 s"):
             play()
     check_end(run_of(silent(1 / 400, fixed(1_000)), keep=12))  # one from before it is there
@@ -91,7 +91,7 @@ def test_how_long_a_run_takes_that_begins_again_is_the_closed_form(keep: int) ->
     expected = whole + math.expm1(m) * (struck + life)
     wall = simulate_runs(run, 1, 4_000).wall
     assert abs(wall.mean() - expected) < 4 * wall.std() / math.sqrt(len(wall))
-    one = play_events(run, 1, 7)[0].wall
+    one = simulate_with_log(run, 1, 7)[0].wall
     assert one == pytest.approx(wall[7:8])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simcluster.longrun.events import play_events
+from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.outcome import REGROWTH
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun, Spares
@@ -155,7 +155,7 @@ def test_time_with_a_replica_fewer_is_what_erlang_says() -> None:
     slow = outcomes.spent()["slow"] / outcomes.wall / (1 - 1 / 1.25)
     half = 4 * slow.std(ddof=1) / np.sqrt(len(slow))
     assert abs(slow.mean() - share) < half + 600 / (DAY / 2)  # taken back at the next checkpoint, 10 min at most
-    one, _ = play_events(replace(run, until=50 * DAY), 3)
+    one, _ = simulate_with_log(replace(run, until=50 * DAY), 3)
     many = simulate_runs(replace(run, until=50 * DAY), 3, 1)
     assert one.wall[0] == pytest.approx(many.wall[0], rel=1e-12)
     np.testing.assert_allclose(one.fates, many.fates, rtol=1e-9, atol=1e-6)

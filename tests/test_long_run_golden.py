@@ -16,7 +16,7 @@ import pytest
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun import closed_forms as known
-from simcluster.longrun.events import play_events
+from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
@@ -286,7 +286,7 @@ def test_airesim_with_lost_work() -> None:
 def test_airesim_by_the_other_player() -> None:
     """Three days of work with its bad servers, repairs, spares and lost work: the plain player sees the same run."""
     run = replace(published_case(saved(60.0, 480.0), priced=True), goal=64.0 * 3 * 180)
-    many, (one, _) = simulate_runs(run, 3, 2), play_events(run, 3, 0)
+    many, (one, _) = simulate_runs(run, 3, 2), simulate_with_log(run, 3, 0)
     assert many.strikes[0].tolist() == one.strikes[0].tolist()
     assert many.wall[0] == pytest.approx(one.wall[0], rel=1e-9)
     assert many.spent()["waiting"][0] > 0  # for spares that are made ready

@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.longrun.closed_forms import poisson_interval
 from simcluster.longrun.eventlog import EventLog, Incident, log_of, read_log
-from simcluster.longrun.events import play_events
+from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.logrows import columns_of, log_rows
 from simcluster.longrun.replayed import exposed_of
 from simcluster.longrun.spec import RunSpec
@@ -208,7 +208,7 @@ def test_intervals_hold_the_true_rate_as_often_as_they_say(scenario: Scenario, t
     """Of 72 intervals at 95 %, of the logs of 24 runs, about four miss it; ten would be one time in 200."""
     run, missed = training.run, 0
     for number in range(24):
-        rows = play_events(run, scenario.seed, number)[1]
+        rows = simulate_with_log(run, scenario.seed, number)[1]
         log = log_of(rows)
         counts = Counter(each.cause for each in log.incidents)
         for cause in run.causes:

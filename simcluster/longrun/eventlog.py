@@ -61,7 +61,7 @@ class EventLog:
 
 
 def log_of(rows: Sequence[RunRow]) -> EventLog:
-    """The log that ``play_events`` gives."""
+    """The log that ``simulate_with_log`` gives."""
     struck = tuple(Incident(row.begin, row.cause) for row in rows if row.what == STRIKE)
     stands = tuple((row.begin, row.end, row.what, row.which) for row in rows if row.what in STANDS)
     return EventLog(struck, stands, tuple(rows))

@@ -1,7 +1,7 @@
-"""What runs of weeks take: policies side by side on two processes, ten thousand runs, AIReSim's case; time and memory.
+"""Time and memory of long runs: policies on two processes, ten thousand runs, one run, AIReSim's case.
 
-``python tests/benchmarks/long_run_speed.py [CASE ...]`` (all cases: policies, runs, log, airesim), each in a process of
-its own.  Wall time is what the machine gives; processor time (of this process and those beside it) is what it costs.
+``python tests/benchmarks/long_run_speed.py [CASE ...]`` (default: policies, runs, one, log, airesim), each in its own
+process.  Wall time is what the machine gives; processor time (of this process and its children) is what it costs.
 """
 # ruff: noqa: T201
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import simcluster
-from simcluster.longrun.events import play_events
+from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.scenario import load
@@ -69,10 +69,16 @@ def runs() -> None:
     measured("10,000 runs of 54 days", lambda: simulate_runs(run, 0, 10_000))
 
 
+def one() -> None:
+    """Simulate one of the 54 days, after their states."""
+    run = _run()
+    measured("one run of 54 days", lambda: simulate_runs(run, 0, 1))
+
+
 def log() -> None:
     """One run with its log, after its states."""
     run = _run()
-    measured("one run of 54 days with its log", lambda: play_events(run, 0))
+    measured("one run of 54 days with its log", lambda: simulate_with_log(run, 0))
 
 
 def airesim() -> None:
@@ -81,7 +87,7 @@ def airesim() -> None:
     measured("AIReSim's default case x 30", lambda: simulate_runs(run, 1, 30))
 
 
-CASES = {"policies": policies, "runs": runs, "log": log, "airesim": airesim}
+CASES = {"policies": policies, "runs": runs, "one": one, "log": log, "airesim": airesim}
 
 if __name__ == "__main__":
     asked = sys.argv[1:] or list(CASES)

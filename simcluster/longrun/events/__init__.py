@@ -1,5 +1,5 @@
 """The plain meaning of a run: SimPy processes for the job, for every cause and for every repair, and a log of all."""
 
-from simcluster.longrun.events.job import play_events
+from simcluster.longrun.events.job import simulate_with_log
 
-__all__ = ["play_events"]
+__all__ = ["simulate_with_log"]

@@ -26,10 +26,12 @@ _ORDER = (MAINTENANCE, REGROWTH, "noticed", "found")
 """What falls due at one instant is dealt with in this order."""
 
 
-def play_events(run: LongRun, seed: int, number: int = 0, *, detail: bool = False) -> tuple[Outcomes, list[RunRow]]:
-    """The run of that number of a seed, and its log: training a row a stretch, or (``detail``) a row a phase.
+def simulate_with_log(
+    run: LongRun, seed: int, number: int = 0, *, detail: bool = False
+) -> tuple[Outcomes, list[RunRow]]:
+    """Return the outcome of run ``number`` of a seed and its log, with a row per stretch, or per phase (``detail``).
 
-    InputError for a run that would hardly ever end.
+    Raises InputError for a run that would hardly ever end.
     """
     check_end(run)
     job = JobState(run, seed, number, detail=detail)

@@ -1,4 +1,4 @@
-"""The compiled simulation of long runs: one run or thousands, each equal to that of ``events``."""
+"""Compiled simulation of long runs, one or thousands: what ``events`` gives but for rounding, below 10 ns of a run."""
 
 from simcluster.longrun.simulation.simulate import simulate_runs
 

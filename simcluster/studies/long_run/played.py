@@ -11,7 +11,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY
 from simcluster.longrun.eventlog import COLUMNS, incidents_of
-from simcluster.longrun.events import play_events
+from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.outcome import Outcomes
 from simcluster.longrun.run import LongRun
 from simcluster.results.numbers import mfu
@@ -231,7 +231,7 @@ class PlayedRuns:
 
     @cached_property
     def _rows(self) -> list[RunRow]:
-        return play_events(self.run, self.scenario.seed, self.first)[1]
+        return simulate_with_log(self.run, self.scenario.seed, self.first)[1]
 
     def restart_for(self, ettr: float) -> float:
         """Seconds from a strike to training on, detection included, that an effective training time ratio asks for.
