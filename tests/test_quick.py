@@ -1,4 +1,4 @@
-"""Step times by the short way: to the bit those of a full run, or a lower bound that says so, or no number."""
+"""Quick steps: to the bit the step times of full runs, or no number."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster import InputError, load, simulate
+from simcluster.base.arrays import Floats
 from simcluster.cli import main
 from simcluster.documents.shipped import shipped_names
+from simcluster.engine.run import simulate_tables
+from simcluster.engine.tables import Tables
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Base, Scenario, Variant
 from simcluster.schedules import SCHEDULES
+from simcluster.studies.sweep import quick
 from simcluster.studies.sweep.alike import NotQuickError
-from simcluster.studies.sweep.contended import Contest
-from simcluster.studies.sweep.quick import Quick, quick_numbers, quick_step
-from simcluster.studies.sweep.quick_rows import bounded, changed, quickly
+from simcluster.studies.sweep.quick import quick_numbers, quick_step
+from simcluster.studies.sweep.quick_rows import changed, quickly
+from simcluster.traffic.traffic import Traffic
 
 SMALL = {
     "model.layers": 16,
@@ -76,74 +80,86 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 @given(scenarios())
 @settings(max_examples=30, deadline=None)
 def test_quick_is_exact_or_says_that_it_is_not(made: Scenario) -> None:
-    expected = None
     try:
-        quick = quick_step(made)
+        step_time = quick_step(made)
     except NotQuickError:
         pass
     else:
-        expected = simulate(made).step_time
-        assert quick.step_time == expected
-        least = quick_step(made, bound=True)
-        assert least.step_time <= expected
-        assert least.kind == "bound" or least.step_time == expected
+        assert step_time == simulate(made).step_time
 
 
-MEETING = [  # efficiency of NICs, tp, pp, dp, schedule, chunks, sends overlapped; plays until nobody else meets
-    (0.02, 1, 4, 8, "1f1b", 1, True, 2),
-    (0.05, 4, 4, 2, "interleaved", 2, True, 3),
-    (0.05, 2, 4, 4, "zb-v", 1, True, 3),
-    (0.05, 2, 4, 4, "zb-v", 1, False, 2),
-    (0.1, 1, 4, 8, "interleaved", 2, True, 3),
-    (0.02, 4, 4, 2, "zb-h1", 1, True, 1),
+SHARED_LINKS = [  # efficiency of NICs, tp, pp, dp, schedule, chunks, sends overlapped
+    (0.02, 1, 4, 8, "1f1b", 1, True),
+    (0.05, 4, 4, 2, "interleaved", 2, True),
+    (0.05, 2, 4, 4, "zb-v", 1, True),
+    (0.05, 2, 4, 4, "zb-v", 1, False),
+    (0.1, 1, 4, 8, "interleaved", 2, True),
+    (0.02, 4, 4, 2, "zb-h1", 1, True),
+    (0.9, 1, 8, 4, "interleaved", 2, True),
 ]
 
 
-def meeting(case: tuple[Any, ...]) -> tuple[Scenario, float]:
-    """A step in which transfers hold each other back, and what it takes."""
-    efficiency, tp, pp, dp, schedule, chunks, overlap, _ = case
+@pytest.mark.parametrize("case", SHARED_LINKS)
+def test_transfers_that_share_links(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quick step is exact where transfers slow each other down, and they do."""
+    efficiency, tp, pp, dp, schedule, chunks, overlap = case
     base = {"cluster.nodes": 4, "cluster.routing": {"kind": "static"}, "gpus": 32,
             "cluster.nic.efficiency": efficiency, "overlap.interference": "none",
             "overlap.pipeline": overlap, "parallel.sequence_parallel": False, "parallel.zero": 1,
             "parallel.tp": tp, "parallel.pp": pp, "parallel.dp": dp, "pipeline.schedule": schedule,
             "pipeline.chunks": chunks, "training.global_batch": 192, "training.micro_batch": 1}  # fmt: skip
     made = scenario(**{**SMALL, **base})
-    return made, simulate(made).step_time
+    expected = simulate(made).step_time
+    assert quick_step(made) == expected
+    simulated: list[Tables] = []
+    monkeypatch.setattr(quick, "step_seconds", lambda tables: simulated.append(tables) or 1.0)
+    quick_step(made)
+    shared, alone = op_ends(simulated[0]), op_ends(on_own_links(simulated[0]))
+    assert (shared >= alone).all()
+    assert (shared > alone).any()
 
 
-@pytest.mark.parametrize("case", MEETING)
-def test_transfers_that_meet(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they hold each other back the short way is exact, too, and does not hand it over to the engine."""
-    made, expected = meeting(case)
-    least = quick_step(made, bound=True)
-    played = []
-    once = Contest.play
-    monkeypatch.setattr(Contest, "play", lambda self, *args, **how: played.append(how) or once(self, *args, **how))
-    monkeypatch.setattr("simcluster.studies.sweep.quick.play_by", None)
-    monkeypatch.setattr("simcluster.studies.sweep.quick.little_late", lambda *_: None)
-    assert quick_step(made) == Quick(expected, "events", least.why)
-    assert least.kind == "bound"
-    assert least.step_time <= expected
-    assert len(played) == case[-1]
+def op_ends(tables: Tables) -> Floats:
+    times = simulate_tables(tables, str, keeps_times=True).times
+    assert times is not None
+    return times.end
 
 
-@pytest.mark.parametrize("case", MEETING)
-def test_what_is_late(case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Following what is late is exact however much that is, in steps that are for the most part."""
-    made, expected = meeting(case)
-    monkeypatch.setattr("simcluster.studies.sweep.quick.contended", None)
-    monkeypatch.setattr("simcluster.studies.sweep.late._FEW", 1 << 30)
-    monkeypatch.setattr("simcluster.studies.sweep.late._ATTEMPTS", 99)
-    assert quick_step(made).step_time == expected
-    assert quick_step(made).kind == "events"
+def on_own_links(tables: Tables) -> Tables:
+    """The tables with no link shared."""
+    capacity = tables.capacity.tolist()
+    alone = [Traffic((), 0.0, 1, traffic.alone_seconds(capacity)) for traffic in tables.traffics]
+    return tables._replace(traffics=tuple(alone))
 
 
-def test_little_is_late_for_most_who_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, expected = meeting((0.9, 1, 8, 4, "interleaved", 2, True, 0))
-    monkeypatch.setattr("simcluster.studies.sweep.quick.contended", None)
-    monkeypatch.setattr("simcluster.studies.sweep.quick.play_by", None)
-    assert quick_step(made).step_time == expected
-    assert quick_step(made).kind == "events"
+INTERFERENCE = [
+    {"kind": "factor", "compute": 0.1},
+    {"kind": "factor", "compute": 0.1, "communication": 0.2},
+    "auto",
+]
+
+
+@pytest.mark.parametrize("interference", INTERFERENCE)
+@pytest.mark.parametrize(("tp", "overlap_tensor"), [(1, False), (4, False), (4, True)])
+def test_sends_that_interfere_with_computation(interference: Any, tp: int, overlap_tensor: bool) -> None:
+    changes = {"cluster.nodes": 2, "gpus": 16, "parallel.tp": tp, "parallel.pp": 4, "parallel.dp": 4 // tp,
+               "parallel.sequence_parallel": tp > 1, "pipeline.schedule": "interleaved", "pipeline.chunks": 2,
+               "training.global_batch": 32, "overlap.pipeline": True, "overlap.tensor": overlap_tensor}  # fmt: skip
+    without = scenario(**{**SMALL, **changes, "overlap.interference": "none"})
+    made = scenario(**{**SMALL, **changes, "overlap.interference": interference})
+    assert quick_step(made) == simulate(made).step_time > simulate(without).step_time
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("schedule", [name for name in SCHEDULES if not SCHEDULES[name].made_for_times])
+def test_every_schedule(schedule: str, overlap: bool) -> None:
+    """Fused pairs and models held more than once included."""
+    changes = {"cluster.nodes": 1, "gpus": 8, "parallel.tp": 1, "parallel.pp": 4, "parallel.dp": 2,
+               "pipeline.schedule": schedule, "pipeline.chunks": counts_of(schedule, 4)[0],
+               "training.micro_batch": 1, "training.global_batch": 32, "parallel.sequence_parallel": False,
+               "overlap.pipeline": overlap}  # fmt: skip
+    made = scenario(**{**SMALL, **changes})
+    assert quick_step(made) == simulate(made).step_time
 
 
 @pytest.mark.parametrize("many", [1, 2, 3, 5, 16])
@@ -155,11 +171,11 @@ def test_any_number_of_layers(many: int, recompute: str, parallel: bool) -> None
                "training.recompute": recompute, "parallel.sequence_parallel": parallel,
                "overlap.interference": "none"}  # fmt: skip
     made = scenario(**{**SMALL, **changes})
-    assert quick_step(made).step_time == simulate(made).step_time
+    assert quick_step(made) == simulate(made).step_time
 
 
 def test_most_of_what_is_drawn_is_quick() -> None:
-    """The test above would say nothing if there never were a quick way."""
+    """The test above would prove nothing if quick steps were always rejected."""
     base = {"cluster.nodes": 2, "gpus": 16, "pipeline.schedule": "1f1b", "pipeline.chunks": 1,
             "training.global_batch": 32}  # fmt: skip
     splits = [
@@ -167,8 +183,7 @@ def test_most_of_what_is_drawn_is_quick() -> None:
         for tp, pp in [(8, 2), (8, 1), (4, 2), (1, 1)]
     ]
     made = [scenario(**SMALL, **base, **split) for split in splits]
-    kinds = [quick_step(each).kind for each in made]
-    assert set(kinds) <= {"path", "events"}
+    assert all(quick_step(each) > 0 for each in made)
 
 
 @pytest.mark.parametrize(
@@ -180,12 +195,11 @@ def test_most_of_what_is_drawn_is_quick() -> None:
         ({"steps": 2}, "several steps"),
         ({"collectives.detail": "steps"}, "step by step"),
         ({"pipeline.schedule": "zb-auto", "pipeline.chunks": 1}, "made for the times of the run"),
-        ({"pipeline.schedule": "dualpipe-v", "pipeline.chunks": 1}, "pairs of actions"),
         ({"faults": [{"kind": "slow_gpu", "rank": 1, "factor": 1.5}]}, "faults"),
         ({"engine": "simpy", "overlap.interference": "none"}, "engine: reference or simpy"),
     ],
 )
-def test_what_has_no_quick_way_says_why(change: dict[str, Any], why: str) -> None:
+def test_a_scenario_out_of_scope_says_why(change: dict[str, Any], why: str) -> None:
     base = {"cluster.nodes": 2, "gpus": 16, "parallel.tp": 4, "parallel.pp": 2, "parallel.dp": 2, "pipeline.chunks": 2,
             "training.global_batch": 16}  # fmt: skip
     with pytest.raises(NotQuickError, match=why):
@@ -213,7 +227,7 @@ def test_more_clusters_than_are_kept() -> None:
             made = scenario(
                 **{**SMALL, **base, "cluster.nodes": nodes, "cluster.nvlink.efficiency": 0.5 + 0.04 * nodes}
             )
-            assert quick_step(made).step_time == simulate(made).step_time
+            assert quick_step(made) == simulate(made).step_time
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -257,24 +271,21 @@ def test_numbers_are_those_of_the_result() -> None:
     variant = Variant(Base("gpt3_175b_64xa100"), (("training.global_batch", 16), ("overlap.interference", "none")))
     row = quickly(variant)
     full = simulate(variant.scenario()).to_dict()
-    assert row["how"] in ("path", "events")
+    assert row["how"] == "quick"
     numbers = {name: value for name, value in row.items() if name not in ("status", "error", "how")}
     assert numbers == {name: full[name] for name in numbers}
     assert len(numbers) == sum(metric.timed for metric in METRICS.values()) == 12
-    assert bounded(variant)["step_time_s"] <= row["step_time_s"]
 
 
 @pytest.mark.usefixtures("in_this_process")
-@pytest.mark.parametrize("quick", ["exact", "bounds"])
-def test_the_command(quick: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output, summary = tmp_path / "rows.csv", tmp_path / "summary.json"
     command = ["sweep", "tiny_3d", "--vary", "training.micro_batch=1,2", "--vary", "overlap.grad_reduce=false,true",
-               "-o", str(output), "--executor", "1", "--quick", quick, "--json", str(summary)]  # fmt: skip
+               "-o", str(output), "--executor", "1", "--quick", "exact", "--json", str(summary)]  # fmt: skip
     assert main(command) == 0
     table = pd.read_csv(output, converters={"step_time_s": float})
-    assert set(table["how"]) <= {"path", "events", "full", "bound"}
-    assert (table["how"] == "full").any(), "reduced beside the backward: played in full"
-    for number, row in table[table["how"] != "bound"].iterrows():
+    assert table["how"].tolist() == ["quick", "full", "quick", "full"], "gradients reduced during the backward: in full"
+    for number, row in table.iterrows():
         changes = {
             "training.micro_batch": int(row["training.micro_batch"]),
             "overlap.grad_reduce": bool(row["overlap.grad_reduce"]),
@@ -297,7 +308,7 @@ def test_rows_of_different_ways_do_not_mix(tmp_path: Path) -> None:
 
 def test_bad_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "tiny_dp", "--vary", "seed=1", "-o", str(tmp_path / "x.csv"), "--quick", "soon"]) == 2
-    assert "must be one of exact, bounds" in capsys.readouterr().err
+    assert "must be one of exact" in capsys.readouterr().err
 
 
 def test_facts_are_kept_by_all_that_real_tokens_follow_from() -> None:

@@ -17,7 +17,7 @@ from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.headroom import headroom_of
 from simcluster.show.cells import cells, headings
 from simcluster.studies.sweep.playing import measured
-from simcluster.studies.sweep.quick_rows import bounded, quickly
+from simcluster.studies.sweep.quick_rows import quickly
 from simcluster.studies.sweep.room import Fastest, Room, fastest
 from simcluster.studies.sweep.study import load_sweep
 from simcluster.studies.sweep.sweep import Swept, run_sweep
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
         sample=args.sample,
         seed=args.seed,
     )
-    measure = {None: measured, "exact": quickly, "bounds": bounded}[args.quick]
+    measure = {None: measured, "exact": quickly}[args.quick]
     store = output.with_name(output.name + ROWS)
     bar = Bar()
 
@@ -165,12 +165,7 @@ def _text(summary: dict[str, object], table: pd.DataFrame, paths: list[str], out
     return "\n".join(lines)
 
 
-_WAYS = {
-    "path": "as one longest path (exact)",
-    "events": "as events (exact)",
-    "bound": "at least so long (>=)",
-    "full": "in full (exact)",
-}
+_WAYS = {"quick": "by quick steps (exact)", "full": "in full (exact)"}
 
 
 def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str]) -> str:
@@ -178,7 +173,7 @@ def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str]) -> str:
     lines = []
     for each in shown:
         row: Any = table.loc[each.variant]
-        step = (">= " if row.get("how") == "bound" else "") + format_seconds(row["step_time_s"])
+        step = format_seconds(row["step_time_s"])
         lines.append(
             [str(each.variant) + ("*" if each.note else ""), *(str(row[path]) for path in paths), step,
              *cells("sweep", row.to_dict()), f"{each.memory / 1e9:.1f} GB{each.mark}"]

@@ -27,7 +27,7 @@ from simcluster.traffic.methods import Pace, round_of
 from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 
 
-class _Kind(NamedTuple):
+class CommunicationKind(NamedTuple):
     """One kind: see ``tables.Kinds``; ``moves`` over links, or takes a given time."""
 
     parties: int
@@ -60,7 +60,7 @@ class CommunicationKinds:
         self._rates, self._interference, self._in_steps = rates, interference, in_steps
         self.traffics: list[Traffic] = []
         self.collectives: list[HopRounds] = []
-        self._kinds: list[_Kind] = []
+        self._kinds: list[CommunicationKind] = []
         self._activities: dict[Hashable, tuple[int, ...]] = {}
         self._members: dict[int, tuple[int, ...]] = {}
         self._sent: dict[Hashable, float] = {}  # B/s per GPU
@@ -78,9 +78,13 @@ class CommunicationKinds:
             self.collectives.append(self._hops(number, work))
         ranks = members if pressure or drag else ()
         self._kinds.append(
-            _Kind(work.parties(len(members)), traffics, bool(work.moves), pressure, drag, ranks, rounds)
+            CommunicationKind(work.parties(len(members)), traffics, bool(work.moves), pressure, drag, ranks, rounds)
         )  # fmt: skip
         return len(self._kinds) - 1
+
+    def kind(self, number: int) -> CommunicationKind:
+        """Return a kind."""
+        return self._kinds[number]
 
     def moved(self, kind: int) -> tuple[Traffic, ...]:
         """Return what a kind moves over links, nothing for one that takes a given time."""

@@ -252,12 +252,19 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(_fields("seed replicas"), _draws, ("faults", "data"), "nothing is drawn by chance"),
 )  # fmt: skip
 """In order: of several conditions of a field that are not met, the first says why."""
+_REJECTING = tuple(condition for condition in CONDITIONS if condition.remedy)
+assert CONDITIONS[: len(_REJECTING)] == _REJECTING, "of a field's conditions those with a remedy come first"
 
 
-def without_effect(scenario: ScenarioFields) -> list[WithoutEffect]:
-    """Fields that are not at their defaults, and do nothing."""
+_DEFAULTS: dict[tuple[type, str], Any] = {}  # of fields, by the section's class
+
+
+def without_effect(
+    scenario: ScenarioFields, conditions: Sequence[Condition] = CONDITIONS
+) -> list[WithoutEffect]:  # fmt: skip
+    """Return the fields that are not at their defaults, and do nothing."""
     found: dict[str, WithoutEffect] = {}
-    for condition in CONDITIONS:
+    for condition in conditions:
         paths = [path for path in condition.fields if path not in found and _is_given(scenario, path, condition.values)]
         if paths and not condition.met(scenario):
             found |= {path: WithoutEffect(path, condition, condition.reason(scenario)) for path in paths}
@@ -286,7 +293,7 @@ def refuse_without_effect(scenario: ScenarioFields, changes: Sequence[tuple[str,
 
     Where a change after the field's own took the feature away, as a sweep's, the field is only noted.
     """
-    found = [each for each in without_effect(scenario) if each.condition.remedy]
+    found = without_effect(scenario, _REJECTING)
     told = [each.complaint for each in found if not _taken_away(each, changes)]
     if told:
         raise RuleError(told)
@@ -309,14 +316,13 @@ def _last(path: str, changes: Sequence[tuple[str, Any]]) -> int:
 def document_with_effect(scenario: ScenarioFields) -> dict[str, Any]:
     """Return the document without fields that would be rejected in it: a variant's whose feature was taken away."""
     document: dict[str, Any] = scenario.model_dump(mode="json", exclude_none=True)
-    for each in without_effect(scenario):
-        if each.condition.remedy:
-            *sections, name = each.path.split(".")
-            inner: Mapping[str, Any] = document
-            for section in sections:
-                inner = inner.get(section, {})
-            if isinstance(inner, dict):
-                inner.pop(name, None)
+    for each in without_effect(scenario, _REJECTING):
+        *sections, name = each.path.split(".")
+        inner: Mapping[str, Any] = document
+        for section in sections:
+            inner = inner.get(section, {})
+        if isinstance(inner, dict):
+            inner.pop(name, None)
     return document
 
 
@@ -333,5 +339,8 @@ def _is_given(scenario: ScenarioFields, path: str, values: tuple[object, ...]) -
     owner = _value(scenario, section) if section else scenario
     if owner is None:
         return False
-    value, field = getattr(owner, name), type(owner).model_fields[name]
-    return value != field.get_default(call_default_factory=True) and (not values or value in values)
+    value = getattr(owner, name)
+    known = type(owner), name
+    if known not in _DEFAULTS:
+        _DEFAULTS[known] = type(owner).model_fields[name].get_default(call_default_factory=True)
+    return value != _DEFAULTS[known] and (not values or value in values)

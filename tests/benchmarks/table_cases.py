@@ -194,27 +194,28 @@ def deep(schedule: str, chunks: int, microbatches: int) -> list[Scenario]:
     return found
 
 
-def warm(variants: list[Scenario]) -> tuple[Clock, bool]:
-    """The quick steps of variants whose parts have all been seen before; and is each one longest path?"""
+def warm(variants: list[Scenario]) -> Clock:
+    """The quick steps of variants whose parts have all been seen before."""
     from simcluster.base.gc_paused import collector_off
     from simcluster.studies.sweep.quick import quick_step
 
     with collector_off():
-        kinds = {quick_step(each).kind for each in variants}
+        for each in variants:
+            quick_step(each)
         with Clock() as clock:
             for each in variants:
                 quick_step(each)
-    return clock, kinds == {"path"}
+    return clock
 
 
 def fast_path() -> Figures:
-    """One configuration of P = 16 as sweeps play it, warm: the slowest schedule of those at M = 16; zb-v needs 32."""
+    """A configuration of P = 16 as sweeps simulate it, warm: the slowest schedule of those at M = 16; zb-v needs 32."""
     best, said = Figures(0.0, 0.0, 0, ""), []
     for name, chunks, microbatches in SCHEDULES:
         variants = deep(name, chunks, microbatches)
-        clock, paths = warm(variants)
+        clock = warm(variants)
         wall, cpu = clock.wall / len(variants), clock.cpu / len(variants)
-        said.append(f"{name} {1e3 * cpu:.2f} ms{'' if paths else ', some as events'}")
+        said.append(f"{name} {1e3 * cpu:.2f} ms")
         if microbatches == 16 and cpu > best.cpu:
             best = Figures(wall, cpu, 1, "configuration")
     return replace(best, more="; ".join(said))
@@ -300,25 +301,24 @@ def configurations() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return base.document(), [grid[each] for each in sorted(Random(1).sample(range(len(grid)), min(1000, len(grid))))]
 
 
-def swept(bound: bool, processes: int = 1) -> Figures:
-    """The 1,000 configurations, played in this process, or as a sweep on several with its store of rows."""
+def swept(processes: int = 1) -> Figures:
+    """The 1,000 configurations, simulated in this process, or as a sweep on several with its store of rows."""
     from simcluster.base.gc_paused import collector_off
     from simcluster.scenario.scenario import Base, Variant
-    from simcluster.studies.sweep.quick_rows import bounded, quickly
+    from simcluster.studies.sweep.quick_rows import quickly
     from simcluster.studies.sweep.study import make_sweep
     from simcluster.studies.sweep.sweep import run_sweep
 
     document, grid = configurations()
-    measure = bounded if bound else quickly
     with TemporaryDirectory() as folder:  # the base is written out, so that it is read as a file is
         path = Path(folder) / "base.yaml"
         path.write_text(json.dumps(document))
         with collector_off(), Clock() as clock:
             if processes == 1:
-                rows = [measure(Variant(Base(str(path)), tuple(changes.items()))) for changes in grid]
+                rows = [quickly(Variant(Base(str(path)), tuple(changes.items()))) for changes in grid]
             else:
                 made = make_sweep(Base(str(path)), {}, rows=grid)
-                rows = run_sweep(made, executor=processes, store=Path(folder) / "rows", measure=measure).rows
+                rows = run_sweep(made, executor=processes, store=Path(folder) / "rows", measure=quickly).rows
     ways = Counter(row.get("how", row["status"]) for row in rows)
     said = ", ".join(f"{count} {way}" for way, count in sorted(ways.items()))
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -351,9 +351,8 @@ CASES: dict[str, Callable[[], Figures]] = {
     "3 replicas of 1,024 different speeds, events": lambda: frozen_against_events(OF_1024, 3),
     "fast path, P=16, M=16": fast_path,
     "P=64, M=512, v=4": deep_pipeline,
-    "1,000 configurations": lambda: swept(False),
-    "1,000 configurations on 2 processes": lambda: swept(False, processes=2),
-    "1,000 configurations, bounds": lambda: swept(True),
+    "1,000 configurations": swept,
+    "1,000 configurations on 2 processes": lambda: swept(processes=2),
     "ring of 1,024 in steps": lambda: ring("steps"),
     "ring of 1,024 in flow": lambda: ring("flow"),
     "1 stream": lambda: streams(1),

@@ -49,7 +49,6 @@ ROWS = {  # case: aim
     "fast path, P=16, M=16": "2.0 ms",
     "1,000 configurations": "",
     "1,000 configurations on 2 processes": "1,000 a second",
-    "1,000 configurations, bounds": "",
     "P=64, M=512, v=4": "2 s",
     "ring of 1,024 in steps": "10 s",
     "ring of 1,024 in flow": "20 ms",

@@ -12,17 +12,28 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
 from simcluster.collectives import Group
 from simcluster.devices.interference import Interference
-from simcluster.engine.communication import CommunicationLowering
-from simcluster.engine.communication import Ranks as Where
+from simcluster.engine.communication_kinds import CommunicationKinds
+from simcluster.engine.op_columns import GroupWork
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.planning.works import Collective, Compute, Transfer
-from simcluster.programs.collapse import ChainPiece, collapse
-from simcluster.programs.program import Meeting, Program, SpanRow
+from simcluster.studies.sweep.order import ActionWork, Items
+from simcluster.studies.sweep.step_tables import (
+    CommunicationCost,
+    Costs,
+    EndOps,
+    StepTemplate,
+    TimedOp,
+    communication_tables,
+    shape_of,
+    step_seconds,
+)  # fmt: skip
 from simcluster.symmetry.communicators import Communicators
+from simcluster.symmetry.equitable_partition import Classes
 from simcluster.symmetry.folding import classes_in_whole
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage
@@ -31,7 +42,7 @@ from simcluster.traffic.traffic import Traffic, group_of
 
 
 class NotQuickError(InputError):
-    """The scenario has no quick way; the message says why."""
+    """A scenario that needs a full run; the message says why."""
 
 
 class StageCall(NamedTuple):
@@ -49,55 +60,109 @@ Calls = Callable[[], Iterable[StageCall]]
 
 
 class RepresentativeCalls:
-    """What the stages' representatives do with others on a cluster without faults.
+    """The communication of the stages' representatives on a cluster without faults.
 
-    ``ranks`` are the representative of every stage, ``capacity`` B/s of every class of links.
+    ``stage_ranks`` are these ranks, ``capacity`` B/s of every class of links.
     """
 
     def __init__(
         self,
-        between: CommunicationLowering,
-        ranks: Sequence[int],
+        stage_ranks: Sequence[int],
+        communicators: Communicators,
+        classes: Classes,
+        kinds: CommunicationKinds,
         capacity: Sequence[float],
-        interference: Interference | None,
     ) -> None:
-        self.ranks, self.capacity = ranks, capacity
-        self._between, self._interference = between, interference
+        self.capacity, self.num_stages = capacity, len(stage_ranks)
+        self._ranks, self._communicators, self._classes, self._kinds = stage_ranks, communicators, classes, kinds
+        self._stage = {classes.of_rank[rank]: stage for stage, rank in reversed([*enumerate(stage_ranks)])}
         self._alone: dict[tuple[Collective, ...], list[tuple[tuple[float | None, float], ...]]] = {}
+        self._costs: dict[Hashable, CommunicationCost] = {}
 
-    def _pieces(self, stage: int, segment: Segment) -> tuple[ChainPiece, ...]:
-        """A segment as the stage's ranks play it."""
-        rank, between, ops = self.ranks[stage], self._between, segment.ops
-        seconds = [between.seconds(rank, op, ops[0].lane) for op in ops]
-        pressure = [between.pressure(rank, op) for op in ops] if self._interference else []
-        return collapse(segment, seconds, [between.moved(rank, op) for op in ops], pressure, "chains").pieces
+    def ops(self, stage: int, segment: Segment) -> Costs:
+        """Return every op of a segment with its own cost."""
+        return tuple([self._timed(stage, op, segment.ops[0].lane) for op in segment.ops])
 
-    def seconds(self, stage: int, segment: Segment) -> tuple[float | None, tuple[SpanRow, ...]]:
-        """What a segment of one piece takes, None if others have a say; and its rows, where they tell what it does to
-        computation."""
-        ops, rank = segment.ops, self.ranks[stage]
-        if self._interference is None and all(op.lane == ops[0].lane for op in ops):
-            own = [self._between.seconds(rank, op, op.lane) for op in ops]
-            known = [each for each in own if each is not None]
-            return (sum(known) if len(known) == len(own) else None), ()
-        (piece, *rest) = self._pieces(stage, segment)
-        return (None, ()) if rest else (piece.seconds, piece.rows)
+    def seconds(self, stage: int, segment: Segment) -> float | None:
+        """Return the duration of a segment without computation or traffic outside it; None if others have a say."""
+        ops = segment.ops
+        own = [self._seconds(stage, op, ops[0].lane) for op in ops]
+        known = [each for each in own if each is not None]
+        if len(known) < len(own):
+            return None
+        if all(op.lane == ops[0].lane for op in ops):
+            return sum(known)
+        return self._simulated(stage, self.ops(stage, segment))
+
+    def _seconds(self, stage: int, op: Op, own_lane: str) -> float | None:
+        """Return the duration of an op in a segment that begins on this lane, None if others have a say."""
+        work = op.work
+        group = work.group(stage)
+        if group is None:
+            return on_grid(work.seconds)
+        if group[0] == "send":
+            return None
+        number, cost = self.communication(stage, op)
+        if cost.parties > 1 or self._classes.shared[number] or cost.drag or (cost.pressure and op.lane == own_lane):
+            return None
+        return cost.alone_seconds(self.capacity)
+
+    def _simulated(self, stage: int, costs: Costs) -> float:
+        """Return the step time of a single work of a stage."""
+        if all(op.communication is None for op in costs):
+            return _longest_path(costs)
+        none = np.zeros(0, dtype=np.int64)
+        items = Items((ActionWork("", stage, 0, arrives=False),), np.zeros(1, dtype=np.int64), none, none)
+        template, ends = StepTemplate(items, [shape_of(costs)], self.num_stages), EndOps([])
+        communication = communication_tables(template.communications(costs, ends), self.capacity)
+        return step_seconds(template.tables(costs, ends, communication))
+
+    def _timed(self, stage: int, op: Op, own_lane: str) -> TimedOp:
+        seconds = self._seconds(stage, op, own_lane)
+        if op.work.group(stage) is not None:
+            _, cost = self.communication(stage, op)
+            if seconds is None or cost.interferes:
+                return TimedOp(0.0, -1.0, cost, op.lane, op.after)
+        assert seconds is not None, op
+        sensitivity = -1.0 if op.work.sensitivity is None else op.work.sensitivity
+        return TimedOp(seconds, sensitivity, None, op.lane, op.after)
 
     def alone(self, works: tuple[Collective, ...]) -> list[tuple[tuple[float | None, float], ...]]:
-        """Of every stage, of collectives over tp on the main lane and beside: the seconds, None if others have a say,
-        and what they do to computation beside."""
+        """Return for every stage, of collectives over tp on the main lane and another: the seconds, None if others have
+        a say, and the pressure on concurrent computation."""
         if works not in self._alone:
             ops = [Op(work, "tp", work.kind, "", lane=lane) for work in works for lane in (MAIN, "tp")]
-            self._alone[works] = [tuple([self._op_alone(rank, op) for op in ops]) for rank in self.ranks]
+            self._alone[works] = [
+                tuple([(self._seconds(stage, op, op.lane), self.communication(stage, op)[1].pressure) for op in ops])
+                for stage in range(self.num_stages)
+            ]
         return self._alone[works]
 
-    def _op_alone(self, rank: int, op: Op) -> tuple[float | None, float]:
-        return self._between.seconds(rank, op, op.lane), self._between.pressure(rank, op) if self._interference else 0.0
+    def communication(self, stage: int, op: Op) -> tuple[int, CommunicationCost]:
+        """Return the class of an op's communicator, and the cost of the communication of its members."""
+        work, rank = op.work, self._ranks[stage]
+        number = self._communicators.number(work.group(stage), rank)
+        group = self._classes.of_communicator[number]
+        name = group, work, work.presses(op.lane)
+        found = self._costs.get(name)
+        if found is None:
+            kind = self._kinds.kind(self._kinds.add(number, GroupWork(work, work.presses(op.lane))))
+            stages = tuple([self._stage[each] for each in kind.ranks])
+            traffics = tuple([self._kinds.traffics[each] for each in kind.traffics])
+            found = CommunicationCost(kind.parties, traffics, kind.pressure, kind.drag, stages)
+            self._costs[name] = found
+        return group, found
 
-    def meeting(self, stage: int, op: Op) -> tuple[int, Meeting]:
-        """The class of an op's communicator, and how its members meet."""
-        number = self._between.communicator(op.work, self.ranks[stage])
-        return self._between.group(number), self._between.meeting(number, op)
+
+def _longest_path(costs: Costs) -> float:
+    """Return the duration of a work whose ops do not interfere."""
+    lanes: dict[str, float] = {}
+    ends: list[float] = []
+    for op in costs:
+        begin = max([lanes.get(op.lane, 0.0), *[ends[earlier] for earlier in op.after]])
+        lanes[op.lane] = begin + op.seconds
+        ends.append(lanes[op.lane])
+    return ends[-1]
 
 
 class RepresentativeNetwork:
@@ -169,22 +234,14 @@ class RepresentativeNetwork:
         programs = _programs(plan.pp, calls)
         communicators = _AnySize(programs, plan, cluster, self._methods)
         communicators.group_of = self._made
-        stages = plan.stages()
         capacity = cluster.link_capacity
         classes = classes_in_whole(communicators, programs, capacity, [1.0] * plan.num_ranks)
-        if len(classes.rank_representatives) > plan.pp or not communicators.alike():
+        if len(classes.rank_representatives) != plan.pp or not communicators.alike():
             return None
-        places = [0] * plan.num_ranks
-        for ranks in self._stage_ranks:
-            for place, rank in enumerate(ranks):
-                places[rank] = place
-        where = Where(self._stage_ranks, stages.tolist(), places, cluster.host_of, [1.0] * plan.num_ranks)
         representatives = [classes.rank_representatives[classes.of_rank[ranks[0]]] for ranks in self._stage_ranks]
         on_links = capacity.of(np.array(classes.link_representatives, dtype=np.int64)).tolist()
-        between = CommunicationLowering(
-            where, communicators, classes, on_links, capacity, Program(), self._interference, in_steps=False
-        )
-        return RepresentativeCalls(between, representatives, on_links, self._interference)
+        kinds = CommunicationKinds(cluster, communicators, classes, capacity, self._interference, in_steps=False)
+        return RepresentativeCalls(representatives, communicators, classes, kinds, on_links)
 
 
 class _AnySize(Communicators):

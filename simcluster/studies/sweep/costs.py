@@ -8,9 +8,10 @@ most of the work.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 
 from simcluster.base.errors import InputError
 from simcluster.base.kept import Kept
@@ -21,14 +22,13 @@ from simcluster.planning.works import Collective
 from simcluster.scenario.job import interference_of, job_of, passes_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.schedule_plan import plan_of
+from simcluster.scenario.schedule_plan import copies_of, plan_of
 from simcluster.schedules import Schedule
 from simcluster.step.planned import by_own_times, choices_of
-from simcluster.studies.sweep.alike import NotQuickError, RepresentativeCalls, RepresentativeNetwork
-from simcluster.studies.sweep.exchanges import Exchanges, MeetingLinks, Stages, hops_of, passes_calls, proved
-from simcluster.studies.sweep.order import ActionWork, Costed, Sent
-
-_SHARED = "collectives over tp share links with other traffic"
+from simcluster.studies.sweep.alike import RepresentativeCalls, RepresentativeNetwork
+from simcluster.studies.sweep.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
+from simcluster.studies.sweep.order import ActionWork, Sent
+from simcluster.studies.sweep.step_tables import Costs, TimedOp
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SharedCosts:
     passes: Kept = field(default_factory=lambda: Kept(256))
     stages: Kept = field(default_factory=lambda: Kept(256))
     exchanges: Kept = field(default_factory=lambda: Kept(512))
-    links: MeetingLinks = field(default_factory=MeetingLinks)
+    links: Kept = field(default_factory=lambda: Kept(256))
 
     def clear(self) -> None:
         """Forget all of it."""
@@ -63,7 +63,7 @@ class StepCosts:
         hops = hops_of(schedule)
         of_network = (
             id(cluster), scenario.gpus, parallel.model_copy(update={"zero": 0, "sequence_parallel": False}),
-            scenario.collectives, overlap.interference, hops,
+            scenario.collectives, overlap.interference, hops, copies_of(schedule),
         )  # fmt: skip
         network: RepresentativeNetwork = shared.networks.once(of_network, lambda: _network(scenario, schedule))
         of_stages = (
@@ -81,14 +81,19 @@ class StepCosts:
         exchanged = (self.drawn, self._stages, replace(shape, recompute="none"))
         self.exchanges: Exchanges = shared.exchanges.once(exchanged, lambda: Exchanges(job(), self._stages, self.drawn))
 
-    def of(self, works: Iterable[ActionWork | Sent]) -> list[Costed]:
-        """What actions and sends take."""
+    def of(self, works: Sequence[ActionWork | Sent]) -> list[Costs]:
+        """Return the costs of actions and sends.
+
+        Where sends interfere with computation, an action costs all of its ops.
+        """
+        sends = [self.exchanges.send(work) if isinstance(work, Sent) else () for work in works]
+        whole = not any(op.communication and op.communication.interferes for send in sends for op in send)
         signature = self._passes.signatures(self.drawn)
         return [
-            self.exchanges.send(work)
-            if isinstance(work, Sent)
-            else self._passes.of(work.kind, self._stages.part(work), signature[work.stage], self.drawn, work.stage)
-            for work in works
+            self._passes.of(work, self._stages.part(work), signature[work.stage], self.drawn, whole=whole)
+            if isinstance(work, ActionWork)
+            else send
+            for work, send in zip(works, sends, strict=True)
         ]
 
 
@@ -105,12 +110,26 @@ class _PassCosts:
         ops = [op for kind in "FBIW" for op in self._segment(kind, everything).ops]
         proved(ops)
         self.collectives = tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
-        self._known: dict[Hashable, Costed] = {}
+        self._known: dict[Hashable, Costs] = {}
+        self._ops: dict[Hashable, Costs] = {}
         self._numbers: dict[Hashable, int] = {}
         self._signatures: dict[RepresentativeCalls, list[int]] = {}
 
-    def of(self, kind: str, part: Pass, signature: int, drawn: RepresentativeCalls, stage: int) -> Costed:
-        """A pass on a stage, with the signature of that."""
+    def of(self, work: ActionWork, part: Pass, signature: int, drawn: RepresentativeCalls, *, whole: bool) -> Costs:
+        """Return the costs of an action on a stage with this signature.
+
+        It is one op if it may be ``whole`` and its duration depends on nothing outside it; else all of its ops.
+        """
+        found = self._whole(work.kind, part, signature, drawn, work.stage) if whole else ()
+        if found:
+            return found
+        name = drawn, work.stage, work.kind, part
+        if name not in self._ops:
+            self._ops[name] = drawn.ops(work.stage, self._segment(work.kind, part))
+        return self._ops[name]
+
+    def _whole(self, kind: str, part: Pass, signature: int, drawn: RepresentativeCalls, stage: int) -> Costs:
+        """Return a pass as one op; no ops if its duration depends on others."""
         layers = len(part.layers)
         counted = layers if self._repeats else part.layers
         name = kind, counted, part.embedding, part.lm_head, part.boundary, part.casts, signature
@@ -118,13 +137,14 @@ class _PassCosts:
         if found is None:
             if self._repeats and layers > (1 if part.embedding or part.lm_head or part.boundary else 2):
                 plain = Pass(part.layers[:1], casts=part.casts)
-                first, one, two = (
-                    self.of(kind, each, signature, drawn, stage).seconds
+                few = [
+                    self._whole(kind, each, signature, drawn, stage)
                     for each in (replace(part, layers=part.layers[:1]), plain, replace(plain, layers=part.layers[:2]))
-                )
-                found = Costed(first + (layers - 1) * (two - one))
+                ]
+                found = _repeated(layers, *[op.seconds for op in chain.from_iterable(few)]) if all(few) else ()
             else:
-                found = self._measured(kind, part, drawn, stage)
+                seconds = drawn.seconds(stage, self._segment(kind, part))
+                found = () if seconds is None else (TimedOp(seconds),)
             self._known[name] = found
         return found
 
@@ -136,16 +156,15 @@ class _PassCosts:
             self._signatures[drawn] = [self._numbers.setdefault(each, len(self._numbers)) for each in seen]
         return self._signatures[drawn]
 
-    def _measured(self, kind: str, part: Pass, drawn: RepresentativeCalls, stage: int) -> Costed:
-        seconds, rows = drawn.seconds(stage, self._segment(kind, part))
-        if seconds is None:
-            raise NotQuickError(_SHARED)
-        return Costed(seconds, () if self._undisturbed else rows)
-
     def _segment(self, kind: str, part: Pass) -> Segment:
         make = {"F": self.passes.forward, "B": self.passes.backward}
         make |= {"I": self.passes.input_grad, "W": self.passes.weight_grad}
         return make[kind](part)
+
+
+def _repeated(layers: int, first: float, one: float, two: float) -> Costs:
+    """Return a pass of equal layers, of which passes of one and two take this long, and one with all else ``first``."""
+    return (TimedOp(first + (layers - 1) * (two - one)),)
 
 
 def _small_job(scenario: Scenario, passes: Passes) -> Job:

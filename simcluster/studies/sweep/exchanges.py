@@ -1,29 +1,26 @@
-"""What the stages of a step send each other and sum with their replicas, and where that may meet on links.
+"""Costs of what stages send each other, and of their ops after the last action of a step.
 
-The same ops behind the last pass, collectives and links as in a full run, each asked for once.
+They are the ops, collectives and links of a full run, each asked for once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
-from simcluster.base.kept import Kept
 from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import Replicas
 from simcluster.planning.segments import Pass
 from simcluster.planning.works import Collective, Compute, Host, Transfer
-from simcluster.programs.program import Meeting
 from simcluster.schedules import Schedule
 from simcluster.schedules.actions import Route
 from simcluster.studies.sweep.alike import Calls, NotQuickError, RepresentativeCalls, StageCall
-from simcluster.studies.sweep.crossings import Crossings
-from simcluster.studies.sweep.links import Contenders
-from simcluster.studies.sweep.order import ActionWork, Costed, Last, Sent
+from simcluster.studies.sweep.order import ActionWork, Sent
+from simcluster.studies.sweep.step_tables import Costs, EndOp, EndOps, TimedOp
 
 
 def hops_of(schedule: Schedule) -> tuple[Sent, ...]:
@@ -49,7 +46,7 @@ class Stages:
         self._job = job
         self._ops = _ends(job)
         self._parts: dict[tuple[int, int, bool, bool], Pass] = {}
-        self._last: dict[RepresentativeCalls, list[list[Last]]] = {}
+        self._ends: dict[RepresentativeCalls, EndOps] = {}
 
     def part(self, work: ActionWork) -> Pass:
         """What an action works through."""
@@ -69,65 +66,38 @@ class Stages:
             data = replace(self._job.data_parallel, zero=0 if self._job.data_parallel.zero else 1)
             yield from _calls(_ends(replace(self._job, data_parallel=data)))
 
-    def on(self, drawn: RepresentativeCalls) -> list[list[Last]]:
-        """What they do behind their last action takes on these links."""
-        if drawn not in self._last:
-            self._last[drawn] = [[_last(drawn, stage, *each) for each in own] for stage, own in enumerate(self._ops)]
-        return self._last[drawn]
-
-
-class MeetingLinks:
-    """Where transfers of steps may meet on links, kept for all steps with the same transfers."""
-
-    def __init__(self) -> None:
-        self._crossings, self._contenders = Kept(256), Kept(256)
-
-    def clear(self) -> None:
-        """Forget all of it."""
-        self._crossings.clear()
-        self._contenders.clear()
-
-    def crossings(self, drawn: RepresentativeCalls, meetings: Mapping[Hashable, Meeting]) -> Crossings:
-        """Of these meetings, which are known by the object: it is kept with what is found."""
-        name = drawn, tuple([(name, id(meeting)) for name, meeting in meetings.items()])
-        return self._crossings.once(name, lambda: Crossings(meetings, drawn.capacity))
-
-    def contenders(self, crossings: Crossings) -> Contenders:
-        """Who may meet there, to be followed on the links."""
-        return self._contenders.once(crossings, lambda: Contenders(crossings))
+    def on(self, drawn: RepresentativeCalls) -> EndOps:
+        """Return what they do after their last action, with its costs on these links."""
+        if drawn not in self._ends:
+            self._ends[drawn] = EndOps(
+                [_end_op(drawn, stage, *each) for stage, ops in enumerate(self._ops) for each in ops]
+            )
+        return self._ends[drawn]
 
 
 class Exchanges:
     """The sends of a layout and the ends of its stages, for one size of a microbatch."""
 
     def __init__(self, job: Job, stages: Stages, drawn: RepresentativeCalls) -> None:
-        self.last = stages.on(drawn)
+        self.ends = stages.on(drawn)
         self._job, self._drawn = job, drawn
-        self._sends: dict[Sent, Costed] = {}
-        self._meetings: dict[Hashable, Meeting] = {}
+        self._sends: dict[Sent, Costs] = {}
 
-    def send(self, work: Sent) -> Costed:
-        """A send."""
+    def send(self, work: Sent) -> Costs:
+        """Return the cost of a send."""
         found = self._sends.get(work)
         if found is None:
-            _, meeting = self._drawn.meeting(work.stage, transfer(self._job, work))
-            found = self._sends[work] = Costed(-1.0, meeting=meeting)
+            op = transfer(self._job, work)
+            _, communication = self._drawn.communication(work.stage, op)
+            found = self._sends[work] = (TimedOp(communication=communication, lane=op.lane),)
         return found
-
-    def meetings(self, works: Sequence[ActionWork | Sent]) -> dict[Hashable, Meeting]:
-        """What meets in the step, if it has these actions and sends, by name."""
-        if not self._meetings:
-            named = [(each.name, each.costed.meeting) for own in self.last for each in own]
-            sends = [(work, self.send(work).meeting) for work in works if isinstance(work, Sent)]
-            self._meetings = {name: meeting for name, meeting in (*sends, *named) if meeting is not None}
-        return self._meetings
 
 
 def proved(ops: Iterable[Op]) -> None:
-    """NotQuickError for work of a kind that the quick way is not proved for in passes and at the end of a step."""
+    """Raise NotQuickError for work of a kind that quick steps are not proved for in passes and at the end."""
     for op in ops:
         if type(op.work) not in (Compute, Collective, Host):
-            raise NotQuickError(f"the quick way is not proved for {type(op.work).__name__}")
+            raise NotQuickError(f"quick steps are not proved for {type(op.work).__name__}")
 
 
 def transfer(job: Job, hop: Sent) -> Op:
@@ -168,9 +138,9 @@ def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
     return found
 
 
-def _last(drawn: RepresentativeCalls, stage: int, key: Hashable, op: Op) -> Last:
-    seconds, rows = drawn.seconds(stage, Segment((op,)))
-    if seconds is not None:
-        return Last(Costed(seconds, rows))
-    group, meeting = drawn.meeting(stage, op)
-    return Last(Costed(-1.0, rows, meeting), (group, key))
+def _end_op(drawn: RepresentativeCalls, stage: int, key: Hashable, op: Op) -> EndOp:
+    (timed,) = drawn.ops(stage, Segment((op,)))
+    if timed.communication is None:
+        return EndOp(stage, timed)
+    group, _ = drawn.communication(stage, op)
+    return EndOp(stage, timed, (group, key))

@@ -1,28 +1,23 @@
-"""The actions and sends of a schedule's stages, before any duration, in a topological order: each stands behind what it
-waits for.
+"""The actions and sends of a schedule's stages as columns, before any duration.
 
-The order does not depend on what they cost, so variants with the same schedule share it.  In columns, because there are
-up to 70,000 of them, of which little is asked: a walk (``stepping``) is made in 0.7 us an action, where names in dicts
-took 1.2.
+They do not depend on costs, so all variants of one schedule share them.  There are up to 150,000, of few kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Ints
-from simcluster.base.errors import InputError
-from simcluster.programs.program import Meeting, SpanRow
 from simcluster.schedules import Action, Schedule
 
 
 class ActionWork(NamedTuple):
-    """What an action is: a letter F, B, I or W of a stage's chunk; ``arrives``: its input comes from another stage;
-    ``casts``: it casts the weights."""
+    """The work of an action: a letter F, B, I or W of a stage's chunk.
+
+    ``arrives``: its input comes from another stage; ``casts``: it casts the weights.
+    """
 
     kind: str
     stage: int
@@ -32,67 +27,93 @@ class ActionWork(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a send carries: an activation (of F) or a gradient, from a stage to another."""
+    """The content of a send: an activation (of F) or a gradient, from a stage to another."""
 
     kind: str
     stage: int
     target: int
 
 
-class Costed(NamedTuple):
-    """What an op takes: seconds and rows of the timeline, or a meeting."""
+class Items(NamedTuple):
+    """Actions and sends, stage by stage in program order.
 
-    seconds: float
-    rows: tuple[SpanRow, ...] = ()
-    meeting: Meeting | None = None
-
-
-@dataclass(frozen=True)
-class Last:
-    """An op of a stage behind its last action: what it takes, and the name under which it meets others."""
-
-    costed: Costed
-    name: object = None
-
-
-class ActionRows:
-    """The actions of all stages, row by row, for a schedule that holds the model once.
-
-    Of every action: ``work``, what it is (``number`` says the number of that); ``send``, what leaves behind it, or -1;
-    ``needs`` and ``makes``, the outputs that come from another stage and go to another one, or 0.  There are
-    ``outputs`` with that 0.  ``starts`` is where rows begin, and the end.  ``casts``: the first F of each chunk casts
-    its weights, so it is a work of its own.
+    ``work`` has the number of each item in ``works``; each ``waiting`` item waits for the ``awaited`` one besides the
+    item before it on its lane.
     """
 
-    def __init__(self, schedule: Schedule, number: Callable[[ActionWork | Sent], int], *, casts: bool) -> None:
-        self._casts = casts
-        self._name, self._count, self._slices = schedule.name, schedule.num_microbatches, len(schedule.routes[0])
-        self.outputs = 2 * self._slices * self._count + 1  # of forwards, and of backwards
-        columns = [self._row(schedule, stage, number) for stage in range(schedule.num_stages)]
-        self.starts = np.cumsum([0, *(own.shape[1] for own in columns)])
-        self.work, self.send, self.needs, self.makes = np.concatenate(columns, axis=1)
+    works: tuple[ActionWork | Sent, ...]
+    work: Ints
+    waiting: Ints
+    awaited: Ints
 
-    def _row(self, schedule: Schedule, stage: int, number: Callable[[ActionWork | Sent], int]) -> Ints:
-        """Work, send, needs and makes of a stage's actions."""
-        kinds, microbatches, chunks = zip(*schedule.rows[stage], strict=True)
+
+def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
+    """Return the items of a schedule of whose chunks none is on two routes; an action's send directly follows it.
+
+    A fused pair waits for what both of its actions need, and its sends follow the second one.  Sends are on the main
+    lane of their stage, or on separate lanes (``overlap``).  ``casts``: the first F of each chunk casts its weights.
+    """
+    rows = _Rows(schedule, casts=casts)
+    columns = [rows.row(stage) for stage in range(schedule.num_stages)]
+    work, send, needs, makes = np.concatenate(columns, axis=1)
+    starts = np.cumsum([0, *[row.shape[1] for row in columns]])
+    halves = np.array(
+        [starts[stage] + at for stage in range(schedule.num_stages) for at in schedule.fused_at(stage)], int
+    )
+    sends = send >= 0
+    actions = np.arange(len(work)) + np.cumsum(sends) - sends
+    begins, sent = actions.copy(), actions + 1
+    actions[halves + 1] = sent[halves]  # both actions, then the sends of both
+    begins[halves + 1] = begins[halves]
+    sent[halves] += 1
+    ends = actions.copy()
+    ends[halves] = ends[halves + 1]
+    items = np.empty(len(work) + int(sends.sum()), dtype=np.int64)
+    items[actions], items[sent[sends]] = work, send[sends]
+    source = np.empty(rows.outputs, dtype=np.int64)
+    source[makes[sends]] = sent[sends]
+    waiting, awaited = begins[needs > 0], source[needs[needs > 0]]
+    if overlap:
+        waiting, awaited = np.append(waiting, sent[sends]), np.append(awaited, ends[sends])
+    return Items(tuple(rows.works), items, waiting, awaited)
+
+
+class _Rows:
+    """The actions of stages, one row for each; there are ``outputs`` that may cross stages, with 0 for none."""
+
+    def __init__(self, schedule: Schedule, *, casts: bool) -> None:
+        self.works: list[ActionWork | Sent] = []
+        self._numbers: dict[ActionWork | Sent, int] = {}
+        self._schedule, self._casts, self._slices = schedule, casts, len(schedule.routes[0])
+        self.outputs = 2 * self._slices * schedule.num_microbatches + 1
+
+    def _number(self, work: ActionWork | Sent) -> int:
+        if work not in self._numbers:
+            self._numbers[work] = len(self.works)
+            self.works.append(work)
+        return self._numbers[work]
+
+    def row(self, stage: int) -> Ints:
+        """Return the work of a stage's actions, their sends (-1: none), and the outputs that they need and make."""
+        kinds, microbatches, chunks = zip(*self._schedule.rows[stage], strict=True)
         names = list(zip(kinds, chunks, strict=True))
-        known = {name: at for at, name in enumerate(dict.fromkeys(names))}
+        known = {name: place for place, name in enumerate(dict.fromkeys(names))}
         table = []
         for kind, chunk in known:
             action = Action(kind, microbatches[names.index((kind, chunk))], chunk)
-            work, sent, *handed_on = self._role(schedule, stage, action)
-            table.append((number(work), -1 if sent is None else number(sent), *handed_on))
-        own = np.array(table).T[:, [known[name] for name in names]]
+            work, sent, *outputs = self._role(stage, action)
+            table.append((self._number(work), -1 if sent is None else self._number(sent), *outputs))
+        row: Ints = np.array(table).T[:, [known[name] for name in names]]
         for chunk in dict.fromkeys(chunks) if self._casts else ():
             first = names.index(("F", chunk))
-            work = self._role(schedule, stage, Action("F", microbatches[first], chunk))[0]
-            own[0, first] = number(work._replace(casts=True))
-        own[2:] += np.where(own[2:] > 0, np.array(microbatches), 0)
-        return own
+            work = self._role(stage, Action("F", microbatches[first], chunk))[0]
+            row[0, first] = self._number(work._replace(casts=True))
+        row[2:] += np.where(row[2:] > 0, np.array(microbatches), 0)
+        return row
 
-    def _role(self, schedule: Schedule, stage: int, action: Action) -> tuple[ActionWork, Sent | None, int, int]:
-        """What an action is and how its output leaves, the same of all of a kind on a chunk; and the outputs that it
-        needs and makes, of the first microbatch."""
+    def _role(self, stage: int, action: Action) -> tuple[ActionWork, Sent | None, int, int]:
+        """Return an action's work and send, equal for all of its kind on a chunk, and the outputs of microbatch 0."""
+        schedule, count = self._schedule, self._schedule.num_microbatches
         here = action.microbatch, stage, action.chunk
         forward, place = action.kind == "F", schedule.virtual_stage(*here)
         ends = schedule.previous_hop(*here), schedule.next_hop(*here)
@@ -100,43 +121,12 @@ class ActionRows:
         arrives = source is not None and source[0] != stage
         sent = None if target is None or target[0] == stage else Sent("F" if forward else "B", stage, target[0])
         first = place if forward else self._slices + place
-        needs = 1 + (first + (-1 if forward else 1)) * self._count if arrives else 0
-        makes = 0 if sent is None else 1 + first * self._count
+        needs = 1 + (first + (-1 if forward else 1)) * count if arrives else 0
+        makes = 0 if sent is None else 1 + first * count
         return ActionWork(action.kind, stage, action.chunk, arrives), sent, needs, makes
-
-    def order(self) -> Ints:
-        """Each stage goes on as far as it can, the one that has been waited for next; InputError for actions that wait
-        for each other."""
-        needs, makes = self.needs.tolist(), self.makes.tolist()
-        at, ends = self.starts[:-1].tolist(), self.starts[1:].tolist()
-        there = bytearray(self.outputs)
-        there[0] = 1
-        waiting = [-1] * self.outputs
-        todo = list(range(len(at)))
-        begins, counts = [], []
-        while todo:
-            stage = todo.pop()
-            place, end = at[stage], ends[stage]
-            begins.append(place)
-            while place < end:
-                if not there[needs[place]]:
-                    waiting[needs[place]] = stage
-                    break
-                made = makes[place]
-                there[made] = 1
-                if waiting[made] >= 0:
-                    todo.append(waiting[made])
-                    waiting[made] = -1
-                place += 1
-            counts.append(place - at[stage])
-            at[stage] = place
-        left = sum(ends) - sum(at)
-        if left:
-            raise InputError(f"{left} actions of {self._name} wait for each other")
-        return ranges(np.array(begins), np.array(counts))
 
 
 def ranges(begins: Ints, counts: Ints) -> Ints:
-    """The numbers of ranges, one behind the other."""
+    """Return the numbers of several ranges, one after the other."""
     whole = np.repeat(begins - np.cumsum(counts) + counts, counts)
     return whole + np.arange(len(whole))

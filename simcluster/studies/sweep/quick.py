@@ -1,133 +1,114 @@
-"""The step time of a scenario by a short way, to the bit what a full run says: an accelerator for sweeps of variants.
+"""Step times of a sweep's variants, to the bit those of a full run, from costs that variants share: an accelerator.
 
-``quick_step`` is its door.  Where all ranks of a stage do the same (no faults, a regular cluster), a step is that of
-one rank a stage.  What its parts take is known from the same kernels, collectives and links as in a full run, and kept
-between variants that share them: passes by model, split and microbatch, the network by the layout, the order of ops by
-the schedule.  Then it is a longest path (``stepping``), and from where transfers meet on a link on what these make of
-it (``contended``).  There is no timeline, so neither breakdown nor memory.  Where the short way is not proved to be
-exact (``quick_scope``) it says so (NotQuickError) and gives no number.
+Where ranks of a stage are equal (no faults, a regular cluster), one rank per stage is simulated, with one op for a
+chunk's pass.  Kernels, collectives and links are those of a full run, kept between variants: passes by model, split and
+microbatch, the network by layout, the order of ops by schedule.  The compiled engine simulates them (``step_tables``).
+It reports neither breakdown nor memory.  Scenarios outside ``quick_scope`` are rejected (NotQuickError).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import chain
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.kept import Kept
-from simcluster.engine.choose import play_by
+from simcluster.engine.tables import Tables
 from simcluster.planning.footprint import Facts
 from simcluster.results.numbers import timed_numbers
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
+from simcluster.schedules import Schedule
 from simcluster.studies.sweep.alike import NotQuickError
-from simcluster.studies.sweep.contended import MOST_SECONDS, contended
 from simcluster.studies.sweep.costs import SharedCosts, StepCosts
-from simcluster.studies.sweep.late import little_late
+from simcluster.studies.sweep.order import schedule_items
 from simcluster.studies.sweep.quick_scope import QUICK
-from simcluster.studies.sweep.stepping import Walk
+from simcluster.studies.sweep.step_tables import StepTemplate, communication_tables, shape_of, step_seconds
 
-
-@dataclass(frozen=True, slots=True)
-class Quick:
-    """A step: its seconds, and how they were found.
-
-    ``kind`` is how it was played, as one longest "path" or as "events"; "bound" if the step takes at least so long.
-    ``why`` not as a path, or why it may take longer.
-    """
-
-    step_time: float
-    kind: Literal["path", "events", "bound"]
-    why: str
+MOST_SECONDS = 512.0
+"""Steps below this are exact on the finest grid (``base.clock``), which shared costs are on."""
+_CLUSTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """What is known of a step that was not played in full."""
+    """A step of which only the time is known."""
 
     step_time: float
     facts: Facts
 
 
-def quick_step(scenario: Scenario, *, bound: bool = False) -> Quick:
-    """The step time that ``simulate`` gives, to the bit: an accelerator for one rank a stage; NotQuickError where it is
-    not proved to be exact (``quick_scope``), or only a full run can tell.
+def quick_step(scenario: Scenario) -> float:
+    """Return the step time (s) that ``simulate`` gives, to the bit.
 
-    With ``bound``, what needs events is not played but as a path on which nothing holds anything back: a lower bound,
-    marked as such, and several times as fast.
+    Raises NotQuickError where this is not proved to be exact (``quick_scope``), or only a full run can tell.
     """
     try:
-        return _WAY.step(scenario, bound=bound)
+        return _STEPS.step(scenario)
     except NotQuickError:
         raise
     except InputError as error:  # of what all variants of the layout may do, some of which this one does not
         raise NotQuickError(f"only a full run can tell whether it does what is refused: {error}") from error
 
 
-def quick_numbers(scenario: Scenario, quick: Quick) -> dict[str, float]:
-    """Of the result JSON what follows from the step time alone."""
-    return timed_numbers(_Timed(quick.step_time, _WAY.facts_of(scenario)))
+def quick_numbers(scenario: Scenario, step_time: float) -> dict[str, float]:
+    """Return the numbers of the result JSON that follow from the step time alone."""
+    return timed_numbers(_Timed(step_time, _STEPS.facts_of(scenario)))
 
 
 @dataclass
-class QuickWay:
-    """What variants share.  Clusters are known by the object, which is kept as long as anything of it is."""
+class QuickSteps:
+    """Step times, with all that variants share; clusters are known by identity, so they are kept with their parts."""
 
     clusters: dict[int, ClusterSpec] = field(default_factory=dict)
     shared: SharedCosts = field(default_factory=SharedCosts)
-    walks: Kept = field(default_factory=lambda: Kept(128))
+    items: Kept = field(default_factory=lambda: Kept(128))
+    templates: Kept = field(default_factory=lambda: Kept(128))
     facts: Kept = field(default_factory=lambda: Kept(64))
 
     def facts_of(self, scenario: Scenario) -> Facts:
-        """What a step is worth, which few of the variants change."""
+        """Return what MFU and throughput are computed from, which few variants change."""
         self._keep(scenario.cluster)
         batch = scenario.training, scenario.data, scenario.seed  # what is real of it is drawn
         name = id(scenario.cluster), scenario.model, batch, scenario.gpus, scenario.software
         return self.facts.once(name, lambda: facts_of(scenario, scenario.cluster.device))
 
     @collector_off()
-    def step(self, scenario: Scenario, *, bound: bool = False) -> Quick:
-        """See ``quick_step``."""
+    def step(self, scenario: Scenario) -> float:
+        """Return the step time (s); see ``quick_step``."""
         why = QUICK.obstacle(scenario)
         if why:
             raise NotQuickError(why)
         schedule = schedule_of(scenario)
-        if any(schedule.fused) or len(schedule.routes) > 1:
-            raise NotQuickError(f"{schedule.name} plays pairs of actions, or holds the model more than once")
-        parallel, pipeline, overlap = scenario.parallel, scenario.pipeline, scenario.overlap
-        cluster = scenario.cluster
-        self._keep(cluster)
+        if len({*chain.from_iterable(schedule.routes)}) < sum(map(len, schedule.routes)):
+            raise NotQuickError(f"{schedule.name} has chunks that are on two routes")
+        self._keep(scenario.cluster)
         costs = StepCosts(scenario, schedule, self.shared)
-        casts = costs.casts
-        order = (pipeline, parallel.pp, scenario.microbatches, overlap.pipeline, casts)
-        walk = self.walks.once(order, lambda: Walk(schedule, overlap=overlap.pipeline, casts=casts))
-        costed = costs.of(walk.works)
-        exchanges = costs.exchanges
-        crossings = self.shared.links.crossings(costs.drawn, exchanges.meetings(walk.works))
-        stepped = walk.step(costed, crossings.seconds, exchanges.last)
-        pressed = any(each.meeting and (each.meeting.pressure or each.meeting.drag) for each in costed)
-        met = crossings.met(stepped.begins, lambda name: walk.begins(name, stepped))
-        first = () if pressed or crossings.instant else next(met, None)
-        if first is None:
-            return _exact(Quick(stepped.total, "path", ""))
-        why = _PRESSED if pressed else _MET
-        if bound:
-            return Quick(stepped.total, "bound", why)
-        if first:
-            contenders = self.shared.links.contenders(crossings)
-            step = walk, stepped, exchanges.last, crossings, contenders, (first, *met)
-            total = little_late(*step) or contended(*step)
-            if total < MOST_SECONDS:
-                return Quick(total, "events", why)
-        program = walk.program(costed, exchanges.last, costs.drawn.ranks)
-        record = play_by("auto", program, costs.drawn.capacity)
-        return _exact(Quick(float(record.end.max()), "path" if record.kind == "path" else "events", record.why))
+        seconds = step_seconds(self._tables(scenario, schedule, costs))
+        if seconds >= MOST_SECONDS:
+            raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is simulated on a coarser grid")
+        return seconds
+
+    def _tables(self, scenario: Scenario, schedule: Schedule, costs: StepCosts) -> Tables:
+        """Return what the engine reads."""
+        overlap, drawn, ends = scenario.overlap.pipeline, costs.drawn, costs.exchanges.ends
+        order = scenario.pipeline, scenario.parallel.pp, scenario.microbatches, overlap, costs.casts
+        items = self.items.once(order, lambda: schedule_items(schedule, casts=costs.casts, overlap=overlap))
+        found = costs.of(items.works)
+        ops = [*chain.from_iterable(found)]
+        shapes = tuple([shape_of(each) for each in found])
+        template: StepTemplate = self.templates.once(
+            (order, shapes), lambda: StepTemplate(items, shapes, scenario.parallel.pp)
+        )
+        every = template.communications(ops, ends)
+        kinds = self.shared.links.once((drawn, *map(id, every)), lambda: communication_tables(every, drawn.capacity))
+        return template.tables(ops, ends, kinds)
 
     def _keep(self, cluster: ClusterSpec) -> None:
-        """As long as a cluster is kept no other one has its identity; with too many of them all is forgotten."""
+        """Keep a cluster, so that no other one gets its identity; forget everything if there are too many."""
         if id(cluster) in self.clusters:
             return
         if len(self.clusters) == _CLUSTERS:
@@ -137,14 +118,4 @@ class QuickWay:
         self.clusters[id(cluster)] = cluster
 
 
-def _exact(quick: Quick) -> Quick:
-    """NotQuickError for a step that takes a coarser grid than what variants share is on."""
-    if quick.step_time >= MOST_SECONDS:
-        raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is played on a coarser grid")
-    return quick
-
-
-_CLUSTERS = 8
-_PRESSED = "communication slows down the computation beside it (overlap.interference)"
-_MET = "transfers are under way together on a link that they may fill"
-_WAY = QuickWay()
+_STEPS = QuickSteps()

@@ -1,4 +1,4 @@
-"""Rows of a sweep by the short way (``quick``); by a full run where there is none.  ``how`` tells which."""
+"""Rows of a sweep by quick steps (``quick``), or by full runs where these are not exact; ``how`` states which."""
 
 from __future__ import annotations
 
@@ -34,26 +34,17 @@ _MOST_BASES = 4
 
 
 def quickly(variant: Variant) -> Row:
-    """The exact step time and what follows from it: ``how`` is path, events, or full for a run in full."""
-    return _row(variant, bound=False)
-
-
-def bounded(variant: Variant) -> Row:
-    """The same where a longest path is exact (path); else a lower bound of the step time (bound), or a run in full."""
-    return _row(variant, bound=True)
-
-
-def _row(variant: Variant, *, bound: bool) -> Row:
+    """Return the exact step time and what follows from it: ``how`` is quick, or full for a full run."""
     try:
         scenario = changed(variant)
-        quick = quick_step(scenario, bound=bound)
+        step_time = quick_step(scenario)
     except NotQuickError:
         return {**measured(variant), "how": "full"}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}
     except Exception as problem:  # one variant must not end a sweep of thousands
         return {"status": "failed", "error": f"{type(problem).__name__}: {problem}"}
-    return {"status": "ok", "error": "", "how": quick.kind, **quick_numbers(scenario, quick)}
+    return {"status": "ok", "error": "", "how": "quick", **quick_numbers(scenario, step_time)}
 
 
 def changed(variant: Variant) -> Scenario:

@@ -1,4 +1,4 @@
-"""What of a scenario a quick step time is proved for (tests/test_quick.py): all else gets a run in full."""
+"""Scenarios that quick steps are proved for (tests/test_quick.py); all others get a full run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _alone(scenario: Scenario) -> bool:
 
 
 QUICK = Scope(
-    "the quick way",
+    "the quick step",
     free=EVERYWHERE | {"replicas"},
     limited={
         "checkpoint": Limited("a checkpoint is taken", (None,)),
@@ -57,4 +57,3 @@ QUICK = Scope(
     },
     faults=dict.fromkeys(FAULTS, lambda fault: "faults make ranks differ"),
 )
-"""Schedules with pairs of actions, or with the model more than once, are an obstacle, too, where they are known."""

@@ -1,0 +1,239 @@
+"""Tables for the compiled engine of a step whose ranks are one per stage.
+
+The program is explicit: one template, and one instance with a rank for each stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simcluster.base.arrays import Floats, Int32s, Numbers
+from simcluster.engine.run import simulate_tables
+from simcluster.engine.tables import Groups, Instances, Kinds, Tables, Templates
+from simcluster.planning.ops import MAIN
+from simcluster.studies.sweep.order import Items, ranges
+from simcluster.traffic.traffic import Traffic
+
+
+class CommunicationCost(NamedTuple):
+    """A collective or send between the representatives of stages, as ``engine.tables.Kinds`` has it.
+
+    It interferes with computation on ``stages``.
+    """
+
+    parties: int
+    traffics: tuple[Traffic, ...]
+    pressure: float = 0.0
+    drag: float = 0.0
+    stages: tuple[int, ...] = ()
+
+    @property
+    def interferes(self) -> bool:
+        """Return whether it slows down computation, or is slowed down by it."""
+        return self.pressure > 0 or self.drag > 0
+
+    def alone_seconds(self, capacity: Sequence[float]) -> float:
+        """Return the duration with all links to itself."""
+        return sum(
+            traffic.alone_seconds(capacity) if traffic.round_bytes else traffic.latency_seconds
+            for traffic in self.traffics
+        )
+
+
+class TimedOp(NamedTuple):
+    """One op and its cost: ``seconds`` at full speed, or a ``communication``.
+
+    ``after`` lists earlier ops of the same work that it waits for, besides the one before it on its ``lane``.
+    """
+
+    seconds: float = 0.0
+    sensitivity: float = -1.0
+    communication: CommunicationCost | None = None
+    lane: str = MAIN
+    after: tuple[int, ...] = ()
+
+
+Costs = tuple[TimedOp, ...]
+"""The ops of a work: the first waits for what the work waits for; it is over with the last, on the same lane."""
+
+
+Shape = tuple[tuple[str, tuple[int, ...], bool], ...]
+"""Of each op of a work the lane, what it waits for, and whether it communicates."""
+
+
+def shape_of(costs: Costs) -> Shape:
+    """Return all that the places of a work's ops in a template depend on."""
+    return tuple([(op.lane, op.after, op.communication is not None) for op in costs])
+
+
+class EndOp(NamedTuple):
+    """An op of a stage after its last action, and the name of the meeting if it communicates."""
+
+    stage: int
+    op: TimedOp
+    name: Hashable = None
+
+
+class EndOps:
+    """Ops of stages after their last actions, stage by stage; ops of one name share their kind and their meeting.
+
+    Each stage has them on a lane of their own, whose first op waits for the last action.
+    """
+
+    def __init__(self, ends: Sequence[EndOp]) -> None:
+        self.ops = tuple([end.op for end in ends])
+        names: dict[Hashable, int] = {}
+        meeting = [-1 if end.name is None else names.setdefault(end.name, len(names)) for end in ends]
+        self.meeting, self.meetings = np.array(meeting, dtype=np.int32), len(names)
+        self.kinds = [self.ops[meeting.index(number)].communication for number in range(len(names))]
+        stages = np.array([end.stage for end in ends], dtype=np.int32)
+        self.shape = tuple([(end.stage, number) for end, number in zip(ends, meeting, strict=True)])
+        self.stages, self.first, self.counts = np.unique(stages, return_index=True, return_counts=True)
+
+
+class StepTemplate:
+    """Ops of a step up to the last actions in program order, and what each waits for, without costs.
+
+    The ops of all works are its units.
+    """
+
+    def __init__(self, items: Items, shapes: Sequence[Shape], stages: int) -> None:
+        counts = np.array([*map(len, shapes)])
+        first = np.cumsum(counts) - counts
+        size = counts[items.work]
+        op_first = np.cumsum(size) - size
+        self._unit = _int32s(ranges(first[items.work], size))
+        self._lanes(
+            [(each.stage, lane) for each, shape in zip(items.works, shapes, strict=True) for lane, _, _ in shape],
+            stages,
+        )
+        waits = [(op_first[items.waiting], (op_first + size - 1)[items.awaited])]
+        waits += [
+            (op_first[items.work == number] + place, op_first[items.work == number] + earlier)
+            for number, shape in enumerate(shapes)
+            for place, (_, after, _) in enumerate(shape)
+            for earlier in after
+        ]
+        waiting, awaited = (np.concatenate(column) for column in zip(*waits, strict=True))
+        self._wait_op = _int32s(awaited[np.argsort(waiting, kind="stable")])
+        self._wait_first = _firsts(np.bincount(waiting, minlength=len(self._unit)))
+        self._placed: dict[Hashable, _Placed] = {}
+        self._units = int(counts.sum())
+        communicates = np.array([communicates for shape in shapes for _, _, communicates in shape])
+        self._communicating: list[int] = np.flatnonzero(communicates).tolist()
+        self._work = _int32s(np.where(communicates, np.cumsum(communicates) - 1, -1)[self._unit])
+        self._place = _int32s(np.where(self._work >= 0, np.cumsum(self._work >= 0) - 1, -1))
+        self._meetings = int(self._place.max(initial=-1)) + 1
+
+    def _lanes(self, unit_lanes: Sequence[tuple[int, str]], stages: int) -> None:
+        """Give every lane its ops in program order; main lanes come first."""
+        lanes = {(stage, MAIN): stage for stage in range(stages)}
+        lane = np.array([lanes.setdefault(each, len(lanes)) for each in unit_lanes])[self._unit]
+        self._lane_op = _int32s(np.argsort(lane, kind="stable"))
+        self._lane_op_first = _firsts(np.bincount(lane, minlength=len(lanes)))
+        self._last = self._lane_op[self._lane_op_first[1 : stages + 1] - 1]
+        self._lane_rank = _int32s([stage for stage, _ in lanes])
+        self._stages = stages
+
+    def communications(self, ops: Sequence[TimedOp], ends: EndOps) -> list[CommunicationCost]:
+        """Return the kinds of communication of a step with these costs of its units."""
+        found = [ops[unit].communication for unit in self._communicating]
+        return [each for each in (*found, *ends.kinds) if each is not None]
+
+    def tables(self, ops: Sequence[TimedOp], ends: EndOps, communication: CommunicationTables) -> Tables:
+        """Return the tables of a step with these costs of its units."""
+        if ends.shape not in self._placed:
+            self._placed[ends.shape] = self._with_ends(ends)
+        placed = self._placed[ends.shape]
+        seconds, sensitivity = np.array([(op.seconds, op.sensitivity) for op in (*ops, *ends.ops)]).T
+        templates = placed.templates._replace(seconds=seconds[placed.unit], sensitivity=sensitivity[placed.unit])
+        return Tables(
+            templates, placed.instances, placed.groups, communication.kinds, communication.traffics, (),
+            communication.capacity, {}, {},
+        )  # fmt: skip
+
+    def _with_ends(self, ends: EndOps) -> _Placed:
+        """Return the ops with those after the last actions, without costs."""
+        count, meetings, kinds = len(self._unit), self._meetings, len(self._communicating)
+        work = np.append(self._work, np.where(ends.meeting < 0, -1, ends.meeting + kinds))
+        waits = np.zeros(len(ends.ops), dtype=np.int64)
+        waits[ends.first] = 1
+        wait_op = _int32s(np.append(self._wait_op, self._last[ends.stages]))
+        templates = Templates(
+            op_first=_int32s([0, len(work)]),
+            seconds=np.empty(0),
+            sensitivity=np.empty(0),
+            slot=_int32s(np.where(work < 0, -1, 0)),
+            work=_int32s(work),
+            place=_int32s(np.append(self._place, np.where(ends.meeting < 0, -1, ends.meeting + meetings))),
+            wait_first=_int32s(np.append(self._wait_first, self._wait_first[-1] + np.cumsum(waits))),
+            wait_op=wait_op,
+            wait_peer=np.full(len(wait_op), -1, dtype=np.int32),
+            lane_first=_int32s([0, len(self._lane_rank) + len(ends.stages)]),
+            lane_op_first=_int32s(np.append(self._lane_op_first, count + np.cumsum(ends.counts))),
+            lane_op=_int32s(np.append(self._lane_op, np.arange(count, len(work)))),
+            lane_rank=_int32s(np.append(self._lane_rank, ends.stages)),
+        )
+        every = kinds + ends.meetings
+        groups = Groups(_int32s([0, meetings + ends.meetings]), _int32s([0, every]), _int32s(np.arange(every)))
+        unit = _int32s(np.append(self._unit, np.arange(len(ends.ops)) + self._units))
+        return _Placed(unit, templates, _instance(templates, self._stages), groups)
+
+
+class _Placed(NamedTuple):
+    """A template with all ops of a step: the units whose costs are missing, and all else that the engine reads."""
+
+    unit: Int32s
+    templates: Templates
+    instances: Instances
+    groups: Groups
+
+
+def _instance(templates: Templates, stages: int) -> Instances:
+    """Return the only instance, with a rank for each stage."""
+    zero, none, ranks = _int32s([0]), _int32s([-1]), _int32s(np.arange(stages))
+    return Instances(
+        template=zero, group=zero.reshape(1, 1), peer=np.empty((1, 0), dtype=np.int32), position=none.reshape(1, 1),
+        op_first=templates.op_first, lane_first=templates.lane_first, rank_first=_int32s([0, stages]), number=ranks,
+        slowness=np.ones(stages), own_seconds=none, seconds=np.empty(0),
+    )  # fmt: skip
+
+
+class CommunicationTables(NamedTuple):
+    """The kinds of communication of a step, and what they put on links of this ``capacity``."""
+
+    kinds: Kinds
+    traffics: tuple[Traffic, ...]
+    capacity: Floats
+
+
+def communication_tables(every: Sequence[CommunicationCost], capacity: Sequence[float]) -> CommunicationTables:
+    """Return the tables of these kinds of communication."""
+    traffics = tuple([traffic for each in every for traffic in each.traffics])
+    kinds = Kinds(
+        parties=_int32s([each.parties for each in every]),
+        pressure=np.array([each.pressure for each in every]),
+        drag=np.array([each.drag for each in every]),
+        traffic_first=_firsts([len(each.traffics) for each in every]),
+        traffic=_int32s(np.arange(len(traffics))),
+        rank_first=_firsts([len(each.stages) for each in every]),
+        rank=_int32s([stage for each in every for stage in each.stages]),
+        rounds=np.full(len(every), -1, dtype=np.int32),
+    )
+    return CommunicationTables(kinds, traffics, np.array(capacity, dtype=np.float64))
+
+
+def step_seconds(tables: Tables) -> float:
+    """Return the step time."""
+    return float(simulate_tables(tables, str, keeps_times=False).lane_end.max())
+
+
+def _int32s(numbers: Sequence[int] | Numbers) -> Int32s:
+    return np.asarray(numbers, dtype=np.int32)
+
+
+def _firsts(counts: Sequence[int] | Numbers) -> Int32s:
+    return _int32s(np.append(0, np.cumsum(counts)))
