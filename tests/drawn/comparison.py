@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from conftest import table_of
 
+from drawn.records import record_difference
 from simcluster.base.errors import InputError
 from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.results.result import Result
@@ -139,8 +140,11 @@ def unlike(one: Any, other: Any, path: str = "") -> str:
 
 
 def unfolded(scenario: Scenario, meant: Meant) -> None:
-    """Rank by rank."""
-    same(replay(scenario.model_copy(update={"engine": "compiled"}), folded=False), meant)
+    """Rank by rank, with all that the record has of every op."""
+    found = replay(scenario.model_copy(update={"engine": "compiled"}), folded=False)
+    same(found, meant)
+    where = record_difference(found.record, meant.result.record)
+    assert not where, f"record: {where} (the reference's)"
 
 
 def by_compiled(scenario: Scenario, meant: Meant) -> None:
@@ -150,7 +154,10 @@ def by_compiled(scenario: Scenario, meant: Meant) -> None:
 
 def by_simpy(scenario: Scenario, meant: Meant) -> None:
     """By the reference on one rank of each class."""
-    same(replay(scenario.model_copy(update={"engine": "simpy"})), meant)
+    found = replay(scenario.model_copy(update={"engine": "simpy"}))
+    same(found, meant)
+    where = record_difference(replay(scenario.model_copy(update={"engine": "compiled"})).record, found.record)
+    assert not where, f"record: {where} (simpy's)"
 
 
 def quickly(scenario: Scenario, meant: Meant) -> None:
