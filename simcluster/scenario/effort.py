@@ -55,7 +55,7 @@ def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
         if set(drawing) & _EACH_PASS:
             replicas = (gpus if set(drawing) & {"speeds", "jitter"} else gpus // parallel.tp) / pp
             played += _UNLIKE_LAYER * passes * layers * replicas
-    return planned + (played + _COMING * _coming(scenario)) * (1.0 + _REPLICA * (scenario.replicas - 1))
+    return planned + (played + _COMING * expected_changes(scenario)) * (1.0 + _REPLICA * (scenario.replicas - 1))
 
 
 def _layers(scenario: ScenarioFields) -> int:
@@ -72,8 +72,8 @@ def _buckets(scenario: ScenarioFields) -> float:
     return parameters(scenario.model).total / shards / offload.bucket
 
 
-def _coming(scenario: ScenarioFields) -> float:
-    """How often faults come and go in all steps, whose length is what their FLOP alone say."""
+def expected_changes(scenario: ScenarioFields) -> float:
+    """Estimate how often faults come and go in all steps, whose length follows from their FLOP alone."""
     if not any(fault.times_within(1.0) for fault in scenario.faults) or _layers(scenario) > _MOST_LAYERS:
         return 0.0
     rates = scenario.cluster.device.peak.known()
@@ -112,7 +112,7 @@ def plays_within(scenario: ScenarioFields, most: int, *, ops: int = 0) -> int:
 
 def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
     """The count that is largest beside what is usual for it."""
-    coming, buckets = _coming(scenario), _buckets(scenario)
+    coming, buckets = expected_changes(scenario), _buckets(scenario)
     predicting = scenario.model.mtp_layers or 0
     ranks = (scenario.gpus or 1) if any(fault.by_chance for fault in scenario.faults) else 1
     counts: list[tuple[float, KeyPath, str]] = [

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.scenario.sections import Engine
 
-SECONDS_PER_OP = 5e-5
+SECONDS_PER_OP = 6e-5
 """Seconds of SimPy per op of a simulated rank, on one core in 2026."""
 SIMPY_SECONDS = 0.5
 """A step that SimPy simulates within this time needs no faster engine."""

@@ -15,7 +15,7 @@ from simcluster.engine.job_record import simulate_job
 from simcluster.faults.where import OnLinks
 from simcluster.planning.footprint import Facts
 from simcluster.reference.record import Record
-from simcluster.scenario.effort import estimated_seconds
+from simcluster.scenario.effort import estimated_seconds, expected_changes
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.engine_choice import ChosenEngine, choose_engine, count_ops, ops_of
 from simcluster.step.planned import FoldedStep, Planned, facts_of_step, fold, tabulate_step
@@ -54,7 +54,7 @@ def simulate_step(
         if folded:
             _require_begun(scenario, len(classes.rank_representatives))
         stages = step.folding.communicators.stage_of[list(classes.rank_representatives)]
-        ops = count_ops(planned.programs, stages.tolist())
+        ops = count_ops(planned.programs, stages.tolist()) + int(expected_changes(scenario))
         choice = choose_engine(scenario.engine, ops, in_steps=planned.choices.steps, within=simpy_seconds)
         with naming_rendezvous(scenario, planned):
             if choice.engine == "compiled":
