@@ -26,17 +26,14 @@ def record_difference(one: Record, other: Record) -> str:
 
 
 def columns_of(ops: Ops) -> dict[str, list[Any]]:
-    """Return the columns with what numbers represent, and op by op what it waits for.
-
-    A label's sensitivity is not compared: ``engine.bridge`` knows it only under interference.
-    """
+    """Return the columns with what numbers represent, and op by op what it waits for."""
     meets: dict[int, list[int]] = {}
     for op in np.flatnonzero(ops.parties > 1).tolist():
         meets.setdefault(int(ops.meeting[op]), []).append(op)
     waits = [sorted({*ops.waits.op[first:last].tolist()} - {before}) for first, last, before in zip(
         ops.waits.first[:-1], ops.waits.first[1:], ops.before.tolist(), strict=True)]  # fmt: skip
     return {
-        "label": [ops.labels[label][:-1] if label >= 0 else None for label in ops.label.tolist()],
+        "label": [ops.labels[label] if label >= 0 else None for label in ops.label.tolist()],
         "lane": [(int(ops.lane_rank[lane]), ops.lane_name[lane]) for lane in ops.lane.tolist()],
         **{name: getattr(ops, name).tolist() for name in ("step", "chunk", "microbatch", "seconds", "parties")},
         "meetings": sorted(meets.values()),
