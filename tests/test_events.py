@@ -22,7 +22,7 @@ from simcluster.base.windows import Window
 from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
 from simcluster.engine.run import Simulated, simulate_tables
 from simcluster.engine.tables import HopRounds
-from simcluster.reference.instants import events_played
+from simcluster.reference.instants import process_events
 from simcluster.reference.network import FluidNetwork
 from simcluster.traffic.traffic import Traffic
 
@@ -288,7 +288,7 @@ def by_reference(flights: list[Flight], capacity: list[float], varying: Mapping[
 
     for number, flight in enumerate(flights):
         env.process(fly(number, *flight))
-    events_played(env)
+    process_events(env)
     if not all(map(math.isfinite, found)):
         raise BeyondGridError
     return found

@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, islice
 from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import simpy
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import InputError
@@ -26,8 +25,9 @@ from simcluster.collectives import ALGORITHMS
 from simcluster.collectives.entry import Parts
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.engine.network import Network
-from simcluster.engine.stepwise import Stepwise
+from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.hop_tables import hop_rounds
+from simcluster.engine.run import simulate_tables
 from simcluster.nccl import bus_factor, load_platform
 from simcluster.scenario.given import ClusterLike, cluster_of
 from simcluster.topology import Cluster
@@ -130,11 +130,9 @@ def concurrent_times(
     total, parts = size_of(kind, size)
     check(cluster, groups, kind, total, detail, root)
     starts = arrivals_of(groups, arrivals)
-    env = simpy.Environment(0.0)
-    network = Network(env, cluster.capacity.tolist())
-    finishes = [[math.nan] * len(group) for group in groups]
+    program = ExplicitProgram()
     done = []
-    for given, arrived, finished in zip(groups, starts, finishes, strict=True):
+    for given, arrived in zip(groups, starts, strict=True):
         turn = turned(range(len(given)), root)  # the root is position 0 of a description
         gpus = [given[position] for position in turn]
         group = group_of(cluster, gpus)
@@ -142,15 +140,20 @@ def concurrent_times(
         done.append(method)
         if detail == "steps":
             phases = phases_of(method, group, kind, parts)
-            pace = method.pace and round_of(phases, method.pace)
-            play = partial(Stepwise, network, cluster, gpus, phases, total, pace=pace)
-            _start_steps(env, play, turn, arrived, finished)
+            hops, moved = hop_rounds(cluster, gpus, phases, total, method.pace and round_of(phases, method.pace))
+            _add(program, [arrived[place] for place in turn], ExplicitCommunication(len(gpus), moved, hops=hops))
         else:
             traffics = activities(_patterns(cluster, gpus, kind, method, parts), total, method)
-            _start_flow(env, network, traffics, arrived, finished)
-    env.run()
+            _add(program, [max(arrived)], ExplicitCommunication(1, traffics))
+    ends = iter(simulate_tables(program.tables(cluster.capacity), _no_name, keeps_times=False).lane_end.tolist())
+    finishes = [
+        tuple(
+            turned([*islice(ends, len(group))], -root % len(group)) if detail == "steps" else [next(ends)] * len(group)
+        )
+        for group in groups
+    ]
     return tuple(
-        CollectiveTime(kind, detail, tuple(gpus), total, arrived, tuple(finished), method)
+        CollectiveTime(kind, detail, tuple(gpus), total, arrived, finished, method)
         for gpus, arrived, finished, method in zip(groups, starts, finishes, done, strict=True)
     )
 
@@ -179,16 +182,18 @@ def collective_traffics(
 
 def played(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[Traffic, float, float]]:
     """Activities with when they start and end (s) if all groups begin theirs at 0, each one after the other."""
-    env = simpy.Environment(0.0)
-    network = Network(env, cluster.capacity.tolist())
-    times: list[list[float]] = [[] for _ in groups]
-    for traffics, own in zip(groups, times, strict=True):
-        _in_turn(env, network, traffics, lambda _, own=own: own.append(env.now))  # type: ignore[misc]
-    env.run()
+    program = ExplicitProgram()
+    for traffics in groups:
+        lane = program.add_lane(len(program.lanes))
+        for traffic in traffics:
+            program.meetings.append(ExplicitCommunication(1, [traffic]))
+            program.add_op(lane, meeting=len(program.meetings) - 1)
+    times = simulate_tables(program.tables(cluster.capacity), _no_name, keeps_times=True).times
+    assert times is not None
+    moved = chain.from_iterable(groups)
     return [
         (traffic, start, max(end, start + TICK))
-        for traffics, own in zip(groups, times, strict=True)
-        for traffic, (start, end) in zip(traffics, pairwise(own), strict=True)
+        for traffic, start, end in zip(moved, times.start.tolist(), times.end.tolist(), strict=True)
     ]
 
 
@@ -246,56 +251,15 @@ def _patterns(
     return known[key]
 
 
-def _at(env: simpy.Environment, seconds: float, action: Callable[[], object]) -> None:
-    def wake(_: simpy.Event) -> None:
-        action()
-
-    timer = env.timeout(seconds)
-    assert timer.callbacks is not None
-    timer.callbacks.append(wake)
-
-
-def _in_turn(
-    env: simpy.Environment,
-    network: Network,
-    traffics: Sequence[Traffic],
-    ended: Callable[[int], object],
-    number: int = 0,
-) -> None:
-    """Activities one after the other; ``ended(n)`` is called when n of them are over, 0 included."""
-    ended(number)
-    if number < len(traffics):
-        network.start(traffics[number], partial(_in_turn, env, network, traffics, ended, number + 1))
+def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: ExplicitCommunication) -> None:
+    """Add a communication, and a lane for each member, which reaches it at its arrival (s)."""
+    program.meetings.append(communication)
+    for position, arrival in enumerate(arrivals):
+        lane = program.add_lane(len(program.lanes))
+        program.add_op(lane, arrival)
+        program.add_op(lane, meeting=len(program.meetings) - 1, position=position)
 
 
-def _start_flow(
-    env: simpy.Environment,
-    network: Network,
-    traffics: Sequence[Traffic],
-    arrived: Sequence[float],
-    finished: list[float],
-) -> None:
-    """One activity per phase, one after the other, from the last arrival on; all ranks finish together."""
-
-    def ended(number: int) -> None:
-        if number == len(traffics):
-            finished[:] = [env.now] * len(finished)
-
-    _at(env, max(arrived), partial(_in_turn, env, network, traffics, ended))
-
-
-def _start_steps(
-    env: simpy.Environment,
-    play: Callable[[Callable[[int], object]], Stepwise],
-    turn: Sequence[int],
-    arrived: Sequence[float],
-    finished: list[float],
-) -> None:
-    """Every hop of every round, each rank from its own arrival on; position p is ``turn[p]`` of the group."""
-
-    def done(position: int) -> None:
-        finished[turn[position]] = env.now
-
-    player = play(done)
-    for position, place in enumerate(turn):
-        _at(env, arrived[place], partial(player.arrive, position))
+def _no_name(op: int) -> str:
+    """Return the name of an op in messages about deadlocks, which cannot be here."""
+    return f"op {op}"

@@ -5,7 +5,6 @@ On classes of equal ranks and links.  Pure.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -15,16 +14,16 @@ import numpy as np
 from simcluster.base.clock import on_grid
 from simcluster.base.link_values import LinkValues
 from simcluster.collectives.relayed import RELAYED
-from simcluster.collectives.rounds import repeated_rounds
 from simcluster.devices.interference import Beside, Interference
+from simcluster.engine.hop_tables import hop_rounds
 from simcluster.engine.op_columns import GroupWork
 from simcluster.engine.tables import HopRounds, Kinds
 from simcluster.nccl import bus_factor
 from simcluster.planning.ops import Work
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes
-from simcluster.traffic.methods import Pace, round_of
-from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
+from simcluster.traffic.methods import round_of
+from simcluster.traffic.traffic import Fabric, Traffic
 
 
 class CommunicationKind(NamedTuple):
@@ -171,24 +170,10 @@ class CommunicationKinds:
         phases = communicators.phases(number, work.moves, work.size)
         pace = communicators.method(number, work.moves, work.size).pace
         pace = pace and round_of(phases, pace)
-        gpus, blocks = communicators.ranks(number), list(repeated_rounds(phases))
-        hops = [hop for block, _ in blocks for hop in block]
+        rounds, traffics = hop_rounds(self._fabric, communicators.ranks(number), phases, size, pace)
         first = len(self.traffics)
-        self.traffics += [self._hop(gpus, hop, hop.share * size, pace) for hop in hops]
-        return HopRounds(
-            block_first=_first([len(block) for block, _ in blocks]),
-            rounds=np.array([rounds for _, rounds in blocks], dtype=np.int32),
-            source=np.array([hop.source for hop in hops], dtype=np.int32),
-            target=np.array([hop.target for hop in hops], dtype=np.int32),
-            channel=np.array([hop.channel for hop in hops], dtype=np.int32),
-            traffic=np.arange(first, len(self.traffics), dtype=np.int32),
-        )
-
-    def _hop(self, gpus: Sequence[int], hop: Any, size: float, pace: Pace | None) -> Traffic:
-        """Return what one hop of a round moves."""
-        spread = hop_spread(self._fabric, gpus, hop)
-        latency, bound = pace or (self._fabric.spread_latency(spread), math.inf)
-        return Traffic(usage_of([(1.0, spread)]), size, 1, latency, bound)
+        self.traffics += traffics
+        return rounds._replace(traffic=rounds.traffic + np.int32(first))
 
 
 def _first(counts: Sequence[int]) -> Any:

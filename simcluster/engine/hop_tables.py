@@ -1,7 +1,8 @@
-"""Collectives hop by hop as flat arrays: which hops wait for which."""
+"""Collectives hop by hop as flat arrays: what each hop moves, and which hops wait for which."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,7 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Int32s, Numbers
+from simcluster.collectives import Phase
+from simcluster.collectives.rounds import repeated_rounds
 from simcluster.engine.tables import HopRounds
+from simcluster.traffic.methods import Pace
+from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 
 
 class HopTables(NamedTuple):
@@ -37,6 +42,31 @@ class HopTables(NamedTuple):
     before: Int32s
     after_first: Int32s
     after: Int32s
+
+
+def hop_rounds(
+    fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase], size: float, pace: Pace | None
+) -> tuple[HopRounds, list[Traffic]]:
+    """Return a collective of ``size`` bytes over the GPUs of a group hop by hop, and the traffic of each hop.
+
+    ``pace``, if there is one, replaces the latency of the hops' links and bounds their rate.
+    """
+    blocks = list(repeated_rounds(phases))
+    hops = [hop for block, _ in blocks for hop in block]
+    traffics = []
+    for hop in hops:
+        spread = hop_spread(fabric, gpus, hop)
+        latency, bound = pace or (fabric.spread_latency(spread), math.inf)
+        traffics.append(Traffic(usage_of([(1.0, spread)]), hop.share * size, 1, latency, bound))
+    rounds = HopRounds(
+        block_first=_firsts(len(block) for block, _ in blocks),
+        rounds=_int32s([count for _, count in blocks]),
+        source=_int32s([hop.source for hop in hops]),
+        target=_int32s([hop.target for hop in hops]),
+        channel=_int32s([hop.channel for hop in hops]),
+        traffic=np.arange(len(hops), dtype=np.int32),
+    )
+    return rounds, traffics
 
 
 def hop_tables(collectives: Sequence[HopRounds], members: Sequence[int]) -> HopTables:

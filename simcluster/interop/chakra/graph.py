@@ -1,4 +1,4 @@
-"""From an execution trace to the program that the engine plays.
+"""From an execution trace to the program that the engine simulates.
 
 A rank has one queue for its GPU's computation, one for its processor's (``is_cpu_op``), one for each process group
 (collectives of a communicator follow each other), one for what it sends to each other rank with one tag, and one for
@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
+from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
 from simcluster.interop.chakra.trace import COLLECTIVES, ChakraTrace, TraceNode
-from simcluster.programs.program import Meeting, Program
 from simcluster.traffic.traffic import Traffic
 
 Cost = Callable[[tuple[int, ...], str, float], tuple[Traffic, ...]]
@@ -34,7 +34,7 @@ _NOTHING = (Traffic((), 0.0, 1, 0.0),)
 
 def lower(
     trace: ChakraTrace, *, seconds: Callable[[int, TraceNode], float], group_of: GroupOf, cost: Cost
-) -> tuple[Program, list[tuple[int, TraceNode]]]:
+) -> tuple[ExplicitProgram, list[tuple[int, TraceNode]]]:
     """The program of a trace, and of each of its ops the rank and the node.
 
     ``seconds`` is the length of a node that computes.  Raises InputError naming rank and node for what cannot be
@@ -48,7 +48,7 @@ class _Lowering:
         self, trace: ChakraTrace, seconds: Callable[[int, TraceNode], float], group_of: GroupOf, cost: Cost
     ) -> None:
         self._trace, self._seconds, self._group_of, self._cost = trace, seconds, group_of, cost
-        self._program = Program(row_sets=[()])  # nobody looks at a timeline of it
+        self._program = ExplicitProgram()
         self._nodes: list[tuple[int, TraceNode]] = []
         self._lanes: dict[tuple[int, str], int] = {}
         self._met: dict[tuple[tuple[int, ...], str, int], tuple[int, str, float, int, TraceNode]] = {}
@@ -80,11 +80,11 @@ class _Lowering:
             number[node.id] = op
             self._program.after[op] = tuple(number[other] for other in node.after)
 
-    def _op(self, rank: int, node: TraceNode, lane: str, *, seconds: float = -1.0, meeting: int = -1) -> int:
+    def _op(self, rank: int, node: TraceNode, lane: str, *, seconds: float = 0.0, meeting: int = -1) -> int:
         if (rank, lane) not in self._lanes:
-            self._lanes[rank, lane] = self._program.add_lane(rank, 0, lane)
+            self._lanes[rank, lane] = self._program.add_lane(rank)
         self._nodes.append((rank, node))
-        return self._program.add_op(self._lanes[rank, lane], 0, seconds=seconds, meeting=meeting)
+        return self._program.add_op(self._lanes[rank, lane], seconds, meeting=meeting)
 
     def _collective(self, rank: int, node: TraceNode, turns: dict[tuple[str, tuple[int, ...]], int]) -> int:
         type_number = node.number("comm_type")
@@ -102,7 +102,7 @@ class _Lowering:
         if key not in self._met:
             traffics = self._cost(group, _KIND.get(kind, kind), size) if len(group) > 1 and size > 0 else ()
             self._met[key] = (len(self._program.meetings), kind, size, rank, node)
-            self._program.meetings.append(Meeting(len(group), traffics or _NOTHING))
+            self._program.meetings.append(ExplicitCommunication(len(group), traffics or _NOTHING))
         meeting, other_kind, other_size, other_rank, other = self._met[key]
         if (kind, size) != (other_kind, other_size):
             theirs = f"rank {other_rank} has {other.label}, {other_kind} of {other_size:.0f}"
@@ -135,10 +135,10 @@ class _Lowering:
 
     def _transfer(self, rank: int, node: TraceNode, lane: str, what: str, ranks: tuple[int, ...], size: float) -> int:
         """Bytes that go by themselves."""
-        self._program.meetings.append(Meeting(1, self._cost(ranks, what, size) if size > 0 else _NOTHING))
+        self._program.meetings.append(ExplicitCommunication(1, self._cost(ranks, what, size) if size > 0 else _NOTHING))
         return self._op(rank, node, lane, meeting=len(self._program.meetings) - 1)
 
-    def lowered(self) -> tuple[Program, list[tuple[int, TraceNode]]]:
+    def lowered(self) -> tuple[ExplicitProgram, list[tuple[int, TraceNode]]]:
         """All ranks' nodes; messages are tied, and what nobody answers is refused."""
         for rank in range(len(self._trace.ranks)):
             self._add(rank)
@@ -152,8 +152,7 @@ class _Lowering:
                 what = f"has no partner: rank {key[0]} sends {len(sends)} times to rank {key[1]} with tag {key[2]}"
                 raise self.error(rank, node, f"{what}, which receives {len(receives)} times; {half} is missing")
             for send, receive in zip(sends, receives, strict=True):
-                program.after[receive] += (send,)
-                program.receives.append((send, receive))
+                program.after[receive] = [*program.after[receive], send]
         for (group, _, turn), (meeting, kind, _, rank, node) in self._met.items():
             if self._joined[meeting] < len(group):
                 what = f"only {self._joined[meeting]} of the {len(group)} ranks of its group have this {kind}"

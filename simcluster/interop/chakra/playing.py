@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.devices.device import Device, load_device
-from simcluster.engine.engine import play
+from simcluster.engine.run import simulate_tables
 from simcluster.importers.astra_network import Dimension, groups_along
 from simcluster.interop.chakra.graph import COPIES, Cost, lower
 from simcluster.interop.chakra.trace import ChakraTrace, TraceNode
@@ -85,10 +85,15 @@ def play_traces(
     seconds = _timer(device, precision, roofline, timed)
     groups = _Groups(trace, tuple(dimensions))
     program, nodes = lower(trace, seconds=seconds, group_of=groups.of, cost=_costs(cluster, nccl))
-    record = play(program, cluster.capacity.tolist())
+    simulated = simulate_tables(
+        program.tables(cluster.capacity),
+        lambda op: f"rank {nodes[op][0]}: {nodes[op][1].label}",
+        keeps_times=True,
+    )
+    assert simulated.times is not None
     played = tuple(
         PlayedNode(rank, node.id, node.name, node.kind, float(start), float(end))
-        for (rank, node), start, end in zip(nodes, record.start, record.end, strict=True)
+        for (rank, node), start, end in zip(nodes, simulated.times.start, simulated.times.end, strict=True)
     )
     by_rank: list[list[PlayedNode]] = [[] for _ in range(ranks)]
     for node in played:
@@ -103,7 +108,7 @@ def play_traces(
         notes.append(f"{timed['counted']} of the nodes that compute are timed {by}")
     if timed["nothing"]:
         notes.append(f"{timed['nothing']} of them have neither a duration nor num_ops and take no time")
-    return PlayedTrace(trace.name, max(last), last, compute, exposed, played, record.events, tuple(notes))
+    return PlayedTrace(trace.name, max(last), last, compute, exposed, played, simulated.events, tuple(notes))
 
 
 def _timer(device: Device, precision: str, roofline: bool, timed: Counter[str]) -> Callable[[int, TraceNode], float]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.engine.engine import play
+from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
 from simcluster.engine.longest_path import LongestPath, PathTimes
+from simcluster.engine.run import simulate_tables
 from simcluster.interop.recorded.graph import MAIN, StepGraph
 from simcluster.programs.program import Meeting, Program
 from simcluster.traffic.traffic import Traffic
@@ -53,9 +53,21 @@ class RecordedPart:
         return self._sweep.total(cases.reshape(len(own), -1)).reshape(kept.shape[1], -1)
 
     def events(self, seconds: Floats, case: int) -> tuple[float, int]:
-        """One step on the event engine: its seconds, and the events that it took."""
-        record = play(replace(self._program, seconds=self._seconds(seconds)[:, case].tolist()), [])
-        return float(record.end.max()), record.events
+        """Simulate one step by events: return its seconds, and how many events that took."""
+        program, own = self._program, self._seconds(seconds)[:, case].tolist()
+        known = {each.parties: ExplicitCommunication(each.parties, each.traffics) for each in program.meetings}
+        explicit = ExplicitProgram(
+            lane_rank=program.lane_rank,
+            lanes=program.lanes,
+            seconds=own,
+            sensitivity=[-1.0] * len(own),
+            meeting=program.meeting,
+            position=program.position,
+            after=[*program.after],
+            meetings=[known[each.parties] for each in program.meetings],
+        )
+        found = simulate_tables(explicit.tables([]), "op {}".format, keeps_times=False)
+        return float(found.lane_end.max()), found.events
 
     def _seconds(self, of_ops: Floats) -> Floats:
         """Durations of the program's ops [op, case] from those of the recorded ones, on the clock's grid."""
