@@ -101,7 +101,7 @@ def simulated(scenario: str, changes: dict[str, Any], *, folded: bool = True) ->
     _ = made.cluster.built
     with Clock() as clock:
         result = simulate(made, folded=folded)
-    events, ops = result.record.events, len(result.lowered.played.seconds)
+    events, ops = result.record.events, len(result.record.ops)
     more = f"{len(result.weights):,} of {made.gpus:,} ranks, step {result.step_time!r} s"
     if not events:
         return Figures(clock.wall, clock.cpu, ops, "ops, path", bare_timeouts(ops), more)
