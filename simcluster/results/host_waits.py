@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats
+from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.results.timeline import Spans
 
 BESIDE = ("d2h", "h2d", "storage", "host")
@@ -41,9 +41,11 @@ def held_up_by_host(spans: Spans, edges: Floats, free: Bools) -> Bools:
 
 
 def inside(edges: Floats, start: Floats, end: Floats) -> Bools:
-    """Which of the intervals between consecutive edges lie inside one of the given ones (whose ends are edges)."""
-    depth = np.zeros(len(edges), dtype=np.int64)
-    np.add.at(depth, np.searchsorted(edges, start), 1)
-    np.add.at(depth, np.searchsorted(edges, end), -1)
-    covered: Bools = np.cumsum(depth[:-1]) > 0
-    return covered
+    """Return which intervals between consecutive edges lie inside one of the given ones (whose ends are edges)."""
+    return covered(len(edges), np.searchsorted(edges, start), np.searchsorted(edges, end))
+
+
+def covered(size: int, first: Ints, last: Ints) -> Bools:
+    """Return which intervals between this number of edges lie between edges ``first[i]`` and ``last[i]``."""
+    depth = np.cumsum(np.bincount(first, minlength=size)[:-1] - np.bincount(last, minlength=size)[:-1])
+    return np.asarray(depth > 0)

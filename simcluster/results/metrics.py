@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simcluster.results.host_waits import held_up_by_host, inside, until_barriers
+from simcluster.base.arrays import Bools
+from simcluster.results.host_waits import covered, held_up_by_host, inside, until_barriers
 from simcluster.results.timeline import Spans
 
 BREAKDOWN = (
@@ -69,36 +70,41 @@ def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float], worke
     ends = [0.0, stage_done, behind, total]
     edges = np.unique(np.concatenate([spans.ready[late], spans.start, spans.end, ends]))
     length = np.diff(edges)
+    first, last = np.searchsorted(edges, spans.start), np.searchsorted(edges, spans.end)
+
+    def during(some: Bools) -> Bools:
+        return covered(len(edges), first[some], last[some])
+
     free = np.ones(len(length), dtype=bool)
     states = dict.fromkeys(BREAKDOWN, 0.0)
     for state, kinds in COMPUTE_KINDS.items():
         mask = compute & np.isin(spans.kind, [spans.code(kind) for kind in kinds])
-        covered = inside(edges, spans.start[mask], spans.end[mask])
-        states[state] = float(length[covered & free].sum())
-        free &= ~covered
+        there = during(mask)
+        states[state] = float(length[there & free].sum())
+        free &= ~there
     computing = ~free
     communicating = np.zeros(len(length), dtype=bool)
     for axis in EXPOSED:
         mask = spans.stream == spans.code(axis)
         if not mask.any():
             continue
-        covered = inside(edges, spans.start[mask], spans.end[mask])
-        communicating |= covered
-        states[f"exposed_{axis}"] = float(length[covered & free].sum())
-        free &= ~covered
+        there = during(mask)
+        communicating |= there
+        states[f"exposed_{axis}"] = float(length[there & free].sum())
+        free &= ~there
     standing = inside(edges, *until_barriers(spans)) | (edges[:-1] >= behind)
     states["checkpoint"] += float(length[free & standing].sum())
     free &= ~standing
     for state in STALLS:
         mask = (spans.kind == spans.code(state)) & (spans.stream == spans.code("host"))
-        stalled = free & inside(edges, spans.start[mask], spans.end[mask])
+        stalled = free & during(mask)
         states[state] += float(length[stalled].sum())
         free &= ~stalled
     held_up = held_up_by_host(spans, edges, free)
     free &= ~held_up
     for state, kind in HELD_BY.items():
         mask = (spans.kind == spans.code(kind)) & ~compute
-        by_it = held_up & inside(edges, spans.start[mask], spans.end[mask])
+        by_it = held_up & during(mask)
         states[state] += float(length[by_it].sum())
         held_up &= ~by_it
     states["other"] += float(length[held_up].sum())

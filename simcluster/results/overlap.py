@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats
+from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.runs import within
 from simcluster.base.shown import Shown
-from simcluster.results.host_waits import inside
+from simcluster.results.host_waits import covered, inside
 from simcluster.results.metrics import EXPOSED
 from simcluster.results.streams import require_known
 from simcluster.results.timeline import Spans
@@ -144,35 +145,40 @@ class Pieces:
         self._length = np.diff(self._edges)
         self._start, self._end = (np.searchsorted(self._edges, times) for times in (spans.start, spans.end))
         compute = spans.stream == spans.code("compute")
-        self._computing = self._depth(compute) > 0
+        self._computing = covered(len(self._edges), self._start[compute], self._end[compute])
         self._uncounted = ~self._computing
         took = spans.end - spans.start
         self._contended = np.divide(took - free, took, out=np.zeros(len(spans)), where=took > 0)
 
     def measure(self, which: Bools, *, counts: bool = False) -> Floats:
-        """``OverlapSeconds`` of the run; with ``counts`` what is exposed and nobody counted yet is counted here."""
-        spans, length = self._spans, self._length
-        depth = self._depth(which)
-        on_wire = depth > 0
-        exposed = on_wire & ~self._computing
-        contended = np.zeros(len(length))
-        if self._contended[which].any():
-            weight = self._depth(which, self._contended)
-            contended = length * np.clip(np.divide(weight, depth, out=contended, where=on_wire), 0.0, 1.0)
-        own = on_wire & self._uncounted if counts else np.zeros(len(length), dtype=bool)
-        self._uncounted &= ~own
-        late = which & (spans.ready < spans.start)
-        waiting = inside(self._edges, spans.ready[late], spans.start[late])
+        """Return ``OverlapSeconds`` of the run; with ``counts`` what is exposed and not counted yet is counted here."""
+        spans, chosen = self._spans, np.flatnonzero(which)
+        place, depth, contended = self._on_wire(chosen)
+        length, computing = self._length[place], self._computing[place]
+        lost = length * np.clip(contended / depth, 0.0, 1.0)
+        own = self._uncounted[place] if counts else np.zeros(len(place), dtype=bool)
+        self._uncounted[place[own]] = False
+        late = chosen[spans.ready[chosen] < spans.start[chosen]]
+        waiting = (
+            inside(self._edges, spans.ready[late], spans.start[late]) if len(late) else np.zeros(0, dtype=np.int64)
+        )
         return np.array([
-            which.sum(), spans.bytes[which].sum(), length[on_wire].sum(), length[on_wire & self._computing].sum(),
-            length[exposed].sum(), length[own].sum(), length[waiting].sum(), contended[on_wire].sum(),
-            contended[own].sum(),
+            len(chosen), spans.bytes[chosen].sum(), length.sum(), length[computing].sum(), length[~computing].sum(),
+            length[own].sum(), self._length[waiting].sum(), lost.sum(), lost[own].sum(),
         ])  # fmt: skip
 
-    def _depth(self, which: Bools, weights: Floats | None = None) -> Floats:
-        """How many of the spans are under way in each piece, or the sum of their weights."""
-        weight = np.ones(int(which.sum())) if weights is None else weights[which]
+    def _on_wire(self, chosen: Ints) -> tuple[Ints, Floats, Floats]:
+        """Return the pieces in which some of the spans are under way, their number, and the sum of contended parts."""
+        first, last, part = self._start[chosen], self._end[chosen], self._contended[chosen]
+        if not part.any() and (last[:-1] <= first[1:]).all():  # one after the other
+            place = np.repeat(first, last - first) + within(last - first)
+            return place, np.ones(len(place)), np.zeros(len(place))
+        depth = self._depth(first, last, np.ones(len(chosen)))
+        place = np.flatnonzero(depth > 0)
+        return place, depth[place], self._depth(first, last, part)[place]
+
+    def _depth(self, first: Ints, last: Ints, weight: Floats) -> Floats:
+        """Return the sum of weights of the spans that are under way in each piece."""
         size = len(self._edges)
-        change = np.bincount(self._start[which], weight, size) - np.bincount(self._end[which], weight, size)
-        depth: Floats = np.cumsum(change[:-1])
-        return depth
+        found: Floats = np.cumsum((np.bincount(first, weight, size) - np.bincount(last, weight, size))[:-1])
+        return found

@@ -228,8 +228,8 @@ def deep_pipeline() -> Figures:
     costs = Costs(forward=0.010, backward=0.020, send=0.0001)
     with Clock() as clock:
         run = simulate_costs(costs, stages=64, microbatches=512, schedule="interleaved", chunks=4)
-    ops = len(run.record.end)
-    return Figures(clock.wall, clock.cpu, ops, f"ops, {run.record.kind}", bare_timeouts(ops))
+    ops = len(run.record.ops)
+    return Figures(clock.wall, clock.cpu, ops, f"ops, {run.record.engine}", bare_timeouts(ops))
 
 
 def ring(detail: str) -> Figures:

@@ -27,7 +27,8 @@ from table_cases import SCHEDULES, deep, warm
 import simcluster
 from simcluster.engine.choose import play_path
 from simcluster.engine.engine import play
-from simcluster.simulate import replay, simulate
+from simcluster.simulate import simulate
+from simcluster.step.planned import prepare
 from simcluster.studies.sweep.quick import quick_step
 
 pytestmark = pytest.mark.benchmark
@@ -73,8 +74,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_scenario_both_ways(name: str) -> None:
     """The program of a scenario as events, and as one longest path, with the check that it is one."""
-    result = replay(simcluster.load(name, CASES[name]))
-    program, capacity = result.lowered.program, result.lowered.capacity
+    lowered = prepare(simcluster.load(name, CASES[name])).lowered
+    program, capacity = lowered.program, lowered.capacity
     record = play(program, capacity)
     events = best(lambda: play(program, capacity), 3)
     path = best(lambda: _path_or_reason(program, capacity), 3)
