@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from conftest import Table, Tiny
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from simcluster.engine.bridge import program_record
 from test_fold import documents
 
 from simcluster.base.clock import TICK, on_grid
@@ -21,10 +19,10 @@ from simcluster.base.errors import InputError
 from simcluster.devices.device import kernels_seconds, load_device
 from simcluster.devices.interference import Beside, Factor, Interference, MemoryBandwidth, Multiprocessors
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
-from simcluster.engine.engine import play
+from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.run import simulate_tables
 from simcluster.model.kernels import Kernel
-from simcluster.programs.program import ChainPace, Meeting, Program, SpanRow
-from simcluster.results.timeline import make_spans
+from simcluster.reference.record import OpTimes
 from simcluster.simulate import simulate
 from simcluster.traffic.traffic import Traffic
 
@@ -32,31 +30,36 @@ Row = tuple[float, float | None]
 """Seconds at full speed, and the sensitivity (None: a collective on the main lane)."""
 
 
-def row(seconds: float, sensitivity: float | None) -> SpanRow:
-    return SpanRow("compute", "forward", "", -1, "", 0.0, 0.0, seconds, pace=ChainPace(seconds, sensitivity))
-
-
-def program(main: Sequence[Row], side: Sequence[tuple[float, float]], x: float, y: float) -> Program:
+def program(main: Sequence[Row], side: Sequence[tuple[float, float]], x: float, y: float) -> ExplicitProgram:
     """Return a program of one rank: ops on its main lane, concurrent with pauses and a transfer after each."""
-    made = Program()
-    lanes = made.add_lane(0, 0, "main"), made.add_lane(0, 0, "dp")
+    made = ExplicitProgram()
+    lanes = made.add_lane(0), made.add_lane(0)
     for seconds, sensitivity in main:
-        made.row_sets.append((row(seconds, sensitivity),))
-        made.add_op(lanes[0], len(made.row_sets) - 1, seconds=seconds)
+        made.add_op(lanes[0], seconds, sensitivity=-1.0 if sensitivity is None else sensitivity)
     for pause, seconds in side:
-        made.row_sets.append((row(pause, None),))
-        made.add_op(lanes[1], len(made.row_sets) - 1, seconds=pause)
-        made.meetings.append(Meeting(1, (Traffic(((0, 1.0),), seconds, 1, 0.0),), ranks=(0,), pressure=x, drag=y))
-        made.add_op(lanes[1], len(made.row_sets) - 1, meeting=len(made.meetings) - 1)
+        made.add_op(lanes[1], pause)
+        made.add_op(lanes[1], meeting=transfer(made, 0, seconds, ranks=(0,), pressure=x, drag=y))
     return made
 
 
-def spans(made: Program) -> list[tuple[int, float, float]]:
-    """(lane, start, end) of every row of the timeline."""
-    record = program_record(made, play(made, [1.0]))
-    found = make_spans(record.ops, record.times, lambda axis, rank: "")
-    lanes = np.array(made.lane)[found.op].tolist()
-    return sorted(zip(lanes, found.start.tolist(), found.end.tolist(), strict=True))
+def transfer(made: ExplicitProgram, link: int, seconds: float, **effects: Any) -> int:
+    """Add the meeting of a transfer on a link of 1 B/s and return its number."""
+    made.meetings.append(ExplicitCommunication(1, (Traffic(((link, 1.0),), seconds, 1, 0.0),), **effects))
+    return len(made.meetings) - 1
+
+
+def times_of(made: ExplicitProgram, **profiles: Any) -> OpTimes:
+    """Return the times of all ops on two links of 1 B/s."""
+    found = simulate_tables(made.tables([1.0, 1.0], **profiles), str, keeps_times=True).times
+    assert found is not None
+    return found
+
+
+def spans(made: ExplicitProgram, **profiles: Any) -> list[tuple[int, float, float]]:
+    """Return (lane, start, end) of every op."""
+    times = times_of(made, **profiles)
+    start, end = times.start.tolist(), times.end.tolist()
+    return sorted((lane, start[op], end[op]) for lane, ops in enumerate(made.lanes) for op in ops)
 
 
 def by_hand(
@@ -136,42 +139,37 @@ def test_any_mixture_is_that_by_hand(main: list[Row], side: list[tuple[float, fl
 def test_no_pressure_and_no_drag_change_nothing(main: list[Row], side: list[tuple[float, float]]) -> None:
     disturbed = program(main, side, 0.0, 0.0)
     plain = program(main, side, 0.0, 0.0)
-    plain.meetings = [replace(meeting, ranks=()) for meeting in plain.meetings]
+    plain.meetings = [meeting._replace(ranks=()) for meeting in plain.meetings]
     assert spans(disturbed) == spans(plain)
 
 
 def test_the_strongest_of_several_communications_counts() -> None:
     made = program([(8.0, 1.0)], [(0.0, 2.0)], 1.0, 0.0)
-    lane = made.add_lane(0, 0, "pp")
-    made.meetings.append(Meeting(1, (Traffic(((1, 1.0),), 4.0, 1, 0.0),), ranks=(0,), pressure=0.25))
-    made.add_op(lane, 1, meeting=1)
-    record = play(made, [1.0, 1.0])
-    assert record.end[0] == pytest.approx(4 + 8 - 2 / 2 - 2 / 1.25, abs=8 * TICK)
+    made.add_op(made.add_lane(0), meeting=transfer(made, 1, 4.0, ranks=(0,), pressure=0.25))
+    end = times_of(made).end
+    assert end[0] == pytest.approx(4 + 8 - 2 / 2 - 2 / 1.25, abs=8 * TICK)
 
 
 def test_all_ranks_of_a_communication_feel_it_and_one_that_computes_drags_it() -> None:
     made = program([(3.0, 1.0)], [(0.0, 4.0)], 0.5, 1.0)
-    other = made.add_lane(1, 0, "main")
-    for seconds, sensitivity in ((1.0, None), (5.0, 1.0)):
-        made.row_sets.append((row(seconds, sensitivity),))
-        made.add_op(other, len(made.row_sets) - 1, seconds=seconds)
-    made.meetings[0] = replace(made.meetings[0], ranks=(0, 1))
-    record = play(made, [1.0])
+    other = made.add_lane(1)
+    made.add_op(other, 1.0)
+    made.add_op(other, 5.0, sensitivity=1.0)
+    made.meetings[0] = made.meetings[0]._replace(ranks=(0, 1))
+    end = times_of(made).end
     # both drag it until 8 s, when rank 1 has had 1 s of its own and 7 s at 1 / 1.5
-    assert record.end[2] == pytest.approx(8.0)
-    assert record.end[0] == pytest.approx(4.5)
-    assert record.end[4] == pytest.approx(8.0 + 5.0 - 7 / 1.5, abs=8 * TICK)
+    assert end[2] == pytest.approx(8.0)
+    assert end[0] == pytest.approx(4.5)
+    assert end[4] == pytest.approx(8.0 + 5.0 - 7 / 1.5, abs=8 * TICK)
 
 
 def test_a_dragged_transfer_keeps_its_share_of_a_link() -> None:
     """Two transfers on one link; the one beside computation takes twice as long, the other does not gain by it."""
     made = program([(100.0, 1.0)], [(0.0, 4.0)], 0.0, 1.0)
-    lane = made.add_lane(1, 0, "dp")
-    made.meetings.append(Meeting(1, (Traffic(((0, 1.0),), 4.0, 1, 0.0),)))
-    made.add_op(lane, 1, meeting=1)
-    record = play(made, [1.0])
-    assert record.end[3] == 8.0  # half of the link until 8 s
-    assert record.end[2] == 12.0  # 2 s worth done at 8 s, the other 2 s worth on the whole link
+    made.add_op(made.add_lane(1), meeting=transfer(made, 0, 4.0))
+    end = times_of(made).end
+    assert end[3] == 8.0  # half of the link until 8 s
+    assert end[2] == 12.0  # 2 s worth done at 8 s, the other 2 s worth on the whole link
 
 
 # --- where pressure and sensitivity come from -------------------------------------------------------------------------

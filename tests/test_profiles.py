@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from itertools import pairwise
 
 import pytest
-import simpy
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_interference import Row, program, spans
+from test_interference import Row, program, spans, times_of, transfer
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import DeadlockError
 from simcluster.base.profiles import STEADY, Profile, Spells, product, stretched
 from simcluster.base.windows import Window
-from simcluster.engine.engine import play
-from simcluster.engine.network import Network
-from simcluster.programs.program import Meeting, Program, SpanRow
-from simcluster.traffic.traffic import Traffic
+from simcluster.engine.explicit import ExplicitProgram
 
 quarters = st.integers(0, 40).map(lambda number: number / 4)
 
@@ -74,41 +69,26 @@ def test_spells_are_the_same_whoever_asks_first() -> None:
 
 def test_a_kernel_slows_down_and_recovers() -> None:
     """Half speed from 0.25 to 0.75 s: a quarter is done by then, and a kernel of 1 s takes 1.25 s."""
-    made = program([[(1.0, 1.0)]], [], 0.0, 0.0)
-    made.speeds[0] = Window(2.0, 0.25, 0.75)
-    assert spans(made) == [(0, 0.0, 1.25)]
-    assert stretched(made.speeds[0], 0.0, 1.0) == 1.25
-    made.speeds[0] = Window(1.0, 0.25, 0.75)
-    assert spans(made) == [(0, 0.0, 1.0)]
+    made, slow = program([(1.0, 1.0)], [], 0.0, 0.0), Window(2.0, 0.25, 0.75)
+    assert spans(made, speeds={0: slow}) == [(0, 0.0, 1.25)]
+    assert stretched(slow, 0.0, 1.0) == 1.25
+    assert spans(made, speeds={0: Window(1.0, 0.25, 0.75)}) == [(0, 0.0, 1.0)]
 
 
 def test_a_throttling_gpu_does_not_slow_its_collectives() -> None:
-    made = program([[(1.0, 1.0), (2.0, None), (1.0, 1.0)]], [], 0.0, 0.0)
-    made.speeds[0] = Window(2.0, 0.0, math.inf, period=4.0, length=3.0)  # fast from 3 to 4 and from 7 on
-    assert spans(made) == [(0, 0.0, 2.0), (0, 2.0, 4.0), (0, 4.0, 6.0)]
+    made = program([(1.0, 1.0), (2.0, None), (1.0, 1.0)], [], 0.0, 0.0)
+    slow = Window(2.0, 0.0, math.inf, period=4.0, length=3.0)  # fast from 3 to 4 and from 7 on
+    assert spans(made, speeds={0: slow}) == [(0, 0.0, 2.0), (0, 2.0, 4.0), (0, 4.0, 6.0)]
 
 
 lengths = st.integers(1, 12).map(lambda number: number / 8)
 rows = st.lists(st.tuples(lengths, st.sampled_from([1.0, 0.5, 0.0, None])), min_size=1, max_size=5)
 
 
-@settings(max_examples=60)
-@given(main=st.lists(rows, min_size=1, max_size=3), side=st.lists(st.tuples(quarters, lengths), max_size=3),
-       pressure=st.sampled_from([0.0, 0.5, 1.0]), drag=st.sampled_from([0.0, 1.0]), speed=profiles)  # fmt: skip
-def test_a_chain_gives_the_bits_of_its_ops(
-    main: list[list[Row]], side: list[tuple[float, float]], pressure: float, drag: float, speed: Profile
-) -> None:
-    """Slow at times and disturbed by communication: one event for a chain or one for each op is the same."""
-    together, apart = (program(main, side, pressure, drag, collapsed=collapsed) for collapsed in (True, False))
-    together.speeds[0] = apart.speeds[0] = speed
-    assert spans(together) == spans(apart)
-
-
 @given(main=rows, speed=profiles)
 def test_rows_take_the_integral_of_their_speed(main: list[Row], speed: Profile) -> None:
-    made = program([main], [], 0.0, 0.0)
-    made.speeds[0] = speed
-    for (seconds, sensitivity), (_, start, end) in zip(main, spans(made), strict=True):
+    found = spans(program(main, [], 0.0, 0.0), speeds={0: speed})
+    for (seconds, sensitivity), (_, start, end) in zip(main, found, strict=True):
         expected = seconds if sensitivity is None else stretched(speed, start, seconds)
         assert end - start == pytest.approx(expected, abs=8 * TICK)
 
@@ -116,9 +96,7 @@ def test_rows_take_the_integral_of_their_speed(main: list[Row], speed: Profile) 
 @given(main=rows, start=quarters, length=quarters, factors=st.lists(st.floats(1, 8), min_size=2, max_size=4))
 def test_slower_is_never_faster(main: list[Row], start: float, length: float, factors: list[float]) -> None:
     def end(factor: float) -> float:
-        made = program([main], [], 0.0, 0.0)
-        made.speeds[0] = Window(factor, start, start + length)
-        return spans(made)[-1][2]
+        return spans(program(main, [], 0.0, 0.0), speeds={0: Window(factor, start, start + length)})[-1][2]
 
     ends = [end(factor) for factor in sorted(factors)]
     assert all(later >= earlier - 8 * TICK for earlier, later in pairwise(ends))
@@ -129,21 +107,12 @@ def test_slower_is_never_faster(main: list[Row], start: float, length: float, fa
 
 def arrivals(profile: Profile, sizes: list[float], starts: list[float]) -> list[float]:
     """When flows on a link of 1 B/s that begin then are over."""
-    env = simpy.Environment()
-    network = Network(env, [1.0], {0: profile})
-    found = [math.nan] * len(sizes)
-
-    def begin(number: int, _: simpy.Event) -> None:
-        def over() -> None:
-            found[number] = env.now
-
-        network.start(Traffic(((0, 1.0),), sizes[number], 1, 0.0), over)
-
-    for number, start in enumerate(starts):
-        timer = env.timeout(start)
-        assert timer.callbacks is not None
-        timer.callbacks.append(partial(begin, number))
-    env.run()
+    made = ExplicitProgram()
+    for start, size in zip(starts, sizes, strict=True):
+        lane = made.add_lane(0)
+        made.add_op(lane, start)
+        made.add_op(lane, meeting=transfer(made, 0, size))
+    found: list[float] = times_of(made, capacities={0: profile}).end[1::2].tolist()
     return found
 
 
@@ -174,13 +143,10 @@ def test_a_link_that_only_might_change(sizes: list[float], starts: list[float]) 
 
 def test_a_deadlock_is_found_while_links_flap() -> None:
     """One of two parties never comes: the run ends and says so, whatever changes for ever."""
-    made = Program()
-    lane = made.add_lane(0, 0, "main")
-    made.row_sets.append((SpanRow("dp", "all_reduce", "", -1, "dp", 1.0, 0.0, 0.0),))
-    made.meetings.append(Meeting(1, (Traffic(((0, 1.0),), 2.0, 1, 0.0),)))
-    made.meetings.append(Meeting(2, (Traffic(((0, 1.0),), 1.0, 1, 0.0),)))
-    made.add_op(lane, 0, meeting=0)
-    made.add_op(lane, 0, meeting=1)
-    made.capacities[0] = Window(0.5, 0.0, math.inf, 1.0, 0.5)
+    made = ExplicitProgram()
+    lane = made.add_lane(0)
+    made.add_op(lane, meeting=transfer(made, 0, 2.0))
+    made.add_op(lane, meeting=transfer(made, 0, 1.0))
+    made.meetings[1] = made.meetings[1]._replace(parties=2)
     with pytest.raises(DeadlockError, match="1 of 2 have arrived"):
-        play(made, [1.0])
+        times_of(made, capacities={0: Window(0.5, 0.0, math.inf, 1.0, 0.5)})
