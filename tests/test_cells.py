@@ -9,26 +9,25 @@ import pytest
 from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_window import CLUSTERS, assert_same, documents
+from test_window import CLUSTERS, SeenJob, assert_same, documents, seen_job
 
 from simcluster import load_cluster
 from simcluster.base.link_values import LinkValues
 from simcluster.base.profiles import Watched
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay, simulate
-from simcluster.step.planned import PreparedStep, prepare
 from simcluster.symmetry.folding import SplitQuotient, Symmetry
 from simcluster.symmetry.orbits import Irregularities
 
 JOB = {"gpus": 32, "parallel": {"tp": 2, "dp": 16, "zero": 1}, "training": {"global_batch": 32}}
 
 
-def both(scenario: Scenario) -> tuple[PreparedStep, PreparedStep]:
+def both(scenario: Scenario) -> tuple[SeenJob, SeenJob]:
     """The job as it is seen, and as a whole."""
     with pytest.MonkeyPatch.context() as patch:
-        seen = prepare(scenario)
+        seen = seen_job(scenario)
         patch.setattr(Symmetry, "_through", lambda _: iter(()))
-        return seen, prepare(scenario)
+        return seen, seen_job(scenario)
 
 
 @st.composite
@@ -53,9 +52,9 @@ def faults(draw: st.DrawFn, gpus: int, scenario: Scenario) -> list[dict[str, Any
     return found
 
 
-def assert_as_fast_alone(seen: PreparedStep, whole: PreparedStep) -> None:
+def assert_as_fast_alone(seen: SeenJob, whole: SeenJob) -> None:
     """What a group of each class may reach at most, of the links that tell of those that it uses."""
-    capacity, (ours, theirs) = seen.cluster.capacity, (each.folding.communicators for each in (seen, whole))
+    capacity, (ours, theirs) = seen.capacity, (each.folding.communicators for each in (seen, whole))
     _, first = np.unique(seen.folding.classes.of_communicator, return_index=True)
     for number in first.tolist():
         for some, every in zip(ours.usages(number), theirs.usages(number), strict=True):

@@ -1,36 +1,23 @@
-"""One scenario, one answer: folded = unfolded = uncollapsed = the longest path, every span of every rank, to the bit.
+"""One scenario, one answer: folded = unfolded, compiled = SimPy, every span of every rank, to the bit.
 
-Folding, chains and the fast path change what is computed, never what comes out (MODELLING.md I.1 to I.5): the plain
-run, every rank and every op of it an event, is what all others must equal.
+Folding and the engine change what is computed, never what comes out (MODELLING.md I.1 to I.5).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from conftest import Tiny, counts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.base.errors import DeadlockError, InputError
 from simcluster.bench.given_times import Costs, simulate_costs
-from simcluster.engine.choose import play_by, play_path
-from simcluster.engine.engine import play
-from simcluster.engine.longest_path import NeedsEventsError
-from simcluster.engine.overlaps import Encounters
-from simcluster.engine.record import Record
-from simcluster.planning.ops import MAIN
-from simcluster.programs.program import Meeting, Program, SpanRow
-from simcluster.reference.record import OpTimes
 from simcluster.results.played import Run
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.simulate import replay, simulate
-from simcluster.traffic.traffic import Traffic
 
 ECMP = {"kind": "ecmp", "seed": 3, "queue_pairs": 2}
 CLUSTERS: list[tuple[dict[str, Any], list[str]]] = [  # with one cable of each, near the first GPUs
@@ -106,14 +93,13 @@ def _faults(rank: int, cable: list[str]) -> list[dict[str, Any]]:
 
 
 def every_way(scenario: Scenario) -> None:
-    """Plays the scenario in every way, and compares all of them with the plain one."""
+    """Simulate the scenario in every way, and compare all of them with the compiled engine's run of all ranks."""
     plain = replay(scenario, folded=False)
     assert len(plain.weights) == scenario.gpus
     spans = {rank: spans_of(plain, rank) for rank in plain.weights}
-    ways = [plain, replay(scenario, folded=False), replay(scenario), replay(scenario)]
-    for found in ways:
+    for found in (replay(scenario), replay(scenario.model_copy(update={"engine": "simpy"}))):
         assert found.step_time == plain.step_time
-        for rank in spans if found is not plain else ():
+        for rank in spans:
             assert spans_of(found, rank) == spans[rank], f"rank {rank}"
 
 
@@ -132,121 +118,6 @@ def spans_of(run: Run, rank: int) -> list[tuple[Any, ...]]:
             continue
         columns.append(values.tolist())
     return sorted(zip(*columns, strict=True), key=repr)
-
-
-# --- programs ---------------------------------------------------------------------------------------------------------
-
-TICK = 2.0**-20
-LINKS = [4.0e6, 8.0e6, 1.0e7]
-
-
-@st.composite
-def programs(draw: st.DrawFn) -> Program:
-    """Lanes of ops that compute, meet, and move bytes over a few links, in an order that can happen."""
-    lanes = draw(st.integers(2, 4))
-    program = Program(row_sets=[(SpanRow("compute", "other", "op", -1, "", 0.0, 0.0, 0.0),)])
-    for lane in range(lanes):
-        program.add_lane(lane, 0, MAIN)
-    ticks = st.integers(0, 16).map(lambda number: number * 0.015625)
-    for number in range(draw(st.integers(2, 14))):
-        members = [number % lanes] if draw(st.booleans()) else draw(_groups(lanes))
-        after = tuple(draw(st.lists(st.integers(0, len(program.seconds) - 1), max_size=1))) if program.seconds else ()
-        meets = len(members) > 1 or draw(st.booleans())
-        if meets:
-            program.meetings.append(Meeting(len(members), tuple(draw(st.lists(_traffics(), min_size=1, max_size=2)))))
-        for lane in members:
-            meeting = len(program.meetings) - 1 if meets else -1
-            op = program.add_op(lane, 0, seconds=-1.0 if meets else draw(ticks), meeting=meeting)
-            program.after[op] = after
-    return program
-
-
-def _groups(lanes: int) -> st.SearchStrategy[list[int]]:
-    return st.lists(st.integers(0, lanes - 1), min_size=1, max_size=lanes, unique=True)
-
-
-def _traffics() -> st.SearchStrategy[Traffic]:
-    """Transfers of some 0.1 s; some are so slow by themselves that others fit beside them."""
-    usage = st.sampled_from([((0, 1.0),), ((0, 2.0), (1, 1.0)), ((1, 1.0),), ((2, 1.0),), ()])
-    size = st.sampled_from([1e5, 4e5, 4e5, 0.0])
-    return st.builds(
-        lambda flows, size, rounds, latency, bound: Traffic(flows, size, rounds, latency, bound),
-        usage, size, st.integers(1, 3), st.sampled_from([0.0, 1e-3]), st.sampled_from([1e6, 1e8]),
-    )  # fmt: skip
-
-
-@settings(max_examples=60)
-@given(program=programs())
-def test_what_is_taken_for_a_longest_path_is_what_the_engine_plays(program: Program) -> None:
-    record = play(program, LINKS)
-    try:
-        found = play_path(program, LINKS)
-    except NeedsEventsError:
-        return
-    _equal(found, record)
-
-
-def _equal(found: Record | OpTimes, record: Record | OpTimes) -> None:
-    for name in ("ready", "start", "end", "last"):
-        assert getattr(found, name).tolist() == getattr(record, name).tolist(), name
-
-
-def transfers(*begins: float, size: float = 1e6, bound: float = 1e9, usage: Any = ((0, 1.0),)) -> Program:
-    """Transfers of 0.25 s over a link of 4 MB/s, each on a lane of its own that computes before it."""
-    program = Program(row_sets=[(SpanRow("compute", "other", "op", -1, "", 0.0, 0.0, 0.0),)])
-    for number, begin in enumerate(begins):
-        lane = program.add_lane(number, 0, MAIN)
-        program.add_op(lane, 0, seconds=begin)
-        program.meetings.append(Meeting(1, (Traffic(usage, size, 1, 0.0, bound),)))
-        program.add_op(lane, 0, meeting=number)
-    return program
-
-
-@pytest.mark.parametrize(
-    ("program", "path"),
-    [
-        (transfers(0.0, 0.25, 0.5), True),  # one ends as the next begins
-        (transfers(0.0, 0.125), False),
-        (transfers(0.0, 0.0, bound=1e6), True),  # 1 + 1 of 4 MB/s
-        (transfers(0.0, 0.0, 0.5, 0.5, bound=1e6), False),  # 4 of 4: nothing is left over that would prove it
-        (transfers(0.0, 0.0, size=0.0), False),
-        (transfers(0.0, 0.0, usage=()), True),
-    ],
-)
-def test_when_transfers_hold_each_other_back(program: Program, path: bool) -> None:
-    found = play_by("auto", program, LINKS)
-    assert found.kind == ("path" if path else "events")
-    assert ("hold each other back on a link, the first at" in found.why) == (not path)
-    _equal(found, play(program, LINKS))
-
-
-def test_transfers_meet_from_the_later_begin_on() -> None:
-    found = Encounters(transfers(0.0, 0.0), LINKS)
-    assert [found.first(np.array([0.0, later])) for later in (0.0, 0.1, 0.25, 0.3)] == [0.0, 0.1, np.inf, np.inf]
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"pressure": 0.1, "ranks": (0,)}, "slows down the computation"),
-        ({"drag": 0.1, "ranks": (0,)}, "slows down the computation"),
-        ({"steps": 0}, "step by step"),
-        ({"traffics": (Traffic(((0, 1.0),), 1.0, 1, 0.0),)}, "carries nothing"),
-    ],
-)
-def test_what_is_no_longest_path(changed: dict[str, Any], says: str) -> None:
-    program = transfers(0.0)
-    program.meetings[0] = replace(program.meetings[0], **changed)
-    with pytest.raises(InputError, match=f"engine: path would not be exact here: .*{says}.*; use engine: auto"):
-        play_by("path", program, [0.0])
-
-
-def test_a_deadlock_is_explained_whatever_plays_it() -> None:
-    program = transfers(0.0, 0.0)
-    program.after[0], program.after[2] = (3,), (1,)
-    for engine in ("auto", "events", "path"):
-        with pytest.raises(DeadlockError, match="deadlock: 2 lanes wait for each other"):
-            play_by(engine, program, LINKS)
 
 
 # --- the scenario's key -----------------------------------------------------------------------------------------------
@@ -304,10 +175,10 @@ _STUCK = ("breadth-first", "zb-h2", "zb-v", "v-half", "dualpipe-v")
     way=st.sampled_from([{}, {"blocking_sends": True}, {"rendezvous": True}]),
     together=st.booleans(),
 )
-def test_given_times_are_a_longest_path(
+def test_given_times_fold(
     schedule: str, costs: Costs, tp: int, steps: int, way: dict[str, bool], together: bool
 ) -> None:
-    """What events give, to the bit."""
+    """One rank of each stage has the times of all, to the bit."""
     chunks, microbatches = counts_of(schedule, 4, 8)
     shape: dict[str, Any] = {
         "stages": 4, "microbatches": microbatches, "schedule": schedule, "chunks": chunks, "tp": tp, "dp": 2,
@@ -315,14 +186,13 @@ def test_given_times_are_a_longest_path(
     }  # fmt: skip
     if together:
         shape |= {"optimizer_sync": "all_reduce", "sync": 0.003}
-    path = simulate_costs(costs, **shape, engine="path")
-    _equal(path.record.times, simulate_costs(costs, **shape, engine="events").record.times)
+    one, every = simulate_costs(costs, **shape), simulate_costs(costs, **shape, folded=False)
+    for rank in every.weights:
+        assert spans_of(one, rank) == spans_of(every, rank)
 
 
 def test_slices_that_differ() -> None:
     slices = [Costs(forward=1.0 + number, backward=2.0, send=0.125 * number) for number in range(8)]
     shape: dict[str, Any] = {"stages": 4, "microbatches": 8, "schedule": "interleaved", "chunks": 2}
-    found = [[simulate_costs(each, **shape, engine=engine).step_time for each in (slices, slices[::-1])]
-             for engine in ("path", "events")]  # fmt: skip
-    assert found[0] == found[1]
-    assert found[0][0] != found[0][1]
+    one, other = (simulate_costs(each, **shape).step_time for each in (slices, slices[::-1]))
+    assert one != other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,14 +12,12 @@ from drawn.scopes import SCOPES
 from drawn.varied import Record, missing, proved, records
 
 from simcluster import load
-from simcluster.engine.longest_path import NeedsEventsError, meeting_seconds
 from simcluster.engine.stage_sweep import PROVED
 from simcluster.faults import FAULTS
 from simcluster.planning.works import WORKS
-from simcluster.programs.program import Meeting, Program
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
-from simcluster.step.planned import prepare
+from simcluster.step.planned import fold, plan
 from simcluster.step.proved_for import FOLDING
 from simcluster.studies.sweep.quick_scope import QUICK
 
@@ -122,30 +120,9 @@ def test_a_list_that_is_longer_than_the_scenario_says_so() -> None:
 def test_what_folding_does_not_know_is_played_rank_by_rank(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simcluster.step.planned.FOLDING", without(FOLDING, "training.dropout"))
     replicas = {"gpus": 4, "parallel": {"dp": 4}, "cluster": {"topology": "flat", "gpus": 4}}
-    known, unknown = (prepare(tiny(training={"dropout": more}, **replicas)).lowered for more in (False, True))
-    assert len(known.classes.rank_representatives) < len(unknown.classes.rank_representatives)
-
-
-# --- programs: what a longest path knows of them ----------------------------------------------------------------------
-
-
-def test_what_a_longest_path_does_not_know_of_a_program_needs_events() -> None:
-    """Columns that somebody adds later, to a program or to a meeting, are empty or not a longest path's business."""
-
-    @dataclass
-    class Later(Program):
-        gates: list[int] = field(default_factory=list)
-
-    @dataclass(frozen=True)
-    class Retried(Meeting):
-        retries: int = 0
-
-    assert meeting_seconds(Later(), None) == []
-    with pytest.raises(NeedsEventsError, match="gates"):
-        meeting_seconds(Later(gates=[1]), None)
-    assert meeting_seconds(Program(meetings=[Retried(2, ())]), None) == [0.0]
-    with pytest.raises(NeedsEventsError, match="retries"):
-        meeting_seconds(Program(meetings=[Retried(2, (), retries=1)]), None)
+    both = (tiny(training={"dropout": more}, **replicas) for more in (False, True))
+    known, unknown = (fold(each, plan(each)).folding.classes.rank_representatives for each in both)
+    assert len(known) < len(unknown)
 
 
 def test_the_sweep_of_stages_knows_every_kind_of_work() -> None:

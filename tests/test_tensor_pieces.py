@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from collapsed import pieces as events
 from hypothesis import given
 from hypothesis import strategies as st
+from segment_times import segment_seconds
 
 from simcluster.model.kernels import Kernel, in_pieces
 from simcluster.model.layers import RankShape
@@ -41,9 +41,7 @@ def length(segment: Segment, byte_seconds: float = 1.0) -> float:
     def seconds(op: Op) -> float:
         return op.work.size * byte_seconds if isinstance(op.work, Collective) else op.work.seconds  # type: ignore[union-attr]
 
-    (event,) = events(segment, seconds)
-    assert event.seconds is not None
-    return event.seconds
+    return segment_seconds(segment, seconds)
 
 
 @given(

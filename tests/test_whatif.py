@@ -17,7 +17,7 @@ from test_fold import documents
 import simcluster
 from simcluster.bench import given_times as fixed
 from simcluster.bench.given_times import Costs, simulate_costs
-from simcluster.engine.lower import Lowered, lower
+from simcluster.engine.tabulate import JobTables, tabulate
 from simcluster.planning.ops import StageProgram
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, schedule_function
@@ -44,10 +44,10 @@ ZEROED: dict[str, dict[str, float]] = {
 def free_costs(costs: Costs, kind: str, **shape: Any) -> Run:
     """simulate_costs with a kind of op free."""
 
-    def lowered(programs: Sequence[StageProgram], *arguments: Any, **choices: Any) -> Lowered:
-        return lower(freed(programs, kind), *arguments, **choices)
+    def without(programs: Sequence[StageProgram], *arguments: Any, **choices: Any) -> JobTables:
+        return tabulate(freed(programs, kind), *arguments, **choices)
 
-    with mock.patch.object(fixed, "lower", lowered):
+    with mock.patch.object(fixed, "tabulate", without):
         return simulate_costs(costs, **shape)
 
 
