@@ -30,7 +30,7 @@ class Lives:
     oldest: float = 0.0
 
     @cached_property
-    def _table(self) -> tuple[Floats, Floats]:
+    def table(self) -> tuple[Floats, Floats]:
         """(seconds from now, hazard that a part drawn at random has gone through by then)."""
         ages = self.youngest + (self.oldest - self.youngest) * (np.arange(_AGES) + 0.5) / _AGES
         scale, shape = self.law.scale, self.law.shape
@@ -45,7 +45,7 @@ class Lives:
         if self.youngest == self.oldest:  # in closed form
             scale, shape, age = self.law.scale, self.law.shape, self.youngest
             return scale * (((age + since) / scale) ** shape + hazard) ** (1 / shape) - age
-        at, known = self._table
+        at, known = self.table
         return np.interp(np.interp(since, at, known) + hazard, known, at)
 
     def first(self, since: Floats, failed: Floats, unit: Floats) -> Floats:

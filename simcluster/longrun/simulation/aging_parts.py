@@ -1,42 +1,122 @@
-"""Parts of a cause that age: when the next of them ends."""
+"""Parts of a cause that age: when the next of them ends (``longrun/lives.py`` has the same for arrays)."""
 
 from __future__ import annotations
 
 import math
 
+import cython
 import numpy as np
 
 from simcluster.longrun.lives import Lives
 
+if not cython.compiled:
+    from simcluster.base.pointers import doubles
+
+_INF = math.inf
+
 
 class AgingParts:
-    """The parts that are there from the begin, in the order in which they end, and the ones that replaced them.
+    """The parts that are there from the begin, in the order in which they end, and a heap of ends of replaced ones.
 
-    Times are seconds of exposure; ``life`` is the number of the draw of a new part's life.
+    Times are seconds of exposure; ``at`` is the last end, ``first`` the next end of the first ``parts``, if it is
+    ``drawn``; ``failed`` of them have ended.  ``life`` is the number of the draw of a new part's life.
     """
 
     def __init__(self, lives: Lives, life: int) -> None:
-        self.lives, self.life = lives, life
+        self.life, self.parts, self.closed = life, lives.count, lives.youngest == lives.oldest
+        self.scale, self.shape, self.age = lives.law.scale, lives.law.shape, lives.youngest
+        self.one, self.table = np.empty(1), (np.empty(0), np.empty(0)) if self.closed else lives.table
+        self.seconds, self.hazards = doubles(self.table[0]), doubles(self.table[1])
+        self.length, self.count, self.room = len(self.table[0]), 0, 64
+        self.heap = np.empty(self.room)
+        self.ends = doubles(self.heap)
         self.clear()
 
-    def clear(self) -> None:
+    def clear(self) -> cython.void:
         """Begin a run."""
-        self._at, self._failed = 0.0, 0.0
-        self._first: float | None = None
-        self._replaced: list[float] = []
+        self.at = self.first = self.failed = 0.0
+        self.drawn, self.count = False, 0
 
-    def next_gap(self, unit: float) -> float:
+    def next_gap(self, unit: cython.double) -> cython.double:
         """Return the seconds from the last end to the next; ``unit`` is exponential with mean 1."""
-        if self._first is None:
-            found = self.lives.first(np.array([self._at]), np.array([self._failed]), np.array([unit]))
-            self._first = float(found[0])
-        before, self._at = self._at, min(self._first, *self._replaced, math.inf)
-        return self._at - before
+        before: cython.double = self.at
+        if not self.drawn:
+            self.drawn = True
+            self.first = self.later(unit / (self.parts - self.failed)) if self.failed < self.parts else _INF
+        self.at = self.first
+        if self.count and self.ends[0] < self.at:
+            self.at = self.ends[0]
+        return self.at - before
 
-    def replace(self, life: float) -> None:
+    def replace(self, life: cython.double) -> cython.void:
         """Replace the part that has ended by a new one that lives that long."""
-        if self._first == self._at:
-            self._failed, self._first = self._failed + 1, None
+        if self.first == self.at:
+            self.failed += 1
+            self.drawn = False
         else:
-            self._replaced.remove(self._at)
-        self._replaced.append(self._at + life)
+            self.pop()
+        self.push(self.at + life)
+
+    def later(self, hazard: cython.double) -> cython.double:
+        """Return when a part will have gone through so much more hazard than at the last end."""
+        if self.closed:
+            before: cython.double = self.power((self.age + self.at) / self.scale, self.shape)
+            return self.scale * self.power(before + hazard, 1 / self.shape) - self.age
+        hazard += self.interpolate(self.at, self.seconds, self.hazards)
+        return self.interpolate(hazard, self.hazards, self.seconds)
+
+    def power(self, base: cython.double, exponent: cython.double) -> cython.double:
+        """Return a power by numpy's loop over arrays, whose last bit may differ from that of C."""
+        self.one[0] = base
+        return float((self.one**exponent)[0])
+
+    def interpolate(self, x: cython.double, known: cython.p_double, values: cython.p_double) -> cython.double:
+        """Return the value at ``x``, as ``numpy.interp``."""
+        low: cython.int = 0
+        high: cython.int = self.length - 1
+        middle: cython.int
+        if x < known[0]:
+            return values[0]
+        if x >= known[high]:
+            return values[high]
+        while high - low > 1:  # known[low] <= x < known[high]
+            middle = (low + high) // 2
+            if known[middle] <= x:
+                low = middle
+            else:
+                high = middle
+        if known[low] == x:
+            return values[low]
+        slope: cython.double = (values[high] - values[low]) / (known[high] - known[low])
+        return slope * (x - known[low]) + values[low]
+
+    def push(self, end: cython.double) -> cython.void:
+        """Add the end of a new part."""
+        place: cython.int = self.count
+        if self.count == self.room:
+            kept = [self.ends[place] for place in range(self.count)]
+            self.room *= 2
+            self.heap = np.array(kept + kept)
+            self.ends = doubles(self.heap)
+        place = self.count
+        while place and self.ends[(place - 1) // 2] > end:
+            self.ends[place] = self.ends[(place - 1) // 2]
+            place = (place - 1) // 2
+        self.ends[place] = end
+        self.count += 1
+
+    def pop(self) -> cython.void:
+        """Remove the earliest end."""
+        place: cython.int = 0
+        child: cython.int = 1
+        self.count -= 1
+        last: cython.double = self.ends[self.count]
+        while child < self.count:
+            if child + 1 < self.count and self.ends[child + 1] < self.ends[child]:
+                child += 1
+            if self.ends[child] >= last:
+                break
+            self.ends[place] = self.ends[child]
+            place = child
+            child = 2 * place + 1
+        self.ends[place] = last

@@ -1,4 +1,5 @@
 from simcluster.base.pointers cimport doubles, ints
+from simcluster.longrun.simulation.aging_parts cimport AgingParts
 from simcluster.longrun.simulation.draws cimport Draws
 
 cdef double _INF

@@ -15,10 +15,10 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.longrun.lemons import is_retired
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.simulation.aging_parts import AgingParts
 
 if not cython.compiled:
     from simcluster.base.pointers import doubles, ints
+    from simcluster.longrun.simulation.aging_parts import AgingParts
     from simcluster.longrun.simulation.draws import Draws
 
 _INF = math.inf
@@ -71,12 +71,14 @@ class Hazards:
     def clear(self) -> cython.void:
         """Begin a run: draw when each column strikes first."""
         column: cython.int
-        for each in (*self.aged, *self.batches):
-            if each is not None:
-                each.clear()
+        for batch in self.batches:
+            batch.clear()
         self.loaded = self.trained = 0.0
         self.share = 1.0
         for column in range(self.count):
+            if column < self.causes and self.aged[column] is not None:
+                parts: AgingParts = self.aged[column]
+                parts.clear()
             self.seen[column] = 0
             self.give(column)
         self.find_next()
@@ -95,7 +97,8 @@ class Hazards:
             if self.struck[column] is not None:
                 seconds = self.struck[column].gap(self.seen[column])
             elif self.aged[column] is not None:
-                seconds = self.aged[column].next_gap(unit)
+                parts: AgingParts = self.aged[column]
+                seconds = parts.next_gap(unit)
         self.when[column] = (self.loaded if self.stops[column] else self.trained) + seconds
 
     def find_next(self) -> cython.void:
@@ -135,7 +138,7 @@ class Hazards:
         if column < 0 or (self.next_trained >= 0 and self.until_stop() > self.when[self.next_trained] - self.trained):
             column = self.next_trained
         if column < self.causes and self.aged[column] is not None:
-            parts = self.aged[column]
+            parts: AgingParts = self.aged[column]
             parts.replace(self.draws.value(parts.life, self.seen[column]))
         self.seen[column] += 1
         self.give(column)
