@@ -28,6 +28,7 @@ from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free
 from simcluster.studies.whatif.frozen_links import frozen_links, soon_told
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
+from simcluster.studies.whatif.verification import Verification, verify
 
 if TYPE_CHECKING:
     from simcluster.show.plots import Figure
@@ -61,17 +62,19 @@ def run(args: argparse.Namespace) -> None:
     else:
         result = simulate(scenario)
     free = what_if_free(result) if args.explain or args.critical else []
+    verified = verify(scenario) if args.verify else None
 
     lines, spread = _amortised(result)
 
     def text() -> str:
-        told = [summary(result), *lines, *([replicas(distribution)] if distribution else [])]
+        checks = [verified.summary()] if verified else []
+        told = [summary(result), *checks, *lines, *([replicas(distribution)] if distribution else [])]
         if distribution and distribution.method == "sweep" and soon_told(scenario):
             off = [each.off for each in frozen_links(scenario, base)]
             told[-1] = "\n".join([told[-1], *beside_events(off)])
         return "\n\n".join([*told, *([explanation(result, free)] if args.explain else [])])
 
-    common.answer(args, text, lambda: {**result.to_dict(), **_played(free, distribution), **spread})
+    common.answer(args, text, lambda: {**result.to_dict(), **_played(free, distribution, verified), **spread})
     if args.timeline:
         common.write_table(args.timeline, result.timeline)
     if trace:
@@ -91,16 +94,23 @@ def run(args: argparse.Namespace) -> None:
     )
     if args.verbose:
         print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
+    if verified and verified.difference:
+        sys.stderr.write(f"simcluster run: --verify: folding is wrong, a bug in simcluster: {verified.difference}\n")
+        raise SystemExit(1)
 
 
-def _played(free: Sequence[Free], distribution: Distribution | None) -> dict[str, dict[str, Any]]:
-    """What was played beside the step, for the result JSON."""
+def _played(
+    free: Sequence[Free], distribution: Distribution | None, verified: Verification | None
+) -> dict[str, dict[str, Any]]:
+    """Return what was simulated besides the step, for the result JSON."""
     found: dict[str, dict[str, Any]] = {}
     if free:
         found["step_time_if_free_s"] = {each.kind: each.step_time for each in free}
         found["longer_if_free"] = {each.kind: each.note for each in free if each.note}
     if distribution:
         found["step_time_distribution_s"] = distribution.to_dict()
+    if verified:
+        found["verified"] = verified.to_dict()
     return found
 
 

@@ -1,0 +1,90 @@
+"""Verification of folding: every span of a run on representatives compared with a run on every rank."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from simcluster.base.errors import InputError
+from simcluster.base.telling import phase
+from simcluster.scenario.scenario import Scenario
+from simcluster.simulate import replay
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_RANKS = 512
+"""A job of more ranks is verified with fewer replicas of the model."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Comparison of ``ranks`` of a job of ``total``, folded to ``representatives`` and one by one; ``difference`` names
+    the first op that differs, "" if none does."""
+
+    ranks: int
+    total: int
+    representatives: int
+    spans: int
+    difference: str
+
+    def to_dict(self) -> dict[str, int | str]:
+        """Return it for the result JSON."""
+        return asdict(self)
+
+    def summary(self) -> str:
+        """Return the outcome in a line."""
+        part = f"{self.ranks:,} ranks" + (f" instead of {self.total:,} (fewer replicas)" * (self.ranks < self.total))
+        outcome = f"differ: {self.difference}" if self.difference else f"all {self.spans:,} spans are equal"
+        return f"  compared {self.representatives:,} representatives with all of {part}: {outcome}"
+
+
+def verify(scenario: Scenario) -> Verification:
+    """Simulate a scenario folded and rank by rank, with fewer replicas where it has many ranks, and compare all spans.
+
+    InputError where no number of replicas is small enough and valid.
+    """
+    part = with_fewer_replicas(scenario)
+    part = part.model_copy(update={"engine": "compiled"})
+    folded, whole = replay(part), replay(part, folded=False)
+    found = ""
+    with phase("verifying"):
+        for rank in range(part.gpus):
+            found = found or first_difference(folded.timeline_of(rank), whole.timeline_of(rank))
+    return Verification(part.gpus, scenario.gpus, len(folded.weights), len(whole.spans), found)
+
+
+def with_fewer_replicas(scenario: Scenario) -> Scenario:
+    """Return the scenario with as many replicas as make it ``MOST_RANKS`` ranks at most, each with its batch."""
+    if scenario.gpus <= MOST_RANKS:
+        return scenario
+    dp, ranks = scenario.dp, scenario.gpus // scenario.dp  # per replica
+    problem = f"one replica has {ranks:,} ranks"
+    for fewer in range(min(dp, MOST_RANKS // ranks), 0, -1):
+        if dp % fewer:
+            continue
+        batch = scenario.training.global_batch // dp * fewer
+        changes = {"gpus": ranks * fewer, "parallel.dp": fewer, "training.global_batch": batch}
+        try:
+            return scenario.with_(changes)
+        except InputError as error:
+            problem = str(error)
+    raise InputError(
+        f"--verify: no part of {scenario.gpus:,} ranks can be simulated rank by rank: at most {MOST_RANKS} ranks in "
+        f"whole replicas; {problem}"
+    )
+
+
+def first_difference(folded: pd.DataFrame, whole: pd.DataFrame) -> str:
+    """Return where two timelines of a rank differ first, "" for equal ones."""
+    if folded.equals(whole):
+        return ""
+    if len(folded) != len(whole):
+        return f"rank {whole['rank'][0]} has {len(folded)} spans folded, {len(whole)} alone"
+    row = int((folded != whole).any(axis=1).argmax())
+    one, other = folded.iloc[row], whole.iloc[row]
+    column = next(name for name in whole.columns if one[name] != other[name])
+    return (
+        f"rank {other['rank']}, {other['kind']} {other['name']} of layer {other['layer']}, microbatch "
+        f"{other['microbatch']}: {column} {one[column]!r} folded, {other[column]!r} alone"
+    )

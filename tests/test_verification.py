@@ -1,0 +1,73 @@
+"""``simcluster run --verify``: a folded run compared with one of every rank."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from conftest import Tiny
+
+from simcluster.base.errors import InputError
+from simcluster.cli import main
+from simcluster.planning.perturbations import UNDISTURBED
+from simcluster.scenario.scenario import load
+from simcluster.studies.whatif.verification import verify, with_fewer_replicas
+from simcluster.symmetry.folding import Folding, Symmetry
+
+SLOW = {"kind": "slow_gpu", "rank": 3, "factor": 1.5}
+
+
+def job(tiny: Tiny, **changes: Any) -> Any:
+    return tiny(**{"gpus": 8, "cluster": {"topology": "dgx_h100", "nodes": 1}, "parallel": {"tp": 2, "pp": 2},
+                   "training": {"global_batch": 4}, **changes})  # fmt: skip
+
+
+@pytest.mark.parametrize(("faults", "representatives"), [([], 2), ([SLOW], 8)])
+def test_equal_runs(tiny: Tiny, faults: list[Any], representatives: int) -> None:
+    found = verify(job(tiny, faults=faults))
+    assert (found.difference, found.ranks, found.total) == ("", 8, 8)
+    assert found.representatives == representatives
+    assert found.spans > 100
+
+
+def fold_without_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let folding overlook what is wrong with ranks."""
+    folding = Symmetry.folding
+
+    def overlooking(self: Symmetry, capacity: Any, slowness: Any, disturbances: Any = UNDISTURBED) -> Folding:
+        return folding(self, capacity, [1.0] * len(slowness))
+
+    monkeypatch.setattr(Symmetry, "folding", overlooking)
+
+
+def test_the_first_op_that_differs_is_named(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    fold_without_faults(monkeypatch)
+    found = verify(job(tiny, faults=[SLOW]))
+    assert found.representatives == 2
+    assert found.difference.startswith("rank 0, ")
+    assert " folded, " in found.difference
+
+
+def test_the_command_ends_with_status_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["run", "tiny_3d", "--verify", "--set", f"faults=[{json.dumps({**SLOW, 'rank': 1})}]"]
+    assert main(command) == 0
+    assert "compared 8 representatives with all of 8 ranks: all 2,064 spans are equal" in capsys.readouterr().out
+    fold_without_faults(monkeypatch)
+    assert main([*command, "--json", "-"]) == 1
+    said = capsys.readouterr()
+    verified = json.loads(said.out)["verified"]
+    assert verified["difference"] in said.err
+    assert verified["difference"].startswith("rank ")
+
+
+def test_a_large_job_is_verified_with_fewer_replicas() -> None:
+    scenario = load("llama3_405b_1024xh100")
+    fewer = with_fewer_replicas(scenario)
+    assert (fewer.gpus, fewer.dp, fewer.microbatches) == (512, scenario.dp // 2, scenario.microbatches)
+    assert with_fewer_replicas(fewer) is fewer
+
+
+def test_one_replica_may_be_too_large() -> None:
+    with pytest.raises(InputError, match=r"--verify: no part of 16,384 ranks .* one replica has 2,048 ranks"):
+        with_fewer_replicas(load("llama3_405b_128k_16384xh100"))
