@@ -82,18 +82,19 @@ def _row(key: Key, value: OverlapSeconds) -> dict[str, str | float]:
 
 
 def overlaps(
-    spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int, alike: Mapping[int, int] | None = None
+    spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int, equal: Mapping[int, int] | None = None
 ) -> Overlaps:  # fmt: skip
-    """Measure a timeline; ``weights[rank]`` is how many ranks a simulated one stands for, ``free`` each span's seconds
-    on free links (contention.free_seconds), ``alike[rank]`` one that went through the same, whose spans are there;
-    itself where nothing is said."""
+    """Measure a timeline; ``weights[rank]`` is how many ranks a simulated rank represents.
+
+    ``free`` is each span's seconds on free links (``Run.free_seconds``), ``equal[rank]`` a rank with equal spans.
+    """
     require_known(spans)
-    alike = alike or {rank: rank for rank in weights}
-    told = {}
-    for rank in dict.fromkeys(alike.values()):
+    equal = equal or {rank: rank for rank in weights}
+    measured = {}
+    for rank in dict.fromkeys(equal.values()):
         low, high = np.searchsorted(spans.rank, [rank, rank + 1])
-        told[rank] = _of_rank(spans.of_rank(rank), free[low:high], steps)
-    found = {rank: told[alike[rank]] for rank in weights}
+        measured[rank] = _of_rank(spans.of_rank(rank), free[low:high], steps)
+    found = {rank: measured[equal[rank]] for rank in weights}
     keys = _in_order(key for of_rank in found.values() for key in of_rank)
     total = sum(weights.values())
     nothing = OverlapSeconds()

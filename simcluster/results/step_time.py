@@ -57,19 +57,21 @@ class StepTime:
 
 
 def step_time(
-    spans: Spans, weights: dict[int, int], *, steps: int, alike: Mapping[int, int] | None = None
+    spans: Spans, weights: dict[int, int], *, steps: int, equal: Mapping[int, int] | None = None
 ) -> StepTime:  # fmt: skip
-    """The metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank stands for, ``alike[rank]`` one
-    that went through the same, whose spans are there; itself where nothing is said."""
+    """Return the metrics of a timeline.
+
+    ``weights[rank]`` is how many ranks a simulated rank represents, ``equal[rank]`` a rank with equal spans.
+    """
     require_known(spans)
-    alike = alike or {rank: rank for rank in weights}
+    equal = equal or {rank: rank for rank in weights}
     total = float(spans.end.max(initial=0.0))
     work = spans.stream != spans.code("storage")  # a write may go on when all else is over
     stages = np.unique(spans.stage).tolist()
     stage_ends = {stage: float(spans.end[work & (spans.stage == stage)].max()) for stage in stages}
     worked = float(spans.end[work].max(initial=0.0))
-    told = {rank: rank_time(spans.of_rank(rank), total, stage_ends, worked) for rank in dict.fromkeys(alike.values())}
-    of_rank = {rank: told[alike[rank]] for rank in weights}
+    measured = {rank: rank_time(spans.of_rank(rank), total, stage_ends, worked) for rank in {*equal.values()}}
+    of_rank = {rank: measured[equal[rank]] for rank in weights}
     ranks = list(of_rank.values())
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
     breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)

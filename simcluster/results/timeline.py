@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.runs import begins
 from simcluster.reference.record import Ops, OpTimes
 
 if TYPE_CHECKING:
@@ -157,13 +159,16 @@ def _wide(column: Int32s) -> Ints:
 
 
 def _order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:
-    """Return the order of spans by rank, start, end and op."""
-    order = np.argsort(start, kind="stable")
-    equal = np.diff(start[order]) == 0
+    """Return the order of spans by rank, start, end and op, rank by rank: what fits into a cache is sorted sooner."""
+    order = np.argsort(narrow(rank), kind="stable")
+    begin = start[order]
+    for low, high in pairwise([*begins(rank[order]).tolist(), len(order)]):
+        order[low:high] = order[low:high][np.argsort(begin[low:high], kind="stable")]
+    equal = (np.diff(start[order]) == 0) & (np.diff(rank[order]) == 0)
     tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
     some = order[tied]
-    order[tied] = some[np.lexsort((op[some], end[some], start[some]))]
-    return order[np.argsort(narrow(rank)[order], kind="stable")]
+    order[tied] = some[np.lexsort((op[some], end[some], start[some], rank[some]))]
+    return order
 
 
 def narrow(numbers: npt.NDArray[np.signedinteger[Any]]) -> npt.NDArray[np.signedinteger[Any]]:
