@@ -1,3 +1,4 @@
+cdef void* address(object array)
 cdef double* doubles(object array)
 cdef int* ints(object array)
 

@@ -10,20 +10,29 @@ from typing import Any
 import cython
 import numpy as np
 
+if cython.compiled:
+    from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+
+
+def address(array: Any) -> Any:
+    """Return where the numbers of a contiguous array begin; only compiled modules use it."""
+    buffer = cython.declare(cython.Py_buffer)
+    PyObject_GetBuffer(array, cython.address(buffer), PyBUF_SIMPLE)
+    PyBuffer_Release(cython.address(buffer))
+    return buffer.buf
+
 
 def doubles(array: Any) -> Any:
     """Return the numbers of a contiguous array of float64."""
     if cython.compiled:
-        address: cython.size_t = array.ctypes.data
-        return cython.cast(cython.p_double, address)
+        return cython.cast(cython.p_double, address(array))
     return array.tolist()
 
 
 def ints(array: Any) -> Any:
     """Return the numbers of a contiguous array of int32."""
     if cython.compiled:
-        address: cython.size_t = array.ctypes.data
-        return cython.cast(cython.p_int, address)
+        return cython.cast(cython.p_int, address(array))
     return array.tolist()
 
 
@@ -48,8 +57,7 @@ class Buffers:
     def flags(self, name: str, room: cython.int) -> Any:
         """Return room for small numbers of a byte each."""
         if cython.compiled:
-            address: cython.size_t = self._longer(name, room, np.uint8).ctypes.data
-            return cython.cast(cython.p_uchar, address)
+            return cython.cast(cython.p_uchar, address(self._longer(name, room, np.uint8)))
         return self._longer_list(name, room, 0)
 
     def given_doubles(self, name: str, values: Any) -> Any:

@@ -30,6 +30,7 @@ OVER, PAUSED, NEEDS_CHANGES, BEYOND_GRID, STUCK = range(5)
 to load more changes of links and speeds; the clock leaves its grid; nothing can happen any more."""
 
 _INFINITE = cython.declare(cython.double, math.inf)
+_NO_HOPS = hop_tables((), ())
 
 
 class Engine:
@@ -46,10 +47,13 @@ class Engine:
         self.queue = EventQueue(2 * self.lanes.count + 64)
         self.links = LinkActivities(self.queue, tables.traffics, tables.capacity, ticks)
         self.ranks = RankActivities(self.queue, self.links, kinds, ranks, self.lanes.count, ticks)
-        members = np.ones(len(tables.collectives), dtype=np.int64)
-        in_rounds = kinds.rounds >= 0
-        np.maximum.at(members, kinds.rounds[in_rounds], kinds.parties[in_rounds])
-        self.rounds = RoundsUnderWay(self.links, hop_tables(tables.collectives, members.tolist()), self.lanes.count)
+        hops = _NO_HOPS
+        if tables.collectives:
+            members = np.ones(len(tables.collectives), dtype=np.int64)
+            in_rounds = kinds.rounds >= 0
+            np.maximum.at(members, kinds.rounds[in_rounds], kinds.parties[in_rounds])
+            hops = hop_tables(tables.collectives, members.tolist())
+        self.rounds = RoundsUnderWay(self.links, hops, self.lanes.count)
         self._use_tables(tables)
 
     def _use_tables(self, tables: Tables) -> None:

@@ -122,7 +122,7 @@ class LaneStates:
         return False
 
     def _bucket_of(self, op: cython.longlong) -> cython.int:
-        return ((op * 2654435761) >> 7) & (self._buckets - 1)
+        return ((op * 1640531527) >> 7) & (self._buckets - 1)  # below 2^31: else it would be a Python integer
 
     def _wake(self, op: cython.int) -> cython.void:
         """Let the lanes go on that wait for an op."""
