@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.clock import TICK
 from simcluster.devices.device import device_document
-from simcluster.engine.choose import play_by
-from simcluster.engine.record import Record
+from simcluster.engine.job_record import simulate_job
 from simcluster.results.result import Result, numbers
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
@@ -287,11 +286,11 @@ def test_a_slow_gpu_slows_everyone(tiny: Tiny, rank: int, factors: list[float]) 
 def test_the_step_without_faults_is_played_for_who_asks(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[int] = []
 
-    def counted(*args: Any) -> Record:
+    def counted(*args: Any) -> Any:
         played.append(len(args))
-        return play_by(*args)
+        return simulate_job(*args)
 
-    monkeypatch.setattr(importlib.import_module("simcluster.step.play"), "play_by", counted)
+    monkeypatch.setattr(importlib.import_module("simcluster.step.play"), "simulate_job", counted)
     result = simulate(tiny(**PLAIN, faults=[{**SLOW, "rank": 3}]), engine="compiled")
     assert result.step_time > 0
     assert len(played) == 1
