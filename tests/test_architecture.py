@@ -188,19 +188,18 @@ PURE = (
     "traffic",
     "topology",
     "symmetry",
-    "programs",
 )
 NEVER = {
     **dict.fromkeys((*PURE, "scenario", "importers", "documents"), (
         "simpy", "matplotlib", "pandas", "simcluster.engine",
     )),
-    **dict.fromkeys(("engine.network", "engine.engine", "engine.stepwise", "traffic.fairness"), (
+    **dict.fromkeys(("engine.events", "engine.run", "engine.explicit", "traffic.fairness"), (
         "simcluster.model.transformer", "simcluster.schedules", "simcluster.planning.stages", "simcluster.devices",
     )),
     **dict.fromkeys(("results.metrics", "results.timeline", "results.memory_timeline"), (
         "simpy", "simcluster.scenario", "simcluster.schedules", "simcluster.devices",
     )),
-    "reference": ("simcluster.symmetry", "simcluster.programs", "simcluster.engine", "simcluster.scenario"),
+    "reference": ("simcluster.symmetry", "simcluster.engine", "simcluster.scenario"),
 }  # fmt: skip
 
 
@@ -213,7 +212,7 @@ def test_one_way(part: str) -> None:
 
 
 READING_PATH = re.findall(r"^\| `((?:scenarios|simcluster)/\S+)` \|", PLAN, re.M)
-ACCELERATORS = ("engine", "programs", "symmetry")
+ACCELERATORS = ("engine", "symmetry")
 
 
 def test_reading_path_is_short() -> None:

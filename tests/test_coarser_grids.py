@@ -58,12 +58,12 @@ ALL = [("simpy", True), ("compiled", True), ("compiled", False)]
 
 
 def every_engine(tiny: Tiny, document: dict[str, Any], ways: Sequence[tuple[Any, bool]] = ALL) -> float:
-    """Plays the document by the reference and in these ways (engine; are ranks folded and ops collapsed?), compares
-    them, and gives the length of all its steps in seconds."""
+    """Simulate the document by the reference and in these ways (engine; whether ranks are folded), compare them, and
+    return the length of all its steps in seconds."""
     plain = replay(tiny(**document, engine="reference"))
     spans = {rank: spans_of(plain, rank) for rank in plain.weights}
-    for engine, short in ways:
-        found = replay(tiny(**document, engine=engine), folded=short, collapsed=short)
+    for engine, folded in ways:
+        found = replay(tiny(**document, engine=engine), folded=folded)
         assert found.step_time == plain.step_time
         for rank, own in spans.items():
             assert spans_of(found, rank) == own, f"{engine}, rank {rank}"

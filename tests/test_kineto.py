@@ -26,8 +26,8 @@ from simcluster.interop.kineto import ProfiledJob, load_profiles, reading
 from simcluster.interop.kineto.bandwidth import reached
 from simcluster.interop.kineto.breakdown import breakdown, layers, slowdown_by_type
 from simcluster.interop.kineto.clocks import align
-from simcluster.interop.kineto.comm import Comm, Groups, comm_of, kind_of
-from simcluster.interop.kineto.labels import Label
+from simcluster.interop.kineto.comm import Comm, ProcessGroups, comm_of, kind_of
+from simcluster.interop.kineto.labels import TraceLabel
 from simcluster.interop.kineto.spans import axis_of
 from simcluster.interop.kineto.whatif import QUESTIONS, ask, changed
 from simcluster.interop.kineto.written import write_profiles
@@ -107,9 +107,9 @@ def test_where_time_went_is_what_counting_microseconds_gives(slow: ProfiledJob) 
 def test_compute_is_known_by_layer_and_phase(slow: ProfiledJob) -> None:
     found = {part.label: part.seconds.tolist() for part in layers(slow)}
     for layer in range(SLOW.layers):
-        assert found[Label("forward", f"layers.{layer}")] == near([200e-6, 200e-6, 250e-6, 200e-6])
-        assert found[Label("backward", f"layers.{layer}")] == near([400e-6, 400e-6, 500e-6, 400e-6])
-    assert found[Label("optimizer", "")] == near([100e-6] * 4)
+        assert found[TraceLabel("forward", f"layers.{layer}")] == near([200e-6, 200e-6, 250e-6, 200e-6])
+        assert found[TraceLabel("backward", f"layers.{layer}")] == near([400e-6, 400e-6, 500e-6, 400e-6])
+    assert found[TraceLabel("optimizer", "")] == near([100e-6] * 4)
     assert len(found) == 2 * SLOW.layers + 1
 
 
@@ -132,7 +132,7 @@ def test_a_layer_is_compared_among_the_ranks_that_have_it(tmp_path: Path) -> Non
     parts = layers(pipeline_profiles(tmp_path))
     assert {len(part.owners) for part in parts if part.label.layer} == {2}
     assert [part.slowest[1] for part in parts if part.slowest] == pytest.approx([0.0] * len(parts), abs=0.01)
-    by_layer = {part.label: part for part in parts}[Label("forward", "layers.0")]
+    by_layer = {part.label: part for part in parts}[TraceLabel("forward", "layers.0")]
     assert by_layer.mean == by_layer.seconds[by_layer.owners[0]] == by_layer.seconds.sum() / 2
 
 
@@ -140,7 +140,7 @@ def test_a_slow_rank_of_a_pipeline_is_seen_in_its_layers(tmp_path: Path, capsys:
     job = pipeline_profiles(tmp_path, "{kind: slow_gpu, rank: 5, factor: 1.2}")
     slow = {part.label: part.slowest for part in layers(job) if part.slowest and part.slowest[1] > 0.05}
     assert {place for place, _ in slow.values()} == {5}
-    for label in (Label("forward", "layers.2"), Label("backward", "layers.2")):
+    for label in (TraceLabel("forward", "layers.2"), TraceLabel("backward", "layers.2")):
         assert slow[label][1] == pytest.approx(0.2, rel=0.03)
     capsys.readouterr()
     assert main(["replay", str(tmp_path / "profiles"), "--json", str(tmp_path / "out.json")]) == 0
@@ -633,7 +633,7 @@ def test_kinds_of_collectives(text: str, kind: str) -> None:
 
 def test_sizes_are_the_full_buffer() -> None:
     """Of an all-gather what is gathered, of a reduce-scatter what a rank gives (nccl-tests)."""
-    groups = Groups.of({"pg_config": [{"pg_name": "3", "pg_desc": "dp", "ranks": [1, 5]}]})
+    groups = ProcessGroups.of({"pg_config": [{"pg_name": "3", "pg_desc": "dp", "ranks": [1, 5]}]})
     args = {"In msg nelems": 10, "Out msg nelems": 20, "dtype": "BFloat16", "Process Group Name": "3", "Group size": 2}
     gather = comm_of("ncclDevKernel_AllGather_RING_LL", args | {"Collective name": "_allgather_base"}, groups, 1)
     assert (gather.kind, gather.bytes, gather.ranks, gather.type) == ("all_gather", 40.0, (1, 5), "comm:all_gather:dp")

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
-from simcluster.engine.engine import play
-from simcluster.engine.longest_path import LongestPath
+from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.run import simulate_tables
 from simcluster.interop.recorded import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
+from simcluster.interop.recorded.longest_path import LongestPath
 from simcluster.interop.recorded.measure import worst_workers
 from simcluster.interop.recorded.spans import spans
 from simcluster.interop.recorded.trace import BACKWARD, COLUMNS, FORWARD
@@ -30,7 +31,6 @@ from simcluster.interop.recorded.waiting import recorded_matrix, waited
 from simcluster.interop.recorded.whatif import QUESTIONS, ask, in_order, own_schedule
 from simcluster.interop.recorded.written import save_trace, trace_of_run, write_trace
 from simcluster.planning.parallel import Plan
-from simcluster.programs.program import Meeting, Program, SpanRow
 from simcluster.results.step_time import step_time
 from simcluster.simulate import simulate
 from simcluster.traffic.traffic import Traffic
@@ -217,13 +217,12 @@ def test_the_timeline_of_a_replay_is_one_of_ours() -> None:
 
 
 @st.composite
-def programs(draw: Any) -> tuple[Program, np.ndarray[Any, Any]]:
+def programs(draw: Any) -> tuple[ExplicitProgram, np.ndarray[Any, Any]]:
     """Lanes of ops that meet in random groups, all in an order that can happen."""
     lanes, length = draw(st.integers(1, 5)), draw(st.integers(1, 25))
-    program = Program()
-    program.row_sets = [(SpanRow("compute", "other", "op", -1, "", 0.0, 0.0, 0.0),)]
+    program = ExplicitProgram()
     for lane in range(lanes):
-        program.add_lane(lane, 0, "main")
+        program.add_lane(lane)
     ticks = st.integers(0, 1000).map(lambda number: number * 2.0**-12)
     for _ in range(length):
         members = draw(st.lists(st.integers(0, lanes - 1), min_size=1, max_size=lanes, unique=True))
@@ -231,35 +230,33 @@ def programs(draw: Any) -> tuple[Program, np.ndarray[Any, Any]]:
         meets = len(members) > 1
         if meets:
             parts = draw(st.lists(ticks, min_size=1, max_size=2))
-            program.meetings.append(Meeting(len(members), tuple(Traffic((), 0.0, 1, part) for part in parts)))
+            traffics = [Traffic((), 0.0, 1, part) for part in parts]
+            program.meetings.append(ExplicitCommunication(len(members), traffics))
+        meeting = len(program.meetings) - 1 if meets else -1
         for lane in members:
-            op = program.add_op(lane, 0, seconds=-1.0 if meets else draw(ticks),
-                                meeting=len(program.meetings) - 1 if meets else -1)  # fmt: skip
-            program.after[op] = after
-    cases = [program.seconds] + [[s if s < 0 else draw(ticks) for s in program.seconds] for _ in range(2)]
+            program.add_op(lane, 0.0 if meets else draw(ticks), meeting=meeting, after=after)
+    meets = [meeting >= 0 for meeting in program.meeting]
+    cases = [program.seconds] + [[0.0 if met else draw(ticks) for met in meets] for _ in range(2)]
     return program, np.array(cases).T
 
 
 @given(programs())
 @settings(max_examples=150)
-def test_the_longest_path_is_the_engine_to_the_bit(case: tuple[Program, np.ndarray[Any, Any]]) -> None:
+def test_the_longest_path_is_the_engine_to_the_bit(case: tuple[ExplicitProgram, np.ndarray[Any, Any]]) -> None:
     program, seconds = case
     found = LongestPath(program)(seconds)
     for number in range(seconds.shape[1]):
-        record = play(replace(program, seconds=seconds[:, number].tolist()), [])
+        one = replace(program, seconds=seconds[:, number].tolist())
+        times = simulate_tables(one.tables([]), str, keeps_times=True).times
         for name in ("ready", "start", "end"):
-            assert getattr(record, name).tolist() == getattr(found, name)[:, number].tolist(), name
+            assert getattr(times, name).tolist() == getattr(found, name)[:, number].tolist(), name
 
 
-def test_the_longest_path_refuses_what_it_cannot_do() -> None:
-    program = Program()
-    program.row_sets = [(SpanRow("compute", "other", "op", -1, "", 0.0, 0.0, 0.0),)]
-    first, second = (program.add_op(program.add_lane(rank, 0, "main"), 0, seconds=1.0) for rank in range(2))
-    program.after[first], program.after[second] = (second,), (first,)
-    with pytest.raises(InputError, match="2 ops wait for each other, the first rank 0 main"):
-        LongestPath(program)
-    program.meetings.append(Meeting(2, (Traffic(((0, 1.0),), 1e6, 1, 0.0),)))
-    with pytest.raises(InputError, match="share need the engine"):
+def test_the_longest_path_refuses_ops_that_wait_for_each_other() -> None:
+    program = ExplicitProgram()
+    for rank, other in ((0, 1), (1, 0)):
+        program.add_op(program.add_lane(rank), 1.0, after=(other,))
+    with pytest.raises(InputError, match="deadlock: 2 lanes wait for each other"):
         LongestPath(program)
 
 

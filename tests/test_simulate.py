@@ -19,6 +19,7 @@ import simcluster
 from simcluster.base.clock import TICK
 from simcluster.devices.device import device_document
 from simcluster.engine.job_record import simulate_job
+from simcluster.reference.record import Record
 from simcluster.results.result import Result, numbers
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
@@ -286,7 +287,7 @@ def test_a_slow_gpu_slows_everyone(tiny: Tiny, rank: int, factors: list[float]) 
 def test_the_step_without_faults_is_played_for_who_asks(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[int] = []
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any) -> Record:
         played.append(len(args))
         return simulate_job(*args)
 

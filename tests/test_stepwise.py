@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
-import simpy
+from conftest import Table, Tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK, on_grid
-from simcluster.base.errors import InputError
+from simcluster.base.errors import DeadlockError, InputError
 from simcluster.bench.collective import collective_times, concurrent_times
 from simcluster.bench.collective_loads import limit_of
 from simcluster.collectives import Hop, Phase
-from simcluster.engine.network import Network
-from simcluster.engine.stepwise import Stepwise
+from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.hop_tables import hop_rounds
+from simcluster.engine.run import simulate_tables
 from simcluster.scenario.files import load_cluster
+from simcluster.simulate import simulate as run
 from simcluster.topology import Cluster, parse_topology
 
 RINGS = ("all_reduce", "reduce_scatter", "all_gather")
@@ -173,40 +176,38 @@ def test_rings_that_share_nvlink_do_not_agree_and_keep_their_bounds() -> None:
 # --- the player -------------------------------------------------------------------------------------------------------
 
 
-def play(cluster: Cluster, phases: list[Phase], size: float, arrivals: list[float]) -> list[float]:
-    env = simpy.Environment()
-    finishes = [math.inf] * len(arrivals)
-
-    def done(position: int) -> None:
-        assert finishes[position] == math.inf, "a rank is done once"
-        finishes[position] = env.now
-
-    network = Network(env, cluster.capacity.tolist())
-    player = Stepwise(network, cluster, range(len(arrivals)), phases, size, done)
-    for position, time in enumerate(arrivals):
-        if math.isfinite(time):
-            env.timeout(time).callbacks.append(lambda _, each=position: player.arrive(each))
-    env.run()
-    return finishes
+def simulate(cluster: Cluster, phases: list[Phase], size: float, arrivals: list[float]) -> list[float]:
+    """Return when every rank is done; one that arrives at infinity never comes."""
+    gpus, program = range(len(arrivals)), ExplicitProgram()
+    hops, traffics = hop_rounds(cluster, gpus, phases, size, None)
+    program.meetings.append(ExplicitCommunication(len(gpus), traffics, hops=hops))
+    for position, arrival in enumerate(arrivals):
+        lane = program.add_lane(position)
+        if math.isfinite(arrival):
+            program.add_op(lane, arrival)
+            program.add_op(lane, meeting=0, position=position)
+    found: list[float] = simulate_tables(program.tables(cluster.capacity), str, keeps_times=False).lane_end.tolist()
+    return found
 
 
 def test_nobody_finishes_without_the_rank_that_never_comes() -> None:
     hops = tuple(Hop(source=i, target=(i + 1) % 4, share=0.25, chunk=i) for i in range(4))
     phases = [Phase(rounds=3, hops=hops, chunks=4, reduces=True)]
-    assert play(flat(4), phases, 4e6, [0.0, 0.0, math.inf, 0.0]) == [math.inf] * 4
+    with pytest.raises(DeadlockError):
+        simulate(flat(4), phases, 4e6, [0.0, 0.0, math.inf, 0.0])
 
 
 def test_a_rank_without_hops_is_done_when_it_arrives() -> None:
     phases = [Phase(rounds=1, hops=(Hop(source=0, target=1, share=1.0),), chunks=1, reduces=False)]
-    assert play(flat(3, latency=0), phases, 50e9, [0.0, 0.5, 7.0]) == [1.5, 1.5, 7.0]
-    assert play(flat(2), [Phase(rounds=0, hops=(), chunks=1, reduces=False)], 1.0, [1.0, 2.0]) == [1.0, 2.0]
+    assert simulate(flat(3, latency=0), phases, 50e9, [0.0, 0.5, 7.0]) == [1.5, 1.5, 7.0]
+    assert simulate(flat(2), [Phase(rounds=0, hops=(), chunks=1, reduces=False)], 1.0, [1.0, 2.0]) == [1.0, 2.0]
 
 
 def test_channels_do_not_wait_for_each_other() -> None:
     """Two hops of one rank in two channels: one to a slow GPU, one to a fast one."""
     cluster = flat(3, latency=0).scaled([("gpu2", "switch", 0.1)])
     to = (Hop(0, 1, 0.5, channel=0), Hop(0, 2, 0.5, channel=1))
-    finishes = play(cluster, [Phase(rounds=4, hops=to, chunks=1, reduces=False)], 1e9, [0.0] * 3)
+    finishes = simulate(cluster, [Phase(rounds=4, hops=to, chunks=1, reduces=False)], 1e9, [0.0] * 3)
     assert finishes[1] == pytest.approx(4 * 0.5e9 / 45e9, rel=1e-9)  # 5 GB/s of its 50 go to the other
     assert finishes[0] == finishes[2] == pytest.approx(4 * 0.5e9 / 5e9, rel=1e-9)
 
@@ -214,7 +215,7 @@ def test_channels_do_not_wait_for_each_other() -> None:
 def test_in_one_channel_the_slow_hop_holds_back_the_fast_one() -> None:
     cluster = flat(3, latency=0).scaled([("gpu2", "switch", 0.1)])
     to = (Hop(0, 1, 0.5), Hop(0, 2, 0.5))
-    finishes = play(cluster, [Phase(rounds=4, hops=to, chunks=1, reduces=False)], 1e9, [0.0] * 3)
+    finishes = simulate(cluster, [Phase(rounds=4, hops=to, chunks=1, reduces=False)], 1e9, [0.0] * 3)
     assert finishes[1] == pytest.approx(3 * 0.1 + 0.5e9 / 45e9, rel=1e-9)
     assert finishes[2] == pytest.approx(4 * 0.1, rel=1e-9)
 
@@ -223,11 +224,45 @@ def test_rounds_with_other_partners_follow_each_other_without_a_barrier() -> Non
     """Rank 1 has no part in the second round and is done after the first."""
     near = Phase(rounds=1, hops=(Hop(0, 1, 0.5), Hop(1, 0, 0.5)), chunks=2, reduces=True)
     far = Phase(rounds=1, hops=(Hop(0, 2, 0.5), Hop(2, 0, 0.5)), chunks=2, reduces=True)
-    assert play(flat(3, latency=0), [near, far], 100e9, [0.0, 0.0, 0.25]) == [2.0, 1.0, 2.0]
-    assert play(flat(3, latency=0), [near, far], 100e9, [0.0, 0.0, 1.25]) == [2.25, 1.0, 2.25]
+    assert simulate(flat(3, latency=0), [near, far], 100e9, [0.0, 0.0, 0.25]) == [2.0, 1.0, 2.0]
+    assert simulate(flat(3, latency=0), [near, far], 100e9, [0.0, 0.0, 1.25]) == [2.25, 1.0, 2.25]
 
 
 def test_a_pipeline_has_no_rounds_to_be_played_in_steps() -> None:
     chain = Phase(rounds=1, hops=(Hop(0, 1, 1.0), Hop(1, 2, 1.0)), chunks=1, reduces=False, pipelined=True)
     with pytest.raises(InputError, match="use detail: flow"):
-        play(flat(3), [chain], 1.0, [0.0] * 3)
+        simulate(flat(3), [chain], 1.0, [0.0] * 3)
+
+
+# --- in a whole step --------------------------------------------------------------------------------------------------
+
+
+def scenario(tiny: Tiny, *, detail: str, faults: list[dict[str, Any]]) -> Any:
+    return tiny(
+        cluster={"topology": "flat", "gpus": 8},
+        parallel={"tp": 4, "dp": 2},
+        collectives={"detail": detail},
+        engine="compiled",
+        faults=faults,
+    )
+
+
+def test_in_steps_is_in_flow_when_all_arrive_together(tiny: Tiny, table: Table) -> None:
+    """MODELLING.md D.6, through a whole step: equal links, every group alone on them."""
+    flow = run(scenario(tiny, detail="flow", faults=[]), folded=False)
+    steps = run(scenario(tiny, detail="steps", faults=[]))
+    assert steps.record.events > flow.record.events  # it did play rounds
+    for rank in range(8):
+        assert table(steps, rank).equals(table(flow, rank))
+
+
+def test_in_steps_is_in_flow_when_one_arrives_late(tiny: Tiny, table: Table) -> None:
+    """D.6 again: with unequal arrivals every rank still ends at the last arrival plus the duration."""
+    slow = [{"kind": "slow_gpu", "rank": 5, "factor": 1.7}]
+    flow = run(scenario(tiny, detail="flow", faults=slow), folded=False)
+    steps = run(scenario(tiny, detail="steps", faults=slow))
+    assert steps.step_time == flow.step_time
+    for rank in range(8):
+        ours, theirs = table(steps, rank), table(flow, rank)
+        assert ours["end"].tolist() == theirs["end"].tolist()
+        assert ours["ready"].tolist() == theirs["ready"].tolist()

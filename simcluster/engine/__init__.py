@@ -1,1 +1,1 @@
-"""The fast player: lowers stage programs by both accelerators; plays events, or one longest path."""
+"""The compiled engine: makes tables of a job's ops, and simulates them in one loop over instants."""

@@ -32,7 +32,7 @@ _ByNodes = tuple[float, float, float]  # GB/s: 1 node, 2 nodes, more
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class TuningTables:
     """What one version of NCCL's tuner knows, in the units of its source: microseconds and GB/s.
 
     ``base``: per algorithm; ``hop``: per link and algorithm (what one step over that link takes); the others by GPU
@@ -67,7 +67,9 @@ TREE_CORRECTION: Mapping[str, tuple[float, ...]] = MappingProxyType(
     dict(zip(PROTOCOLS, zip(*_FOUND.pop("any")["tree_correction"].values(), strict=True), strict=True))
 )
 LATEST = "2.30.7"
-TABLES: Mapping[str, Tables] = MappingProxyType({version: Tables(**tables) for version, tables in _FOUND.items()})
+TABLES: Mapping[str, TuningTables] = MappingProxyType(
+    {version: TuningTables(**tables) for version, tables in _FOUND.items()}
+)
 
 NET_OVERHEAD = MappingProxyType({"intel": 1.0, "amd": 2.0, "other": 1.0})  # us a step, three times that for Simple
 RING_SIMPLE_PENALTY = 1.4  # of latency, all-reduce between nodes; before Ampere:

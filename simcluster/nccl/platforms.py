@@ -14,7 +14,7 @@ from typing import Literal
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.reading import read_document
-from simcluster.nccl.constants import GB, LATEST, TABLES, US, Architecture, Tables
+from simcluster.nccl.constants import GB, LATEST, TABLES, US, Architecture, TuningTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Platform:
             )
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> TuningTables:
         """The constants of this platform's version of NCCL."""
         return TABLES[self.version]
 

@@ -70,11 +70,6 @@ def _not_alike(*_: Any, **__: Any) -> None:
     raise NotAlikeError
 
 
-def _form(form: str) -> Switch:
-    """Events of this form at the most."""
-    return _patched("engine.lower", "form_of", lambda collapsed, **_: form if collapsed else "ops")
-
-
 def _all_tight(bindings: Any, *_: Any) -> Any:
     import numpy as np
 
@@ -93,18 +88,6 @@ def _graphs(name: str, device: Any, draft: Any, routing: Any, nccl: Any = None) 
     return make_cluster(name, device, draft.graph(), routing, nccl)
 
 
-def _followed(number: int, members: Any, over: Any, now: float, courses: Any) -> Any:
-    from simcluster.engine.varying_speed import Followed
-
-    return Followed(number, members, over, now, courses.chain)
-
-
-def _after(self: Any, changes: Any) -> Any:
-    playing = self._playing.copy()
-    playing.press_steadily(changes)
-    return type(self)(playing, slowed=True)
-
-
 def _each(fabric: Any, members: Any, phases: Any, *, timed: bool = True) -> Any:
     from simcluster.traffic.link_usage import _each
 
@@ -118,11 +101,6 @@ SWITCHES: dict[str, Switch] = {
     "symmetry: cells": _patched("symmetry.folding", "cells_of", _not_alike),
     "symmetry: tight links": _patched("symmetry.communicators", "tight_rows", _all_tight),
     "symmetry: barriers": _patched("symmetry.communicators", "lone_axes", lambda programs, axes: ()),
-    "chains": _form("ops"),
-    "chains: lockstep": _form("chains"),
-    "chains: courses shared": _patched("engine.trajectories:Course", "after", _after),
-    "chains: lead to lockstep": _form("lockstep"),
-    "chains: looked at late": _all(_form("lockstep"), _patched("engine.interference", "LateTask", _followed)),
     "bulk: regular clusters": _all(
         *(_patched(f"topology.{where}", "drafted_cluster", _graphs) for where in ("fabrics", "machines", "uniform"))
     ),

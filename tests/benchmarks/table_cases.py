@@ -248,15 +248,16 @@ def streams(count: int) -> Figures:
     """Events of the engine: so many lanes of ops one after the other, against as many bare SimPy processes."""
     import simpy
 
-    from simcluster.engine.engine import play
-    from simcluster.programs.program import Program
+    from simcluster.engine.explicit import ExplicitProgram
+    from simcluster.engine.run import simulate_tables
 
     each = max(8, 65536 // count)
-    program = Program(row_sets=[()])
+    program = ExplicitProgram()
     for stream in range(count):
-        lane = program.add_lane(stream, 0, "main")
+        lane = program.add_lane(stream)
         for _ in range(each):
-            program.add_op(lane, 0, seconds=1.0 + stream / 1024)
+            program.add_op(lane, 1.0 + stream / 1024)
+    tables = program.tables([])
 
     def process(env: simpy.Environment, seconds: float) -> Generator[simpy.Event, None, None]:
         for _ in range(each):
@@ -266,7 +267,7 @@ def streams(count: int) -> Figures:
     best.wall = best.cpu = float("inf")
     for _ in range(3):
         with Clock() as clock:
-            record = play(program, [])
+            record = simulate_tables(tables, str, keeps_times=False)
         best = min(best, clock, key=lambda done: done.cpu)
         env = simpy.Environment()
         for stream in range(count):
@@ -274,7 +275,7 @@ def streams(count: int) -> Figures:
         with Clock() as clock:
             env.run()
         bare = min(bare, clock.cpu)
-    assert len(record.end) == count * each
+    assert len(record.lane_end) == count
     return Figures(best.wall, best.cpu, count * each, "resumes", bare)
 
 

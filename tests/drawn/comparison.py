@@ -12,7 +12,6 @@ from conftest import table_of
 
 from drawn.records import record_difference
 from simcluster.base.errors import InputError
-from simcluster.engine.longest_path import NeedsEventsError
 from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
@@ -53,7 +52,7 @@ def answered(name: str, way: Callable[[Scenario, Meant], None], scenario: Scenar
     """Return what one way gives."""
     try:
         way(scenario, meant)
-    except (InputError, RefusedError, NotQuickError, NeedsEventsError) as error:
+    except (InputError, RefusedError, NotQuickError) as error:
         if name == "default":
             return Answer(name, "differs", f"refuses what the reference simulates: {error}")
         return Answer(name, "refused", reason_of(error))

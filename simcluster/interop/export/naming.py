@@ -15,7 +15,7 @@ from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED
 from simcluster.interop.export.work import RECEIVE, Track, WorkRow
 from simcluster.interop.kineto.chrome import arguments, comm_arguments
 from simcluster.interop.kineto.comm import Comm
-from simcluster.interop.kineto.labels import BACKWARD, FORWARD, OPTIMIZER, OTHER, Label
+from simcluster.interop.kineto.labels import BACKWARD, FORWARD, OPTIMIZER, OTHER, TraceLabel
 from simcluster.planning.ops import MAIN
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, recipe_of
@@ -43,12 +43,12 @@ _MISTAKEN = re.compile("Sync|Memcpy|Memset")
 """HolisticTraceAnalysis counts no kernel with one of these words as computation."""
 
 
-def label_of(work: WorkRow) -> Label | None:
+def label_of(work: WorkRow) -> TraceLabel | None:
     """What the host was in when it launched this; None for what goes with the work before it."""
     if work.stream != "compute":
         return None
     phase = _PHASES.get(work.kind, OTHER)
-    return Label(phase, f"layers.{work.layer}" if work.layer >= 0 and phase in (FORWARD, BACKWARD) else "")
+    return TraceLabel(phase, f"layers.{work.layer}" if work.layer >= 0 and phase in (FORWARD, BACKWARD) else "")
 
 
 class Described(NamedTuple):

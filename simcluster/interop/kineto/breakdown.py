@@ -15,7 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.interop.kineto.job import ProfiledJob
-from simcluster.interop.kineto.labels import Label
+from simcluster.interop.kineto.labels import TraceLabel
 from simcluster.interop.kineto.rebuild import Profiled
 from simcluster.interop.recorded.graph import COPY, HOST, computing, having, is_comm
 from simcluster.results.host_waits import inside
@@ -45,7 +45,7 @@ class LayerTime:
     optimizer).
     """
 
-    label: Label
+    label: TraceLabel
     seconds: Floats
     peers: tuple[tuple[int, ...], ...]
 
@@ -120,14 +120,14 @@ def _arrived(graph: Profiled) -> Floats:
 
 def layers(job: ProfiledJob) -> list[LayerTime]:
     """Compute of every part of the model, in the order in which it is met."""
-    found: dict[Label, Floats] = {}
-    parts: dict[int, dict[Label, None]] = {}  # of every rank
+    found: dict[TraceLabel, Floats] = {}
+    parts: dict[int, dict[TraceLabel, None]] = {}  # of every rank
     for graph in job.steps_of_ranks:
         for op in np.flatnonzero(computing(graph)).tolist():
             label, worker = graph.labels[op], int(graph.worker[op])
             found.setdefault(label, np.zeros(len(job.ranks)))[worker] += graph.ended[op, 0] - graph.began[op, 0]
             parts.setdefault(worker, {})[label] = None
-    alike: dict[frozenset[Label], list[int]] = {}
+    alike: dict[frozenset[TraceLabel], list[int]] = {}
     for place, own in sorted(parts.items()):
         alike.setdefault(frozenset(own), []).append(place)
     steps = len(job.graphs)

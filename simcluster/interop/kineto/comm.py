@@ -69,7 +69,7 @@ class Comm(NamedTuple):
 
 
 @dataclass
-class Groups:
+class ProcessGroups:
     """The process groups that a file names: description and ranks by name; the whole job's first."""
 
     known: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
@@ -77,9 +77,9 @@ class Groups:
     assumed: int = 0  # collectives that did not say which group theirs is, though there are several
 
     @staticmethod
-    def of(spread: Mapping[str, Any]) -> Groups:
+    def of(spread: Mapping[str, Any]) -> ProcessGroups:
         """From the file's distributedInfo."""
-        groups = Groups()
+        groups = ProcessGroups()
         for each in spread.get("pg_config") or []:
             ranks = tuple(int(rank) for rank in each.get("ranks") or () if isinstance(rank, int))
             groups.known[str(each.get("pg_name"))] = str(each.get("pg_desc") or ""), ranks
@@ -100,7 +100,7 @@ def kind_of(text: str) -> str:
     return next((kind for kind in _KINDS if kind.replace("_", "") in flat), "other")
 
 
-def comm_of(name: str, args: Mapping[str, Any], groups: Groups, rank: int) -> Comm:
+def comm_of(name: str, args: Mapping[str, Any], groups: ProcessGroups, rank: int) -> Comm:
     """What a kernel's or annotation's arguments of a rank say; where the group is not named, the job's first one."""
     kind = kind_of(str(args.get("Collective name") or name))
     if kind == "other":

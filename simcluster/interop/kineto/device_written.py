@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simcluster.interop.kineto.chrome import complete, joined, quoted
-from simcluster.interop.kineto.labels import BACKWARD, FORWARD, OPTIMIZER, Label
+from simcluster.interop.kineto.labels import BACKWARD, FORWARD, OPTIMIZER, TraceLabel
 
 APART = 2
 """Nanoseconds between launches, so that their order can be told."""
@@ -32,7 +32,7 @@ class KernelEvent:
     end: int
     args: str = ""
     category: str = "kernel"
-    label: Label | None = None
+    label: TraceLabel | None = None
     after: tuple[int, ...] = ()
 
 
@@ -67,7 +67,7 @@ class StepOnDevice:
                 yield from self._waits(place, kernel)
 
     def _host(self, host: Iterable[LaunchEvent | Blocked], begin: int) -> Iterator[str]:
-        latest, label, since = begin - APART, Label("", ""), begin
+        latest, label, since = begin - APART, TraceLabel("", ""), begin
         for each in host:
             if isinstance(each, Blocked):
                 start = max(each.start, latest + APART)  # behind what was launched
@@ -86,7 +86,7 @@ class StepOnDevice:
         self.last = max(self.last, latest)
         yield from self._annotations(label, since, latest + APART // 2)
 
-    def _annotations(self, label: Label, start: int, end: int) -> Iterator[str]:
+    def _annotations(self, label: TraceLabel, start: int, end: int) -> Iterator[str]:
         for category, name, args in annotating(label):
             yield complete(category, name, (self._rank, THREAD), start, end, args)
 
@@ -124,7 +124,7 @@ def step_marker(rank: int, number: int, start: int, end: int) -> str:
     return complete("user_annotation", f"ProfilerStep#{number}", (rank, THREAD), start, end)
 
 
-def annotating(label: Label) -> Iterator[tuple[str, str, str]]:
+def annotating(label: TraceLabel) -> Iterator[tuple[str, str, str]]:
     """Category, name and arguments of what makes a reader find this label."""
     if label.layer:
         yield "user_annotation", label.layer, ""

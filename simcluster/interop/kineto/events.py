@@ -24,7 +24,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.documents.packed import read_packed
 from simcluster.documents.parser_words import of_json
-from simcluster.interop.kineto.comm import Comm, Groups, comm_of, is_comm
+from simcluster.interop.kineto.comm import Comm, ProcessGroups, comm_of, is_comm
 from simcluster.interop.kineto.values import about_of, check_numbers
 
 Event = Mapping[str, Any]
@@ -113,7 +113,7 @@ class RankProfile:
     rank: int
     host: str
     origin: int
-    groups: Groups
+    groups: ProcessGroups
     ops: list[StreamOp] = field(default_factory=list)
     operators: list[HostCall] = field(default_factory=list)
     annotations: list[HostCall] = field(default_factory=list)
@@ -139,7 +139,7 @@ def read_profile(path: Path) -> RankProfile:
         rank=_rank(path, spread),
         host=str(about.get("host_name") or ""),
         origin=int(about.get("baseTimeNanoseconds") or 0) + first * 1000,
-        groups=Groups.of(spread),
+        groups=ProcessGroups.of(spread),
     )
     start = begin - first
     numbers, there = zip(*timed, strict=True)

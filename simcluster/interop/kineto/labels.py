@@ -25,7 +25,7 @@ _FRAMEWORK = re.compile(
 )
 
 
-class Label(NamedTuple):
+class TraceLabel(NamedTuple):
     """Phase (forward, backward, optimizer, other) and layer ("" for none)."""
 
     phase: str
@@ -50,9 +50,9 @@ class Labels:
             sorted((*profile.annotations, *forward, *backward), key=lambda call: (call.start, -call.end, call.event))
         )
 
-    def at(self, thread: int, times: Sequence[float]) -> list[Label]:
+    def at(self, thread: int, times: Sequence[float]) -> list[TraceLabel]:
         """The labels of moments on a thread, ascending."""
-        known: dict[tuple[int, ...], Label] = {}  # most moments are within the same calls as the one before them
+        known: dict[tuple[int, ...], TraceLabel] = {}  # most moments are within the same calls as the one before them
         found = []
         for stack in _enclosing(self._threads[thread], times):
             within = tuple(map(id, stack))
@@ -62,15 +62,15 @@ class Labels:
             found.append(label)
         return found
 
-    def _label(self, stack: Sequence[HostCall]) -> Label:
+    def _label(self, stack: Sequence[HostCall]) -> TraceLabel:
         layer = _layer([call for call in stack if call.sequence < 0 and not _BACKWARD.match(call.name)])
         for call in stack:
             if _BACKWARD.match(call.name):
-                return Label(BACKWARD, self._layer_of.get(call.sequence, "") or layer)
+                return TraceLabel(BACKWARD, self._layer_of.get(call.sequence, "") or layer)
             if _OPTIMIZER.search(call.name):
-                return Label(OPTIMIZER, "")
+                return TraceLabel(OPTIMIZER, "")
         known = any(call.sequence >= 0 for call in stack) or layer
-        return Label(FORWARD if known else OTHER, layer)
+        return TraceLabel(FORWARD if known else OTHER, layer)
 
 
 def _by_thread(calls: Iterable[HostCall]) -> dict[int, list[HostCall]]:

@@ -15,7 +15,7 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.interop.kineto.events import RankProfile, StreamOp
 from simcluster.interop.kineto.host import doings_of
-from simcluster.interop.kineto.labels import OTHER, Label, Labels
+from simcluster.interop.kineto.labels import OTHER, Labels, TraceLabel
 from simcluster.interop.kineto.waits import Waits, waited_for
 from simcluster.interop.recorded.graph import HOST
 
@@ -35,9 +35,9 @@ class RankStep:
     held: Floats
     name: tuple[str, ...]
     after: dict[int, tuple[int, ...]]
-    host_labels: tuple[Label, ...]
+    host_labels: tuple[TraceLabel, ...]
     waits: Waits
-    labels: tuple[Label, ...]
+    labels: tuple[TraceLabel, ...]
 
     @property
     def host_ops(self) -> int:
@@ -50,7 +50,7 @@ def rank_step(profile: RankProfile, labels: Labels, step: int, ops: Sequence[Str
     begin = _begin(profile, step, ops)
     doings, thread = doings_of(profile, ops, (begin, _end(profile, step)))
     begins = [-math.inf, *(each.end for each in doings)]
-    same: dict[Label, Label] = {}
+    same: dict[TraceLabel, TraceLabel] = {}
     return RankStep(
         begin=begin,
         end=np.array([each.end for each in doings], dtype=np.float64),
@@ -61,7 +61,7 @@ def rank_step(profile: RankProfile, labels: Labels, step: int, ops: Sequence[Str
         host_labels=tuple(
             [same.setdefault(label, label) for label in labels.at(thread, begins[:-1])]
             if thread >= 0
-            else [Label(HOST, "")] * len(doings)
+            else [TraceLabel(HOST, "")] * len(doings)
         ),
         waits=waited_for(profile, ops),
         labels=tuple([same.setdefault(label, label) for label in _labels_of(labels, ops)]),
@@ -83,8 +83,8 @@ def _end(profile: RankProfile, step: int) -> float:
     return next((end for number, _, end in profile.steps if number == step), last)
 
 
-def _labels_of(labels: Labels, ops: Sequence[StreamOp]) -> list[Label]:
-    found = [Label(OTHER, "")] * len(ops)
+def _labels_of(labels: Labels, ops: Sequence[StreamOp]) -> list[TraceLabel]:
+    found = [TraceLabel(OTHER, "")] * len(ops)
     by_thread: dict[int, list[tuple[float, int]]] = {}
     for place, op in enumerate(ops):
         if not math.isnan(op.launched):

@@ -16,7 +16,7 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.interop.kineto.events import StreamOp
 from simcluster.interop.kineto.host import WAIT
-from simcluster.interop.kineto.labels import Label
+from simcluster.interop.kineto.labels import TraceLabel
 from simcluster.interop.kineto.match import MatchedOp
 from simcluster.interop.kineto.rank_step import RankStep
 from simcluster.interop.recorded.graph import COPY, HOST, MAIN, Lane, StepGraph
@@ -32,7 +32,7 @@ class Profiled(StepGraph):
     gaps by rank that nothing explains, which a replay leaves out."""
 
     source: tuple[StreamOp | None, ...]
-    labels: tuple[Label, ...]
+    labels: tuple[TraceLabel, ...]
     names: tuple[str, ...]
     offset: float
     left_out: dict[int, float]
@@ -53,7 +53,7 @@ class _Columns:
     ended: list[Floats] = field(default_factory=list)
     gaps: list[Floats] = field(default_factory=list)
     source: list[StreamOp | None] = field(default_factory=list)
-    labels: list[Label] = field(default_factory=list)
+    labels: list[TraceLabel] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     left_out: dict[int, float] = field(default_factory=dict)
 
@@ -178,7 +178,7 @@ class _Rank:
         return free
 
 
-def _type(op: StreamOp, label: Label) -> str:
+def _type(op: StreamOp, label: TraceLabel) -> str:
     if op.comm:
         return op.comm.type
     return COPY if op.copy else label.phase

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.engine.longest_path import PathTimes
 from simcluster.interop.kineto.chrome import (
     FIRST_CORRELATION,
     arguments,
@@ -38,6 +37,7 @@ from simcluster.interop.kineto.device_written import (
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.rebuild import Profiled
 from simcluster.interop.recorded.graph import MAIN, is_comm
+from simcluster.interop.recorded.longest_path import PathTimes
 from simcluster.interop.recorded.lowering import RecordedPart
 
 BEFORE, _BETWEEN, EARLY = 1_000_000, 100_000, 1000

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.interop.kineto.comm import Comm, Groups, is_comm, kind_of
+from simcluster.interop.kineto.comm import Comm, ProcessGroups, is_comm, kind_of
 from simcluster.interop.kineto.events import BLOCKING, HostCall, RankProfile, StreamOp
 from simcluster.interop.nsight.tables import KERNELS, NsightFile, process_of
 
@@ -85,7 +85,7 @@ def read_export(path: Path, first_rank: int, notes: list[str]) -> list[RankProfi
     for place, unit in enumerate(units):
         process = unit[0]
         file = path.name if len(units) == 1 else f"{path.name}, rank {first + place}"  # files tell ranks apart
-        profile = RankProfile(file, first + place, host, origin, Groups(), on_device=True)
+        profile = RankProfile(file, first + place, host, origin, ProcessGroups(), on_device=True)
         _fill(profile, works[unit], calls.get(process, {}), ranges.get(process, ()), names)
         found.append(profile)
     return found

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
-from typing import Any
 
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
-from simcluster.engine.longest_path import LongestPath, PathTimes
 from simcluster.engine.run import simulate_tables
 from simcluster.interop.recorded.graph import MAIN, StepGraph
-from simcluster.programs.program import Meeting, Program
+from simcluster.interop.recorded.longest_path import LongestPath, PathTimes
 from simcluster.traffic.traffic import Traffic
 
 TOGETHER = 4_000_000
 """Durations that are swept at once: most ops of a pipeline wait for one other, so a sweep of one case is all overhead;
 more than this no longer fits a cache."""
 _TICKS = 2.0**44  # of the clock's grid, a second
+_NOTHING = Traffic((), 0.0, 1, 0.0)
 
 
 class RecordedPart:
@@ -33,7 +33,7 @@ class RecordedPart:
         self.types = np.array(graph.types)
         self.first = np.zeros(len(graph), dtype=np.int64)
         self.last = np.zeros(len(graph), dtype=np.int64)
-        self._program = self._lowered()
+        self._program = self._make_program()
         self._sweep = LongestPath(self._program)
 
     def play(self, seconds: Floats) -> PathTimes:
@@ -54,19 +54,8 @@ class RecordedPart:
 
     def events(self, seconds: Floats, case: int) -> tuple[float, int]:
         """Simulate one step by events: return its seconds, and how many events that took."""
-        program, own = self._program, self._seconds(seconds)[:, case].tolist()
-        known = {each.parties: ExplicitCommunication(each.parties, each.traffics) for each in program.meetings}
-        explicit = ExplicitProgram(
-            lane_rank=program.lane_rank,
-            lanes=program.lanes,
-            seconds=own,
-            sensitivity=[-1.0] * len(own),
-            meeting=program.meeting,
-            position=program.position,
-            after=[*program.after],
-            meetings=[known[each.parties] for each in program.meetings],
-        )
-        found = simulate_tables(explicit.tables([]), "op {}".format, keeps_times=False)
+        program = replace(self._program, seconds=self._seconds(seconds)[:, case].tolist())
+        found = simulate_tables(program.tables([]), "op {}".format, keeps_times=False)
         return float(found.lane_end.max()), found.events
 
     def _seconds(self, of_ops: Floats) -> Floats:
@@ -75,46 +64,41 @@ class RecordedPart:
         found[self.last] = np.round(of_ops * _TICKS) / _TICKS
         return found
 
-    def _lowered(self) -> Program:
-        """The program, without durations, and without rows of a timeline."""
-        graph, program = self.graph, Program(row_sets=[()])
+    def _make_program(self) -> ExplicitProgram:
+        """Return the program, without durations."""
+        graph, program = self.graph, ExplicitProgram()
         meeting = np.full(len(graph), -1, dtype=np.int64)
+        known: dict[int, ExplicitCommunication] = {}
         for group in graph.groups:
             meeting[list(group)] = len(program.meetings)
-            program.meetings.append(Meeting(len(group), (Traffic((), 0.0, 1, 0.0),)))
+            barrier = ExplicitCommunication(len(group), [_NOTHING])
+            program.meetings.append(known.setdefault(len(group), barrier))
         lanes = sorted(graph.lanes.items(), key=lambda lane: (lane[0][0], lane[0][1] != MAIN))
-        for (worker, name), _ in lanes:
-            program.add_lane(worker, worker % graph.stages, name)
+        for (worker, _), _ in lanes:
+            program.add_lane(worker)
         self._add_ops(program, [ops for _, ops in lanes], meeting)
         first, last = self.first.tolist(), self.last.tolist()
         for op, others in enumerate(graph.after):
             if others:
-                program.after[first[op]] = tuple([last[other] for other in others])
+                program.after[first[op]] = [last[other] for other in others]
         return program
 
-    def _add_ops(self, program: Program, lanes: Sequence[Sequence[int]], meeting: Ints) -> None:
-        """The ops of all lanes, as columns: two for one that meets others, one for any other."""
+    def _add_ops(self, program: ExplicitProgram, lanes: Sequence[Sequence[int]], meeting: Ints) -> None:
+        """Add the ops of all lanes, as columns: two for one that meets others, one for any other."""
         ops = np.fromiter(chain.from_iterable(lanes), dtype=np.int64)
         times = 1 + (meeting[ops] >= 0)
         over = np.cumsum(times)
         self.last[ops] = over - 1
         self.first[ops] = over - times
         count = int(times.sum())
-        seconds, met = np.zeros(count), np.full(count, -1, dtype=np.int64)
+        met = np.full(count, -1, dtype=np.int64)
         meets = ops[times > 1]
-        seconds[self.first[meets]], met[self.first[meets]] = -1.0, meeting[meets]
-        columns: dict[str, list[Any]] = {
-            "seconds": seconds.tolist(),
-            "meeting": met.tolist(),
-            "after": [()] * count,
-            "microbatch": np.repeat(self.graph.microbatch[ops], times).tolist(),
-            "lane": np.repeat(np.repeat(np.arange(len(lanes)), [len(own) for own in lanes]), times).tolist(),
-        }
-        columns |= {
-            name: [value] * count for name, value in {"position": -1, "rows": 0, "step": 0, "chunk": -1}.items()
-        }
-        for name, column in columns.items():
-            getattr(program, name).extend(column)
+        met[self.first[meets]] = meeting[meets]
+        program.seconds = [0.0] * count
+        program.sensitivity = [-1.0] * count
+        program.meeting = met.tolist()
+        program.position = [-1] * count
+        program.after = [()] * count
         ends = np.append(0, over)[np.cumsum([0, *map(len, lanes)])].tolist()
         for lane, (begin, end) in zip(program.lanes, pairwise(ends), strict=True):
             lane.extend(range(begin, end))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.engine.longest_path import PathTimes
 from simcluster.interop.recorded.graph import StepGraph, computing
+from simcluster.interop.recorded.longest_path import PathTimes
 from simcluster.interop.recorded.lowering import RecordedPart
 from simcluster.interop.recorded.recorded import Recorded
 from simcluster.results.host_waits import inside

@@ -1,0 +1,150 @@
+"""A program as one longest path for many cases of durations at once; an accelerator for recorded jobs.
+
+The same rules as the engine's, so the same times to the bit (durations lie on the clock's grid): an op follows the one
+before it on its lane and those that it waits for; ops that meet begin at the last arrival.  Ops are timed level by
+level, each after all that it waits for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simcluster.base.arrays import Floats, Ints
+from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.run import simulate_tables
+from simcluster.traffic.traffic import Traffic
+
+_UNIT = 2.0**-20
+"""Seconds per level: millions of them stay on the clock's grid."""
+_ONE_LEVEL = Traffic((), 0.0, 1, _UNIT)
+
+
+@dataclass(frozen=True)
+class PathTimes:
+    """Seconds per op and case, as the engine records them."""
+
+    ready: Floats
+    start: Floats
+    end: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Seconds per case: the last end."""
+        return np.asarray(self.end.max(axis=0, initial=0.0))
+
+
+class LongestPath:
+    """The order in which a program's ops can be timed, made once, used for many cases of seconds.
+
+    Meetings take the latency of their traffics, which use no links.
+
+    Raises DeadlockError for ops that wait for each other.
+    """
+
+    def __init__(self, program: ExplicitProgram) -> None:
+        count = len(program.seconds)
+        meeting = np.array(program.meeting, dtype=np.int64)
+        shared = np.array([each.parties > 1 for each in program.meetings] + [False])
+        named = np.where(shared[meeting], count + meeting, np.arange(count))  # ops that meet are one node
+        _, first, node = np.unique(named, return_index=True, return_inverse=True)
+        op, other = _waits(program)
+        self._levels, place = _levels(node[op], node[other], _depth(program)[first])
+        self._node = place[node]
+        self._first = np.empty(len(first), dtype=np.int64)
+        self._first[place] = first
+        meeting = meeting[self._first]
+        self._meets = np.flatnonzero(meeting >= 0)
+        takes = [sum(each.latency_seconds for each in own.traffics) for own in program.meetings]
+        self._meeting_seconds = np.array(takes)[meeting[self._meets]][:, None]
+        counts = np.bincount(op, minlength=count)
+        meets = np.bincount(node, minlength=len(first))[node] > 1
+        self._waiting, self._opening = np.flatnonzero(meets & (counts > 0)), np.flatnonzero(meets & (counts == 0))
+        self._awaited = self._node[other[meets[op]]]
+        of_waiting = counts[self._waiting]
+        self._offsets = np.cumsum(of_waiting) - of_waiting if len(of_waiting) else None
+
+    def __call__(self, seconds: Floats) -> PathTimes:
+        """Return the times for durations [op, case]; those of ops that meet are the meeting's."""
+        start, end = self._sweep(seconds)
+        ready = start[self._node]  # of all but those that wait for others in a meeting
+        if self._offsets is not None:
+            ready[self._waiting] = np.maximum.reduceat(end[self._awaited], self._offsets, axis=0)
+        ready[self._opening] = 0.0
+        return PathTimes(ready, start[self._node], end[self._node])
+
+    def total(self, seconds: Floats) -> Floats:
+        """Return the seconds per case until everything is over, which takes less work than all times."""
+        return np.asarray(self._sweep(seconds)[1].max(axis=0))
+
+    def _sweep(self, seconds: Floats) -> tuple[Floats, Floats]:
+        """Return the start and end of every node; the last one is the beginning of time."""
+        count, cases = len(self._first), seconds.shape[1]
+        start, end = np.zeros((count + 1, cases)), np.zeros((count + 1, cases))
+        end[:count] = seconds[self._first]  # durations, until the ends are known
+        end[self._meets] = self._meeting_seconds
+        for low, high, awaited in self._levels:
+            begin = start[low:high]
+            end.take(awaited, axis=0).max(axis=0, out=begin)
+            end[low:high] += begin
+        return start, end
+
+
+def _depth(program: ExplicitProgram) -> Ints:
+    """Return how many ops are at most before each one."""
+    unit = {each.parties: ExplicitCommunication(each.parties, [_ONE_LEVEL]) for each in program.meetings}
+    meetings = [unit[each.parties] for each in program.meetings]
+    leveled = replace(program, seconds=[_UNIT] * len(program.seconds), meetings=meetings)
+
+    def describe(op: int) -> str:
+        return next(f"rank {program.lane_rank[lane]}" for lane, ops in enumerate(program.lanes) if op in ops)
+
+    times = simulate_tables(leveled.tables([]), describe, keeps_times=True).times
+    assert times is not None
+    return np.rint(times.start / _UNIT).astype(np.int64)
+
+
+def _waits(program: ExplicitProgram) -> tuple[Ints, Ints]:
+    """Return pairs of an op and one that it waits for, the one before it on its lane or one that it names."""
+    named = [(op, other) for op, others in enumerate(program.after) if others for other in others]
+    parts = [np.array(named, dtype=np.int64).reshape(-1, 2)]
+    lanes = [np.array(ops) for ops in program.lanes if len(ops) > 1]
+    parts += [np.stack([ops[1:], ops[:-1]], axis=1) for ops in lanes]
+    pairs = np.concatenate(parts)
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    return pairs[:, 0], pairs[:, 1]
+
+
+Level = tuple[int, int, Ints]
+"""Nodes ``low`` to ``high``, and the nodes that they wait for, one column each; short ones filled up with the beginning
+of time, which is the node after all others."""
+
+
+_WIDE = 8
+"""What waits for more nodes than this, as a collective of many ranks does, is on a level apart from those that wait
+for few: all of a level are as wide as its widest."""
+
+
+def _levels(node: Ints, awaited: Ints, depth: Ints) -> tuple[list[Level], Ints]:
+    """Return the levels after the first, and the place of each node, from pairs of a node and one that it waits for.
+
+    ``depth`` is how many are at most before a node.
+    """
+    count = len(depth)
+    pairs = np.sort(node * count + awaited)  # np.unique hashes whole numbers, which takes thirty times as long
+    node, awaited = np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], max(count, 1))
+    counts = np.bincount(node, minlength=count)
+    depth = 2 * depth + (counts > _WIDE)
+    place = np.empty(count, dtype=np.int64)
+    place[np.argsort(depth, kind="stable")] = np.arange(count)
+    wide = np.bincount(depth)
+    high = np.cumsum(wide)
+    low, most = high - wide, np.zeros(len(wide), dtype=np.int64)
+    np.maximum.at(most, depth, counts)
+    begin = np.cumsum(most * wide) - most * wide
+    column = np.arange(len(awaited)) - np.repeat(np.cumsum(counts) - counts, counts)
+    filled = np.full(int((most * wide).sum()), count, dtype=np.int64)
+    filled[(begin - low)[depth[node]] + column * wide[depth[node]] + place[node]] = place[awaited]
+    bounds = zip(low.tolist(), high.tolist(), most.tolist(), begin.tolist(), strict=True)
+    return [(one, end, filled[at : at + n * (end - one)].reshape(n, -1)) for one, end, n, at in bounds if n], place
