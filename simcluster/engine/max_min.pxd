@@ -1,5 +1,6 @@
 from simcluster.base.pointers cimport Buffers
 from simcluster.engine.event_queue cimport EventQueue
+from simcluster.engine.link_fill cimport LinkFill
 from simcluster.engine.memberships cimport Memberships
 
 
@@ -7,6 +8,8 @@ cdef class MaxMin:
     cdef Buffers buffers
     cdef Memberships users
     cdef EventQueue queue
+    cdef LinkFill fill
+    cdef public int patience
     cdef double* capacity
     cdef double* level
     cdef double* rate
@@ -21,9 +24,12 @@ cdef class MaxMin:
     cdef unsigned char* is_touched
     cdef int* due
     cdef int* touched
-    cdef double* _want
-    cdef double* _flows
-    cdef double* _partial
+    cdef int _links
+    cdef double* _left
+    cdef double* _load
+    cdef double* _share
+    cdef int* _to_come
+    cdef unsigned char* _is_going
     cdef readonly int due_count
     cdef readonly int touched_count
     cdef readonly int visits
@@ -32,11 +38,11 @@ cdef class MaxMin:
     cdef void leave(self, int activity) noexcept
     cdef void set_capacity(self, int link, double capacity) noexcept
     cdef void solve(self) noexcept
+    cdef void _guess(self) noexcept
+    cdef void _begin_filling(self) noexcept
+    cdef void _fix(self, int activity, double rate) noexcept
     cdef void _touch(self, int activity) noexcept
     cdef void _look_again(self, int link) noexcept
     cdef void _visit(self, int link) noexcept
     cdef void _update(self, int activity, int link) noexcept
     cdef double _level_of(self, int link) noexcept
-    cdef double _fill(self, double capacity, int count) noexcept
-    cdef double _sum(self, int count, double low, double high) noexcept
-    cdef double _sum_rounded_once(self, int count, double low, double high) noexcept

@@ -14,21 +14,22 @@ from simcluster.base.arrays import Floats, Int32s
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
     from simcluster.engine.event_queue import EventQueue
+    from simcluster.engine.link_fill import LinkFill
     from simcluster.engine.memberships import Memberships
 
 _INFINITE = cython.declare(cython.double, math.inf)
-_PARTIALS = 64  # a sum of float64 numbers has at most 40
 
 
 class MaxMin:
     """Activities on links: ``rate`` is B/s per flow.
 
     ``touched`` lists the activities that joined, or whose rate became another, since the list was last emptied;
-    ``before`` is the rate of each before that.
+    ``before`` is the rate of each before that.  After ``patience`` visits of links in one solution, progressive filling
+    makes a better guess.
     """
 
     def __init__(self, capacity: Floats, usage_first: Int32s, usage_link: Int32s, usage_flows: Floats) -> None:
-        links = len(capacity)
+        self._links = links = len(capacity)
         self.buffers = Buffers()
         self.users = Memberships(links)
         self.queue = EventQueue(64)
@@ -40,7 +41,8 @@ class MaxMin:
         self.is_due = self.buffers.flags("is_due", links)
         self.is_waiting = self.buffers.flags("is_waiting", links)
         self.due = self.buffers.ints("due", links)
-        self._partial = self.buffers.doubles("partial", _PARTIALS)
+        self.fill = LinkFill()
+        self.patience = 20_000
         self.due_count = 0
         self.touched_count = 0
         self.visits = 0
@@ -54,8 +56,8 @@ class MaxMin:
         self.usage = self.buffers.ints("usage", room)
         self.is_touched = self.buffers.flags("is_touched", room)
         self.touched = self.buffers.ints("touched", room)
-        self._want = self.buffers.doubles("want", room)
-        self._flows = self.buffers.doubles("flows", room)
+        self._is_going = self.buffers.flags("is_going", room)
+        self.fill.make_room(room)
 
     def join(self, activity: cython.int, traffic: cython.int, bound: cython.double) -> cython.void:
         """Put an activity on the links of its traffic."""
@@ -94,6 +96,7 @@ class MaxMin:
 
     def solve(self) -> cython.void:
         """Bring all levels and rates in line, from the lowest level up."""
+        patience: cython.int = self.patience
         number: cython.int
         link: cython.int
         for number in range(self.due_count):
@@ -106,6 +109,10 @@ class MaxMin:
         entry: cython.int
         activity: cython.int
         while self.queue.count:
+            patience -= 1
+            if patience == -1:
+                self._guess()
+                continue
             link = self.queue.pop()
             self.is_waiting[link] = 0
             self.visits += 1
@@ -120,6 +127,88 @@ class MaxMin:
                 if self.rate[activity] >= old or self.rate[activity] > new:  # else others hold it back, as before
                     self._update(activity, link)
                 entry = self.users.following[entry]
+
+    def _guess(self) -> cython.void:
+        """Take all levels and rates from progressive filling, and look at all shared links after that.
+
+        From the lowest equal share up: who is on such a link goes no faster, and leaves more of its others to the rest.
+        Last bits may differ from the solution, which is the same wherever the search begins.
+        """
+        link: cython.int
+        entry: cython.int
+        rate: cython.double
+        while self.queue.count:
+            self.is_waiting[self.queue.pop()] = 0
+        self._begin_filling()
+        while self.queue.count:
+            rate = self.queue.times[0]
+            link = self.queue.pop()
+            if link < 0:
+                self._fix(-1 - link, rate)
+            elif rate == self._share[link]:  # else it has become more since
+                self.level[link] = rate
+                entry = self.users.head[link]
+                while entry >= 0:
+                    self._fix(self.users.member[entry], rate)
+                    entry = self.users.following[entry]
+        for link in range(self._links):
+            if self.users.count[link] > 1:
+                self._visit(link)
+
+    def _begin_filling(self) -> cython.void:
+        """Put all links into the queue by their equal shares, and activities by their bounds."""
+        link: cython.int
+        entry: cython.int
+        activity: cython.int
+        self._left = self.buffers.doubles("left", self._links)
+        self._load = self.buffers.doubles("load", self._links)
+        self._share = self.buffers.doubles("share", self._links)
+        self._to_come = self.buffers.ints("to_come", self._links)
+        for link in range(self._links):
+            self._to_come[link] = self.users.count[link]
+            if self.users.count[link] == 0:
+                continue
+            self._left[link] = self.capacity[link]
+            self._load[link] = 0.0
+            entry = self.users.head[link]
+            while entry >= 0:
+                activity = self.users.member[entry]
+                self._load[link] += self.users.weight[entry]
+                if not self._is_going[activity]:
+                    self._is_going[activity] = 1
+                    if self.bound[activity] < _INFINITE:
+                        self.queue.put(self.bound[activity], -1 - activity)
+                entry = self.users.following[entry]
+            self._share[link] = self._left[link] / self._load[link]
+            self.level[link] = self._share[link] if self.users.count[link] == 1 else _INFINITE
+            self.queue.put(self._share[link], link)
+
+    def _fix(self, activity: cython.int, rate: cython.double) -> cython.void:
+        """Give an activity, if it has none yet, its rate in progressive filling; the rest is for others."""
+        traffic: cython.int = self.usage[activity]
+        place: cython.int
+        link: cython.int
+        share: cython.double
+        if not self._is_going[activity]:
+            return
+        self._is_going[activity] = 0
+        if rate != self.rate[activity]:
+            self._touch(activity)
+            self.rate[activity] = rate
+        for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
+            link = self.usage_link[place]
+            self._left[link] -= self.usage_flows[place] * rate
+            self._load[link] -= self.usage_flows[place]
+            self._to_come[link] -= 1
+            share = _INFINITE
+            if self._to_come[link] > 0 and self._load[link] > 0.0:
+                share = self._left[link] / self._load[link]
+                if share < rate:
+                    share = rate
+            if share != self._share[link]:
+                self._share[link] = share
+                if share < _INFINITE:
+                    self.queue.put(share, link)
 
     def _touch(self, activity: cython.int) -> cython.void:
         if not self.is_touched[activity]:
@@ -180,98 +269,8 @@ class MaxMin:
                     other = self.usage_link[place]
                     if other != link and self.level[other] < want:
                         want = self.level[other]
-            self._want[count] = want
-            self._flows[count] = self.users.weight[entry]
+            self.fill.want[count] = want
+            self.fill.flows[count] = self.users.weight[entry]
             count += 1
             entry = self.users.following[entry]
-        return self._fill(self.capacity[link], count)
-
-    def _fill(self, capacity: cython.double, count: cython.int) -> cython.double:
-        """Return the level at which users share a link when some want less; infinite when all do."""
-        left: cython.double = capacity
-        share: cython.double = capacity / self._sum(count, 0.0, _INFINITE)
-        want: cython.double = _INFINITE
-        following: cython.double
-        i: cython.int
-        for i in range(count):
-            if self._want[i] < want:
-                want = self._want[i]
-        while want < share:
-            left -= self._sum(count, want, want) * want
-            following = _INFINITE
-            rest: cython.bint = False
-            for i in range(count):
-                if self._want[i] > want:
-                    rest = True
-                    if self._want[i] < following:
-                        following = self._want[i]
-            if not rest:
-                return _INFINITE
-            want = following
-            following = left / self._sum(count, want, _INFINITE)
-            if following > share:
-                share = following
-        return share
-
-    def _sum(self, count: cython.int, low: cython.double, high: cython.double) -> cython.double:
-        """Return the sum, rounded once, of the flows of those who want at least ``low`` and at most ``high``."""
-        total: cython.double = 0.0
-        longer: cython.double
-        part: cython.double
-        summed: cython.int = 0
-        rounded: cython.int = 0  # after how many
-        i: cython.int
-        for i in range(count):
-            if low <= self._want[i] <= high:
-                longer = total + self._flows[i]
-                part = longer - total
-                summed += 1
-                if rounded == 0 and (total - (longer - part)) + (self._flows[i] - part) != 0.0:
-                    rounded = summed
-                total = longer
-        if rounded == 0 or rounded == summed:  # rounded nowhere but in the last addition
-            return total
-        return self._sum_rounded_once(count, low, high)
-
-    def _sum_rounded_once(self, count: cython.int, low: cython.double, high: cython.double) -> cython.double:
-        """Sum as ``math.fsum`` does, by partial sums that do not overlap (Shewchuk 1997)."""
-        partials: cython.int = 0
-        kept: cython.int
-        x: cython.double
-        y: cython.double
-        sum_: cython.double
-        error: cython.double
-        i: cython.int
-        j: cython.int
-        for i in range(count):
-            if not low <= self._want[i] <= high:
-                continue
-            x = self._flows[i]
-            kept = 0
-            for j in range(partials):
-                y = self._partial[j]
-                if abs(x) < abs(y):
-                    x, y = y, x
-                sum_ = x + y
-                error = y - (sum_ - x)
-                if error != 0.0:
-                    self._partial[kept] = error
-                    kept += 1
-                x = sum_
-            self._partial[kept] = x
-            partials = kept + 1
-        partials -= 1
-        sum_ = self._partial[partials]
-        error = 0.0
-        while partials > 0 and error == 0.0:
-            partials -= 1
-            x = sum_
-            y = self._partial[partials]
-            sum_ = x + y
-            error = y - (sum_ - x)
-        if partials > 0 and error * self._partial[partials - 1] > 0.0:  # half way between two: the rest decides
-            y = error * 2.0
-            x = sum_ + y
-            if y == x - sum_:
-                sum_ = x
-        return sum_
+        return self.fill.level(self.capacity[link], count)
