@@ -14,8 +14,8 @@ from simcluster.base.errors import InputError
 from simcluster.planning.ops import Op, Segment, Work
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import WORKS
-from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.quick import quick_step
+from simcluster.studies.sweep.stage_network import NotQuickError
 
 
 @dataclass(frozen=True, slots=True)

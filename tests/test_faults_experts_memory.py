@@ -20,8 +20,8 @@ from simcluster.scenario.fits import applied, held, remedies
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document
 from simcluster.studies.multi_job import Placed, simulate_together
-from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.quick import quick_step
+from simcluster.studies.sweep.stage_network import NotQuickError
 from simcluster.studies.whatif.montecarlo import monte_carlo, seed_of, without_chance
 
 HOT: dict[str, Any] = {"kind": "expert_imbalance", "tokens": {"kind": "fractions", "values": [0.3, *[0.1] * 7]}}

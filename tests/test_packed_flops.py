@@ -24,8 +24,8 @@ from simcluster.step.planned import plan
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.plan import alone
 from simcluster.studies.search.space import Layout
-from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.quick import quick_step
+from simcluster.studies.sweep.stage_network import NotQuickError
 
 S = 128  # tokens of a sequence of the tiny model
 DRAWN: dict[str, Any] = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 20, "sigma": 1.2}}

@@ -24,9 +24,9 @@ from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Base, Scenario, Variant
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.sweep import quick
-from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.quick import quick_numbers, quick_step
 from simcluster.studies.sweep.quick_rows import changed, quickly
+from simcluster.studies.sweep.stage_network import NotQuickError
 from simcluster.traffic.traffic import Traffic
 
 SMALL = {

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 from simcluster import InputError, load
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import _FIELDS
-from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.quick import QuickSteps
+from simcluster.studies.sweep.stage_network import NotQuickError
 
 BASE: dict[str, Any] = {
     "cluster.nodes": 2, "gpus": 16, "model.layers": 6, "model.hidden_size": 1024, "model.heads": 16,

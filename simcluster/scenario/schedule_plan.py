@@ -102,7 +102,7 @@ def copies_of(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(set(holders)))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _made(what: ScheduleChoice, stages: int, microbatches: int, chunks: int) -> Schedule:
     return make_schedule(what, stages, microbatches, chunks)
 

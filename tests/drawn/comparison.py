@@ -20,8 +20,8 @@ from simcluster.step.planned import plan
 from simcluster.studies.search.plan import alone
 from simcluster.studies.search.plan_scope import PLAN
 from simcluster.studies.search.programs_path import programs_path
-from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.quick import quick_step
+from simcluster.studies.sweep.stage_network import NotQuickError
 from simcluster.studies.whatif.chance_scope import REPLICAS
 from simcluster.studies.whatif.montecarlo import monte_carlo
 

@@ -18,8 +18,8 @@ from simcluster.step.planned import plan
 from simcluster.studies.search.free_links import Drawn
 from simcluster.studies.search.programs_path import programs_path
 from simcluster.studies.search.space import Layout
-from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.quick import quick_numbers, quick_step
+from simcluster.studies.sweep.stage_network import NotQuickError
 
 Row = dict[str, Any]
 BOUND = "bound_s"

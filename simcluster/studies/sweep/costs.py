@@ -1,9 +1,8 @@
-"""What the parts of a step take on the representative of each stage: passes, sends, and the end of the step.
+"""Costs of the parts of a step on the representative of each stage: passes, sends, and the end of the step.
 
-Each is kept for all variants that have it in common: passes for one split and microbatch, what stages hold and do at
-the end for a layout, what is sent for a layout and the size of a microbatch.  Of a pass without anything beside it that
-lasts longer than a layer, every further layer takes what the second takes of a pass of nothing but layers, which spares
-most of the work.
+Variants share them: passes for one split and microbatch, the ends of stages for a layout, sends for a layout and the
+size of a microbatch.  Without interference every layer after the first two of a pass takes as long as the second one,
+so only passes of up to two layers are timed op by op.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import copies_of, plan_of
 from simcluster.schedules import Schedule
 from simcluster.step.planned import by_own_times, choices_of
-from simcluster.studies.sweep.alike import RepresentativeCalls, RepresentativeNetwork
 from simcluster.studies.sweep.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
 from simcluster.studies.sweep.order import ActionWork, Sent
+from simcluster.studies.sweep.stage_network import RepresentativeCalls, RepresentativeNetwork
 from simcluster.studies.sweep.step_tables import Costs, TimedOp
 
 
 @dataclass(frozen=True)
 class SharedCosts:
-    """What variants share of their costs."""
+    """Costs that variants share."""
 
     networks: Kept = field(default_factory=lambda: Kept(64))
     passes: Kept = field(default_factory=lambda: Kept(256))
@@ -48,7 +47,7 @@ class SharedCosts:
 
 
 class StepCosts:
-    """The costs of a scenario's step, whatever the number of its microbatches; NotQuickError where there are none."""
+    """The costs of a scenario's step for any number of microbatches; NotQuickError where it needs a full run."""
 
     def __init__(self, scenario: Scenario, schedule: Schedule, shared: SharedCosts) -> None:
         cluster, overlap, training, parallel = scenario.cluster, scenario.overlap, scenario.training, scenario.parallel
@@ -98,7 +97,7 @@ class StepCosts:
 
 
 class _PassCosts:
-    """What passes take, for one way of splitting a model and one microbatch."""
+    """The costs of passes for one split of a model and one size of a microbatch."""
 
     def __init__(self, scenario: Scenario) -> None:
         device = scenario.cluster.device
@@ -149,8 +148,7 @@ class _PassCosts:
         return found
 
     def signatures(self, drawn: RepresentativeCalls) -> list[int]:
-        """Of every stage a number, equal for those, also of other networks, on which the collectives take and do the
-        same."""
+        """Return a number for every stage, equal for stages of any network on which collectives cost the same."""
         if drawn not in self._signatures:
             seen = drawn.alone(self.collectives)
             self._signatures[drawn] = [self._numbers.setdefault(each, len(self._numbers)) for each in seen]
@@ -168,7 +166,7 @@ def _repeated(layers: int, first: float, one: float, two: float) -> Costs:
 
 
 def _small_job(scenario: Scenario, passes: Passes) -> Job:
-    """The scenario's job with few microbatches: all but the order of actions."""
+    """Return the scenario's job with few microbatches, which only change the order of actions."""
     training = scenario.training
     batch = scenario.dp * training.micro_batch * scenario.parallel.pp
     if batch < training.global_batch:

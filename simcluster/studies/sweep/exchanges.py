@@ -18,13 +18,13 @@ from simcluster.planning.segments import Pass
 from simcluster.planning.works import Collective, Compute, Host, Transfer
 from simcluster.schedules import Schedule
 from simcluster.schedules.actions import Route
-from simcluster.studies.sweep.alike import Calls, NotQuickError, RepresentativeCalls, StageCall
 from simcluster.studies.sweep.order import ActionWork, Sent
+from simcluster.studies.sweep.stage_network import Calls, NotQuickError, RepresentativeCalls, StageCall
 from simcluster.studies.sweep.step_tables import Costs, EndOp, EndOps, TimedOp
 
 
 def hops_of(schedule: Schedule) -> tuple[Sent, ...]:
-    """Who sends to whom, now or in a variant whose chunks go round."""
+    """Return the sends between stages, also those of variants whose chunks continue on the first stage."""
     return _hops(schedule.num_stages, schedule.routes)
 
 
@@ -40,7 +40,7 @@ def _hops(stages: int, routes: tuple[Route, ...]) -> tuple[Sent, ...]:
 
 
 class Stages:
-    """What the stages of a layout hold, and what they do behind their last action, whatever its microbatches."""
+    """The layers of a layout's stages, and their ops after the last action, for any number of microbatches."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -49,7 +49,7 @@ class Stages:
         self._ends: dict[RepresentativeCalls, EndOps] = {}
 
     def part(self, work: ActionWork) -> Pass:
-        """What an action works through."""
+        """Return the layers that an action works through."""
         name = work[1:]
         if name not in self._parts:
             whole = self._job.whole(work.stage, work.chunk)
@@ -58,7 +58,7 @@ class Stages:
         return self._parts[name]
 
     def calls(self, hops: Sequence[Sent], *, others: bool) -> Iterator[StageCall]:
-        """What a step asks of the network, its passes apart; with what ``others`` with another ZeRO will ask."""
+        """Yield a step's calls of the network outside passes, and those of ``others`` with another ZeRO."""
         yield from _calls(self._ops)
         for hop in hops:
             yield StageCall(hop.stage, hop.target, "send", self._job.send_bytes, transfer(self._job, hop).lane)
@@ -101,13 +101,13 @@ def proved(ops: Iterable[Op]) -> None:
 
 
 def transfer(job: Job, hop: Sent) -> Op:
-    """The op that a send is."""
+    """Return the op of a send."""
     lane = f"send {hop.kind}" if job.overlap_sends else MAIN
     return Op(Transfer(hop.target, job.send_bytes), "pp", "send", hop.kind, lane=lane)
 
 
 def passes_calls(collectives: Sequence[Collective], stages: int) -> Calls:
-    """What passes with these collectives ask of the network."""
+    """Return the calls of passes with these collectives."""
     return lambda: (StageCall(stage, "tp", work.kind, work.size) for stage in range(stages) for work in collectives)
 
 
@@ -119,7 +119,7 @@ def _calls(ends: Sequence[Sequence[tuple[Hashable, Op]]]) -> Iterator[StageCall]
 
 
 def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
-    """The ops behind every stage's last action, with the names under which they meet."""
+    """Return the ops after every stage's last action, with the names under which they meet."""
     found: list[list[tuple[Hashable, Op]]] = []
     known: dict[Hashable, int] = {}  # stages that hold as much end alike
     for stage in range(job.plan.pp):

@@ -96,18 +96,19 @@ class _Rows:
     def row(self, stage: int) -> Ints:
         """Return the work of a stage's actions, their sends (-1: none), and the outputs that they need and make."""
         kinds, microbatches, chunks = zip(*self._schedule.rows[stage], strict=True)
-        names = list(zip(kinds, chunks, strict=True))
+        names = [*zip(kinds, chunks, strict=True)]
         known = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        which = np.array([*map(known.__getitem__, names)])
+        first = np.unique(which, return_index=True)[1].tolist()
         table = []
-        for kind, chunk in known:
-            action = Action(kind, microbatches[names.index((kind, chunk))], chunk)
-            work, sent, *outputs = self._role(stage, action)
+        for (kind, chunk), place in zip(known, first, strict=True):
+            work, sent, *outputs = self._role(stage, Action(kind, microbatches[place], chunk))
             table.append((self._number(work), -1 if sent is None else self._number(sent), *outputs))
-        row: Ints = np.array(table).T[:, [known[name] for name in names]]
-        for chunk in dict.fromkeys(chunks) if self._casts else ():
-            first = names.index(("F", chunk))
-            work = self._role(stage, Action("F", microbatches[first], chunk))[0]
-            row[0, first] = self._number(work._replace(casts=True))
+        row: Ints = np.array(table).T[:, which]
+        for (kind, chunk), place in zip(known, first, strict=True):
+            if self._casts and kind == "F":
+                work = self._role(stage, Action(kind, microbatches[place], chunk))[0]
+                row[0, place] = self._number(work._replace(casts=True))
         row[2:] += np.where(row[2:] > 0, np.array(microbatches), 0)
         return row
 

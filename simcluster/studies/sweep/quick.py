@@ -22,10 +22,10 @@ from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import Schedule
-from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.costs import SharedCosts, StepCosts
 from simcluster.studies.sweep.order import schedule_items
 from simcluster.studies.sweep.quick_scope import QUICK
+from simcluster.studies.sweep.stage_network import NotQuickError
 from simcluster.studies.sweep.step_tables import StepTemplate, communication_tables, shape_of, step_seconds
 
 MOST_SECONDS = 512.0

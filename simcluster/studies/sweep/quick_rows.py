@@ -12,9 +12,9 @@ from simcluster.scenario.measurements import no_longer_measured
 from simcluster.scenario.scenario import Scenario, Variant, load, scenario_path
 from simcluster.scenario.short_forms import schedule_alone
 from simcluster.schedules import SCHEDULES
-from simcluster.studies.sweep.alike import NotQuickError
 from simcluster.studies.sweep.playing import Row, measured
 from simcluster.studies.sweep.quick import quick_numbers, quick_step
+from simcluster.studies.sweep.stage_network import NotQuickError
 
 SECTIONS = ("parallel", "pipeline", "training", "overlap")
 """Whose values are changed without reading the scenario anew."""

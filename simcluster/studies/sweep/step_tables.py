@@ -148,8 +148,11 @@ class StepTemplate:
         if ends.shape not in self._placed:
             self._placed[ends.shape] = self._with_ends(ends)
         placed = self._placed[ends.shape]
-        seconds, sensitivity = np.array([(op.seconds, op.sensitivity) for op in (*ops, *ends.ops)]).T
-        templates = placed.templates._replace(seconds=seconds[placed.unit], sensitivity=sensitivity[placed.unit])
+        seconds = np.array([op.seconds for op in (*ops, *ends.ops)])[placed.unit]
+        sensitivity = placed.insensitive
+        if communication.interferes:
+            sensitivity = np.array([op.sensitivity for op in (*ops, *ends.ops)])[placed.unit]
+        templates = placed.templates._replace(seconds=seconds, sensitivity=sensitivity)
         return Tables(
             templates, placed.instances, placed.groups, communication.kinds, communication.traffics, (),
             communication.capacity, {}, {},
@@ -180,13 +183,15 @@ class StepTemplate:
         every = kinds + ends.meetings
         groups = Groups(_int32s([0, meetings + ends.meetings]), _int32s([0, every]), _int32s(np.arange(every)))
         unit = _int32s(np.append(self._unit, np.arange(len(ends.ops)) + self._units))
-        return _Placed(unit, templates, _instance(templates, self._stages), groups)
+        insensitive = np.full(len(unit), -1.0)
+        return _Placed(unit, insensitive, templates, _instance(templates, self._stages), groups)
 
 
 class _Placed(NamedTuple):
-    """A template with all ops of a step: the units whose costs are missing, and all else that the engine reads."""
+    """All ops of a step: their units, their sensitivities if nothing interferes, and what the engine reads."""
 
     unit: Int32s
+    insensitive: Floats
     templates: Templates
     instances: Instances
     groups: Groups
@@ -208,6 +213,7 @@ class CommunicationTables(NamedTuple):
     kinds: Kinds
     traffics: tuple[Traffic, ...]
     capacity: Floats
+    interferes: bool
 
 
 def communication_tables(every: Sequence[CommunicationCost], capacity: Sequence[float]) -> CommunicationTables:
@@ -223,7 +229,8 @@ def communication_tables(every: Sequence[CommunicationCost], capacity: Sequence[
         rank=_int32s([stage for each in every for stage in each.stages]),
         rounds=np.full(len(every), -1, dtype=np.int32),
     )
-    return CommunicationTables(kinds, traffics, np.array(capacity, dtype=np.float64))
+    interferes = any(each.interferes for each in every)
+    return CommunicationTables(kinds, traffics, np.array(capacity, dtype=np.float64), interferes)
 
 
 def step_seconds(tables: Tables) -> float:

@@ -1,8 +1,7 @@
-"""The network of a job whose ranks all do as the others of their stage do: one rank stands for each stage.
+"""The network of a job whose ranks are equal within each stage: one representative rank per stage.
 
-Made once for a layout, asked for any sizes afterwards: by which algorithm a collective is done depends on its size, how
-it lies on the links only on the algorithm.  Whether ranks are alike, and what their links carry together, say the same
-folding and the same communicators as in a full run.
+It is made once for a layout and then serves any sizes: the algorithm of a collective depends on its size, its load on
+links only on the algorithm.  The folding and the communicators of a full run decide which ranks are equal.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class NotQuickError(InputError):
 
 
 class StageCall(NamedTuple):
-    """What a stage asks of the network: a collective over an axis, or a send to a stage on one of its lanes."""
+    """A stage's use of the network: a collective over an axis, or a send to a stage on one of its lanes."""
 
     stage: int
     axis: str | int
@@ -84,7 +83,7 @@ class RepresentativeCalls:
         return tuple([self._timed(stage, op, segment.ops[0].lane) for op in segment.ops])
 
     def seconds(self, stage: int, segment: Segment) -> float | None:
-        """Return the duration of a segment without computation or traffic outside it; None if others have a say."""
+        """Return the duration of a segment without computation or traffic outside it; None if it depends on others."""
         ops = segment.ops
         own = [self._seconds(stage, op, ops[0].lane) for op in ops]
         known = [each for each in own if each is not None]
@@ -95,7 +94,7 @@ class RepresentativeCalls:
         return self._simulated(stage, self.ops(stage, segment))
 
     def _seconds(self, stage: int, op: Op, own_lane: str) -> float | None:
-        """Return the duration of an op in a segment that begins on this lane, None if others have a say."""
+        """Return the duration of an op in a segment that begins on this lane, None if it depends on others."""
         work = op.work
         group = work.group(stage)
         if group is None:
@@ -128,8 +127,10 @@ class RepresentativeCalls:
         return TimedOp(seconds, sensitivity, None, op.lane, op.after)
 
     def alone(self, works: tuple[Collective, ...]) -> list[tuple[tuple[float | None, float], ...]]:
-        """Return for every stage, of collectives over tp on the main lane and another: the seconds, None if others have
-        a say, and the pressure on concurrent computation."""
+        """Return the seconds and the pressure of collectives over tp, on the main lane and on another, for every stage.
+
+        The seconds are None if they depend on others.
+        """
         if works not in self._alone:
             ops = [Op(work, "tp", work.kind, "", lane=lane) for work in works for lane in (MAIN, "tp")]
             self._alone[works] = [
@@ -181,13 +182,13 @@ class RepresentativeNetwork:
 
     @property
     def blank(self) -> bool:
-        """Has nothing been drawn yet?"""
+        """Return whether nothing has been drawn yet."""
         return not self._learnt
 
     def learn(self, calls: Mapping[Hashable, Calls]) -> RepresentativeCalls:
-        """The links with these drawn on them; NotQuickError where ranks of a stage then differ.
+        """Draw these calls on the links and return what is known of all; NotQuickError where ranks of a stage differ.
 
-        Calls of a name are listed once; they are drawn, once for all that are new, unless others like them are.
+        Calls of a name are listed once.  New ones are drawn together, unless equal ones have been.
         """
         found: dict[Hashable, StageCall] = {}
         for what, listed in calls.items():
@@ -203,7 +204,7 @@ class RepresentativeNetwork:
         return self._drawn
 
     def _name(self, call: StageCall) -> Hashable:
-        """Equal for calls that lie on the links alike."""
+        """Return a name that is equal for calls with equal loads on the links."""
         if call not in self._names:
             self._names[call] = self._make_name(call)
         return self._names[call]
@@ -224,7 +225,7 @@ class RepresentativeNetwork:
         return self._groups[stage, axis]
 
     def _made(self, ranks: tuple[int, ...]) -> Group:
-        """The group of these ranks; made once, also for those who ask for it by its number."""
+        """Return the group of these ranks, which is made once."""
         if ranks not in self._known:
             self._known[ranks] = group_of(self._cluster, ranks)
         return self._known[ranks]
@@ -245,7 +246,7 @@ class RepresentativeNetwork:
 
 
 class _AnySize(Communicators):
-    """Communicators that are also asked for other sizes than those in the programs, by the same algorithms.
+    """Communicators that also serve sizes that are not in the programs, by the same algorithms.
 
     ``group_of`` makes the group of ranks.
     """
@@ -253,7 +254,7 @@ class _AnySize(Communicators):
     group_of: Callable[[tuple[int, ...]], Group]
 
     def alike(self) -> bool:
-        """Are groups of the same kind and stage of the same form, so that other sizes treat them alike, too?"""
+        """Return whether groups of one kind and stage have one form, so that all sizes treat them equally."""
         for kinds in self._named.values():
             form_of = np.full(int(self.stage_of.max()) + 1, -1, dtype=np.int64)  # of some group of every stage
             pairs = []
@@ -267,11 +268,11 @@ class _AnySize(Communicators):
         return True
 
     def method(self, number: int, kind: str, size: float) -> Method:
-        """How this group does a collective of this kind, of whatever size."""
+        """Return the method of this group for a collective of any size."""
         return self._methods.of(self.group_of(tuple(self.ranks(number))), kind, size)
 
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
-        """A collective's activities, as Communicators says, of whatever size."""
+        """Return the activities of a collective of any size."""
         form, method = self._form(number), self.method(number, kind, size)
         drawn = (
             call for call, other in form.methods.items() if call[0] == kind and other.algorithm == method.algorithm
@@ -281,7 +282,7 @@ class _AnySize(Communicators):
 
 
 def _programs(num_stages: int, calls: Iterable[StageCall]) -> list[StageProgram]:
-    """Programs in which every stage makes its calls once; what is sent is waited for, as in a step."""
+    """Return programs in which every stage makes its calls once, and receivers wait for what is sent."""
     ahead: list[list[Op]] = [[Op(Compute(1.0), "compute", "", "")] for _ in range(num_stages)]
     behind: list[list[Op]] = [[Op(Compute(1.0), "compute", "", "")] for _ in range(num_stages)]
     sends: list[list[StageCall]] = [[] for _ in range(num_stages)]
