@@ -131,7 +131,7 @@ def run_programs(
     """Return the run of stages' programs on a cluster at full speed, by the compiled engine."""
     capacity = getattr(fabric, "link_capacity", LinkValues(np.zeros(0)))
     symmetry, slowness = Symmetry(programs, plan, fabric, Methods({})), [1.0] * plan.num_ranks
-    folding = symmetry.folding(capacity, slowness) if folded else symmetry.apart(len(capacity))
+    folding = symmetry.folding(capacity, slowness) if folded else symmetry.unfolded(len(capacity))
     job = tabulate(programs, plan, fabric, capacity, folding, slowness=slowness)
     return Run(
         record=simulate_job(job), folding=folding, capacity=job.capacity, hop_by_hop=False, steps=steps,

@@ -85,7 +85,7 @@ def simulate_costs(
 
     fabric, capacity = _NoFabric(plan.num_ranks), LinkValues(np.zeros(0))
     symmetry = Symmetry(programs, plan, fabric, Methods({}))
-    folding = symmetry.folding(capacity, slow) if folded else symmetry.apart(0)
+    folding = symmetry.folding(capacity, slow) if folded else symmetry.unfolded(0)
 
     def simulated() -> Run:
         record = simulate_job(tabulate(programs, plan, fabric, capacity, folding, slowness=slow))

@@ -103,7 +103,7 @@ def fold(
     if folded and folds(scenario):
         folding = planned.symmetry.folding(rates, slowness(scenario), disturbances)
     else:
-        folding = planned.symmetry.apart(len(rates))
+        folding = planned.symmetry.unfolded(len(rates))
     return FoldedStep(cluster, disturbances, folding)
 
 

@@ -210,7 +210,7 @@ def _play(
     disturbances = joint_disturbances(disturbed, plan, varying)
     symmetry, capacity = Symmetry(programs, plan, fabric, choices.methods), cluster.link_capacity
     equal = folded and folds(*scenarios)
-    folding = symmetry.folding(capacity, slow, disturbances) if equal else symmetry.apart(len(capacity))
+    folding = symmetry.folding(capacity, slow, disturbances) if equal else symmetry.unfolded(len(capacity))
     tables = tabulate(
         programs, plan, fabric, capacity, folding,
         slowness=slow, disturbances=disturbances, interference=choices.interference,

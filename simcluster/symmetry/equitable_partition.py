@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
@@ -47,8 +48,13 @@ class Classes:
     rank_representatives: tuple[int, ...]
     link_representatives: tuple[int, ...]
     quotient: Sequence[tuple[Usage, ...]]  # per communicator class: its usages with all its members, on link classes
-    shared: tuple[bool, ...]  # per communicator class: may another class be on one of its links at the same time?
+    find_shared: Callable[[], tuple[bool, ...]] = field(compare=False, repr=False)
     links: LinkClasses = field(compare=False, repr=False)
+
+    @cached_property
+    def shared(self) -> tuple[bool, ...]:
+        """Whether another class may be on one of its links at the same time, per communicator class."""
+        return self.find_shared()
 
     @property
     def used(self) -> Ints:
@@ -124,15 +130,6 @@ def in_array(values: Ints) -> array[int]:
     return found
 
 
-def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
-    """Every rank, group and link a class of its own: the plain run that folding must equal."""
-    _, _, order, starts = bindings.on_links
-    return replace(
-        each_apart(num_ranks, bindings, num_links),
-        shared=_shared(np.arange(len(bindings)), bindings, (bindings.user[order], starts)),
-    )
-
-
 class _Usages(Sequence[tuple[Usage, ...]]):
     """How each communicator uses links, of those that somebody asks for."""
 
@@ -158,15 +155,16 @@ class _Usages(Sequence[tuple[Usage, ...]]):
         return len(self._bindings)
 
 
-def each_apart(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
-    """The same for who looks himself whether groups meet on links: as if all did."""
+def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
+    """Return every rank, group and link as a class: the plain run that folding must equal."""
+    _, _, order, starts = bindings.on_links
     return Classes(
         of_rank=tuple(range(num_ranks)),
         of_communicator=tuple(range(len(bindings))),
         rank_representatives=tuple(range(num_ranks)),
         link_representatives=tuple(range(num_links)),
         quotient=_Usages(bindings),
-        shared=(True,) * len(bindings),
+        find_shared=partial(_shared, np.arange(len(bindings)), bindings, (bindings.user[order], starts)),
         links=_Found(np.arange(num_links), np.arange(num_links)),
     )
 
@@ -252,7 +250,7 @@ def classes_of(
         rank_representatives=tuple(ranks[1].tolist()),
         link_representatives=tuple(links[1].tolist()),
         quotient=quotient,
-        shared=_shared(groups[0], bindings, (user, ends)),
+        find_shared=partial(_shared, groups[0], bindings, (user, ends)),
         links=links[0],
     )
 

@@ -22,7 +22,7 @@ from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.symmetry.communicators import Communicators
-from simcluster.symmetry.equitable_partition import Classes, each_apart, partition, unfolded
+from simcluster.symmetry.equitable_partition import Classes, partition, unfolded
 from simcluster.symmetry.orbits import Irregularities, Orbits, cells_of
 from simcluster.symmetry.quotient import NotAlikeError, Quotient, windows_of
 from simcluster.symmetry.quotient_classes import classes_in_window
@@ -74,11 +74,6 @@ class Symmetry:
         """Every rank, group and link by itself: the plain run that folding must equal."""
         whole = self.whole
         return Folding(whole, unfolded(len(whole.stage_of), whole.bindings, num_links))
-
-    def apart(self, num_links: int) -> Folding:
-        """Every rank, group and link by itself, whichever links they share."""
-        whole = self.whole
-        return Folding(whole, each_apart(len(whole.stage_of), whole.bindings, num_links))
 
     @cached_property
     def whole(self) -> Communicators:
