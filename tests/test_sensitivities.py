@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.cli import main
-from simcluster.results.critical_path import path_seconds_under
+from simcluster.results.path_estimate import path_seconds_under
 from simcluster.simulate import replay
 from simcluster.studies.whatif.sensitivities import RESOURCES, Sensitivity, more_memory, scaled, sensitivity
 

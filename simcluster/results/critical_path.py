@@ -3,27 +3,18 @@
 Walked back from the op that ends last: what an op waited for longest is the op before it on its lane, or one that it
 needs, or, in a group, what the member waited for that arrived last.  To make anything else faster changes nothing; to
 make this faster changes the step by no more than its share.
-
-With other seconds (``path_seconds_under``) it says what the step would take, to first order, if ops took another time:
-ops keep their places, and it says nothing of another path becoming the longest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats, Ints
+from simcluster.base.arrays import Floats, Ints
 from simcluster.base.shown import Shown
 from simcluster.reference.record import Ops, OpTimes
-from simcluster.results.calls import calls_of
-from simcluster.results.contention import alone_seconds
 from simcluster.results.timeline import Spans
-
-if TYPE_CHECKING:
-    from simcluster.results.played import Run
 
 Link = tuple[int, float, float]
 """An op on the path with the first and last instant that it is what everything waits for."""
@@ -130,71 +121,3 @@ def _shown(ops: Ops, path: Ints) -> Ints:
     of_meeting = np.full(int(ops.meeting.max()) + 1, -1)
     of_meeting[ops.meeting[sends]] = sends
     return np.where(receives, of_meeting[ops.meeting[path]], path)
-
-
-def path_seconds_under(path: CriticalPath, run: Run, other: Run) -> float | None:
-    """Return the seconds per step of the path if its spans took as much longer as ``other`` plans them.
-
-    None if that has other ops, or other ranks are equal in it.  Contention changes in proportion to the communication
-    that it adds to, and what interference adds to a computation in proportion to the communication concurrent with it.
-    """
-    ops, spans, number = run.record.ops, path.spans, path.number
-    if not _equal_ops(ops, other.record.ops):
-        return None
-    before, after = _planned(run, spans), _planned(other, spans)
-    ratio = np.divide(after, before, out=np.ones(len(before)), where=before > 0)
-    seconds = (path.end - path.start) * ratio[number]
-    computes = (spans.kind != spans.code("recv")) & (ops.seconds[spans.op] > 0)
-    there = np.flatnonzero(computes[number])
-    own = number[there]
-    op = spans.op[own]
-    alone = alone_seconds(ops, run.record.times, op)
-    added = spans.end[own] - spans.start[own] - alone
-    seconds[there] = alone * ratio[own] + added * _concurrent_ratio(
-        spans, ratio, spans.stream != spans.code("compute"), own
-    )
-    return float(seconds.sum()) / path.steps
-
-
-def _concurrent_ratio(spans: Spans, ratio: Floats, communicates: Bools, number: Ints) -> Floats:
-    """Return the mean ratio of the communication of the rank during some of the spans, 1 where there is none."""
-    found = np.ones(len(number))
-    for rank in np.unique(spans.rank[number]).tolist():
-        low, high = np.searchsorted(spans.rank, [rank, rank + 1]).tolist()
-        moving, there = low + np.flatnonzero(communicates[low:high]), np.flatnonzero(spans.rank[number] == rank)
-        if not len(moving):
-            continue
-        edges, place = np.unique([spans.start[moving], spans.end[moving]], return_inverse=True)
-        length, own = np.diff(edges), number[there]
-        sums = []
-        for weight in (np.ones(len(moving)), ratio[moving]):
-            rate = np.cumsum(np.bincount(place.ravel(), np.concatenate([weight, -weight])))[:-1]
-            until = np.concatenate([[0.0], np.cumsum(rate * length)])
-            sums.append(np.interp(spans.end[own], edges, until) - np.interp(spans.start[own], edges, until))
-        many, summed = sums
-        found[there] = np.divide(summed, many, out=np.ones(len(there)), where=many > 0)
-    return found
-
-
-def _equal_ops(one: Ops, two: Ops) -> bool:
-    """Check whether ops have the same names on the same lanes."""
-    if len(one) != len(two) or not np.array_equal(one.lane_rank, two.lane_rank):
-        return False
-    codes: dict[object, int] = {}
-    first, second = (
-        np.array([*(codes.setdefault(label[:5], len(codes)) for label in ops.labels), -1])[ops.label]
-        for ops in (one, two)
-    )
-    return np.array_equal(first, second) and np.array_equal(one.lane, two.lane)
-
-
-def _planned(run: Run, spans: Spans) -> Floats:
-    """Return the seconds of every span as planned: of communication what free links take."""
-    ops = run.record.ops
-    found = spans.end - spans.start
-    if not run.hop_by_hop:
-        called = calls_of(run.folding.communicators, ops, spans, run.ranks.start)
-        found = run.free_calls.of_spans(spans, ops, called)
-    own = np.flatnonzero((spans.kind != spans.code("recv")) & (ops.seconds[spans.op] > 0))
-    found[own] = ops.seconds[spans.op[own]]
-    return found

@@ -70,7 +70,9 @@ def step_time(
     stages = np.unique(spans.stage).tolist()
     stage_ends = {stage: float(spans.end[work & (spans.stage == stage)].max()) for stage in stages}
     worked = float(spans.end[work].max(initial=0.0))
-    measured = {rank: rank_time(spans.of_rank(rank), total, stage_ends, worked) for rank in {*equal.values()}}
+    measured = {
+        rank: rank_time(spans.of_rank(rank), total, stage_ends, worked) for rank in dict.fromkeys(equal.values())
+    }
     of_rank = {rank: measured[equal[rank]] for rank in weights}
     ranks = list(of_rank.values())
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())

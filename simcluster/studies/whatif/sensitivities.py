@@ -16,7 +16,7 @@ from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.results.critical_path import path_seconds_under
+from simcluster.results.path_estimate import path_seconds_under
 from simcluster.results.raised import LINKS, HeldBack, held_between
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
