@@ -1,7 +1,7 @@
-"""The door: a scenario in, a result out.
+"""The entry point: a scenario in, a result out.
 
-A step is planned (``plan``: the job, and the programs of its stages), prepared (``prepare``: faults, and the ops of the
-ranks that are played), played (``play``: when each op begins and ends), and measured when somebody asks (``Result``).
+A step is planned (``step.planned.plan``: the job and the programs of its stages), folded (which ranks are equal, with
+its faults), simulated (``step.simulation``: when each op begins and ends), and measured on demand (``Result``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simcluster.schedules import Schedule, ScheduleFunction
 from simcluster.step.engine_choice import SIMPY_SECONDS
 from simcluster.step.loading import with_loading
 from simcluster.step.planned import Change, Planned, plan
-from simcluster.step.play import simulate_step
+from simcluster.step.simulation import simulate_step
 
 ResultLike = ScenarioLike | Result
 """A result, or whatever says a scenario, which is simulated then."""

@@ -291,7 +291,7 @@ def test_the_step_without_faults_is_played_for_who_asks(tiny: Tiny, monkeypatch:
         played.append(len(args))
         return simulate_job(*args)
 
-    monkeypatch.setattr(importlib.import_module("simcluster.step.play"), "simulate_job", counted)
+    monkeypatch.setattr(importlib.import_module("simcluster.step.simulation"), "simulate_job", counted)
     result = simulate(tiny(**PLAIN, faults=[{**SLOW, "rank": 3}]), engine="compiled")
     assert result.step_time > 0
     assert len(played) == 1

@@ -1,1 +1,1 @@
-"""A scenario's step: planned, prepared, played."""
+"""A scenario's step: planned, folded, simulated."""

@@ -151,7 +151,7 @@ def by_own_times(scenario: Scenario, job: Job) -> Job:
 
 
 def choices_of(scenario: Scenario) -> Choices:
-    """How the scenario wants its collectives played."""
+    """Return how the scenario's collectives are simulated."""
     in_steps = scenario.collectives.detail == "steps"
     return Choices(
         methods=methods_of(scenario),

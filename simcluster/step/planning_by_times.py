@@ -1,7 +1,7 @@
-"""Times of parts of a step, played by themselves on the run's own cluster: what is arranged by times goes by them.
+"""Times of parts of a step, simulated alone on the run's own cluster, for cuts and schedules made for times.
 
 Automatic cuts of the model and schedules made for times need to know what a layer or a pass takes before the step is
-planned.  Every rank of every stage plays the parts one after the other, so collectives over tp take what they take
+planned.  Every rank of every stage runs the parts one after the other, so collectives over tp take what they take
 when all groups run them, on links that nothing else uses.
 """
 
@@ -41,7 +41,7 @@ class OwnTimes:
         sorts = {model.has_experts(layer): layer for layer in range(model.layers)}
         parts = (Pass((), embedding=True), Pass((), lm_head=True), *(Pass((layer,)) for layer in sorts.values()))
         segments = [make(part) for part in parts for make in (passes.forward, passes.backward)]
-        longest = [max(times) for times in zip(*self._played([segments] * self.job.plan.pp), strict=True)]
+        longest = [max(times) for times in zip(*self._part_seconds([segments] * self.job.plan.pp), strict=True)]
         first, last, *layers = (sum(longest[place : place + 2]) for place in range(0, len(longest), 2))
         seconds = dict(zip(sorts, layers, strict=True))
         each = [seconds[model.has_experts(layer)] for layer in range(model.layers)]
@@ -55,8 +55,8 @@ class OwnTimes:
         parts = [
             replace(job.whole(stage, 0), boundary=job.gather_boundary and stage > 0) for stage in range(job.plan.pp)
         ]
-        played = self._played([[make(part) for make in makers.values()] for part in parts])
-        seconds = {(kind, stage): time for stage, times in enumerate(played)
+        times_of = self._part_seconds([[make(part) for make in makers.values()] for part in parts])
+        seconds = {(kind, stage): time for stage, times in enumerate(times_of)
                    for kind, time in zip(makers, times, strict=True)}  # fmt: skip
 
         def costs(kind: Kind, stage: int, chunk: int) -> float:
@@ -76,7 +76,7 @@ class OwnTimes:
             programs.append(StageProgram(stage, {MAIN: items}))
         return max((time for times in self._seconds(programs) for time in times), default=0.0)
 
-    def _played(self, segments: Sequence[Sequence[Segment]]) -> list[list[float]]:
+    def _part_seconds(self, segments: Sequence[Sequence[Segment]]) -> list[list[float]]:
         """Seconds of the segments of each stage, one after the other."""
         programs = []
         for stage, mine in enumerate(segments):

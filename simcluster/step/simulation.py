@@ -81,7 +81,7 @@ def _require_begun(scenario: Scenario, unlike: int) -> None:
     require_begun(
         seconds,
         f"cluster: {unlike:,} of its {scenario.gpus:,} ranks differ by their place in the network or by what is "
-        f"wrong with them and are played apart, which would take about {in_words(seconds)}",
+        f"wrong with them and are simulated separately, which would take about {in_words(seconds)}",
         "use fewer ranks, or machines under one switch",
     )
 
