@@ -82,19 +82,17 @@ def _row(key: Key, value: OverlapSeconds) -> dict[str, str | float]:
 
 
 def overlaps(
-    spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int, equal: Mapping[int, int] | None = None
+    spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int
 ) -> Overlaps:  # fmt: skip
     """Measure a timeline; ``weights[rank]`` is how many ranks a simulated rank represents.
 
-    ``free`` is each span's seconds on free links (``Run.free_seconds``), ``equal[rank]`` a rank with equal spans.
+    ``free`` is each span's seconds on free links (``Run.free_seconds``).
     """
     require_known(spans)
-    equal = equal or {rank: rank for rank in weights}
-    measured = {}
-    for rank in dict.fromkeys(equal.values()):
+    found = {}
+    for rank in weights:
         low, high = np.searchsorted(spans.rank, [rank, rank + 1])
-        measured[rank] = _of_rank(spans.of_rank(rank), free[low:high], steps)
-    found = {rank: measured[equal[rank]] for rank in weights}
+        found[rank] = _of_rank(spans.of_rank(rank), free[low:high], steps)
     keys = _in_order(key for of_rank in found.values() for key in of_rank)
     total = sum(weights.values())
     nothing = OverlapSeconds()

@@ -18,7 +18,6 @@ from simcluster.results.account import Account
 from simcluster.results.calls import CallKey, calls_of
 from simcluster.results.contention import FreeCalls, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
-from simcluster.results.equal_ranks import equal_ranks
 from simcluster.results.flat import TimedNumbers
 from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_timeline
 from simcluster.results.overlap import Overlaps, overlaps
@@ -92,7 +91,7 @@ class Run(TimedNumbers):
     @cached_property
     def times(self) -> StepTime:
         """Where the time went."""
-        return step_time(self.spans, self.weights, steps=self.steps, equal=equal_ranks(self.spans, self.weights))
+        return step_time(self.spans, self.weights, steps=self.steps)
 
     @cached_property
     def breakdown_of_stages(self) -> list[dict[str, float]]:
@@ -111,9 +110,7 @@ class Run(TimedNumbers):
     @cached_property
     def overlap(self) -> Overlaps:
         """Communication that is hidden, exposed, or waiting for a peer: per collective, per axis and per rank."""
-        free = self.free_seconds
-        equal = equal_ranks(self.spans, self.weights, [free])
-        return overlaps(self.spans, self.weights, free, steps=self.steps, equal=equal)
+        return overlaps(self.spans, self.weights, self.free_seconds, steps=self.steps)
 
     @cached_property
     def traffic(self) -> list[AxisTraffic]:

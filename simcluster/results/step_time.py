@@ -57,23 +57,16 @@ class StepTime:
 
 
 def step_time(
-    spans: Spans, weights: dict[int, int], *, steps: int, equal: Mapping[int, int] | None = None
+    spans: Spans, weights: dict[int, int], *, steps: int
 ) -> StepTime:  # fmt: skip
-    """Return the metrics of a timeline.
-
-    ``weights[rank]`` is how many ranks a simulated rank represents, ``equal[rank]`` a rank with equal spans.
-    """
+    """Return the metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank represents."""
     require_known(spans)
-    equal = equal or {rank: rank for rank in weights}
     total = float(spans.end.max(initial=0.0))
     work = spans.stream != spans.code("storage")  # a write may go on when all else is over
     stages = np.unique(spans.stage).tolist()
     stage_ends = {stage: float(spans.end[work & (spans.stage == stage)].max()) for stage in stages}
     worked = float(spans.end[work].max(initial=0.0))
-    measured = {
-        rank: rank_time(spans.of_rank(rank), total, stage_ends, worked) for rank in dict.fromkeys(equal.values())
-    }
-    of_rank = {rank: measured[equal[rank]] for rank in weights}
+    of_rank = {rank: rank_time(spans.of_rank(rank), total, stage_ends, worked) for rank in weights}
     ranks = list(of_rank.values())
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
     breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)
