@@ -190,6 +190,16 @@ def test_most_of_what_is_drawn_is_quick() -> None:
     ("change", "why"),
     [
         ({"overlap.grad_reduce": True}, "gradients are reduced beside"),
+        (
+            {
+                "overlap.grad_reduce": True,
+                "pipeline.schedule": "chimera",
+                "pipeline.chunks": 1,
+                "parallel.tp": 8,
+                "parallel.dp": 1,
+            },
+            "copies of stages",
+        ),
         ({"parallel.zero": 3, "pipeline.schedule": "1f1b", "pipeline.chunks": 1}, "ZeRO 3"),
         ({"pipeline.p2p": "rendezvous"}, "rendezvous"),
         ({"steps": 2}, "several steps"),

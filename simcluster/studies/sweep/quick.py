@@ -20,7 +20,7 @@ from simcluster.results.numbers import timed_numbers
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.schedule_plan import schedule_of
+from simcluster.scenario.schedule_plan import copies_of, schedule_of
 from simcluster.schedules import Schedule
 from simcluster.studies.sweep.costs import SharedCosts, StepCosts
 from simcluster.studies.sweep.order import schedule_items
@@ -85,6 +85,10 @@ class QuickSteps:
         schedule = schedule_of(scenario)
         if len({*chain.from_iterable(schedule.routes)}) < sum(map(len, schedule.routes)):
             raise NotQuickError(f"{schedule.name} has chunks that are on two routes")
+        if copies_of(schedule) and (scenario.overlap.grad_reduce or scenario.overlap.param_gather):
+            raise NotQuickError(
+                f"{schedule.name} has copies of stages, whose gradients are reduced during the backward"
+            )
         self._keep(scenario.cluster)
         costs = StepCosts(scenario, schedule, self.shared)
         seconds = step_seconds(self._tables(scenario, schedule, costs))
