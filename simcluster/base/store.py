@@ -35,20 +35,28 @@ class Store:
         self.path, self._other = path, f"choose another {option}"
         with self._complaints():
             self._file = sqlite3.connect(path, timeout=0.5, isolation_level=None)
-            self._file.execute("PRAGMA locking_mode=EXCLUSIVE")
-            if self._file.execute("PRAGMA application_id").fetchone()[0] not in (0, _APPLICATION):
-                raise InputError(f"{path}: is another program's database; {self._other}")
-            self._file.execute("PRAGMA journal_mode=WAL")
-            self._file.execute("PRAGMA synchronous=FULL")
-            self._file.executescript(f"BEGIN IMMEDIATE; PRAGMA application_id={_APPLICATION}; {_SCHEMA} COMMIT;")
-            found = self._file.execute("SELECT value FROM about WHERE name='version'").fetchone()
-            if found is None:
-                self._file.execute("INSERT INTO about VALUES ('version', ?)", (version,))
-        if found is not None and found[0] != version:
+        try:
+            with self._complaints():
+                self._begin(version)
+        except BaseException:
             self.close()
+            raise
+
+    def _begin(self, version: str) -> None:
+        """Lock the database and make its tables; raise InputError for one of another program or version."""
+        self._file.execute("PRAGMA locking_mode=EXCLUSIVE")
+        if self._file.execute("PRAGMA application_id").fetchone()[0] not in (0, _APPLICATION):
+            raise InputError(f"{self.path}: is another program's database; {self._other}")
+        self._file.execute("PRAGMA journal_mode=WAL")
+        self._file.execute("PRAGMA synchronous=FULL")
+        self._file.executescript(f"BEGIN IMMEDIATE; PRAGMA application_id={_APPLICATION}; {_SCHEMA} COMMIT;")
+        found = self._file.execute("SELECT value FROM about WHERE name='version'").fetchone()
+        if found is None:
+            self._file.execute("INSERT INTO about VALUES ('version', ?)", (version,))
+        elif found[0] != version:
             raise InputError(
-                f"{path}: was begun by simcluster {found[0]}, this is {version}; numbers of two versions do not mix: "
-                f"delete it, or {self._other}"
+                f"{self.path}: was begun by simcluster {found[0]}, this is {version}; numbers of two versions do not "
+                f"mix: delete it, or {self._other}"
             )
 
     def __enter__(self) -> Self:
