@@ -34,12 +34,13 @@ def simulate(
     folded: bool = True,
     engine: Engine | None = None,
 ) -> Result:
-    """Replay the scenario's steps; a scenario is a shipped name, a path, a dict, a Scenario or what was made of one.
+    """Simulate the scenario's steps; a scenario is a built-in name, a path, a dict, a Scenario or what was made of one.
 
-    ``schedule`` takes the place of the scenario's: a Schedule, or a function (stages, microbatches, chunks) that
-    returns one; InputError, with the place marked, if it is broken.  ``folded=False`` simulates every rank,
-    with the same result to the bit.  ``engine`` takes the place of the scenario's: the
-    "reference" is the plain meaning of a step, which all others equal (``simcluster.reference.plain``).
+    ``schedule`` replaces the scenario's: a Schedule, or a function (stages, microbatches, chunks) that returns one;
+    InputError, with the place marked, if it is broken.  ``folded=False`` simulates every rank, with the same result to
+    the bit.  ``engine`` replaces the scenario's: "simpy" simulates equal ranks once by the reference, "compiled" by
+    the compiled engine, "auto" by the one that suits the number of ops; "reference", every rank by the reference, is
+    the plain meaning of a step, which all others equal (``simcluster.reference.plain``).
     """
     scenario = scenario_of(scenario, "simulate")
     if schedule is not None:

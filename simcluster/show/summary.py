@@ -260,12 +260,8 @@ def _stragglers(result: Result) -> list[str]:
 
 
 def _engine(result: Result) -> list[str]:
-    simulated, total = len(result.weights), result.facts.ranks
-    folded = (
-        f"{total:,} ranks, played by {simulated:,} that {'stands' if simulated == 1 else 'stand'} for all"
-        if simulated < total
-        else f"{total:,} ranks"
-    )
-    ways = {"path": "as one longest path"}
-    how = ways.get(result.record.engine, f"in {result.record.events:,} events")
-    return [f"  replayed {folded}, {how}"]
+    simulated, total, record = len(result.weights), result.facts.ranks, result.record
+    folded = f"{simulated:,} representative{'s' * (simulated > 1)}, " if simulated < total else ""
+    names = {"simpy": "SimPy", "reference": "SimPy, the reference", "compiled": "compiled engine"}
+    engine = names.get(record.engine, record.engine)
+    return [f"  simulated {total:,} ranks ({folded}{record.events:,} events, {engine})"]
