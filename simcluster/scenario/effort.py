@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 _PLANNED_PIECE = 8e-4  # a layer's part of a step: tiny_3d with 40 layers in 100 pieces each takes 3.6 s
 _PLANNED_PAIR = 2e-6  # of layers on a stage, which planning compares: with 4,000 layers it takes 19 s
-_PLAYED_PASS = 3e-4  # a microbatch on a chunk, forward and back: 1,000 steps of it take 3.0 s
-_MEASURED_LAYER = 4e-5  # a layer's spans in a microbatch: 1.1 million of 384 x 96 layers take 0.9 s, 3.3 million 4 s
+_PLANNED_PASS = 3e-4  # a microbatch on a chunk, forward and back: 1,000 steps of it take 3.0 s
+_SIMULATED_LAYER = 5e-5  # a layer's passes on a rank, and its spans: 32,256 (Llama 3 405B, 256 ranks) take 1.7 s
 _PLAIN_LAYER = 1e-3  # a layer's passes on a rank by the reference: 186,192 events in 1.9 s
 _COMING = 8e-6  # a fault that comes and goes: a link that flaps every 100 us in a step of 53 s takes 0.7 s, two 4.7 s
-_PLAYED_OP = 5e-5  # an op of a step that was played: 23,368 of documents on 32 GPUs take 0.9 s, 11,809 of jitter 0.95 s
+_SIMULATED_OP = 4e-6  # of a step: 1,407,488 of documents on 16 GPUs take 3.0 s, 1,170,688 of jitter 9.6 s
 _BUCKET = 2e-4  # of an offloaded optimizer: 280,000 take 10 s and 0.8 GB; five times that, as memory runs out first
 _MFU = 0.3  # of a step whose length is not known yet
 _MOST_LAYERS = 10**5  # whose FLOP are added up layer by layer: more are too many for any fault to matter
 _REPLICA = 0.02  # of a step: replicas are played together
-_UNLIKE_LAYER = 1.5e-3  # a layer's passes that no other is like: of documents 40,960 take 44 s, of jitter 512 0.9 s
-_EACH_PASS = {"sequence_lengths", "jitter"}  # faults that make each pass one of its own: of jitter on 8 GPUs 0.9 s
+_DRAWN_LAYER = 2e-4  # a layer's passes with seconds of their own: 32,256 of jitter take 7.6 s
+_EACH_PASS = {"sequence_lengths", "jitter"}  # faults that make each pass one of its own
 
 
 def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
@@ -44,8 +44,8 @@ def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
     updated = _BUCKET * _buckets(scenario) * scenario.steps  # by one rank of each stage
     if scenario.engine == "reference":
         return planned + (_PLAIN_LAYER * passes * pieces * layers + updated) * (scenario.gpus or 1) / pp
-    played = _PLAYED_PASS * passes * pp * scenario.pipeline.chunks  # by one rank of each stage, which is as its others
-    played += _MEASURED_LAYER * passes * layers * pieces + updated
+    planned += _PLANNED_PASS * passes * pp * scenario.pipeline.chunks
+    played = _SIMULATED_LAYER * passes * layers * pieces + updated  # by one rank of each stage, as its others
     drawing = [fault.kind for fault in scenario.faults if fault.by_chance]
     if unlike:
         played *= max(1.0, unlike / pp)
@@ -54,7 +54,7 @@ def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
         played *= gpus / pp
         if set(drawing) & _EACH_PASS:
             replicas = (gpus if set(drawing) & {"speeds", "jitter"} else gpus // parallel.tp) / pp
-            played += _UNLIKE_LAYER * passes * layers * replicas
+            played += _DRAWN_LAYER * passes * layers * replicas
     return planned + (played + _COMING * expected_changes(scenario)) * (1.0 + _REPLICA * (scenario.replicas - 1))
 
 
@@ -99,14 +99,14 @@ def require_time_for(scenario: ScenarioFields, more: int, what: str, *, ops: int
 
     ``ops`` are those of its step, where it was played.
     """
-    seconds = (1 + more) * max(estimated_seconds(scenario), _PLAYED_OP * ops)
+    seconds = (1 + more) * max(estimated_seconds(scenario), _SIMULATED_OP * ops)
     told = f"{what} plays about {more} steps beside the scenario's own, which would take about {in_words(seconds)}"
     require_begun(seconds, told, "leave it out")
 
 
 def plays_within(scenario: ScenarioFields, most: int, *, ops: int = 0) -> int:
     """How many steps like the scenario's, at most so many, are begun beside its own without being asked for."""
-    limit = most_seconds() / max(estimated_seconds(scenario), _PLAYED_OP * ops)
+    limit = most_seconds() / max(estimated_seconds(scenario), _SIMULATED_OP * ops)
     return most if limit >= 1 + most else max(0, int(limit) - 1)
 
 
