@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Ints
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.schedules import Action, Schedule
 
 
@@ -127,7 +127,7 @@ class _Rows:
         return ActionWork(action.kind, stage, action.chunk, arrives), sent, needs, makes
 
 
-def ranges(begins: Ints, counts: Ints) -> Ints:
+def ranges(begins: Int32s, counts: Int32s) -> Int32s:
     """Return the numbers of several ranges, one after the other."""
-    whole = np.repeat(begins - np.cumsum(counts) + counts, counts)
-    return whole + np.arange(len(whole))
+    whole = np.repeat(begins - np.cumsum(counts, dtype=np.int32) + counts, counts)
+    return whole + np.arange(len(whole), dtype=np.int32)

@@ -101,37 +101,47 @@ class StepTemplate:
     """
 
     def __init__(self, items: Items, shapes: Sequence[Shape], stages: int) -> None:
-        counts = np.array([*map(len, shapes)])
-        first = np.cumsum(counts) - counts
+        counts = _int32s([*map(len, shapes)])
         size = counts[items.work]
-        op_first = np.cumsum(size) - size
-        self._unit = _int32s(ranges(first[items.work], size))
+        op_first = _firsts(size)[:-1]
+        self._unit = ranges(_firsts(counts)[items.work], size)
         self._lanes(
             [(each.stage, lane) for each, shape in zip(items.works, shapes, strict=True) for lane, _, _ in shape],
             stages,
         )
-        waits = [(op_first[items.waiting], (op_first + size - 1)[items.awaited])]
-        waits += [
-            (op_first[items.work == number] + place, op_first[items.work == number] + earlier)
-            for number, shape in enumerate(shapes)
-            for place, (_, after, _) in enumerate(shape)
-            for earlier in after
-        ]
-        waiting, awaited = (np.concatenate(column) for column in zip(*waits, strict=True))
-        self._wait_op = _int32s(awaited[np.argsort(waiting, kind="stable")])
-        self._wait_first = _firsts(np.bincount(waiting, minlength=len(self._unit)))
+        self._waits(items, shapes, op_first)
         self._placed: dict[Hashable, _Placed] = {}
-        self._units = int(counts.sum())
+        self._units = np.int32(counts.sum())
         communicates = np.array([communicates for shape in shapes for _, _, communicates in shape])
         self._communicating: list[int] = np.flatnonzero(communicates).tolist()
-        self._work = _int32s(np.where(communicates, np.cumsum(communicates) - 1, -1)[self._unit])
-        self._place = _int32s(np.where(self._work >= 0, np.cumsum(self._work >= 0) - 1, -1))
-        self._meetings = int(self._place.max(initial=-1)) + 1
+        self._work = _int32s(np.where(communicates, np.cumsum(communicates) - 1, -1))[self._unit]
+        meets = np.flatnonzero(self._work >= 0)
+        self._place = np.full_like(self._work, -1)
+        self._place[meets] = np.arange(len(meets))
+        self._meetings = len(meets)
+
+    def _waits(self, items: Items, shapes: Sequence[Shape], op_first: Int32s) -> None:
+        """List the ops of other lanes that each op waits for."""
+        op_last = np.append(op_first[1:], _int32s([len(self._unit)])) - 1
+        waits = [(op_first[items.waiting], op_last[items.awaited])]
+        for number, shape in enumerate(shapes):
+            pairs = [
+                (place, earlier)
+                for place, (lane, after, _) in enumerate(shape)
+                for earlier in after
+                if shape[earlier][0] != lane
+            ]
+            begins = op_first[items.work == number] if pairs else op_first[:0]
+            waits += [(begins + place, begins + earlier) for place, earlier in pairs]
+        waiting, awaited = (np.concatenate(column) for column in zip(*waits, strict=True))
+        self._wait_op = awaited[np.argsort(waiting, kind="stable")]
+        self._wait_first = _firsts(np.bincount(waiting, minlength=len(self._unit)))
 
     def _lanes(self, unit_lanes: Sequence[tuple[int, str]], stages: int) -> None:
         """Give every lane its ops in program order; main lanes come first."""
         lanes = {(stage, MAIN): stage for stage in range(stages)}
-        lane = np.array([lanes.setdefault(each, len(lanes)) for each in unit_lanes])[self._unit]
+        numbers = [lanes.setdefault(each, len(lanes)) for each in unit_lanes]
+        lane = np.array(numbers, dtype=np.int16)[self._unit]  # sorted by radix
         self._lane_op = _int32s(np.argsort(lane, kind="stable"))
         self._lane_op_first = _firsts(np.bincount(lane, minlength=len(lanes)))
         self._last = self._lane_op[self._lane_op_first[1 : stages + 1] - 1]
@@ -161,28 +171,29 @@ class StepTemplate:
     def _with_ends(self, ends: EndOps) -> _Placed:
         """Return the ops with those after the last actions, without costs."""
         count, meetings, kinds = len(self._unit), self._meetings, len(self._communicating)
-        work = np.append(self._work, np.where(ends.meeting < 0, -1, ends.meeting + kinds))
-        waits = np.zeros(len(ends.ops), dtype=np.int64)
+        there = ends.meeting >= 0
+        work = np.append(self._work, np.where(there, ends.meeting + kinds, ends.meeting))
+        waits = np.zeros(len(ends.ops), dtype=np.int32)
         waits[ends.first] = 1
-        wait_op = _int32s(np.append(self._wait_op, self._last[ends.stages]))
+        wait_op = np.append(self._wait_op, self._last[ends.stages])
         templates = Templates(
             op_first=_int32s([0, len(work)]),
             seconds=np.empty(0),
             sensitivity=np.empty(0),
-            slot=_int32s(np.where(work < 0, -1, 0)),
-            work=_int32s(work),
-            place=_int32s(np.append(self._place, np.where(ends.meeting < 0, -1, ends.meeting + meetings))),
-            wait_first=_int32s(np.append(self._wait_first, self._wait_first[-1] + np.cumsum(waits))),
+            slot=np.minimum(work, 0),
+            work=work,
+            place=np.append(self._place, np.where(there, ends.meeting + meetings, ends.meeting)),
+            wait_first=np.append(self._wait_first, self._wait_first[-1] + _firsts(waits)[1:]),
             wait_op=wait_op,
-            wait_peer=np.full(len(wait_op), -1, dtype=np.int32),
+            wait_peer=np.full_like(wait_op, -1),
             lane_first=_int32s([0, len(self._lane_rank) + len(ends.stages)]),
-            lane_op_first=_int32s(np.append(self._lane_op_first, count + np.cumsum(ends.counts))),
-            lane_op=_int32s(np.append(self._lane_op, np.arange(count, len(work)))),
-            lane_rank=_int32s(np.append(self._lane_rank, ends.stages)),
+            lane_op_first=np.append(self._lane_op_first, count + _firsts(ends.counts)[1:]),
+            lane_op=np.append(self._lane_op, np.arange(count, len(work), dtype=np.int32)),
+            lane_rank=np.append(self._lane_rank, ends.stages),
         )
         every = kinds + ends.meetings
         groups = Groups(_int32s([0, meetings + ends.meetings]), _int32s([0, every]), _int32s(np.arange(every)))
-        unit = _int32s(np.append(self._unit, np.arange(len(ends.ops)) + self._units))
+        unit = np.append(self._unit, np.arange(len(ends.ops), dtype=np.int32) + self._units)
         insensitive = np.full(len(unit), -1.0)
         return _Placed(unit, insensitive, templates, _instance(templates, self._stages), groups)
 
