@@ -125,7 +125,7 @@ def within(module: str, *parts: str) -> bool:
 # --- libraries behind fences ------------------------------------------------------------------------------------------
 
 FENCES = {
-    "simpy": ("engine", "reference", "bench.collective", "longrun.events"),
+    "simpy": ("reference", "longrun.events"),
     "matplotlib": ("show",),
     "pandas": ("base.tables", "results", "interop.recorded.written", "studies", "show", "cli"),
     "ruamel": ("documents.composing", "documents.reading"),  # there only the type of a node
