@@ -16,6 +16,7 @@ from simcluster.results.timeline import COLUMNS
 from simcluster.studies.long_run.amortised import amortised, amortised_document
 from simcluster.studies.whatif.free import what_if_free
 from simcluster.studies.whatif.montecarlo import monte_carlo
+from simcluster.studies.whatif.verification import verify
 
 ROOT = Path(__file__).parent.parent
 MODELLING, CONTRACT = "MODELLING.md", "CONTRACT.md"
@@ -138,7 +139,8 @@ def results() -> tuple[Mapping[str, Any], ...]:
     longer = {each.kind: each.note for each in found if each.note}
     asked = {"step_time_if_free_s": free, "longer_if_free": longer, "step_time_distribution_s": chance.to_dict()}
     more = {"loader": loaded.to_dict()["loader"], "amortised": amortised_document(loaded, amortised(loaded))}
-    return full.to_dict(), {**result.to_dict(), **asked, **more}
+    verified = {"verified": verify(load("tiny_3d", batch)).to_dict()}
+    return full.to_dict(), {**result.to_dict(), **asked, **more, **verified}
 
 
 def test_every_key_of_a_result_is_described() -> None:
