@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from bindings import Communicator, bindings_of
 from conftest import Tiny
+from fair_rates import fair_rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from simcluster.base.link_values import LinkValues
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import simulate
 from simcluster.symmetry.bottleneck_links import tight_rows
-from simcluster.traffic.fairness import Usage, fair_rates
+from simcluster.traffic.fairness import Usage
 
 
 @st.composite

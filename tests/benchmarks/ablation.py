@@ -110,10 +110,6 @@ SWITCHES: dict[str, Switch] = {
         _patched("symmetry.usage_patterns", "drawn", _each),
     ),
     "bulk: chained trees": _patched("traffic.link_usage", "chained_trees", _nothing),
-    "rates: progressive filling": _all(
-        _patched("traffic.fairness", "_MANY", 1 << 60), _patched("traffic.fairness", "_PATIENCE", 1 << 60)
-    ),
-    "rates: free links": _patched("traffic.fairness:Shares", "join_free", lambda *_: False),
     "collector off": _patched("base.gc_paused", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
 }
 

@@ -1,9 +1,8 @@
-"""The transfers that the benchmarks of the network play: rings on fabrics, and random flows over random links."""
+"""Transfers that the benchmarks of the network simulate: rings on fabrics, and random flows over random links."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,9 +10,11 @@ import numpy as np
 
 from simcluster.base.link_values import LinkValues
 from simcluster.bench.collective import concurrent_times
+from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.tables import Tables
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster, parse_topology
-from simcluster.traffic.fairness import Usage
+from simcluster.traffic.traffic import Traffic
 
 SEED = 20240229
 LATENCY = 5e-6  # s, of every path: SimGrid's CM02 weighs shares by 1 / latency
@@ -72,7 +73,7 @@ def rings_on_a_tree(num_rings: int, num_ranks: int, size: float) -> RingCase:
     """Rings of pseudo-random GPUs (of one ring all different) on the 512-GPU 2:1 tree, routes hashed."""
     cluster = load_cluster("leaf_spine_512", [("routing", {"kind": "ecmp", "seed": 1})])
     ends = [0.5 if "gpu" in a + b else 0.0 for a, b in cluster.links]
-    cluster = replace(cluster, latency=LATENCY * np.array(ends))
+    cluster = replace(cluster, link_latency=LinkValues(LATENCY * np.array(ends)))
     draw = random.Random(SEED)
     groups = tuple(tuple(draw.sample(range(512), num_ranks)) for _ in range(num_rings))
     return RingCase(f"{num_rings} rings of {num_ranks}, 512 GPUs 2:1, hashed", cluster, groups, size)
@@ -85,9 +86,15 @@ def flat_ring(num_ranks: int, size: float) -> RingCase:
     return RingCase(f"flat ring of {num_ranks}", cluster, (tuple(range(num_ranks)),), size)
 
 
-def random_flows(num_flows: int, num_links: int = 10_240, hops: int = 4) -> tuple[dict[int, Usage], Sequence[float]]:
-    """Flows over ``hops`` random links each, capacities of 25 to 100 GB/s."""
+def random_flows(num_flows: int, num_links: int = 10_240, hops: int = 4) -> Tables:
+    """Return flows of 1 to 2 GB over ``hops`` random links each, all begun at once, on links of 25 to 100 GB/s."""
     draw = np.random.default_rng(SEED)
     capacity = draw.choice([25e9, 50e9, 100e9], size=num_links).tolist()
     links = np.sort(draw.integers(0, num_links, size=(num_flows, hops)), axis=1).tolist()
-    return {number: tuple((link, 1.0) for link in dict.fromkeys(own)) for number, own in enumerate(links)}, capacity
+    program = ExplicitProgram()
+    for own, size in zip(links, draw.uniform(1e9, 2e9, num_flows).tolist(), strict=True):
+        usage = tuple((link, 1.0) for link in dict.fromkeys(own))
+        lane = program.add_lane(len(program.lanes))
+        program.add_op(lane, meeting=len(program.meetings))
+        program.meetings.append(ExplicitCommunication(1, [Traffic(usage, size, 1, 0.0)]))
+    return program.tables(capacity)

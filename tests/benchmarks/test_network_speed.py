@@ -1,9 +1,9 @@
-"""How fast the network is: links shared out anew, and rings played step by step, with SimGrid as the peer.
+"""Speed of simulated networks: random flows, and rings transfer by transfer, with SimGrid as the peer.
 
 ``python -m pytest -m benchmark -s tests/benchmarks``
 
 Prints tables; red only where a prediction is wrong.  SimGrid (https://simgrid.org) is used where its C++ library and a
-compiler are installed (Debian: libsimgrid-dev): ``simgrid_steps.cpp`` plays the same transfers over the same routes
+compiler are installed (Debian: libsimgrid-dev): ``simgrid_steps.cpp`` simulates the same transfers over the same routes
 with its CM02 model, without what it adds to fit TCP.  Wall times are medians; SimGrid's is that of its simulation
 alone, ours includes looking up the routes.
 
@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fabric_cases import RingCase, flat_ring, random_flows, rings_on_a_tree
 
-from simcluster.traffic.fairness import Sharer, Shares
+from simcluster.engine.run import simulate_tables
 
 pytestmark = pytest.mark.benchmark
 
@@ -67,30 +67,18 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-# --- links shared out anew --------------------------------------------------------------------------------------------
+# --- random flows -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_flows", [1_000, 10_000, 100_000])
-def test_sharing_out_anew(num_flows: int) -> None:
-    """Random flows over 10,240 links: all at one instant, and then one after the other ends."""
-    usages, capacity = random_flows(num_flows)
-    all_at_once = []
-    for _ in range(RUNS):
-        shares: Shares[Sharer] = Shares(capacity)
-        sharers = [Sharer(usage) for usage in usages.values()]
-        for sharer in sharers:
-            shares.join(sharer)
-        all_at_once.append(seconds(shares.solve))
-    one, changed = [], 0
-    for sharer in sharers[:10]:
-        shares.leave(sharer)
-        begun = time.perf_counter()
-        changed += len(shares.solve())
-        one.append(time.perf_counter() - begun)
-    print(
-        f"\n{num_flows:7,d} random flows over 10,240 links: {1e3 * statistics.median(all_at_once):7.1f} ms; "
-        f"one flow ends: {1e3 * statistics.mean(one):7.2f} ms, {changed / len(one):,.0f} rates change"
-    )
+def test_random_flows(num_flows: int) -> None:
+    """Simulate random flows over 10,240 links that begin at once and end one after another."""
+    tables = random_flows(num_flows)
+    begun = time.perf_counter()
+    simulated = simulate_tables(tables, str, keeps_times=False)
+    wall = time.perf_counter() - begun
+    assert simulated.events >= num_flows
+    print(f"\n{num_flows:7,d} random flows over 10,240 links: {wall:8.3f} s, {1e6 * wall / num_flows:.1f} us per flow")
 
 
 # --- rings ------------------------------------------------------------------------------------------------------------
