@@ -189,7 +189,7 @@ def test_most_of_what_is_drawn_is_quick() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"overlap.grad_reduce": True}, "gradients are reduced beside"),
+        ({"overlap.grad_reduce": True}, "gradients are reduced during"),
         (
             {
                 "overlap.grad_reduce": True,

@@ -12,13 +12,13 @@ from simcluster.schedules import SCHEDULES
 
 
 def _by_name(scenario: Scenario) -> bool:
-    """Is the schedule known by its name alone?"""
+    """Return whether the schedule is known by its name alone."""
     schedule = scenario.pipeline.schedule
     return isinstance(schedule, str) and schedule in SCHEDULES and not SCHEDULES[schedule].made_for_times
 
 
 def _alone(scenario: Scenario) -> bool:
-    """Has a stage no replicas to send anything to?"""
+    """Return whether a stage has no replicas in other pipelines."""
     return scenario.parallel.dp * scenario.parallel.cp == 1
 
 
@@ -27,15 +27,15 @@ QUICK = Scope(
     free=EVERYWHERE | {"replicas"},
     limited={
         "checkpoint": Limited("a checkpoint is taken", (None,)),
-        "data.loader": Limited("batches are loaded beside the step", (None,)),
-        "training.outer": Limited("workers train apart", (None,)),
-        "steps": Limited("several steps are played", (1,)),
+        "data.loader": Limited("batches are loaded during the step", (None,)),
+        "training.outer": Limited("workers train separately", (None,)),
+        "steps": Limited("several steps are simulated", (1,)),
         "training.optimizer": Limited("the optimizer is Muon", ("adam",)),
-        "collectives.detail": Limited("collectives are played step by step", ("flow",)),
+        "collectives.detail": Limited("collectives are simulated step by step", ("flow",)),
         "engine": Limited("engine: reference or simpy is asked for", ("auto", "compiled")),
         "parallel.zero": Limited("ZeRO 2 or ZeRO 3 shards more than the optimizer", (0, 1)),
-        "overlap.grad_reduce": Limited("gradients are reduced beside the backward", (False,), _alone),
-        "overlap.param_gather": Limited("parameters are gathered beside the forward", (False,), _alone),
+        "overlap.grad_reduce": Limited("gradients are reduced during the backward", (False,), _alone),
+        "overlap.param_gather": Limited("parameters are gathered during the forward", (False,), _alone),
         "pipeline.p2p": Limited("stages meet at a rendezvous", ("async",), lambda scenario: scenario.parallel.pp == 1),
         "parallel.cp": Limited("sequences are shared over cp", (1,)),
         "model.moe": Limited("layers have experts", (None,)),
