@@ -150,6 +150,16 @@ def test_sends_that_interfere_with_computation(interference: Any, tp: int, overl
     assert quick_step(made) == simulate(made).step_time > simulate(without).step_time
 
 
+@pytest.mark.parametrize("interference", ["none", INTERFERENCE[1]])
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
+def test_tensor_parallel_groups_that_share_links_with_sends(schedule: str, interference: Any) -> None:
+    changes = {"cluster.nodes": 8, "cluster.routing": {"kind": "static"}, "gpus": 64, "parallel.tp": 16,
+               "parallel.pp": 4, "parallel.dp": 1, "pipeline.schedule": schedule, "pipeline.chunks": 1,
+               "training.global_batch": 16, "overlap.tensor": True, "overlap.interference": interference}  # fmt: skip
+    made = scenario(**{**SMALL, **changes})
+    assert quick_step(made) == simulate(made).step_time
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("schedule", [name for name in SCHEDULES if not SCHEDULES[name].made_for_times])
 def test_every_schedule(schedule: str, overlap: bool) -> None:
