@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 
 Played = TypeVar("Played")
+Given = ParamSpec("Given")
 
 _FINEST = 2.0**44
 _COARSER = 16.0
@@ -93,14 +94,16 @@ def on_fitting_grid(play: Callable[[], Played]) -> Played:
     )
 
 
-def later_on_this_grid(function: Callable[[], Played]) -> Callable[[], Played]:
-    """The function, on the grid of now whenever it is called."""
+def later_on_this_grid(function: Callable[Given, Played]) -> Callable[Given, Played]:
+    """Return the function, on the grid of now whenever it is called."""
     return partial(_called, _grid.get(), function)
 
 
-def _called(grid: ClockGrid, function: Callable[[], Played]) -> Played:
+def _called(
+    grid: ClockGrid, function: Callable[Given, Played], *args: Given.args, **kwargs: Given.kwargs
+) -> Played:  # fmt: skip
     with _on(grid):
-        return function()
+        return function(*args, **kwargs)
 
 
 @contextmanager

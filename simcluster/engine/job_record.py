@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from simcluster.base.clock import later_on_this_grid
+from simcluster.engine.op_parts import part_of, parts_of
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.table_ops import lanes_of, ops_of
 from simcluster.engine.tabulate import JobTables
 from simcluster.reference.record import OpTimes, Record
+from simcluster.reference.record_parts import LargeRecord
 
 
 def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> Record:
@@ -24,7 +28,7 @@ def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> 
     found = simulate_tables(job.tables, job.describe, keeps_times=keeps_times)
     kept = found.times
     rank, stage = lanes_of(job)
-    return Record(
+    record = Record(
         lane_rank=rank,
         lane_stage=stage,
         lane_end=found.lane_end,
@@ -34,3 +38,5 @@ def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> 
         make_ops=later_on_this_grid(lambda: ops_of(job)),
         make_times=later_on_this_grid(times) if kept is None else lambda: kept,
     )
+    parts = [later_on_this_grid(partial(part_of, job, some)) for some in parts_of(job)]
+    return LargeRecord(**vars(record), make_parts=parts) if parts else record

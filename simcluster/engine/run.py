@@ -65,7 +65,7 @@ def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_tim
     times = None
     if keeps_times:
         ready, start, end, last = (engine.lanes.buffers.read(name) for name in ("ready", "start", "end", "last"))
-        times = OpTimes(ready[:ops], start[:ops], end[:ops], last[:ops].astype(np.int64))
+        times = OpTimes(ready[:ops], start[:ops], end[:ops], last[:ops])
     return Simulated(engine.lanes.buffers.read("lane_end")[: engine.lanes.count], engine.events, times)
 
 

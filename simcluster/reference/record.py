@@ -44,7 +44,7 @@ class OpTimes(NamedTuple):
     ready: Floats
     start: Floats
     end: Floats
-    last: Ints
+    last: Ints | Int32s
 
 
 class Waits(NamedTuple):

@@ -14,13 +14,14 @@ Definitions: CONTRACT.md, "Result JSON"; overlap as HolisticTraceAnalysis counts
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from simcluster.base.arrays import Bools
-from simcluster.results.host_waits import covered, held_up_by_host, inside, until_barriers
+from simcluster.base.arrays import Bools, Floats, Int32s, Ints
+from simcluster.results.host_waits import BESIDE, covered, held_up_by_host, inside, until_barriers
+from simcluster.results.interval_states import active_states
 from simcluster.results.timeline import Spans
 
 BREAKDOWN = (
@@ -59,55 +60,66 @@ class RankTime:
     overlapped: float
 
 
-def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float], worked: float = np.inf) -> RankTime:
-    """How one rank (the spans are its own) spent the time from 0 to ``total``; ``stage_ends[stage]`` is when the last
-    rank of a stage is done, and behind ``worked`` only writes of a checkpoint are under way."""
-    compute = spans.stream == spans.code("compute")
-    late = np.isin(spans.stream, [spans.code(axis) for axis in GROUPS_OF_A_STAGE]) & (spans.ready < spans.start)
-    done = spans.end[spans.stream != spans.code("storage")].max(initial=0.0)
+class StateCodes:
+    """What spans of a timeline with these words are for the breakdown, by the codes of their streams and kinds."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._codes = {word: code for code, word in enumerate(words)}
+        self._words = len(words)
+        self.compute, self.storage, self.checkpoint = map(self.code, ("compute", "storage", "checkpoint"))
+        self.in_stage = self._which(GROUPS_OF_A_STAGE)
+        self.of_host = self._which(BESIDE)
+        self._of_stream, self._of_kind = np.full((2, self._words), -1, dtype=np.int32)
+        for state, kinds in enumerate(COMPUTE_KINDS.values()):
+            self._of_kind[self._which(kinds)] = state
+        for state, axis in enumerate(EXPOSED):
+            self._of_stream[self._which((axis,))] = len(COMPUTE_KINDS) + state
+
+    def code(self, word: str) -> int:
+        """Return the code of a word; -1 if there is none."""
+        return self._codes.get(word, -1)
+
+    def of_spans(self, spans: Spans) -> Int32s:
+        """Return the state of every span: its place among COMPUTE_KINDS and, after these, EXPOSED; -1 for another."""
+        compute = spans.stream == self.compute
+        return np.where(compute, self._of_kind[spans.kind], self._of_stream[spans.stream])
+
+    def _which(self, words: Sequence[str]) -> Bools:
+        found = np.zeros(self._words, dtype=bool)
+        found[[self._codes[word] for word in words if word in self._codes]] = True
+        return found
+
+
+def rank_time(
+    spans: Spans,
+    total: float,
+    stage_ends: Mapping[int, float],
+    worked: float = np.inf,
+    codes: StateCodes | None = None,
+) -> RankTime:
+    """Return how one rank (the spans are its own) spent the time from 0 to ``total``.
+
+    ``stage_ends[stage]`` is when the last rank of a stage is done; after ``worked`` only writes of a checkpoint are
+    under way.  ``codes`` are those of the spans' words.
+    """
+    codes = codes or StateCodes(spans.words)
+    late = codes.in_stage[spans.stream] & (spans.ready < spans.start)
+    done = spans.end[spans.stream != codes.storage].max(initial=0.0)
     stage_done = max((stage_ends[stage] for stage in np.unique(spans.stage).tolist()), default=0.0)
     behind = min(worked, total)
     ends = [0.0, stage_done, behind, total]
     edges = np.unique(np.concatenate([spans.ready[late], spans.start, spans.end, ends]))
     length = np.diff(edges)
     first, last = np.searchsorted(edges, spans.start), np.searchsorted(edges, spans.end)
-
-    def during(some: Bools) -> Bools:
-        return covered(len(edges), first[some], last[some])
-
-    free = np.ones(len(length), dtype=bool)
     states = dict.fromkeys(BREAKDOWN, 0.0)
-    for state, kinds in COMPUTE_KINDS.items():
-        mask = compute & np.isin(spans.kind, [spans.code(kind) for kind in kinds])
-        there = during(mask)
-        states[state] = float(length[there & free].sum())
-        free &= ~there
-    computing = ~free
-    communicating = np.zeros(len(length), dtype=bool)
-    for axis in EXPOSED:
-        mask = spans.stream == spans.code(axis)
-        if not mask.any():
-            continue
-        there = during(mask)
-        communicating |= there
-        states[f"exposed_{axis}"] = float(length[there & free].sum())
-        free &= ~there
-    standing = inside(edges, *until_barriers(spans)) | (edges[:-1] >= behind)
+    free, computing, communicating = _busy(states, codes.of_spans(spans), first, last, length)
+    standing = edges[:-1] >= behind
+    if codes.checkpoint >= 0:
+        standing |= inside(edges, *until_barriers(spans))
     states["checkpoint"] += float(length[free & standing].sum())
     free &= ~standing
-    for state in STALLS:
-        mask = (spans.kind == spans.code(state)) & (spans.stream == spans.code("host"))
-        stalled = free & during(mask)
-        states[state] += float(length[stalled].sum())
-        free &= ~stalled
-    held_up = held_up_by_host(spans, edges, free)
-    free &= ~held_up
-    for state, kind in HELD_BY.items():
-        mask = (spans.kind == spans.code(kind)) & ~compute
-        by_it = held_up & during(mask)
-        states[state] += float(length[by_it].sum())
-        held_up &= ~by_it
-    states["other"] += float(length[held_up].sum())
+    if codes.of_host[spans.stream].any():
+        _count_host(states, spans, codes, edges, free)
     waiting = free & inside(edges, spans.ready[late], spans.start[late])
     waiting |= free & (edges[:-1] >= done) & (edges[1:] <= stage_done)
     if len(stage_ends) == 1:  # no other stage to wait for
@@ -119,3 +131,40 @@ def rank_time(spans: Spans, total: float, stage_ends: Mapping[int, float], worke
         communication=float(length[communicating].sum()),
         overlapped=float(length[communicating & computing].sum()),
     )
+
+
+def _busy(
+    states: dict[str, float], state: Int32s, first: Ints, last: Ints, length: Floats
+) -> tuple[Bools, Bools, Bools]:  # fmt: skip
+    """Add the seconds of computation and exposed communication to ``states``; return where the rank does neither, where
+    it computes and where it communicates."""
+    names = [*COMPUTE_KINDS, *(f"exposed_{axis}" for axis in EXPOSED)]
+    counted = state >= 0
+    active = active_states(len(length) + 1, first[counted], last[counted], state[counted], len(names))
+    computation = (1 << len(COMPUTE_KINDS)) - 1
+    free = active == 0
+    for number, name in enumerate(names):
+        before = (1 << number) - 1  # of several at once, the first
+        states[name] = float(length[(active & (before | 1 << number)) == 1 << number].sum())
+    return free, (active & computation) != 0, (active & ~computation) != 0
+
+
+def _count_host(states: dict[str, float], spans: Spans, codes: StateCodes, edges: Floats, free: Bools) -> None:
+    """Add the seconds in which the rank stands or waits for its host to ``states``, and take them from ``free``."""
+    length = np.diff(edges)
+    first, last = np.searchsorted(edges, spans.start), np.searchsorted(edges, spans.end)
+
+    def during(some: Bools) -> Bools:
+        return covered(len(edges), first[some], last[some])
+
+    for state in STALLS:
+        stalled = free & during((spans.kind == codes.code(state)) & (spans.stream == codes.code("host")))
+        states[state] += float(length[stalled].sum())
+        free &= ~stalled
+    held_up = held_up_by_host(spans, edges, free)
+    free &= ~held_up
+    for state, kind in HELD_BY.items():
+        by_it = held_up & during((spans.kind == codes.code(kind)) & (spans.stream != codes.compute))
+        states[state] += float(length[by_it].sum())
+        held_up &= ~by_it
+    states["other"] += float(length[held_up].sum())

@@ -129,7 +129,7 @@ class Result(Run, FlatNumbers):
     @property
     def host_copies(self) -> dict[str, dict[str, float]]:
         """Copies to (d2h) and from the host (h2d): bytes and seconds per step of the mean rank, and what they hide."""
-        if not any(label.kind == "copy" for label in self.record.ops.labels):
+        if self.scenario.memory.offload == type(self.scenario.memory.offload)():
             return {}
         found = {way: copies_of(self.spans, self.weights, way, steps=self.steps) for way in ("d2h", "h2d")}
         return {way: copies for way, copies in found.items() if copies["bytes"]}

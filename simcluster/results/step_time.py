@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.results.metrics import BREAKDOWN, RankTime, rank_time
+from simcluster.results.metrics import BREAKDOWN, RankTime, StateCodes, rank_time
 from simcluster.results.streams import require_known
 from simcluster.results.timeline import Spans
 
@@ -56,27 +56,67 @@ class StepTime:
         )
 
 
-def step_time(
-    spans: Spans, weights: dict[int, int], *, steps: int
-) -> StepTime:  # fmt: skip
-    """Return the metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank represents."""
+class RunEnds(NamedTuple):
+    """When all of a run is over (s), when each stage's work is and when all work is: a write to storage is none."""
+
+    total: float
+    of_stage: Mapping[int, float]
+    worked: float
+
+    @classmethod
+    def of_spans(cls, spans: Spans) -> Self:
+        """Return the ends of all spans of a run."""
+        work = spans.stream != spans.code("storage")  # a write may go on when all else is over
+        stages = np.unique(spans.stage).tolist()
+        of_stage = {stage: float(spans.end[work & (spans.stage == stage)].max()) for stage in stages}
+        return cls(float(spans.end.max(initial=0.0)), of_stage, float(spans.end[work].max(initial=0.0)))
+
+
+class PartTimes(NamedTuple):
+    """The times of some ranks of a run, and per step when computation of microbatches begins and ends on them."""
+
+    of_rank: dict[int, RankTime]
+    pipeline_begin: Floats
+    pipeline_end: Floats
+
+
+def part_times(spans: Spans, ranks: Iterable[int], ends: RunEnds, *, steps: int) -> PartTimes:
+    """Return the times of these ranks, whose spans are among ``spans``, in a run that ends then."""
     require_known(spans)
-    total = float(spans.end.max(initial=0.0))
-    work = spans.stream != spans.code("storage")  # a write may go on when all else is over
-    stages = np.unique(spans.stage).tolist()
-    stage_ends = {stage: float(spans.end[work & (spans.stage == stage)].max()) for stage in stages}
-    worked = float(spans.end[work].max(initial=0.0))
-    of_rank = {rank: rank_time(spans.of_rank(rank), total, stage_ends, worked) for rank in weights}
-    ranks = list(of_rank.values())
+    codes = StateCodes(spans.words)
+    of_rank = {rank: rank_time(spans.of_rank(rank), *ends, codes) for rank in ranks}
+    work = np.flatnonzero((spans.microbatch >= 0) & (spans.stream == codes.compute))
+    begin, end = np.full(steps, np.inf), np.full(steps, -np.inf)
+    np.minimum.at(begin, spans.step[work], spans.start[work])
+    np.maximum.at(end, spans.step[work], spans.end[work])
+    return PartTimes(of_rank, begin, end)
+
+
+def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
+    """Return the metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank represents."""
+    ends = RunEnds.of_spans(spans)
+    return step_time_of_parts([part_times(spans, weights, ends, steps=steps)], weights, ends.total, steps=steps)
+
+
+def step_time_of_parts(
+    parts: Sequence[PartTimes], weights: dict[int, int], total: float, *, steps: int
+) -> StepTime:  # fmt: skip
+    """Return the metrics of a run from those of all its ranks; ``weights[rank]`` is how many ranks a simulated rank
+    represents."""
+    found = {rank: times for part in parts for rank, times in part.of_rank.items()}
+    of_rank = {rank: found[rank] for rank in weights}
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
-    breakdown = mean_breakdown(of_rank, weights, list(weights), steps=steps)
-    communication = _mean([rank.communication for rank in ranks], share)
-    overlapped = _mean([rank.overlapped for rank in ranks], share)
-    pipeline = [_pipeline_seconds(spans, step) for step in range(steps)]
+    begin, end = (np.array(columns) for columns in zip(*(part[1:] for part in parts), strict=True))
+    seconds = end.max(axis=0) - begin.min(axis=0)
     return StepTime.of_run(
-        total, steps, breakdown=breakdown, communication=communication, overlapped=overlapped, pipeline=pipeline,
+        total,
+        steps,
+        breakdown=mean_breakdown(of_rank, weights, list(weights), steps=steps),
+        communication=_mean([rank.communication for rank in of_rank.values()], share),
+        overlapped=_mean([rank.overlapped for rank in of_rank.values()], share),
+        pipeline=[each if each >= 0 else 0.0 for each in seconds.tolist()],
         of_rank=of_rank,
-    )  # fmt: skip
+    )
 
 
 def mean_breakdown(
@@ -90,9 +130,3 @@ def mean_breakdown(
 
 def _mean(values: Sequence[float], share: Floats) -> float:
     return float(np.dot(np.array(values), share))
-
-
-def _pipeline_seconds(spans: Spans, step: int) -> float:
-    """From the first start to the last end of a step's compute for microbatches, on any rank."""
-    work = (spans.microbatch >= 0) & (spans.step == step) & (spans.stream == spans.code("compute"))
-    return float(spans.end[work].max() - spans.start[work].min()) if work.any() else 0.0

@@ -7,7 +7,7 @@ that it shares most with: a peer in its own group, the neighbour in its own pipe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
@@ -30,8 +30,10 @@ class Wait:
     seconds: float
 
 
-def waits(ops: Ops, times: OpTimes) -> list[Wait]:
+def waits(ops: Ops, times: OpTimes, culprit: Int32s | None = None) -> list[Wait]:
     """Return all waiting between simulated ranks, longest first (ties by rank).
+
+    ``culprit`` is the rank of the op that arrived last at each op's meeting, where some of these ops are not given.
 
     What waits concurrently with computation (a bucket of gradients for the other replicas') counts only while its rank
     has nothing else to do.
@@ -46,8 +48,9 @@ def waits(ops: Ops, times: OpTimes) -> list[Wait]:
     found = []
     for pair in (False, True):
         own = late[pairs[late] == pair]
-        begin = _begins(times, own, rank) if pair else times.ready[own]
-        found.append((rank[own], rank[times.last[own]], pair, _idle(ops, times, own, begin)))
+        other = rank[times.last[own]] if culprit is None else culprit[own]
+        begin = _begins(times, own, rank[own], other) if pair else times.ready[own]
+        found.append((rank[own], other, pair, _idle(ops, times, own, begin)))
     sends, receivers = sends[~meets], receivers[~meets]
     before = ops.before[receivers]
     free = np.where(before >= 0, times.end[before], 0.0)
@@ -64,17 +67,21 @@ def _summed(parts: Sequence[tuple[Int32s, Int32s, bool, Floats]]) -> list[Wait]:
     code = (own[there].astype(np.int64) * ranks + other[there]) * 2 + where[there]
     codes, which = np.unique(code, return_inverse=True)
     sums = np.bincount(which, seconds[there], len(codes))  # exact: on the clock's grid
-    order = np.lexsort((codes, -sums))
     names = ("group", "pipeline")
-    return [
+    return longest_first(
         Wait(pair // 2 // ranks, pair // 2 % ranks, names[pair % 2], total)
-        for pair, total in zip(codes[order].tolist(), sums[order].tolist(), strict=True)
-    ]
+        for pair, total in zip(codes.tolist(), sums.tolist(), strict=True)
+    )
 
 
-def _begins(times: OpTimes, late: Ints, rank: Int32s) -> Floats:
+def longest_first(found: Iterable[Wait]) -> list[Wait]:
+    """Return waits, longest first; equal ones by rank, then by culprit."""
+    return sorted(found, key=lambda wait: (-wait.seconds, wait.rank, wait.culprit, wait.where))
+
+
+def _begins(times: OpTimes, late: Ints, rank: Int32s, culprit: Int32s) -> Floats:
     """Return from when sends and receives wait: a rank waits once where several wait for the same rank at a time."""
-    pair = rank[late].astype(np.int64) * (int(rank.max(initial=0)) + 1) + rank[times.last[late]]
+    pair = rank.astype(np.int64) * (int(culprit.max(initial=0)) + 1) + culprit
     order = np.argsort(pair, kind="stable")
     instants, place = np.unique(times.start[late], return_inverse=True)
     group = np.cumsum(np.diff(pair[order], prepend=-1) != 0) * len(instants)

@@ -1,0 +1,1 @@
+from simcluster.base.pointers cimport Buffers
