@@ -16,10 +16,10 @@ from simcluster.bench.given_times import Costs, _NoFabric, simulate_costs
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Compute, Timed
-from simcluster.results.metrics import EXPOSED
 from simcluster.results.overlap import Key, OverlapSeconds
 from simcluster.results.played import Run
 from simcluster.results.result import Result
+from simcluster.results.span_states import EXPOSED
 from simcluster.simulate import simulate
 
 Interval = tuple[float, float]

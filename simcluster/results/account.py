@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from simcluster.base.shown import Shown
-from simcluster.results.metrics import BREAKDOWN, COMPUTE_KINDS, EXPOSED
+from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.overlap import Key, OverlapSeconds
+from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
 
 WAITING = ("bubble", "straggler_wait")
 OWN = tuple(name for name in BREAKDOWN if not name.startswith("exposed_") and name not in WAITING)

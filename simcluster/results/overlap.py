@@ -17,7 +17,7 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.runs import within
 from simcluster.base.shown import Shown
 from simcluster.results.host_waits import covered, inside
-from simcluster.results.metrics import EXPOSED
+from simcluster.results.span_states import EXPOSED
 from simcluster.results.streams import require_known
 from simcluster.results.timeline import Spans
 

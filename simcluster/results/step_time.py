@@ -14,7 +14,8 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.results.metrics import BREAKDOWN, RankTime, StateCodes, rank_time
+from simcluster.results.metrics import BREAKDOWN, RankTime, rank_time
+from simcluster.results.span_states import StateCodes
 from simcluster.results.streams import require_known
 from simcluster.results.timeline import Spans
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from simcluster.base.arrays import Ints
 from simcluster.results.host_waits import BESIDE
-from simcluster.results.metrics import COMPUTE_KINDS, EXPOSED
+from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
 from simcluster.results.timeline import Spans
 
 STREAMS = ("compute", *EXPOSED, *BESIDE)

@@ -16,8 +16,8 @@ import numpy as np
 
 from simcluster.planning.ops import MAIN
 from simcluster.reference.record import Label
-from simcluster.results.metrics import EXPOSED
 from simcluster.results.played import Run
+from simcluster.results.span_states import EXPOSED
 
 RECEIVE, HOST = "recv", "host"
 Track = tuple[str, str, int]

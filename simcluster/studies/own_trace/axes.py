@@ -11,8 +11,8 @@ import numpy as np
 from simcluster.interop.kineto.comm import MESSAGES, Comm
 from simcluster.interop.kineto.job import ProfiledJob
 from simcluster.interop.kineto.spans import axis_described
-from simcluster.results.metrics import EXPOSED
 from simcluster.results.result import Result
+from simcluster.results.span_states import EXPOSED
 from simcluster.studies.own_trace.side import MESSAGE
 
 Counts = Mapping[str, float]

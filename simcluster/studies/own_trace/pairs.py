@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simcluster.interop.kineto import ProfiledJob
-from simcluster.results.metrics import EXPOSED
 from simcluster.results.result import Result
+from simcluster.results.span_states import EXPOSED
 from simcluster.results.timeline import Spans
 from simcluster.studies.own_trace.side import PHASES, KernelTime, Unmatched
 from simcluster.studies.own_trace.states import CallTime, LayerTimes, StepAccount

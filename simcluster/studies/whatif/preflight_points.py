@@ -12,10 +12,10 @@ from typing import Any
 from simcluster.base.units import format_seconds
 from simcluster.documents.suggestions import divisors
 from simcluster.model.transformer import parameters
-from simcluster.results.metrics import COMPUTE_KINDS, EXPOSED
 from simcluster.results.overlap import Key
 from simcluster.results.path_estimate import path_seconds_under
 from simcluster.results.result import Result
+from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
 from simcluster.scenario.headroom import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of, slices_of
