@@ -10,6 +10,8 @@ cdef class Buffers:
     cdef unsigned char* flags(self, str name, int room)
     cdef double* given_doubles(self, str name, object values)
     cdef int* given_ints(self, str name, object values)
+    cdef void* records(self, str name, object dtype, int room)
+    cdef object fill(self, str name, str number, object values)
     cpdef object read(self, str name)
     cdef object _longer(self, str name, int room, object dtype)
     cdef object _longer_list(self, str name, int room, object zero)

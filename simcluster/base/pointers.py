@@ -5,6 +5,7 @@ A compiled module must keep the array alive as long as it uses its pointer.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import cython
@@ -69,6 +70,22 @@ class Buffers:
         """Return the numbers of an array, which is kept alive and not copied if it is contiguous int32."""
         self.arrays[name] = np.ascontiguousarray(values, dtype=np.int32).ravel()
         return ints(self.arrays[name])
+
+    def records(self, name: str, dtype: Any, room: cython.int) -> Any:
+        """Return room for records of named numbers: those of one record lie next to each other."""
+        if cython.compiled:
+            self.arrays[name] = np.zeros(max(room, 1), np.dtype(dtype, align=True))
+            return address(self.arrays[name])
+        self.arrays[name] = [SimpleNamespace(**dict.fromkeys(dict(dtype), 0)) for _ in range(room)]
+        return self.arrays[name]
+
+    def fill(self, name: str, number: str, values: Any) -> None:
+        """Give records their values of one of their numbers."""
+        if cython.compiled:
+            self.arrays[name][number][: len(values)] = values
+        else:
+            for record, value in zip(self.arrays[name], values.tolist(), strict=True):
+                setattr(record, number, value)
 
     def read(self, name: str) -> Any:
         """Return the present numbers of a column that was made here, as an array."""

@@ -117,7 +117,7 @@ class Engine:
         queue: EventQueue = self.queue
         while queue.count:
             key = queue.keys[0]
-            time = self.links.due[key >> 1] if key & 1 else self.ranks.due[key >> 1]
+            time = self.links.due[key >> 1] if key & 1 else self.ranks.computation[key >> 1].due
             if time == queue.times[0]:
                 break
             queue.pop()  # it was put off, or came earlier
@@ -165,20 +165,20 @@ class Engine:
             if self.links.due[key >> 1] == time:
                 self.events += 1
                 self._advance_activity(key >> 1)
-        elif self.ranks.due[key >> 1] == time:
+        elif self.ranks.computation[key >> 1].due == time:
             self.events += 1
             self.ranks.advance(key >> 1)
             self.lanes.end_op(key >> 1, self.now)
 
     def _begin(self, lane: cython.int, op: cython.int) -> cython.void:
         """Begin an op: meet others, compute, or wait for a time that nothing changes."""
-        place: cython.int = op + self.lanes.shift[lane]
+        place: cython.int = op + self.lanes.state[lane].shift
         if self._slot[place] >= 0:
             self._meet(lane, op)
             return
-        own: cython.int = self._own_seconds[self.lanes.instance[lane]]
-        seconds: cython.double = self._seconds[place] if own < 0 else self._own[own + op - self.lanes.base[lane]]
-        rank: cython.int = self.lanes.rank[lane]
+        own: cython.int = self._own_seconds[self.lanes.state[lane].instance]
+        seconds: cython.double = self._seconds[place] if own < 0 else self._own[own + op - self.lanes.state[lane].base]
+        rank: cython.int = self.lanes.state[lane].rank
         if self._sensitivity[place] < 0.0:
             self.ranks.wait(lane, rint(seconds * self._ticks) / self._ticks, self.now)
             return
@@ -187,8 +187,8 @@ class Engine:
 
     def _meet(self, lane: cython.int, op: cython.int) -> cython.void:
         """Arrive at a communication; the last to come begins it."""
-        place: cython.int = op + self.lanes.shift[lane]
-        group: cython.int = self._group[self.lanes.instance[lane] * self._group_count + self._slot[place]]
+        place: cython.int = op + self.lanes.state[lane].shift
+        group: cython.int = self._group[self.lanes.state[lane].instance * self._group_count + self._slot[place]]
         meeting: cython.int = self._place_first[group] + self._place[place]
         if self._work[place] >= 0:
             self._kind[meeting] = self._kinds[self._kind_first[group] + self._work[place]] + 1
@@ -197,15 +197,17 @@ class Engine:
         if kind >= 0 and self._in_rounds[kind] >= 0:
             self._arrive_in_rounds(lane, op, meeting, kind)
             return
-        self.lanes.following[lane] = self._head[meeting]
+        self.lanes.state[lane].following = self._head[meeting]
         self._head[meeting] = lane + 1
         if kind >= 0 and self._arrived[meeting] == self._parties[kind]:
             self._all_there(meeting, kind)
 
     def _arrive_in_rounds(self, lane: cython.int, op: cython.int, meeting: cython.int, kind: cython.int) -> cython.void:
         """Begin the part of a member of a collective in rounds."""
-        place: cython.int = op + self.lanes.shift[lane]
-        position: cython.int = self._position[self.lanes.instance[lane] * self._position_count + self._slot[place]]
+        place: cython.int = op + self.lanes.state[lane].shift
+        position: cython.int = self._position[
+            self.lanes.state[lane].instance * self._position_count + self._slot[place]
+        ]
         collective: cython.int = self._in_rounds[kind]
         members: cython.int = self._parties[kind]
         if not self._head[meeting]:
@@ -238,15 +240,15 @@ class Engine:
         last_lane: cython.int = -1
         lane: cython.int = self._head[meeting] - 1
         while lane >= 0:
-            if self._is_last(self.lanes.op[lane], lane, last, last_lane):
-                last = self.lanes.op[lane]
+            if self._is_last(self.lanes.state[lane].op, lane, last, last_lane):
+                last = self.lanes.state[lane].op
                 last_lane = lane
-            lane = self.lanes.following[lane] - 1
+            lane = self.lanes.state[lane].following - 1
         lane = self._head[meeting] - 1
         while lane >= 0:
-            self.lanes.last[self.lanes.op[lane]] = last
-            self.lanes.start[self.lanes.op[lane]] = self.now
-            lane = self.lanes.following[lane] - 1
+            self.lanes.last[self.lanes.state[lane].op] = last
+            self.lanes.start[self.lanes.state[lane].op] = self.now
+            lane = self.lanes.state[lane].following - 1
 
     def _is_last(self, op: cython.int, lane: cython.int, last: cython.int, last_lane: cython.int) -> cython.bint:
         """Return whether an op arrives now, on a rank with a lower number than the last one known."""
@@ -254,8 +256,8 @@ class Engine:
             return False
         if last < 0:
             return True
-        number: cython.int = self._number[self.lanes.rank[lane]]
-        other: cython.int = self._number[self.lanes.rank[last_lane]]
+        number: cython.int = self._number[self.lanes.state[lane].rank]
+        other: cython.int = self._number[self.lanes.state[last_lane].rank]
         return number < other or (number == other and op < last)
 
     def _all_there(self, meeting: cython.int, kind: cython.int) -> cython.void:
@@ -297,7 +299,7 @@ class Engine:
         lane: cython.int = self._head[meeting] - 1
         after: cython.int
         while lane >= 0:
-            after = self.lanes.following[lane] - 1
+            after = self.lanes.state[lane].following - 1
             self.lanes.end_op(lane, self.now)
             lane = after
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import cython
 import numpy as np
 
@@ -10,13 +12,35 @@ from simcluster.engine.tables import Tables
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
 
+    LaneState = SimpleNamespace
+
+
+LANE = [
+    (name, np.int32)
+    for name in (
+        "op",
+        "at",
+        "stop",
+        "base",
+        "shift",
+        "instance",
+        "rank",
+        "waits_from",
+        "awaited",
+        "waiters",
+        "following",
+    )
+]
+"""The numbers of a LaneState (see the .pxd file)."""
+
 
 class LaneStates:
     """In-order queues of ops.
 
-    ``ready_lanes`` lists ``ready_count`` lanes that go on at this instant.  ``op`` is what a lane is at, ``rank`` its
-    place among the ranks of all instances; ``op - base`` is the op's number in its template, and ``op + shift`` its
-    place in the columns of all templates.  ``following`` chains lanes that wait for the same, plus one.
+    ``ready_lanes`` lists ``ready_count`` lanes that continue at this instant.  Of each lane, ``state`` has the ``op``
+    that it is at and the place of its ``rank`` among those of all instances; ``op - base`` is the op's number in its
+    template, and ``op + shift`` its place in the columns of all templates.  ``waiters`` counts lanes that wait for its
+    ops; ``following`` chains lanes that wait for the same, plus one.
     """
 
     def __init__(self, tables: Tables, *, keeps_times: bool) -> None:
@@ -30,15 +54,19 @@ class LaneStates:
         template = instances.template[instance]
         lane = np.arange(lanes) - instances.lane_first[instance] + templates.lane_first[template]
         base = instances.op_first[instance]
-        self.instance = buffers.given_ints("instance", instance)
-        self.base = buffers.given_ints("base", base)
-        self.shift = buffers.given_ints("shift", templates.op_first[template] - base)
-        self.rank = buffers.given_ints("rank", instances.rank_first[instance] + templates.lane_rank[lane])
-        self.op = buffers.ints("op", lanes)
-        self.following = buffers.ints("following", lanes)
+        records = buffers.records("lanes", LANE, lanes)
+        self.state = cython.cast(cython.pointer(LaneState), records) if cython.compiled else records
+        for name, values in {
+            "instance": instance,
+            "base": base,
+            "shift": templates.op_first[template] - base,
+            "rank": instances.rank_first[instance] + templates.lane_rank[lane],
+            "at": templates.lane_op_first[lane],
+            "stop": templates.lane_op_first[lane + 1],
+            "waits_from": np.full(lanes, -1),
+        }.items():
+            buffers.fill("lanes", name, values)
         self.ready_lanes = buffers.ints("ready_lanes", lanes)
-        self._at = buffers.given_ints("at", templates.lane_op_first[lane])
-        self._stop = buffers.given_ints("stop", templates.lane_op_first[lane + 1])
         self._lane_op = buffers.given_ints("lane_op", templates.lane_op)
         self._lane_end = buffers.doubles("lane_end", lanes)
         self._wait_first = buffers.given_ints("wait_first", templates.wait_first)
@@ -47,13 +75,10 @@ class LaneStates:
         self._peer = buffers.given_ints("peer", instances.peer)
         self._peers = instances.peer.shape[1]
         self._op_first = buffers.given_ints("op_first", instances.op_first)
-        self._waits_from = buffers.given_ints("waits_from", np.full(lanes, -1))
-        self._awaited = buffers.ints("awaited", lanes)
         self._buckets = 1 << lanes.bit_length()
         self._bucket = buffers.ints("bucket", self._buckets)  # of lanes that wait for an op: the first, plus one
-        ops = int(instances.op_first.max())
-        self._over = buffers.flags("over", ops)  # 1 when it is over, 2 while a lane waits for it
-        kept = ops if keeps_times else 0
+        self._find_ops(tables)
+        kept = int(instances.op_first.max()) if keeps_times else 0
         self.ready = buffers.doubles("ready", kept)
         self.start = buffers.doubles("start", kept)
         self.end = buffers.doubles("end", kept)
@@ -65,13 +90,27 @@ class LaneStates:
             self.ready_lanes[number] = number
         self.ready_count = lanes
 
+    def _find_ops(self, tables: Tables) -> None:
+        """Note where the ops of every template are: the lane, and the place in ``lane_op``."""
+        templates, instances = tables.templates, tables.instances
+        lane = np.repeat(np.arange(len(templates.lane_op_first) - 1), np.diff(templates.lane_op_first))
+        template = np.repeat(np.arange(len(templates.op_first) - 1), np.diff(templates.lane_first))[lane]
+        place = templates.op_first[template] + templates.lane_op
+        op_lane, op_at = np.zeros((2, len(place)), dtype=np.int32)
+        op_lane[place] = lane - templates.lane_first[template]
+        op_at[place] = np.arange(len(place))
+        self._op_lane = self.buffers.given_ints("op_lane", op_lane)
+        self._op_at = self.buffers.given_ints("op_at", op_at)
+        self._lane_first = self.buffers.given_ints("lane_first", instances.lane_first)
+        self._template_first = self.buffers.given_ints("template_first", templates.op_first[instances.template])
+
     def next_op(self, lane: cython.int, now: cython.double) -> cython.int:
         """Return the op that a lane goes on with now, -1 if that waits for another or there is none."""
-        if self._at[lane] == self._stop[lane]:
+        if self.state[lane].at == self.state[lane].stop:
             self.lanes_over += 1
             return -1
-        op: cython.int = self.base[lane] + self._lane_op[self._at[lane]]
-        self.op[lane] = op
+        op: cython.int = self.state[lane].base + self._lane_op[self.state[lane].at]
+        self.state[lane].op = op
         if self._has_to_wait(lane):
             return -1
         if self.keeps_times:
@@ -81,72 +120,82 @@ class LaneStates:
 
     def end_op(self, lane: cython.int, now: cython.double) -> cython.void:
         """End a lane's op: the lane and those that wait for the op go on."""
-        op: cython.int = self.op[lane]
+        op: cython.int = self.state[lane].op
         if self.keeps_times:
             self.end[op] = now
-        self._lane_end[lane] = now
-        if self._over[op] == 2:
-            self._wake(op)
-        self._over[op] = 1
+        self.state[lane].at += 1
+        if self.state[lane].at == self.state[lane].stop:
+            self._lane_end[lane] = now
+        if self.state[lane].waiters:
+            self._wake(op, lane)
         self.ops_over += 1
-        self._at[lane] += 1
-        self._waits_from[lane] = -1
+        self.state[lane].waits_from = -1
         self.ready_lanes[self.ready_count] = lane
         self.ready_count += 1
 
     def _has_to_wait(self, lane: cython.int) -> cython.bint:
         """Put a lane to those who wait if its op waits for one that is not over."""
-        place: cython.int = self.op[lane] + self.shift[lane]
-        at: cython.int = self._waits_from[lane]
-        peer: cython.int
+        place: cython.int = self.state[lane].op + self.state[lane].shift
+        at: cython.int = self.state[lane].waits_from
+        whose: cython.int
         other: cython.int
+        its_lane: cython.int
         bucket: cython.int
         if at < 0:
             at = self._wait_first[place]
         while at < self._wait_first[place + 1]:
-            peer = self._wait_peer[at]
-            other = self._wait_op[at]
-            if peer < 0:
-                other += self.base[lane]
-            else:
-                other += self._op_first[self._peer[self.instance[lane] * self._peers + peer]]
+            whose = self.state[lane].instance
+            if self._wait_peer[at] >= 0:
+                whose = self._peer[whose * self._peers + self._wait_peer[at]]
+            its_lane = self._lane_of(whose, self._wait_op[at])
+            other = self._op_first[whose] + self._wait_op[at]
             at += 1
-            if self._over[other] != 1:
+            if not self._has_ended(whose, other - self._op_first[whose]):
                 bucket = self._bucket_of(other)
-                self._over[other] = 2
-                self._awaited[lane] = other
-                self.following[lane] = self._bucket[bucket]
+                self.state[its_lane].waiters += 1
+                self.state[lane].awaited = other
+                self.state[lane].following = self._bucket[bucket]
                 self._bucket[bucket] = lane + 1
-                self._waits_from[lane] = at
+                self.state[lane].waits_from = at
                 return True
         return False
+
+    def _lane_of(self, instance: cython.int, number: cython.int) -> cython.int:
+        """Return the lane of an op of an instance."""
+        return self._lane_first[instance] + self._op_lane[self._template_first[instance] + number]
+
+    def _has_ended(self, instance: cython.int, number: cython.int) -> cython.bint:
+        """Return whether an op of an instance is over."""
+        at: cython.int = self._op_at[self._template_first[instance] + number]
+        return self.state[self._lane_of(instance, number)].at > at
 
     def _bucket_of(self, op: cython.longlong) -> cython.int:
         return ((op * 1640531527) >> 7) & (self._buckets - 1)  # below 2^31: else it would be a Python integer
 
-    def _wake(self, op: cython.int) -> cython.void:
-        """Let the lanes go on that wait for an op."""
+    def _wake(self, op: cython.int, ended: cython.int) -> cython.void:
+        """Let the lanes continue that wait for an op, which has ended on its lane."""
         bucket: cython.int = self._bucket_of(op)
         before: cython.int = -1
         lane: cython.int = self._bucket[bucket] - 1
         after: cython.int
         while lane >= 0:
-            after = self.following[lane]
-            if self._awaited[lane] != op:
+            after = self.state[lane].following
+            if self.state[lane].awaited != op:
                 before = lane
             else:
                 if before < 0:
                     self._bucket[bucket] = after
                 else:
-                    self.following[before] = after
+                    self.state[before].following = after
+                self.state[ended].waiters -= 1
                 self.ready_lanes[self.ready_count] = lane
                 self.ready_count += 1
             lane = after - 1
 
     def op_at(self, lane: cython.int) -> cython.int:
         """Return the op that a lane is at, -1 if all are over."""
-        return self.op[lane] if self._at[lane] < self._stop[lane] else -1
+        return self.state[lane].op if self.state[lane].at < self.state[lane].stop else -1
 
-    def is_over(self, op: cython.int) -> cython.bint:
-        """Return whether an op is over."""
-        return self._over[op] == 1
+    def is_over(self, instance: cython.int, number: cython.int) -> cython.bint:
+        """Return whether an op of an instance is over."""
+        return self._has_ended(instance, number)

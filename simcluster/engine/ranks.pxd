@@ -6,31 +6,35 @@ from simcluster.engine.links cimport LinkActivities
 from simcluster.engine.memberships cimport Memberships
 
 
+cdef struct Computation:
+    double due
+    double left
+    double since
+    double factor
+    double left_before
+    double since_before
+    double factor_before
+    double settled
+    double sensitivity
+    int rank
+    int following
+    int previous
+
+
 cdef class RankActivities:
     cdef Buffers buffers
     cdef EventQueue queue
     cdef LinkActivities links
     cdef Memberships flights
     cdef double ticks
-    cdef double* due
+    cdef Computation* computation
     cdef readonly int computing_lanes
     cdef readonly int changed
     cdef int* _changed
     cdef unsigned char* _is_changed
     cdef int* _computing
     cdef int* _lane_head
-    cdef int* _lane_next
-    cdef int* _lane_previous
-    cdef int* _rank
     cdef double* _speed
-    cdef double* _sensitivity
-    cdef double* _left
-    cdef double* _since
-    cdef double* _factor
-    cdef double* _left_before
-    cdef double* _since_before
-    cdef double* _factor_before
-    cdef double* _settled
     cdef double* _pressure
     cdef double* _drag
     cdef int* _rank_first

@@ -6,6 +6,7 @@ The meaning is that of ``reference.plain``: ``Left`` and ``Rank``.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import cython
 import numpy as np
@@ -19,14 +20,23 @@ if not cython.compiled:
     from simcluster.engine.memberships import Memberships
 
     rint = np.rint
+    Computation = SimpleNamespace
 
 _INFINITE = cython.declare(cython.double, math.inf)
+COMPUTATION = [
+    *((name, np.float64) for name in ("due", "left", "since", "factor", "left_before", "since_before")),
+    *((name, np.float64) for name in ("factor_before", "settled", "sensitivity")),
+    *((name, np.int32) for name in ("rank", "following", "previous")),
+]
+"""The numbers of a Computation (see the .pxd file): ``rank`` is that of a lane that computes, plus one; ``following``
+and ``previous`` are the next lanes that compute on it, plus one."""
 
 
 class RankActivities:
     """What lanes compute, and which communications (``flights``, by the numbers of their activities) slow that down.
 
-    ``due`` is when a lane's computation, or another time that it waits for, is over.  Events of lanes have even keys.
+    ``computation[lane].due`` is when what a lane computes, or another time that it waits for, is over.  Events of lanes
+    have even keys.
     """
 
     def __init__(
@@ -35,7 +45,8 @@ class RankActivities:
         self.buffers = buffers = Buffers()
         self.queue, self.links, self.ticks = queue, links, ticks
         self.flights = Memberships(ranks)
-        self.due = buffers.doubles("due", lanes)
+        records = buffers.records("computations", COMPUTATION, lanes)
+        self.computation = cython.cast(cython.pointer(Computation), records) if cython.compiled else records
         self.computing_lanes = 0
         self.changed = 0
         self._changed = buffers.ints("changed", ranks)
@@ -43,17 +54,6 @@ class RankActivities:
         self._computing = buffers.ints("computing", ranks)
         self._lane_head = buffers.ints("lane_head", ranks)  # the first of the rank's lanes that compute, plus one
         self._speed = buffers.doubles("speed", ranks)
-        self._lane_next = buffers.ints("lane_next", lanes)  # plus one
-        self._lane_previous = buffers.ints("lane_previous", lanes)  # plus one
-        self._rank = buffers.ints("rank", lanes)  # plus one, of those that compute
-        self._sensitivity = buffers.doubles("sensitivity", lanes)
-        self._left = buffers.doubles("left", lanes)
-        self._since = buffers.doubles("since", lanes)
-        self._factor = buffers.doubles("factor", lanes)
-        self._left_before = buffers.doubles("left_before", lanes)
-        self._since_before = buffers.doubles("since_before", lanes)
-        self._factor_before = buffers.doubles("factor_before", lanes)
-        self._settled = buffers.doubles("settled", lanes)
         self._pressure = buffers.given_doubles("pressure", kinds.pressure)
         self._drag = buffers.given_doubles("drag", kinds.drag)
         self._rank_first = buffers.given_ints("rank_first", kinds.rank_first)
@@ -65,7 +65,7 @@ class RankActivities:
 
     def wait(self, lane: cython.int, seconds: cython.double, now: cython.double) -> cython.void:
         """Let a lane wait for seconds that nothing changes."""
-        self.due[lane] = now + seconds
+        self.computation[lane].due = now + seconds
         self.queue.put(now + seconds, 2 * lane)
 
     def compute(
@@ -81,42 +81,42 @@ class RankActivities:
             self.wait(lane, 0.0, now)
             return
         head: cython.int = self._lane_head[rank]
-        self._rank[lane] = rank + 1
-        self._lane_previous[lane] = 0
-        self._lane_next[lane] = head
+        self.computation[lane].rank = rank + 1
+        self.computation[lane].previous = 0
+        self.computation[lane].following = head
         self._lane_head[rank] = lane + 1
         if head:
-            self._lane_previous[head - 1] = lane + 1
+            self.computation[head - 1].previous = lane + 1
         self._computing[rank] += 1
         self.computing_lanes += 1
-        self._sensitivity[lane] = sensitivity
-        self._left[lane] = self._left_before[lane] = seconds
-        self._since[lane] = self._since_before[lane] = now
-        self._factor[lane] = self._factor_before[lane] = 1.0
-        self._settled[lane] = now
+        self.computation[lane].sensitivity = sensitivity
+        self.computation[lane].left = self.computation[lane].left_before = seconds
+        self.computation[lane].since = self.computation[lane].since_before = now
+        self.computation[lane].factor = self.computation[lane].factor_before = 1.0
+        self.computation[lane].settled = now
         if self.flights.count[rank] or self._speed[rank] != 1.0:
-            self.due[lane] = _INFINITE  # the end of the instant tells
+            self.computation[lane].due = _INFINITE  # the end of the instant tells
             self._change(rank)
         else:
             self.wait(lane, seconds, now)
 
     def advance(self, lane: cython.int) -> cython.void:
         """End what a lane, which is due, computes or waits for."""
-        rank: cython.int = self._rank[lane] - 1
+        rank: cython.int = self.computation[lane].rank - 1
         before: cython.int
         after: cython.int
-        self.due[lane] = _INFINITE
+        self.computation[lane].due = _INFINITE
         if rank < 0:
             return
-        before = self._lane_previous[lane]
-        after = self._lane_next[lane]
-        self._rank[lane] = 0
+        before = self.computation[lane].previous
+        after = self.computation[lane].following
+        self.computation[lane].rank = 0
         if before:
-            self._lane_next[before - 1] = after
+            self.computation[before - 1].following = after
         else:
             self._lane_head[rank] = after
         if after:
-            self._lane_previous[after - 1] = before
+            self.computation[after - 1].previous = before
         self._computing[rank] -= 1
         self.computing_lanes -= 1
         if self.flights.count[rank]:  # it may slow them down no longer
@@ -186,40 +186,46 @@ class RankActivities:
                 pressure = self.flights.weight[entry]
             entry = self.flights.following[entry]
         while lane >= 0:
-            self._settle_lane(lane, (1.0 + self._sensitivity[lane] * pressure) * self._speed[rank], now)
-            lane = self._lane_next[lane] - 1
+            self._settle_lane(lane, (1.0 + self.computation[lane].sensitivity * pressure) * self._speed[rank], now)
+            lane = self.computation[lane].following - 1
 
     def _settle_lane(self, lane: cython.int, factor: cython.double, now: cython.double) -> cython.void:
         """Go on from what was left before this instant: the last word of an instant counts."""
         left: cython.double
-        if factor == self._factor[lane]:
-            if self.due[lane] == _INFINITE:
-                self.due[lane] = self._end_of(lane)
-                self.queue.put(self.due[lane], 2 * lane)
+        if factor == self.computation[lane].factor:
+            if self.computation[lane].due == _INFINITE:
+                self.computation[lane].due = self._end_of(lane)
+                self.queue.put(self.computation[lane].due, 2 * lane)
             return
-        if now > self._settled[lane]:
-            self._settled[lane] = now
-            self._left_before[lane] = self._left[lane]
-            self._since_before[lane] = self._since[lane]
-            self._factor_before[lane] = self._factor[lane]
-        left = self._left_before[lane]
-        if factor == self._factor_before[lane]:
-            self._since[lane] = self._since_before[lane]
+        if now > self.computation[lane].settled:
+            self.computation[lane].settled = now
+            self.computation[lane].left_before = self.computation[lane].left
+            self.computation[lane].since_before = self.computation[lane].since
+            self.computation[lane].factor_before = self.computation[lane].factor
+        left = self.computation[lane].left_before
+        if factor == self.computation[lane].factor_before:
+            self.computation[lane].since = self.computation[lane].since_before
         else:
-            left -= rint((now - self._since_before[lane]) / self._factor_before[lane] * self.ticks) / self.ticks
+            left -= (
+                rint((now - self.computation[lane].since_before) / self.computation[lane].factor_before * self.ticks)
+                / self.ticks
+            )
             if left < 0.0:
                 left = 0.0
-            self._since[lane] = now
-        self._left[lane] = left
-        self._factor[lane] = factor
-        self.due[lane] = self._end_of(lane)
-        self.queue.put(self.due[lane], 2 * lane)
+            self.computation[lane].since = now
+        self.computation[lane].left = left
+        self.computation[lane].factor = factor
+        self.computation[lane].due = self._end_of(lane)
+        self.queue.put(self.computation[lane].due, 2 * lane)
 
     def _end_of(self, lane: cython.int) -> cython.double:
         """Return when a computation is over if nothing changes."""
-        if self._factor[lane] == 1.0:
-            return self._since[lane] + self._left[lane]
-        return self._since[lane] + rint(self._left[lane] * self._factor[lane] * self.ticks) / self.ticks
+        if self.computation[lane].factor == 1.0:
+            return self.computation[lane].since + self.computation[lane].left
+        return (
+            self.computation[lane].since
+            + rint(self.computation[lane].left * self.computation[lane].factor * self.ticks) / self.ticks
+        )
 
     def _settle_flights(self, rank: cython.int, now: cython.double) -> cython.void:
         """Let computation slow down the communications on a rank, or no longer."""

@@ -124,9 +124,9 @@ class _Deadlock:
         for at in range(int(templates.wait_first[place]), int(templates.wait_first[place + 1])):
             peer = int(templates.wait_peer[at])
             other = instance if peer < 0 else int(instances.peer[instance, peer])
-            awaited = int(instances.op_first[other] + templates.wait_op[at])
-            if not self._engine.lanes.is_over(awaited):
-                missing.append(awaited)
+            number = int(templates.wait_op[at])
+            if not self._engine.lanes.is_over(other, number):
+                missing.append(int(instances.op_first[other]) + number)
         if missing:
             return " and ".join(self._describe(each) for each in missing[:3])
         slot = int(templates.slot[place])
