@@ -94,6 +94,19 @@ def _each(fabric: Any, members: Any, phases: Any, *, timed: bool = True) -> Any:
     return _each(fabric, members, phases)
 
 
+def _not_quick(*_: Any) -> Any:
+    from simcluster.studies.sweep.stage_network import NotQuickError
+
+    raise NotQuickError("switched off")
+
+
+def _no_bound(*_: Any) -> float:
+    return 0.0
+
+
+ALL_LINKS = 1 << 62
+"""Links up to which arrays of all links are made: more than there are."""
+
 SWITCHES: dict[str, Switch] = {
     "all on": nullcontext,
     "symmetry: fold": _patched("symmetry.folding:Symmetry", "folding", _unfolded),
@@ -110,6 +123,22 @@ SWITCHES: dict[str, Switch] = {
         _patched("symmetry.usage_patterns", "drawn", _each),
     ),
     "bulk: chained trees": _patched("traffic.link_usage", "chained_trees", _nothing),
+    "bulk: rules of links": _all(
+        _patched("base.link_values", "_FEW", ALL_LINKS), _patched("base.link_columns", "_FEW", ALL_LINKS)
+    ),
+    "quick step": _patched("studies.sweep.quick_rows", "quick_step", _not_quick),
+    "replicas: sweep": _patched("studies.whatif.montecarlo", "REPLICAS", SimpleNamespace(obstacle=lambda _: "off")),
+    "search: bounds": _all(
+        *(
+            _patched("studies.search.bound:Bounds", name, _no_bound)
+            for name in ("outline", "with_ends", "with_schedule", "with_links")
+        ),
+        _patched("studies.search.playing", "programs_path", _no_bound),
+    ),
+    "search: bounds of schedules and links": _all(
+        *(_patched("studies.search.bound:Bounds", name, _no_bound) for name in ("with_schedule", "with_links"))
+    ),
+    "search: bound of whole programs": _patched("studies.search.playing", "programs_path", _no_bound),
     "collector off": _patched("base.gc_paused", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
 }
 
@@ -127,6 +156,14 @@ def searched() -> Any:
     return found
 
 
+def planned() -> Any:
+    """Return the best step of a search for layouts of 64 GPUs, to the end."""
+    from simcluster import load
+    from simcluster.studies.search.plan import plan
+
+    return plan(load("gpt3_175b_64xa100")).best[0].step_time
+
+
 def scenario_case(name: str) -> Callable[[], Any]:
     """A shipped scenario's step."""
 
@@ -140,10 +177,11 @@ def scenario_case(name: str) -> Callable[[], Any]:
 
 ROWS: dict[str, Callable[[], Any]] = {
     **{name: (lambda name=name: CASES[name]().more.partition("step")[2]) for name in (  # type: ignore[misc]
-        "16,384 GPUs", "131,072 GPUs", "one slow GPU", "16 slow GPUs", "one slow link", "512 ranks unfolded",
-        "fast path, P=16, M=16", "P=64, M=512, v=4", "1,000 configurations", "ring of 1,024 in flow",
-        "ring of 1,024 in steps",
+        "16,384 GPUs", "131,072 GPUs", "1,048,576 GPUs", "one slow GPU", "16 slow GPUs", "one slow link",
+        "512 ranks unfolded", "fast path, P=16, M=16", "P=64, M=512, v=4", "1,000 configurations",
+        "ring of 1,024 in flow", "ring of 1,024 in steps", "2 replicas of 1,024 GPUs",
     )},
+    "plan of 64 GPUs": planned,
     "2 layouts of 1,024 GPUs": searched,
     **{path.stem: scenario_case(path.stem) for path in sorted(Path("scenarios").glob("*.yaml"))},
 }  # fmt: skip

@@ -109,9 +109,9 @@ def replicas() -> Action:
     """Return 50 replicas of a step whose kernels jitter, in one process."""
     from simcluster import load, monte_carlo
 
-    made = load(LLAMA, JITTER)
+    made = load(LLAMA, {**JITTER, "replicas": 50})
     _ = made.cluster.built
-    return lambda: monte_carlo(made, replicas=50, processes=1).mean
+    return lambda: monte_carlo(made, processes=1).mean
 
 
 def ring() -> Action:

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 LLAMA = "llama3_405b_16384xh100"
 FSDP = "fsdp_7b_64xa100"
 LARGE = {"gpus": 131072, "cluster.nodes": 16384, "parallel.dp": 1024, "training.global_batch": 16384}
+MILLION = {"gpus": 1048576, "cluster.nodes": 131072, "parallel.dp": 8192, "training.global_batch": 131072}
 SLOW = {"kind": "slow_gpu", "factor": 1.2}
 SIXTEEN = [{**SLOW, "rank": 1031 * number + 5} for number in range(16)]
 CABLE = {"kind": "slow_link", "between": ["node300.gpu3", "node300.nic3"], "factor": 0.5}
@@ -37,11 +38,11 @@ CABLE = {"kind": "slow_link", "between": ["node300.gpu3", "node300.nic3"], "fact
 LLAMAS: dict[str, dict[str, Any]] = {
     "16,384 GPUs": {},
     "131,072 GPUs": LARGE,
+    "1,048,576 GPUs": MILLION,
     "one slow GPU": {"faults": [{**SLOW, "rank": 5000}]},
     "16 slow GPUs": {"faults": SIXTEEN},
     "one slow link": {"faults": [CABLE]},
 }
-MILLION = {"gpus": 1048576, "cluster.nodes": 131072, "parallel.dp": 8192, "training.global_batch": 131072}
 SPEEDS = {"faults": [{"kind": "speeds", "law": {"kind": "normal", "sigma": 0.05}}]}
 JITTER = {"faults": [{"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.05}}]}
 OF_256 = {"gpus": 256, "cluster.nodes": 32, "parallel.dp": 2, "training.global_batch": 32}
@@ -131,8 +132,7 @@ def command(scenario: str, changes: dict[str, Any]) -> Figures:
 
 
 def differing(gpus: int) -> dict[str, Any]:
-    """Of FSDP, no two GPUs equally fast.  (A pipeline's sends slow down computation of other stages, which arrays over
-    ranks leave to events.)"""
+    """Return the changes to FSDP with no two GPUs equally fast."""
     return {"gpus": gpus, "cluster.nodes": gpus // 8, "training.global_batch": 18 * gpus, **SPEEDS}
 
 
@@ -152,11 +152,11 @@ def replicas(changes: dict[str, Any], count: int) -> Figures:
     from simcluster import load
     from simcluster.studies.whatif.montecarlo import monte_carlo
 
-    made = load(LLAMA, {**changes, **JITTER})
+    made = load(LLAMA, {**changes, **JITTER, "replicas": count})
     _ = made.cluster.built
     with Clock() as clock:
-        found = monte_carlo(made, replicas=count, processes=1)
-    return Figures(clock.wall, clock.cpu, count, "replicas", more=f"{found.method}, mean {found.mean!r} s")
+        found = monte_carlo(made, processes=1)
+    return Figures(clock.wall, clock.cpu, count, "replicas", more=f"{found.method}, step {found.mean!r} s")
 
 
 def frozen_against_events(changes: dict[str, Any], count: int) -> Figures:

@@ -70,7 +70,7 @@ def seconds(action: Callable[[], object]) -> float:
 # --- random flows -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_flows", [1_000, 10_000, 100_000])
+@pytest.mark.parametrize("num_flows", [1_000, 10_000])
 def test_random_flows(num_flows: int) -> None:
     """Simulate random flows over 10,240 links that begin at once and end one after another."""
     tables = random_flows(num_flows)
