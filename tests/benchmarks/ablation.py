@@ -197,6 +197,9 @@ def run(row: str, switch: str, limit: float = 0.0) -> Found:
     def late(*_: Any) -> None:
         raise TimeoutError
 
+    from simcluster.scenario import fields
+
+    fields._built.cache_clear()  # else clusters and all that is drawn on them stay from the run before
     signal.signal(signal.SIGPROF, late)
     signal.setitimer(signal.ITIMER_PROF, limit)
     try:
