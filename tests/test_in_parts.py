@@ -28,8 +28,8 @@ def both(
 @pytest.mark.parametrize(
     ("scenario", "changes", "at_once", "parts"),
     [
-        ("tiny_3d", SMALL, 1_000, 2),
-        ("tiny_3d", {**SMALL, "pipeline.p2p": "rendezvous", "steps": 2}, 1_000, 4),
+        ("tiny_3d", SMALL, 500, 2),
+        ("tiny_3d", {**SMALL, "pipeline.p2p": "rendezvous", "steps": 2}, 1_000, 2),
         ("fsdp_7b_64xa100", SMALL, 5_000, 8),
     ],
 )  # fmt: skip

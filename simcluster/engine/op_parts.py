@@ -13,8 +13,8 @@ from simcluster.engine.tabulate import JobTables
 from simcluster.reference.record import OpTimes
 from simcluster.reference.record_parts import RecordPart
 
-_AT_ONCE = 2_000_000
-"""Ops of a part, unless ranks that send to each other have more: 0.3 GB while they are measured."""
+_AT_ONCE = 1_000_000
+"""Ops of a part, unless ranks that send to each other have more: 0.2 GB while they are measured."""
 
 
 def parts_of(job: JobTables) -> list[Ints]:
@@ -23,7 +23,7 @@ def parts_of(job: JobTables) -> list[Ints]:
     None of a job with few ops, nor of one that writes to storage, which may continue when all else is over.
     """
     instances = job.tables.instances
-    if instances.op_first[-1] <= 2 * _AT_ONCE or any(op.stream == "storage" for op in job.segments.ops):
+    if instances.op_first[-1] <= 4 * _AT_ONCE or any(op.stream == "storage" for op in job.segments.ops):
         return []
     label = _connected(instances)
     order = np.argsort(label, kind="stable")
@@ -43,11 +43,15 @@ def part_of(job: JobTables, some: Ints, times: OpTimes) -> RecordPart:
         np.concatenate([column[begin : begin + count] for begin, count in zip(first, counts, strict=True)])
         for column in times
     )
-    whose = np.searchsorted(instances.op_first, last, side="right") - 1
-    local = last - np.repeat(moved, counts)
-    local[whose != np.repeat(some, counts)] = -1
+    last = last - np.repeat(moved, counts)
+    culprit = np.repeat(instances.number[some], counts)
+    others = np.flatnonzero(last != np.arange(len(last)))
+    own = np.repeat(some, counts)[others]
+    whose = np.searchsorted(instances.op_first, last[others] + np.repeat(moved, counts)[others], side="right") - 1
+    culprit[others] = instances.number[whose]
+    last[others[whose != own]] = -1
     ops = ops_of(replace(job, tables=_only(job.tables, some)))
-    return RecordPart(ops, OpTimes(ready, start, end, local), instances.number[whose])
+    return RecordPart(ops, OpTimes(ready, start, end, last), culprit)
 
 
 def _connected(instances: Instances) -> Ints:

@@ -109,8 +109,14 @@ class _Expansion:
         plain, variants = self._plain_labels(), self._variants()
         many = len(self._tables.kinds.parties) + 1
         moves = np.array([bool(kinds.moved(kind)) for kind in range(many - 1)] + [False])
-        codes = []
+        codes: list[Ints] = []
+        known: dict[tuple[int, bytes], int] = {}  # ranks that run the same program in the same groups
+        which = []
         for instance, template in enumerate(self._template):
+            name = template, instances.group[instance].tobytes()
+            which.append(known.setdefault(name, len(codes)))
+            if which[-1] < len(codes):
+                continue
             shown, slot, work, _ = variants[template]
             kind = np.full(len(shown), -1, dtype=np.int64)
             meets = work >= 0
@@ -123,12 +129,10 @@ class _Expansion:
             label, kind = divmod(value, many)
             labels.append(plain[label]._replace(traffics=kinds.moved(kind - 1)) if kind else plain[label])
         found = np.empty(int(self._first[-1]), dtype=np.int32)
-        begin = 1
+        numbers = np.split(number[1:] - 1, np.cumsum([len(each) for each in codes])[:-1])
         for instance, template in enumerate(self._template):
             variant = variants[template][3]
-            end = begin + len(codes[instance])
-            found[self._first[instance] : self._first[instance + 1]] = (number[begin:end] - 1)[variant]
-            begin = end
+            found[self._first[instance] : self._first[instance + 1]] = numbers[which[instance]][variant]
         return labels, found
 
     def _plain_labels(self) -> list[Label]:

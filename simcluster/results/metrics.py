@@ -64,7 +64,7 @@ def rank_time(
     codes = codes or StateCodes(spans.words)
     late = codes.in_stage[spans.stream] & (spans.ready < spans.start)
     done = spans.end[spans.stream != codes.storage].max(initial=0.0)
-    stage_done = max((stage_ends[stage] for stage in np.unique(spans.stage).tolist()), default=0.0)
+    stage_done = max((stage_ends[stage] for stage in np.bincount(spans.stage).nonzero()[0].tolist()), default=0.0)
     behind = min(worked, total)
     ends = [0.0, stage_done, behind, total]
     edges = np.unique(np.concatenate([spans.ready[late], spans.start, spans.end, ends]))
