@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from simcluster.base.link_values import LinkValues
 from simcluster.bench.collective import concurrent_times
-from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
-from simcluster.engine.tables import Tables
 from simcluster.scenario.files import load_cluster
 from simcluster.topology import Cluster, parse_topology
-from simcluster.traffic.traffic import Traffic
+
+if TYPE_CHECKING:
+    from simcluster.engine.tables import Tables
 
 SEED = 20240229
 LATENCY = 5e-6  # s, of every path: SimGrid's CM02 weighs shares by 1 / latency
@@ -88,6 +88,9 @@ def flat_ring(num_ranks: int, size: float) -> RingCase:
 
 def random_flows(num_flows: int, num_links: int = 10_240, hops: int = 4) -> Tables:
     """Return flows of 1 to 2 GB over ``hops`` random links each, all begun at once, on links of 25 to 100 GB/s."""
+    from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+    from simcluster.traffic.traffic import Traffic
+
     draw = np.random.default_rng(SEED)
     capacity = draw.choice([25e9, 50e9, 100e9], size=num_links).tolist()
     links = np.sort(draw.integers(0, num_links, size=(num_flows, hops)), axis=1).tolist()
