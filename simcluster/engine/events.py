@@ -211,7 +211,7 @@ class Engine:
         collective: cython.int = self._in_rounds[kind]
         members: cython.int = self._parties[kind]
         if not self._head[meeting]:
-            self._head[meeting] = self.rounds.open(collective) + 1
+            self._head[meeting] = self.rounds.allocate(collective) + 1
         state: cython.int = self._head[meeting] - 1
         self.rounds.arrive(collective, state, meeting, kind, position, lane, op, self.now)
         if self.lanes.keeps_times and self._arrived[meeting] == members:

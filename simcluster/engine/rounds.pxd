@@ -27,7 +27,7 @@ cdef class RoundsUnderWay:
     cdef int* _free
     cdef int _used
     cdef int _room
-    cdef int open(self, int collective) noexcept
+    cdef int allocate(self, int collective) noexcept
     cdef void arrive(self, int collective, int state, int meeting, int kind, int position, int lane, int op, double now) noexcept
     cdef int op_of(self, int collective, int state, int position) noexcept
     cdef int lane_of(self, int collective, int state, int position) noexcept

@@ -15,7 +15,7 @@ if not cython.compiled:
 
 
 class RoundsUnderWay:
-    """Collectives under way: each has its *state* in one array of numbers, which ``open`` returns the place of.
+    """Collectives under way: each has its *state* in one array of numbers, which ``allocate`` returns the place of.
 
     That is how many members are still to leave; per hop the rounds that are over (times two, and one if it moves); per
     member its lane, its op and its block plus one; and per seat how many hops are to come.
@@ -48,7 +48,7 @@ class RoundsUnderWay:
         self._room = 1024
         self._state = buffers.ints("state", self._room)
 
-    def open(self, collective: cython.int) -> cython.int:
+    def allocate(self, collective: cython.int) -> cython.int:
         """Begin a collective: nobody is there yet."""
         members: cython.int = self._members[collective]
         hops: cython.int = self._hop_first[collective + 1] - self._hop_first[collective]

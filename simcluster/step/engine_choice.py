@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, assert_never
 
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.scenario.sections import Engine
@@ -27,8 +27,10 @@ def choose_engine(asked: Engine, ops: int, *, in_steps: bool, within: float = SI
 
     ``within`` is how long SimPy may take (s) before ``auto`` prefers the compiled engine.
     """
-    if asked != "auto":
+    if asked == "simpy" or asked == "compiled" or asked == "reference":
         return ChosenEngine(asked, f"engine: {asked}")
+    if asked != "auto":
+        assert_never(asked)
     if in_steps:
         return ChosenEngine("compiled", "collectives go round by round")
     if ops * SECONDS_PER_OP > within:
