@@ -320,7 +320,7 @@ def test_rows_of_different_ways_do_not_mix(tmp_path: Path) -> None:
     output = tmp_path / "rows.csv"
     command = ["sweep", "tiny_dp", "--vary", "seed=1,2", "-o", str(output), "--executor", "1",
                "--set", "overlap.grad_reduce=false"]  # fmt: skip
-    assert main([*command, "--quick"]) == 0
+    assert main([*command, "--quick", "bounds"]) == 0
     assert "fits" not in pd.read_csv(output)
     assert main(command) == 0
     assert "how" not in pd.read_csv(output)
