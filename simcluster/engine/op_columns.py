@@ -217,15 +217,16 @@ class OpColumns:
         op = np.repeat(np.arange(len(self)), counts)
         within = np.arange(len(op)) - np.repeat(np.cumsum(counts) - counts, counts)
         other = op - back[first[self.place[op]] + within]
-        ops, others, whose = [op], [other], [np.full(len(op), -1)]
+        ops, others, whose, turns = [op], [other], [np.full(len(op), -1)], [np.zeros(len(op), dtype=np.int64)]
         for number, (stage, there) in enumerate([(self.stage, self), *zip(self.peers, peers, strict=True)], -1):
             needs = np.flatnonzero(self._awaited_stage == stage)
             items = [there.end_of[self._awaited[need]] for need in needs.tolist()]
             ops.append(self.begins[self._waiting[needs]])
             others.append(there.ends[np.array(items, dtype=np.int64)])
             whose.append(np.full(len(items), number))
+            turns.append(1 + needs)
         column = np.concatenate(ops)
-        order = np.argsort(column, kind="stable")
+        order = np.lexsort((np.concatenate(turns), column))  # as ``reference.nodes``: needs in the order of the item
         return column[order], np.concatenate(others)[order], np.concatenate(whose)[order]
 
 

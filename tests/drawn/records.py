@@ -30,7 +30,8 @@ def columns_of(ops: Ops) -> dict[str, list[Any]]:
     meets: dict[int, list[int]] = {}
     for op in np.flatnonzero(ops.parties > 1).tolist():
         meets.setdefault(int(ops.meeting[op]), []).append(op)
-    waits = [sorted({*ops.waits.op[first:last].tolist()} - {before}) for first, last, before in zip(
+    waits = [[each for each in dict.fromkeys(ops.waits.op[first:last].tolist()) if each != before]
+             for first, last, before in zip(
         ops.waits.first[:-1], ops.waits.first[1:], ops.before.tolist(), strict=True)]  # fmt: skip
     return {
         "label": [ops.labels[label] if label >= 0 else None for label in ops.label.tolist()],
