@@ -27,7 +27,6 @@ from simcluster.base.clock import (
     later_on_this_grid,
     on_fitting_grid,
     on_grid,
-    require_exact,
 )
 from simcluster.base.errors import InputError
 from simcluster.simulate import replay
@@ -93,7 +92,8 @@ def test_what_is_asked_later_is_told_on_the_grid_of_the_play() -> None:
 
     def play() -> Any:
         played.append(exact_until())
-        require_exact(600.0)
+        if exact_until() <= 600.0:
+            raise BeyondGridError
         return later_on_this_grid(lambda: on_grid(1.4 * TICK))
 
     later = on_fitting_grid(play)

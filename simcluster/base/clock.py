@@ -1,10 +1,9 @@
 """The grid that simulated times live on.
 
 Durations are rounded to multiples of a tick, 2**-44 s (57 femtoseconds).  Sums and differences of such numbers are
-exact in float64 up to 512 s, so addition is associative: a chain of ops collapsed into one event, a rank that stands
-for many, and a vectorised longest path all give the same bits as the plain event-by-event run.  What ends later is
-played on a grid of 16 times the tick (0.9 picoseconds, exact up to 8,192 s), 256 times it (15 ps, 36 hours), and so on:
-``on_fitting_grid``.
+exact in float64 up to 512 s, so addition is associative: both engines, a rank that represents many, and a vectorised
+longest path give the same bits.  What ends later is simulated on a grid of 16 times the tick (0.9 picoseconds, exact
+up to 8,192 s), 256 times it (15 ps, 36 hours), and so on: ``on_fitting_grid``.
 """
 
 from __future__ import annotations
@@ -67,12 +66,6 @@ def all_on_grid(seconds: Floats) -> Floats:
 def exact_until() -> float:
     """The instant (s) that a clock may not come to on the grid of now; infinite where nobody looks for another grid."""
     return _grid.get().until
-
-
-def require_exact(end: float) -> None:
-    """BeyondGridError for what ends at an instant that the grid of now does not keep exact."""
-    if end >= exact_until():
-        raise BeyondGridError
 
 
 def on_fitting_grid(play: Callable[[], Played]) -> Played:

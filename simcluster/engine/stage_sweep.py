@@ -1,16 +1,14 @@
 """A job's programs as one sweep, an accelerator for replicas: every op once, for all ranks of its stage and many cases.
 
-The same rules as the engine's (``longest_path`` has them for any program): an op follows the one before it on its lane
-and what it waits for; a collective begins with its last member's arrival.  All ranks of a stage run the same ops, so
-a thousand ranks take as many steps here as the stages have ops, and two hundred cases hardly more than one.  Durations
-are given: links and kernels do not slow each other down here.  (50 replicas of 1,024 ranks: ready in 0.006 s, each
-block in 0.02 s, 69 MB; as a ``LongestPath`` over all their ops in 2.9 s, 0.56 s and 419 MB.)  Work of a kind that it
-does not know it refuses by name; for which scenarios it stands is in ``studies.whatif.chance_scope``.
+The rules are the engine's: an op follows the one before it on its lane and what it waits for; a collective begins when
+its last member arrives.  All ranks of a stage run the same ops, so a thousand ranks take as many steps here as the
+stages have ops, and two hundred cases hardly more than one.  Durations are given: links and kernels do not slow each
+other down here.  Unknown kinds of work are rejected by name; ``studies.whatif.chance_scope`` lists the scenarios.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,11 +23,6 @@ from simcluster.planning.parallel import RankLayout
 Seconds = Callable[[int, int, Floats], Floats]
 """Durations [case, place] (or what broadcasts to it) of an op, by its stage, its number there and when it begins
 [case, place]: ops are numbered lane by lane, item by item, in the order of the program."""
-
-
-Times = tuple[Floats, Floats, Floats]
-"""When a node could have begun by itself, began and ended, [case, place]."""
-_NOTHING = np.zeros((1, 0))
 
 
 @dataclass(slots=True)
@@ -65,54 +58,9 @@ class StageSweep:
         self.ops: list[list[tuple[Item, Op]]] = [[] for _ in programs]
         self._nodes: list[_Node] = []
         self._meetings: list[_Meeting] = []
-        self.received: list[tuple[int, int]] = []  # the nodes of a send and of what waits for it in another stage
         self._link(programs, layout)
         self._order = _order(self._nodes, self._meetings)
         self._last_use = self._uses()
-
-    def order_of(self, keys: Floats) -> list[tuple[int, ...]]:
-        """The turns by these keys of nodes, equal ones as they were."""
-        first = np.array([float(keys[together[0]]) for together in self._order])
-        return [self._order[turn] for turn in np.argsort(first, kind="stable").tolist()]
-
-    @property
-    def count(self) -> int:
-        """How many nodes there are."""
-        return len(self._nodes)
-
-    def name_of(self, node: int) -> tuple[int, int]:
-        """A node's stage and number."""
-        return self._nodes[node].stage, self._nodes[node].number
-
-    def op_of(self, node: int) -> Op:
-        """What the ranks of a node do."""
-        return self.ops[self._nodes[node].stage][self._nodes[node].number][1]
-
-    def met(self) -> Iterator[tuple[tuple[int, ...], PlacedGroups | None]]:
-        """Nodes that meet, and the groups among their places; None: the same places of two nodes."""
-        return ((each.nodes, each.groups) for each in self._meetings)
-
-    def pairs(self) -> list[list[tuple[int, int]]]:
-        """Sends and their receives that meet, each by stage and number."""
-        return [[self.name_of(node) for node in each.nodes] for each in self._meetings if each.groups is None]
-
-    def kept(self, seconds: Seconds, order: Sequence[tuple[int, ...]] | None = None) -> list[Times]:
-        """When each node could have begun by itself, began and ended, [1, place], in one case; the turns may come in
-        another ``order`` in which none comes before what it waits for."""
-        ends: list[Floats | None] = [None] * len(self._nodes)
-        times: list[Times] = [(_NOTHING, _NOTHING, _NOTHING)] * len(self._nodes)
-        for together in self._order if order is None else order:
-            node = self._nodes[together[0]]
-            if len(together) == 1 and node.meeting < 0:
-                ready = self._ready(node, ends, 1)
-                end = ends[together[0]] = ready + seconds(node.stage, node.number, ready)
-                times[together[0]] = ready, ready, end
-                continue
-            before = [self._ready(self._nodes[each], ends, 1) for each in together]
-            starts = self._met(node.meeting, seconds, ends, before)
-            for each, ready, start in zip(together, before, starts, strict=True):
-                times[each] = ready, start, ends[each]  # type: ignore[assignment]
-        return times
 
     def __call__(self, seconds: Seconds, cases: int) -> Floats:
         """When the last op ends, in seconds, [case]; in arrays [case, place]."""
@@ -123,14 +71,14 @@ class StageSweep:
                 ends[together[0]] = self._alone(together[0], seconds, ends, cases)
             else:
                 ready = [self._ready(self._nodes[each], ends, cases) for each in together]
-                self._met(self._nodes[together[0]].meeting, seconds, ends, ready)
+                self._meet_others(self._nodes[together[0]].meeting, seconds, ends, ready)
             for done in self._last_use[turn]:
                 if done in self._leaves:
                     np.maximum(total, ends[done].max(axis=1), out=total)  # type: ignore[union-attr]
                 ends[done] = None
         return total
 
-    # --- playing ----------------------------------------------------------------------------------------------------
+    # --- simulating -------------------------------------------------------------------------------------------------
 
     def _ready(self, node: _Node, ends: Sequence[Floats | None], cases: int) -> Floats:
         """When an op could begin by itself."""
@@ -147,10 +95,8 @@ class StageSweep:
         ready = self._ready(node, ends, cases)
         return ready + seconds(node.stage, node.number, ready)
 
-    def _met(
-        self, number: int, seconds: Seconds, ends: list[Floats | None], ready: Sequence[Floats]
-    ) -> list[Floats]:  # fmt: skip
-        """The ends of nodes that meet, and when each began."""
+    def _meet_others(self, number: int, seconds: Seconds, ends: list[Floats | None], ready: Sequence[Floats]) -> None:
+        """Set the ends of nodes that meet."""
         meeting = self._meetings[number]
         nodes = [self._nodes[each] for each in meeting.nodes]
         if meeting.groups is None:
@@ -158,16 +104,14 @@ class StageSweep:
             over = start + seconds(nodes[0].stage, nodes[0].number, start)
             for each in meeting.nodes:
                 ends[each] = over
-            return [start] * len(nodes)
+            return
         start = meeting.groups.latest(ready[0] if len(ready) == 1 else np.concatenate(ready, axis=1))
-        first, begins = 0, []
+        first = 0
         for each, node in zip(meeting.nodes, nodes, strict=True):
             size = len(self.stage_ranks[node.stage])
             begin = start[:, first : first + size]
             ends[each] = begin + seconds(node.stage, node.number, begin)
-            begins.append(begin)
             first += size
-        return begins
 
     # --- putting together -------------------------------------------------------------------------------------------
 
@@ -197,10 +141,7 @@ class StageSweep:
                     for key in (item.key, *item.also):
                         ended[stage, key] = len(self._nodes) - 1
         for first, item in waiting:
-            awaited = [ended[need.stage, need.key] for need in item.needs]
-            self._nodes[first].before += awaited
-            own = self._nodes[first].stage
-            self.received += [(other, first) for other in awaited if self._nodes[other].stage != own]
+            self._nodes[first].before += [ended[need.stage, need.key] for need in item.needs]
         places = StagePlaces(self.stage_ranks, layout)
         for name, numbers in meeting.items():
             self._meet(name, numbers, places)

@@ -1,6 +1,6 @@
 """How far a sweep of replicas is from events, whose links and interference are those of each replica.
 
-A sweep takes what transfers do to each other, and communication to computation beside it, from the run without chance.
+A sweep takes what transfers do to each other, and communication to concurrent computation, from the run without chance.
 Here a drawn replica is simulated by both with the same draws: as events, and as a longest path whose transfers take
 what they took without chance.
 """
@@ -14,7 +14,6 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.clock import all_on_grid
 from simcluster.base.shown import Shown
-from simcluster.engine.own_works import OwnWorks
 from simcluster.engine.stage_sweep import StageSweep
 from simcluster.faults import SAME_OPS, placed
 from simcluster.faults.capacities import with_permanent
@@ -93,7 +92,7 @@ def _frozen(run: Scenario, base: Result) -> float:
 
 
 class _Computation:
-    """What the ranks of a scenario do by themselves, with nothing beside it."""
+    """Computation of the ranks of a scenario with nothing concurrent."""
 
     def __init__(self, scenario: Scenario, base: Result) -> None:
         self._programs, self._stages = stage_programs(base.job), base.job.plan.stages()
@@ -102,14 +101,21 @@ class _Computation:
         self._slow = np.array(slowness(scenario))
 
     def program(self, rank: int) -> StageProgram:
-        """A rank's own."""
+        """Return the program of a rank."""
         return self._disturbed.program(rank, self._programs[self._stages[rank]])
 
     def of_stages(self, sweep: StageSweep) -> list[Floats]:
-        """Seconds of the ops of every stage [op, place]."""
+        """Return the seconds of the ops of every stage [op, place]."""
         found = []
-        for program, ops, ranks in zip(self._programs, sweep.ops, sweep.stage_ranks, strict=True):
-            works = OwnWorks.of_ranks(program, self.program, ranks.tolist())
+        for ops, ranks in zip(sweep.ops, sweep.stage_ranks, strict=True):
+            alone = np.stack([_seconds(self.program(rank)) for rank in ranks.tolist()], axis=1)
             computes = np.array([op.work.sensitivity is not None for _, op in ops])
-            found.append(all_on_grid(works.seconds * np.where(computes[:, None], self._slow[ranks], 1.0)))
+            found.append(all_on_grid(alone * np.where(computes[:, None], self._slow[ranks], 1.0)))
         return found
+
+
+def _seconds(program: StageProgram) -> Floats:
+    """Return the seconds of a program's ops, those of a segment found once."""
+    items = [item for own in program.lanes.values() for item in own]
+    segments = {id(item.segment): [op.work.seconds for op in item.segment.ops] for item in items}
+    return np.array([seconds for item in items for seconds in segments[id(item.segment)]])
