@@ -71,3 +71,8 @@ def test_a_large_job_is_verified_with_fewer_replicas() -> None:
 def test_one_replica_may_be_too_large() -> None:
     with pytest.raises(InputError, match=r"--verify: no part of 16,384 ranks .* one replica has 2,048 ranks"):
         with_fewer_replicas(load("llama3_405b_128k_16384xh100"))
+
+
+def test_a_job_that_is_never_folded_is_rejected(tiny: Tiny) -> None:
+    with pytest.raises(InputError, match="every rank of this job is simulated already"):
+        verify(job(tiny, collectives={"detail": "steps"}))

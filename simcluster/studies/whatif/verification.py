@@ -9,6 +9,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.telling import phase
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
+from simcluster.step.proved_for import FOLDING
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,10 +41,14 @@ class Verification:
 
 
 def verify(scenario: Scenario) -> Verification:
-    """Simulate a scenario folded and rank by rank, with fewer replicas where it has many ranks, and compare all spans.
+    """Simulate a scenario folded and rank by rank by the compiled engine, and compare all spans.
 
-    InputError where no number of replicas is small enough and valid.
+    A job of many ranks is compared with fewer replicas.  Raises InputError where no number of replicas is small enough
+    and valid, and for a scenario whose ranks are never folded.
     """
+    obstacle = FOLDING.obstacle(scenario)
+    if obstacle:
+        raise InputError(f"--verify: every rank of this job is simulated already ({obstacle}); leave --verify out")
     part = with_fewer_replicas(scenario)
     part = part.model_copy(update={"engine": "compiled"})
     folded, whole = replay(part), replay(part, folded=False)
