@@ -80,8 +80,11 @@ def replay(
     planned: Planned | None = None,
     simpy_seconds: float = 0.0,
 ) -> Result:
-    """Replay the scenario once, as it is ``planned`` or with its programs changed if a change is given; ``prepare``
-    knows the other arguments.  ``clean`` says how long its step takes without its faults."""
+    """Simulate the scenario once, as it is ``planned`` or with its programs changed by ``change``.
+
+    ``watched`` is that of ``fold``.  ``clean`` returns the step time without the faults.  ``simpy_seconds`` is how long
+    SimPy may take before ``engine: auto`` prefers the compiled engine.
+    """
     playing(scenario.name)
     planned = planned or plan(scenario, change)
     played, loading = with_loading(scenario, lambda without: replay(without, folded=folded, planned=planned).step_time)

@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, off while a job is planned, lowered and played.
+"""Python's cyclic garbage collector, off while a job is planned and simulated.
 
 They make hundreds of thousands of objects that stay, in no cycles, and the collector goes through all of them again and
 again: with Llama 3 405B on 16,384 GPUs 2.9 s became 1.8 s (processor time, 2 cores).  Nor does it go through them once

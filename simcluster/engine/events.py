@@ -1,7 +1,7 @@
 """The loop over instants: lanes of ops, what they wait for, and where they meet; compiled.
 
-The meaning is that of ``reference.plain``.  All that happens at one instant is done in any order; then links are shared
-out anew and computations go on at their new speed, which may bring more at the same instant; then the next one comes.
+``reference.plain`` defines it.  Events of one instant are processed in any order.  Then rates on links are computed
+anew and computations continue at their new speed, which may cause more events at the same instant.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Engine:
         self._more_changes = more
 
     def run(self, events: cython.longlong) -> cython.int:
-        """Process so many events, or a few more; return why it stops."""
+        """Process that many events, or a few more; return why it stops."""
         stop: cython.longlong = self.events + events
         time: cython.double
         while True:
@@ -277,7 +277,7 @@ class Engine:
         self.links.begin(activity, self._traffic[first], 1.0, self.now)
 
     def _advance_activity(self, activity: cython.int) -> cython.void:
-        """Go on with an activity; after its end comes the next one of its communication, or the end of that."""
+        """Advance an activity; when it ends, begin the next one of its communication, or end the communication."""
         if not self.links.advance(activity, self.now):
             return
         kind: cython.int = self.links.kind[activity]
@@ -295,7 +295,7 @@ class Engine:
             self._end_meeting(meeting)
 
     def _end_meeting(self, meeting: cython.int) -> cython.void:
-        """Let all lanes that met go on."""
+        """End the op of every lane that met."""
         lane: cython.int = self._head[meeting] - 1
         after: cython.int
         while lane >= 0:
@@ -304,7 +304,7 @@ class Engine:
             lane = after
 
     def _drain_rounds(self) -> cython.void:
-        """Let the lanes go on whose part of a collective in rounds is over."""
+        """End the ops of lanes whose part of a collective in rounds is over."""
         while self.rounds.left:
             self.rounds.left -= 1
             self.lanes.end_op(self.rounds.left_lane[self.rounds.left], self.now)

@@ -70,7 +70,7 @@ def hop_rounds(
 
 
 def hop_tables(collectives: Sequence[HopRounds], members: Sequence[int]) -> HopTables:
-    """Return the hops of collectives, each among so many members."""
+    """Return the hops of collectives, each among that many members."""
     sizes = [len(each.source) for each in collectives]
     blocks = [len(each.rounds) for each in collectives]
     block = [np.repeat(np.arange(len(each.rounds)), np.diff(each.block_first)) for each in collectives]

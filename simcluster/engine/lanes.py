@@ -105,7 +105,7 @@ class LaneStates:
         self._template_first = self.buffers.given_ints("template_first", templates.op_first[instances.template])
 
     def next_op(self, lane: cython.int, now: cython.double) -> cython.int:
-        """Return the op that a lane goes on with now, -1 if that waits for another or there is none."""
+        """Return the op that a lane begins now, -1 if that op has to wait or there is none."""
         if self.state[lane].at == self.state[lane].stop:
             self.lanes_over += 1
             return -1
@@ -119,7 +119,7 @@ class LaneStates:
         return op
 
     def end_op(self, lane: cython.int, now: cython.double) -> cython.void:
-        """End a lane's op: the lane and those that wait for the op go on."""
+        """End a lane's op; the lane and those that wait for the op continue."""
         op: cython.int = self.state[lane].op
         if self.keeps_times:
             self.end[op] = now

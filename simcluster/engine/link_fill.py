@@ -21,7 +21,7 @@ class LinkFill:
         self._partial = self.buffers.doubles("partial", _PARTIALS)
 
     def make_room(self, room: cython.int) -> cython.void:
-        """Make room for so many users."""
+        """Make room for that many users."""
         self.want = self.buffers.doubles("want", room)
         self.flows = self.buffers.doubles("flows", room)
 

@@ -1,6 +1,6 @@
 """Activities on links over time: latency first, then rounds at the fair rate of every moment; compiled.
 
-The meaning is that of ``reference.network``.
+``reference.network`` defines it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LinkActivities:
         self.queue.put(self.due[activity], 2 * activity + 1)
 
     def advance(self, activity: cython.int, now: cython.double) -> cython.bint:
-        """Go on with an activity that is due: return whether it is over; else it comes to its links."""
+        """Advance an activity that is due: return whether it is over; else put it on its links."""
         self.due[activity] = _INFINITE
         if self._joined[activity]:
             self._joined[activity] = 0

@@ -53,7 +53,7 @@ class MaxMin:
         self.visits = 0
 
     def make_room(self, room: cython.int) -> cython.void:
-        """Make room for so many activities."""
+        """Make room for that many activities."""
         self.users.make_members(room)
         self.rate = self.buffers.doubles("rate", room)
         self.bound = self.buffers.doubles("bound", room)

@@ -9,7 +9,7 @@ if not cython.compiled:
 
 
 class Memberships:
-    """Doubly linked lists of entries: those of a container begin at ``head`` and go on by ``following`` until -1.
+    """Doubly linked lists of entries: those of a container begin at ``head`` and continue with ``following`` until -1.
 
     An entry has its ``member`` and ``weight``; ``count`` is per container.
     """
@@ -26,7 +26,7 @@ class Memberships:
         self._make_room(64)
 
     def make_members(self, members: cython.int) -> cython.void:
-        """Make room for so many members."""
+        """Make room for that many members."""
         self.first = self.buffers.ints("first", members)  # of each its first entry plus one
 
     def add(self, container: cython.int, member: cython.int, weight: cython.double) -> cython.void:

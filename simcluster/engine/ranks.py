@@ -1,6 +1,6 @@
 """Computations on ranks over time, slowed down by communication and by the rank itself; compiled.
 
-The meaning is that of ``reference.plain``: ``Left`` and ``Rank``.
+``reference.plain`` defines it: ``Left`` and ``Rank``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RankActivities:
         sensitivity: cython.double,
         now: cython.double,
     ) -> cython.void:
-        """Let a lane compute: so many seconds alone at full speed."""
+        """Begin a computation on a lane; ``seconds`` at full speed with nothing concurrent."""
         if seconds <= 0.0:
             self.wait(lane, 0.0, now)
             return
@@ -152,7 +152,7 @@ class RankActivities:
         return 1.0 + self._drag[kind] if self.dragged[flight] else 1.0
 
     def set_speed(self, rank: cython.int, factor: cython.double) -> cython.void:
-        """Let computations on a rank take so many times as long from now on."""
+        """Set the factor by which the rank's computations take longer from now on."""
         self._speed[rank] = factor
         if self._computing[rank]:
             self._change(rank)
@@ -177,7 +177,7 @@ class RankActivities:
             self.changed += 1
 
     def _settle_lanes(self, rank: cython.int, now: cython.double) -> cython.void:
-        """Go on with computations at their speed of now."""
+        """Continue computations at their present speed."""
         pressure: cython.double = 0.0
         entry: cython.int = self.flights.head[rank]
         lane: cython.int = self._lane_head[rank] - 1
@@ -190,7 +190,7 @@ class RankActivities:
             lane = self.computation[lane].following - 1
 
     def _settle_lane(self, lane: cython.int, factor: cython.double, now: cython.double) -> cython.void:
-        """Go on from what was left before this instant: the last word of an instant counts."""
+        """Continue from what was left before this instant: only the last factor of an instant counts."""
         left: cython.double
         if factor == self.computation[lane].factor:
             if self.computation[lane].due == _INFINITE:
@@ -228,7 +228,7 @@ class RankActivities:
         )
 
     def _settle_flights(self, rank: cython.int, now: cython.double) -> cython.void:
-        """Let computation slow down the communications on a rank, or no longer."""
+        """Update whether computation slows down the communications on a rank."""
         entry: cython.int = self.flights.head[rank]
         flight: cython.int
         kind: cython.int

@@ -1,6 +1,6 @@
 """Collectives hop by hop: every hop of every round is an activity of its own; compiled.
 
-The meaning is that of ``reference.steps``.
+``reference.steps`` defines it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RoundsUnderWay:
         self._state = buffers.ints("state", self._room)
 
     def allocate(self, collective: cython.int) -> cython.int:
-        """Begin a collective: nobody is there yet."""
+        """Return the state of a new collective, at which no member has arrived."""
         members: cython.int = self._members[collective]
         hops: cython.int = self._hop_first[collective + 1] - self._hop_first[collective]
         seats: cython.int = members * self._blocks[collective]
@@ -129,7 +129,7 @@ class RoundsUnderWay:
         block: cython.int,
         now: cython.double,
     ) -> cython.void:
-        """Count one hop of a member in a block as over; after its last one it goes on."""
+        """Count one hop of a member in a block as over; after the last one the member continues."""
         members: cython.int = self._members[collective]
         seat: cython.int = self._member(collective, state, members) + block * members + position
         self._state[seat] -= 1
@@ -146,7 +146,7 @@ class RoundsUnderWay:
         block: cython.int,
         now: cython.double,
     ) -> cython.void:
-        """Let a member go on to this block, or to the first one after it in which it has something to do."""
+        """Move a member to this block, or to the first later one in which it sends or receives."""
         place: cython.int = self._member(collective, state, position)
         members: cython.int = self._members[collective]
         seat: cython.int

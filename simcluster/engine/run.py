@@ -134,5 +134,5 @@ class _Deadlock:
             return ""
         meeting = int(groups.place_first[instances.group[instance, slot]] + templates.place[place])
         arrived, kind = self._engine.arrived(meeting)
-        parties = int(kinds.parties[kind]) if kind >= 0 else arrived + 1  # nobody has come who knows
+        parties = int(kinds.parties[kind]) if kind >= 0 else arrived + 1  # no op that names the kind has arrived
         return f"the other members of its group ({arrived} of {parties} have arrived)"

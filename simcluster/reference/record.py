@@ -23,7 +23,7 @@ class Label(NamedTuple):
     """What an op shows on the timeline; equal ops share one.
 
     ``bytes`` of a communication; ``axis`` of its group, "" for none.  ``traffics`` is what it moves over links, empty
-    where that is nothing or takes a given time.  ``sensitivity`` is that of a computation, None for what is none.
+    where that is nothing or takes a given time.  ``sensitivity`` is None unless it is a computation.
     """
 
     stream: str

@@ -101,7 +101,7 @@ class Draws:
         return begin
 
     def _deepen(self, depth: int) -> None:
-        """Make a table of so many blocks a draw, with the blocks that are there."""
+        """Make a table with that many blocks per draw, which keeps the present blocks."""
         table = np.full((len(self.sources), depth), -1, dtype=np.int32)
         if self.used:
             known = [self.begins[place] for place in range(len(self.sources) * self.depth)]

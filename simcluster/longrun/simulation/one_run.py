@@ -95,7 +95,7 @@ class OneRun:
         self.accounts.wall[row], self.accounts.at[row] = self.now, self.snapshots.at
 
     def advance(self, passed: cython.double, at: cython.double) -> cython.void:
-        """Train for so long, and come to there on the nominal clock."""
+        """Train for a time, up to a point on the nominal clock."""
         slowed: cython.double = passed - (at - self.snapshots.at)
         if slowed > 0 and self.slow.by >= 0:
             self.accounts.add(SLOW, self.slow.by, slowed)

@@ -35,7 +35,7 @@ class Snapshots:
         self.at = self.in_memory_at = self.stored_at = 0.0
 
     def split(self, at: cython.double) -> cython.longlong:
-        """Return the whole periods until then; ``rest`` are the seconds in the one that is going on."""
+        """Return the whole periods until then; ``rest`` are the seconds in the present one."""
         whole: cython.longlong = cython.cast(cython.longlong, at / self.period)
         self.rest = at - whole * self.period
         if self.rest < 0:  # rounding
@@ -73,7 +73,7 @@ class Snapshots:
         return whole * self.cycles + within
 
     def next_end(self) -> cython.double:
-        """Return when the cycle that is going on will end with a snapshot."""
+        """Return when the present cycle will end with a snapshot."""
         return self.end(self.taken(self.at) + 1)
 
     def next_verified(self) -> cython.double:

@@ -1,6 +1,6 @@
 """How long a step takes when chance has a say: its distribution over many replicas, not one number.
 
-The step is planned and played once without chance; then all replicas at once are longest paths through it with other
+The step is planned and simulated once without chance; then all replicas at once are longest paths through it with other
 durations (``stage_sweep``): kernels jitter, documents differ, hosts stall, transfers meet others' traffic in spells.
 Links and interference are otherwise those of the run without chance: exact where transfers do not hold each other back,
 else as good as that is.  ``method="events"`` plays replica by replica on the engine instead, as everything is played
