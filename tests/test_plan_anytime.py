@@ -289,12 +289,11 @@ def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
 def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account() -> None:
     scenario = alone(tiny()).with_({"parallel.zero": 3, "pipeline.schedule": "1f1b"})
     text = json.dumps(scenario.document())
-    told = playing.measured(text, None, math.inf, math.inf)
-    bound, step = told.pop(playing.BOUND), told["step_time_s"]
+    told = playing.measured(text, None, math.inf)
+    step = told["step_time_s"]
     assert told == playing.accounted(text, None)
-    assert 0 < bound <= step
-    slower = playing.measured(text, None, None, 0.99 * step)
-    assert not {"account", playing.BOUND} & slower.keys()
+    slower = playing.measured(text, None, 0.99 * step)
+    assert "account" not in slower
     assert slower["step_time_s"] == step
 
 

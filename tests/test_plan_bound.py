@@ -17,11 +17,9 @@ from simcluster.scenario.fits import held
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.simulate import replay
-from simcluster.step.planned import plan as planned_step
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.plan import alone
-from simcluster.studies.search.programs_path import programs_path
 from simcluster.studies.search.space import Layout, broken_keys, space_of
 from simcluster.studies.search.stretches import hidden, occupied, stretches
 
@@ -94,24 +92,6 @@ def assert_bounds(scenario: Scenario, layout: Layout, layouts: list[Layout], ste
     assert 0 < steps[0] <= steps[1] * (1 + ENDS)
     assert steps[1] <= steps[2] * (1 + ENDS)
     assert steps[2] <= steps[3] <= step
-    laid_out = layout.on(scenario)
-    planned = planned_step(laid_out)
-    assert programs_path(laid_out, planned.programs, planned.job.plan) <= step
-
-
-def test_what_is_drawn_of_groups_for_one_layout_is_what_it_is_for_the_next() -> None:
-    """The groups of all ranks, and of layouts on one grid, are the same ranks; those of experts are relayed anew."""
-    experts = {"experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512}
-    scenario, drawn = base(model__moe=experts), dict[Any, Any]()
-    vary = {"parallel.zero": (0, 1), "training.recompute": ("none",), "training.micro_batch": (1, 2)}
-    asked = 0
-    for layout in space_of(scenario, 8, vary).found[0][::40]:
-        laid_out, own = layout.on(scenario), dict[Any, Any]()
-        planned = planned_step(laid_out)
-        by_itself = programs_path(laid_out, planned.programs, planned.job.plan, own)
-        assert programs_path(laid_out, planned.programs, planned.job.plan, drawn) == by_itself > 0
-        asked += len(own)
-    assert len(drawn) < asked / 2, "nothing was shared"
 
 
 SPREAD = st.fixed_dictionaries(

@@ -133,12 +133,10 @@ SWITCHES: dict[str, Switch] = {
             _patched("studies.search.bound:Bounds", name, _no_bound)
             for name in ("outline", "with_ends", "with_schedule", "with_links")
         ),
-        _patched("studies.search.playing", "programs_path", _no_bound),
     ),
     "search: bounds of schedules and links": _all(
         *(_patched("studies.search.bound:Bounds", name, _no_bound) for name in ("with_schedule", "with_links"))
     ),
-    "search: bound of whole programs": _patched("studies.search.playing", "programs_path", _no_bound),
     "collector off": _patched("base.gc_paused", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
 }
 

@@ -16,10 +16,10 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
-from simcluster.step.planned import plan
-from simcluster.studies.search.plan import alone
+from simcluster.studies.search.bound import Bounds
+from simcluster.studies.search.ignored import alone
 from simcluster.studies.search.plan_scope import PLAN
-from simcluster.studies.search.programs_path import programs_path
+from simcluster.studies.search.space import own_layout
 from simcluster.studies.sweep.quick import quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
 from simcluster.studies.whatif.chance_scope import REPLICAS
@@ -166,13 +166,14 @@ def quickly(scenario: Scenario, meant: Meant) -> None:
 
 
 def bounded(scenario: Scenario, meant: Meant) -> None:
-    """The bound of a search for layouts by whole programs."""
-    obstacle = PLAN.obstacle(scenario)
+    """Check the tightest bound of a search for layouts."""
+    obstacle, layout = PLAN.obstacle(scenario), own_layout(scenario)
     if obstacle or scenario.faults:
         raise RefusedError(obstacle or "faults")
-    planned = plan(alone(scenario))
-    least = programs_path(scenario, planned.programs, planned.job.plan, {})
-    assert least <= meant.step_time * (1 + 1e-12), f"bound {least!r}, reference {meant.step_time!r}"
+    if layout is None:
+        raise RefusedError("a schedule with parameters")
+    least = Bounds(alone(scenario), [layout]).with_links(layout)
+    assert 0 < least <= meant.step_time * (1 + 1e-12), f"bound {least!r}, reference {meant.step_time!r}"
 
 
 def as_replica(scenario: Scenario, meant: Meant) -> None:
@@ -192,7 +193,7 @@ WAYS: dict[str, Callable[[Scenario, Meant], None]] = {
     "simpy": by_simpy,
     "unfolded": unfolded,
     "quick row": quickly,
-    "bound by programs": bounded,
+    "bound": bounded,
     "replica": as_replica,
 }
 """Every way to simulate a step: a new one belongs here."""

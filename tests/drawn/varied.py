@@ -24,7 +24,7 @@ FILE = Path(__file__).parent / "varied.json"
 TRIES, FEW = 60, 25
 """Seeds for each section of which fields are missing, and before that for all."""
 BY_WAY = {
-    "plan": "bound by programs", "quick": "quick row", "replicas": "replica", "folding": "simpy",
+    "plan": "bound", "quick": "quick row", "replicas": "replica", "folding": "simpy",
 }  # fmt: skip
 """The way of ``comparison.WAYS`` that a scope is for."""
 ONLY_TEXT = ("model.name", "software.name", "software.source", "memory.offload.source")

@@ -6,7 +6,6 @@ being worked out meanwhile.  What is found in the end is the same whatever was p
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from functools import partial
@@ -15,7 +14,7 @@ from simcluster.base.time_limit import Deadline
 from simcluster.studies.search.asked import MemoryLimit
 from simcluster.studies.search.first_layouts import first_layouts, own_number
 from simcluster.studies.search.frontier import BoundCache, Candidate, Frontier, narrower
-from simcluster.studies.search.playing import BOUND, LayoutPlayer, Row
+from simcluster.studies.search.playing import LayoutPlayer, Row
 from simcluster.studies.search.progress import Progress, SearchState
 from simcluster.studies.search.ranking import Ranking
 from simcluster.studies.search.rivals import rivals
@@ -31,8 +30,7 @@ _OWN = -1  # the number of the scenario's own layout, where it is none of the sp
 class AnytimeSearch:
     """An anytime search of one space; what it has found stands in it whenever it is stopped.
 
-    ``whole`` are the least scores by whole programs, where those were asked, ``best`` score and number of the best,
-    ``tight`` numbers of those that beat the winner and leave less free,
+    ``best`` are score and number of the best, ``tight`` numbers of those that beat the winner and leave less free,
     ``points`` those of the front; ``proven`` says that all of it is what there is.
     """
 
@@ -43,7 +41,6 @@ class AnytimeSearch:
         self.known, self.limit, self.top, self.player = known, limit, top, player
         self.ranking = Ranking(known.layouts, top)
         self.frontier: Frontier | None = None
-        self.whole: dict[int, float] = {}
         self.tight: list[int] = []
         self.points: list[int] = []
         self.proven = self.settled = False
@@ -66,10 +63,6 @@ class AnytimeSearch:
     def best(self) -> list[tuple[float, int]]:
         """Score and number, best first."""
         return self.ranking.best
-
-    def bound(self, number: int) -> float:
-        """The least score of a layout, by its outline and, where they were asked, by its whole programs."""
-        return max(self.known.bounds[number][0], self.whole.get(number, 0.0))
 
     @property
     def gap(self) -> float | None:
@@ -210,33 +203,23 @@ class AnytimeSearch:
         elif number in self._under_way:
             self._under_way[number] = candidate
         else:
-            soonest = math.inf if candidate.put_back else min(ranking.limit, frontier.lowest)
-            self._begin(number, candidate, ranking, soonest=soonest)
+            self._begin(number, candidate, ranking)
             if not self._workers.free:
                 self._tell_now()
 
     def _begin(
-        self,
-        number: int,
-        candidate: Candidate | None,
-        ranking: Ranking,
-        *,
-        soonest: float = math.inf,
-        account: bool = False,
-    ) -> None:
-        """A layout's play, but if its score must be above ``soonest``, or what the store has of it."""
+        self, number: int, candidate: Candidate | None, ranking: Ranking, *, account: bool = False
+    ) -> None:  # fmt: skip
+        """Begin to simulate a layout, or take what the store has of it."""
         layout = None if number == _OWN else self.known.layouts[number]
         self._under_way[number] = candidate
         row = self.player.stored(layout)
-        if row is not None and row["status"] == "later" and soonest == math.inf:
-            row = None
         if row is not None and ("account" in row or not account):
             self._note(number, row, self.frontier, ranking)
         else:
             each = self.known.score(layout, 1.0) if layout else 1.0
             told = ranking.limit / each if candidate else 0.0  # what comes first is told first
-            asked = None if number in self.whole and soonest == math.inf else soonest / each
-            self._workers.begin(LayoutTask(self.player.text, layout, account, asked, told))
+            self._workers.begin(LayoutTask(self.player.text, layout, account, told))
 
     def _collect(self, seconds: float, frontier: Frontier | None = None, ranking: Ranking | None = None) -> None:
         """What is done, waiting for it so long at most."""
@@ -244,10 +227,8 @@ class AnytimeSearch:
         if self._under_way or not self._workers.free:
             for task, row in self._workers.finished(seconds):
                 number = self._number_of(task.layout)
-                if number in self.whole and task.layout is not None:  # known from before, or asked for its account
-                    row[BOUND] = self.whole[number] / self.known.score(task.layout, 1.0)
                 self.player.keep(task.layout, row)
-                self._plays += row["status"] != "later"
+                self._plays += 1
                 if number is not None:
                     self._note(number, row, frontier or self.frontier, ranking or self.ranking)
         self._tell_now()
@@ -261,21 +242,12 @@ class AnytimeSearch:
 
     def _note(self, number: int, row: Row, frontier: Frontier | None, ranking: Ranking) -> None:
         candidate = self._under_way.pop(number)
-        if row["status"] == "later":
-            assert candidate is not None
-            assert frontier is not None
-            self.whole[number] = self.known.score(candidate.layout, row[BOUND])
-            frontier.raise_bound(candidate, self.whole[number])
-            frontier.put_back(candidate)
-            return
         if number == self._own_number:
             self.own = row
         if number == _OWN:
             return
-        if BOUND in row:
-            self.whole[number] = self.known.score(self.known.layouts[number], row[BOUND])
         if row["status"] == "ok":
-            self.player.rows[number] = {name: value for name, value in row.items() if name != BOUND}
+            self.player.rows[number] = row
             ranking.add(self.score(number), number)
             return
         self._turned[number] = "cannot be played: " + str(row["error"]).partition(";")[0]
@@ -310,7 +282,7 @@ class AnytimeSearch:
             return sorted(self.player.rows)
         worst = best[-1][0] if len(best) == self.top else float("inf")
         fitting = (number for number in self.player.rows if self.known.most(number) <= self.limit.usable)
-        return sorted(number for number in fitting if self.bound(number) < worst)
+        return sorted(number for number in fitting if self.known.bounds[number][0] < worst)
 
     def rivals(self) -> list[int]:
         """What the winner is explained against."""

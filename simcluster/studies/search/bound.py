@@ -17,8 +17,6 @@ the same ops and waits, each at its least time.
   over dp by its turns and buckets.
 * ``with_links``: what links need at the end of the step for all groups over dp together (``link_loads``).
 
-Who plays a layout asks for a fifth one, of its whole programs (``programs_path``).
-
 Float sums in another order and the engine's grid, differ by less than ``ROUNDING`` takes off."""
 
 from __future__ import annotations

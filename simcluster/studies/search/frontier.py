@@ -20,13 +20,11 @@ NO_ROOM = "too much memory: model state and the first forwards alone"
 
 
 class Candidate(NamedTuple):
-    """A layout to be played: its number, and least score; ``put_back``: it was one before, and its bound is that of its
-    whole programs."""
+    """A layout to simulate: its number, and least score."""
 
     number: int
     layout: Layout
     bound: float
-    put_back: bool = False
 
 
 class Evaluator(NamedTuple):
@@ -124,20 +122,11 @@ class Frontier:
                     self.refused.append((bound, reason))
                     continue
                 self._possible[number] = None
-            if level >= _TIGHTEST:
-                return Candidate(number, known.layouts[number], bound, level > _TIGHTEST)
+            if level == _TIGHTEST:
+                return Candidate(number, known.layouts[number], bound)
             heapq.heappush(self._heap, (*known.tighter(number), number))
             between()
         return None
-
-    def put_back(self, candidate: Candidate) -> None:
-        """A candidate that was not played, since its bound turned out to be tighter than another's."""
-        heapq.heappush(self._heap, (*self._known.bounds[candidate.number], candidate.number))
-
-    def raise_bound(self, candidate: Candidate, bound: float) -> None:
-        """The score of a candidate is ``bound`` at the least, by its whole programs."""
-        before, _ = self._known.bounds[candidate.number]
-        self._known.bounds[candidate.number] = max(before, bound), _TIGHTEST + 1
 
     def refuse(self, candidate: Candidate, reason: str) -> None:
         """A candidate that cannot be played."""

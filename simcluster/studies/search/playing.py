@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
@@ -14,25 +14,19 @@ from simcluster.results.result import Result
 from simcluster.scenario.contents import VariantKeys
 from simcluster.scenario.scenario import Base, Scenario, from_document
 from simcluster.simulate import replay
-from simcluster.step.planned import plan
-from simcluster.studies.search.free_links import Drawn
-from simcluster.studies.search.programs_path import programs_path
 from simcluster.studies.search.space import Layout
 from simcluster.studies.sweep.quick import quick_numbers, quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
 
 Row = dict[str, Any]
-BOUND = "bound_s"
-"""Of a row: the least seconds of a step by its whole programs."""
 
 
-def measured(text: str, layout: Layout | None, soonest: float | None, told: float = 0.0) -> Row:
-    """The numbers of a layout's step, played: by the short way (``sweep.quick``) where that is exact.
+def measured(text: str, layout: Layout | None, told: float = 0.0) -> Row:
+    """Return the numbers of a layout's step, by the quick step (``sweep.quick``) where that is exact.
 
-    A step that by its whole programs takes more than ``soonest`` seconds is not played yet: the row has that bound.
-    None: it is known already, and has said that the step must be played.
-    One of at most ``told`` seconds that was played in full has its account, too, for which it would be played again.
-    ``text`` is the base scenario's document, as JSON: a process reads it once.  A layout of None is its own.
+    A step of at most ``told`` seconds that is simulated in full has its account as well, so that it is not simulated
+    again for it.  ``text`` is the base scenario's document as JSON, which a process reads once.  A layout of None is
+    the scenario's.
     """
     try:
         scenario = _laid_out(text, layout)
@@ -40,15 +34,9 @@ def measured(text: str, layout: Layout | None, soonest: float | None, told: floa
             return {"status": "ok", "error": "", **quick_numbers(scenario, quick_step(scenario))}
         except NotQuickError:
             pass
-        planned = plan(scenario)
-        bound = {}
-        if soonest is not None:
-            bound[BOUND] = programs_path(scenario, planned.programs, planned.job.plan, _base(text).drawn)
-            if bound[BOUND] > soonest:
-                return {"status": "later", "error": "", **bound}
-        result = replay(scenario, planned=planned)
+        result = replay(scenario)
         account = details(result) if result.step_time <= told else {}
-        return {"status": "ok", "error": "", **timed_numbers(result), **account, **bound}
+        return {"status": "ok", "error": "", **timed_numbers(result), **account}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}
 
@@ -71,20 +59,14 @@ def details(result: Result) -> Row:
 
 
 def _laid_out(text: str, layout: Layout | None) -> Scenario:
-    base = _base(text).scenario
+    base = _base(text)
     return layout.on(base) if layout else base
 
 
-class _Shared(NamedTuple):
-    """What all layouts of a base scenario share, in one process; their clusters are one object."""
-
-    scenario: Scenario
-    drawn: Drawn
-
-
 @lru_cache(maxsize=1)
-def _base(text: str) -> _Shared:
-    return _Shared(from_document(json.loads(text)), {})
+def _base(text: str) -> Scenario:
+    """Read a base scenario once in a process, so that the clusters of all its layouts are one object."""
+    return from_document(json.loads(text))
 
 
 @dataclass
@@ -117,4 +99,4 @@ class LayoutPlayer:
         return self._keys.of(*(layout.values().items() if layout else ()))
 
 
-__all__ = ["BOUND", "LayoutPlayer", "Row", "accounted", "measured"]
+__all__ = ["LayoutPlayer", "Row", "accounted", "measured"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -21,21 +20,22 @@ _KILLED = (
 
 
 class LayoutTask(NamedTuple):
-    """A layout to be played, of a base scenario (its document as JSON); None is the scenario's own.  With its account,
-    or without one: then only if it may take at most ``soonest`` seconds (None: it has been asked), and if it takes at
-    most ``told`` with the account where it is played in full."""
+    """A layout to simulate, of a base scenario (its document as JSON); None is the scenario's own.
+
+    A layout that is simulated in full and takes at most ``told`` seconds has its account as well, as all do
+    ``with_account``.
+    """
 
     text: str
     layout: Layout | None
     with_account: bool
-    soonest: float | None = math.inf
     told: float = 0.0
 
     def play(self) -> Row:
         """Its numbers."""
         if self.with_account:
             return accounted(self.text, self.layout)
-        return measured(self.text, self.layout, self.soonest, self.told)
+        return measured(self.text, self.layout, self.told)
 
 
 class Workers(Protocol):
