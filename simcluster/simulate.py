@@ -6,7 +6,7 @@ its faults), simulated (``step.simulation``: when each op begins and ends), and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import playing
@@ -17,7 +17,6 @@ from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
-from simcluster.step.engine_choice import SIMPY_SECONDS
 from simcluster.step.loading import with_loading
 from simcluster.step.planned import Change, Planned, plan
 from simcluster.step.simulation import simulate_step
@@ -47,26 +46,15 @@ def simulate(
         scenario = scenario.with_schedule(schedule)
     if engine is not None:
         scenario = scenario.with_({"engine": engine})
-    return simulated(scenario, plan(scenario), folded=folded)
-
-
-def simulated(scenario: Scenario, planned: Planned, *, folded: bool = True) -> Result:
-    """The result of a scenario that is planned already: see ``simulate``."""
-
-    def clean() -> float:  # played once somebody asks for the slowdown
-        without = scenario.without(*scenario.straggling)
-        return replay(without, folded=folded, planned=planned).step_time
-
-    without = clean if scenario.straggling else None
-    return replay(scenario, folded=folded, clean=without, planned=planned, simpy_seconds=SIMPY_SECONDS)
+    return replay(scenario, folded=folded, single=True)
 
 
 def result_of(given: ResultLike, caller: str) -> Result:
-    """What ``caller`` was given, as a result: simulated now if it is not one yet."""
+    """Return the result that ``caller`` was given, or that of the scenario, simulated now as a part of a study."""
     if isinstance(given, Result):
         return given
     takes = "a result or a scenario (a shipped name, a path, a dict, a Scenario)"
-    return simulate(scenario_of(given, caller, takes))
+    return replay(scenario_of(given, caller, takes))
 
 
 @collector_off()
@@ -74,27 +62,29 @@ def replay(
     scenario: Scenario,
     *,
     folded: bool = True,
-    clean: Callable[[], float] | None = None,
     change: Change = list,
     watched: Sequence[OnLinks] = (),
     planned: Planned | None = None,
-    simpy_seconds: float = 0.0,
+    single: bool = False,
 ) -> Result:
     """Simulate the scenario once, as it is ``planned`` or with its programs changed by ``change``.
 
-    ``watched`` is that of ``fold``.  ``clean`` returns the step time without the faults.  ``simpy_seconds`` is how long
-    SimPy may take before ``engine: auto`` prefers the compiled engine.
+    ``watched`` is that of ``fold``.  ``single``: no study, so that ``engine: auto`` may take SimPy (``choose_engine``).
     """
     playing(scenario.name)
     planned = planned or plan(scenario, change)
-    played, loading = with_loading(scenario, lambda without: replay(without, folded=folded, planned=planned).step_time)
+
+    def step_time_of(other: Scenario) -> float:
+        return replay(other, folded=folded, planned=planned).step_time
+
+    played, loading = with_loading(scenario, step_time_of)
     fast = scenario.engine != "reference"
     step = simulate_step(
         played,
         planned,
         folded=folded and fast,
         watched=watched,
-        simpy_seconds=simpy_seconds,
+        single=single,
     )
     return Result(
         record=step.record,
@@ -106,6 +96,6 @@ def replay(
         scenario=scenario,
         job=planned.job,
         facts=step.facts,
-        clean=clean,
+        clean=(lambda: step_time_of(scenario.without(*scenario.straggling))) if scenario.straggling else None,
         loading=loading,
     )

@@ -15,7 +15,7 @@ from simcluster.importers.astra_network import Dimension, is_astra_network, pars
 from simcluster.importers.files import decode, read_bytes
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 from simcluster.topology import Cluster
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def _write(args: argparse.Namespace) -> None:
     if not args.output:
         raise InputError("name the folder for the traces, as in -o traces/")
     scenario = load(args.what, common.overrides_of(args))
-    require_writable(simulate(scenario), args.what)
-    result = simulate(scenario, folded=False)
+    require_writable(replay(scenario), args.what)
+    result = replay(scenario, folded=False)
     files = write_run(result, args.output, Path(args.what).stem)
     step = format_seconds(result.step_time)
     common.answer(

@@ -23,7 +23,7 @@ from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
 from simcluster.show.explanation import explanation
 from simcluster.show.summary import beside_events, replicas, summary
-from simcluster.simulate import simulate
+from simcluster.simulate import replay, simulate
 from simcluster.studies.whatif.checkpoint_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free
 from simcluster.studies.whatif.frozen_links import frozen_links, soon_told
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
         require_time_for(scenario, steps_with_parts_free(scenario), "--explain" if args.explain else "--critical")
     distribution, base = None, None
     if scenario.replicas > 1:
-        base = simulate(without_chance(scenario))
+        base = replay(without_chance(scenario))
         result, distribution = replace(base, scenario=scenario), monte_carlo(scenario, base=base, until=args.until)
     else:
         result = simulate(scenario)

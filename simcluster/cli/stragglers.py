@@ -14,7 +14,7 @@ from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
 from simcluster.show.layout import layout
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 from simcluster.studies.whatif.mitigations import Mitigation, what_pays
 from simcluster.studies.whatif.straggling import Cause, Stragglers, steps_without_causes, stragglers
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
     """Load, check where results go, play, print, draw, write."""
     scenario = load(args.scenario, common.overrides_of(args, args.scenario))
     require_time_for(scenario, steps_without_causes(scenario), "stragglers")
-    result = simulate(scenario)
+    result = replay(scenario)
     found = stragglers(result)
     tried = what_pays(result) if args.mitigate else []
     blocks = [[*_head(result), "", *_answer(found)], _causes(found), _where(found), _waits(result)]

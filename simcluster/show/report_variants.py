@@ -16,7 +16,7 @@ from simcluster.show.report import entry_of_result
 from simcluster.show.report.moving import Varied
 from simcluster.show.report.states import PageState, state_of
 from simcluster.show.report.varied import VariedKey
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 from simcluster.studies.sweep.dealing import in_order
 from simcluster.studies.sweep.players import players_of
 from simcluster.studies.sweep.playing import Row
@@ -83,7 +83,7 @@ def _state(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> R
     """A variant's state; the reason, if it cannot be or fails."""
     try:
         scenario = variant.scenario()
-        entry = entry_of_result(simulate(scenario), origin=origin, ranks=ranks(scenario))
+        entry = entry_of_result(replay(scenario), origin=origin, ranks=ranks(scenario))
         return {"status": "ok", "error": "", "state": state_of(entry, most_spans)}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}

@@ -22,10 +22,11 @@ class ChosenEngine(NamedTuple):
     why: str
 
 
-def choose_engine(asked: Engine, ops: int, *, in_steps: bool, within: float = SIMPY_SECONDS) -> ChosenEngine:
+def choose_engine(asked: Engine, ops: int, *, in_steps: bool, single: bool) -> ChosenEngine:
     """Return the engine for a step of as many ops on simulated ranks.
 
-    ``within`` is how long SimPy may take (s) before ``auto`` prefers the compiled engine.
+    ``auto`` takes SimPy for a ``single`` step (``simulate``, ``simcluster run``) where that needs less than
+    ``SIMPY_SECONDS``.  Studies simulate many steps: they take the compiled engine whatever the size.
     """
     if asked == "simpy" or asked == "compiled" or asked == "reference":
         return ChosenEngine(asked, f"engine: {asked}")
@@ -33,9 +34,11 @@ def choose_engine(asked: Engine, ops: int, *, in_steps: bool, within: float = SI
         assert_never(asked)
     if in_steps:
         return ChosenEngine("compiled", "collectives go round by round")
-    if ops * SECONDS_PER_OP > within:
-        return ChosenEngine("compiled", f"SimPy would take more than {within:g} s for {ops:,} ops")
-    return ChosenEngine("simpy", f"SimPy takes less than {within:g} s for {ops:,} ops")
+    if not single:
+        return ChosenEngine("compiled", "a study simulates many steps")
+    if ops * SECONDS_PER_OP > SIMPY_SECONDS:
+        return ChosenEngine("compiled", f"SimPy would take more than {SIMPY_SECONDS:g} s for {ops:,} ops")
+    return ChosenEngine("simpy", f"SimPy takes less than {SIMPY_SECONDS:g} s for {ops:,} ops")
 
 
 def count_ops(programs: Sequence[StageProgram], stages: Iterable[int]) -> int:

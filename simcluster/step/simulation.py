@@ -41,11 +41,11 @@ def simulate_step(
     *,
     folded: bool,
     watched: Sequence[OnLinks],
-    simpy_seconds: float,
+    single: bool,
 ) -> SimulatedStep:
     """Simulate a planned step on the finest grid that its times are exact on: see ``fold``.
 
-    ``simpy_seconds`` is how long SimPy may take where the scenario names no engine.
+    ``single`` is that of ``choose_engine``.
     """
 
     def simulated() -> SimulatedStep:
@@ -55,7 +55,7 @@ def simulate_step(
             _require_begun(scenario, len(classes.rank_representatives))
         stages = step.folding.communicators.stage_of[list(classes.rank_representatives)]
         ops = count_ops(planned.programs, stages.tolist()) + int(expected_changes(scenario))
-        choice = choose_engine(scenario.engine, ops, in_steps=planned.choices.steps, within=simpy_seconds)
+        choice = choose_engine(scenario.engine, ops, in_steps=planned.choices.steps, single=single)
         with naming_rendezvous(scenario, planned):
             if choice.engine == "compiled":
                 record = simulate_job(tabulate_step(scenario, planned, step), choice.why)

@@ -21,7 +21,7 @@ from simcluster.results.result import Result
 from simcluster.results.result_table import result_table
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.simulate import ResultLike, result_of, simulate
+from simcluster.simulate import ResultLike, replay, result_of
 from simcluster.studies.whatif.difference import settings_between
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes
     for name, (_, scenario) in zip(distinct([name for name, _ in pairs]), pairs, strict=True):
         try:
             with phase(f"variant {len(found) + 1} of {len(pairs)}" if len(pairs) > 1 else ""):
-                found[name] = scenario if isinstance(scenario, InputError) else simulate(scenario)
+                found[name] = scenario if isinstance(scenario, InputError) else replay(scenario)
         except InputError as problem:  # a schedule that cannot be cut, for one
             found[name] = problem
     refused = [each for each in found.values() if isinstance(each, InputError)]

@@ -18,7 +18,7 @@ from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times
-from simcluster.simulate import simulated
+from simcluster.simulate import replay
 from simcluster.step.planned import Planned, plan, plan_job, with_programs
 
 MOST_GPUS = 262_144
@@ -45,7 +45,7 @@ class KeptPlays:
         if text not in self._results:
             if scenario.gpus > MOST_GPUS:
                 raise InputError(f"gpus: the studio plays at most {MOST_GPUS:,} GPUs, and this has {scenario.gpus:,}")
-            self._results[text] = simulated(scenario, self.planned(scenario))
+            self._results[text] = replay(scenario, planned=self.planned(scenario))
         return _used(self._results, text)
 
     def planned(self, scenario: Scenario) -> Planned:

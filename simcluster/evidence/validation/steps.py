@@ -22,7 +22,7 @@ from simcluster.scenario.advice import launch_note
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.likely import RunKind, kind_of
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 
 Changes = Sequence[tuple[str, Any]]
 """Values at paths of a scenario."""
@@ -51,10 +51,10 @@ class RowTask:
         ``scenario_of`` further changes takes the place of ``scenario``, for other constants than those that ship.
         """
         scenario_of = scenario_of or self.scenario
-        result = simulate(scenario_of(()))
+        result = replay(scenario_of(()))
         times, breakdown = result.step_time, dict(result.times.breakdown)
         if self.less:
-            smaller = simulate(scenario_of(self.less))
+            smaller = replay(scenario_of(self.less))
             times -= smaller.step_time
             breakdown = {name: seconds - smaller.times.breakdown[name] for name, seconds in breakdown.items()}
         if self.parts:

@@ -21,7 +21,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.notebook.drawn import cell
 from simcluster.show.report.html import element
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 from simcluster.studies.whatif.difference import diff
 
 Given = Mapping[str, Any]
@@ -62,7 +62,7 @@ class NotebookStudio:
         """What was played with those settings, now if not before."""
         name = json.dumps(settings, sort_keys=True, default=str)
         if name not in self._kept:
-            self._kept[name] = simulate(self.scenario(settings))
+            self._kept[name] = replay(self.scenario(settings))
             if len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(name)

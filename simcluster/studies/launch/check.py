@@ -14,7 +14,7 @@ from simcluster.documents.overrides import Changes, pairs_of
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 from simcluster.studies.launch import words
 from simcluster.studies.launch.budget_points import BUDGET, OUTCOME
 from simcluster.studies.launch.launch import Launch
@@ -43,7 +43,7 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
     def again(values: Values) -> Scenario:
         return base.scenario((*overrides, *values.items()))
 
-    result = simulate(again({}))
+    result = replay(again({}))
     found = checklist(result, again)
     launch = Launch.of(result.scenario, result) if result.scenario.run else None
     points = [] if launch is None else list(_of_run(launch, again))

@@ -17,7 +17,7 @@ from simcluster.scenario.fits import held
 from simcluster.scenario.headroom import HEADROOM, usable
 from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 
 _WIDEST = 16  # tensor parallelism that is tried, inside a machine
 _MOST_TRIALS = 400
@@ -102,12 +102,12 @@ def _seconds_per_sequence(scenario: Scenario) -> float:
     """Return the step time over the batch, extrapolated from steps of few microbatches; inf where one is rejected."""
     few, more = (_shortened(scenario, rounds) for rounds in (1, 2))
     try:
-        step = simulate(more).step_time
+        step = replay(more).step_time
         each, rest = (
             one.training.global_batch - two.training.global_batch for one, two in ((more, few), (scenario, more))
         )
         if rest:
-            step += (step - simulate(few).step_time) / each * rest
+            step += (step - replay(few).step_time) / each * rest
     except InputError:
         return math.inf
     return step / scenario.training.global_batch

@@ -19,7 +19,7 @@ from simcluster.scenario.fits import held
 from simcluster.scenario.headroom import usable
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules.specs import Rows
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 from simcluster.studies.launch.small_layout import (
     SmallLayout,
     layers_a_slice,
@@ -51,7 +51,7 @@ class SmallVersion:
     @cached_property
     def result(self) -> Result:
         """Its step, as simulated."""
-        return simulate(self.scenario)
+        return replay(self.scenario)
 
     def summary(self) -> str:
         """What it is and what to expect of it, in a line."""

@@ -17,7 +17,7 @@ from simcluster.longrun.spec import CheckpointSpec, ValidationSpec
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import Weight, weight_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import replay, simulate
+from simcluster.simulate import replay
 from simcluster.studies.long_run.parts_of import Parts, StandIn
 from simcluster.studies.long_run.validating import validation_pass
 from simcluster.studies.whatif.fewer import fewer_of, step_of
@@ -78,7 +78,7 @@ class StepStates:
     def result(self) -> Result:
         """The healthy step, whole."""
         with phase(f"state 1 of the cluster ({_HEALTHY})"):
-            return simulate(self.scenario)
+            return replay(self.scenario)
 
     def weight(self, spec: CheckpointSpec) -> Weight:
         """What a checkpoint weighs, however often one is written; InputError where nothing says how long one takes."""

@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.results.result import numbers
 from simcluster.scenario.scenario import Variant
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 
 Row = dict[str, Any]
 """``status`` (ok, refused: no such scenario, failed), ``error``, and the numbers of the result."""
@@ -38,7 +38,7 @@ _AHEAD = 3  # tasks that wait for each worker: few, so that little is played twi
 def measured(variant: Variant) -> Row:
     """The numbers of a variant's result; the reason, if it cannot be or fails."""
     try:
-        return {"status": "ok", "error": "", **numbers(simulate(variant.scenario()).to_dict())}
+        return {"status": "ok", "error": "", **numbers(replay(variant.scenario()).to_dict())}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}
     except Exception as problem:  # one variant must not end a sweep of thousands

@@ -16,7 +16,7 @@ from simcluster.planning.residency import residencies
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document, shape_of
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.simulate import ResultLike, result_of, simulate
+from simcluster.simulate import ResultLike, replay, result_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +119,7 @@ def _rung(scenario: Scenario, zero: int, result: Result) -> ZeroRung:
     own = zero == scenario.parallel.zero
     if not own:
         try:
-            result = simulate(Base(scenario.document()).scenario(_changes(zero)))
+            result = replay(Base(scenario.document()).scenario(_changes(zero)))
         except InputError as problem:
             return ZeroRung(zero, own, None, None, fits=False, refused=str(problem))
     return ZeroRung(zero, own, result.memory, result.step_time, result.fits)

@@ -22,7 +22,7 @@ from simcluster.scenario.fits import held, waiting_bytes
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 
 _MOST_SCANNED = 64  # values one by one, where no common step is known
 _MOST_IN_VAIN = 100  # refused one after the other: then none is looked for any more
@@ -148,7 +148,7 @@ class _Tries:
     def played(self, value: int) -> float:
         """Bytes of the fullest GPU, as played."""
         if value not in self._played:
-            self._played[value] = simulate(self.scenario(value)).memory.total
+            self._played[value] = replay(self.scenario(value)).memory.total
         return self._played[value]
 
     def between(self, low: int, high: int, near: int) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 
 _NEVER = 10**9
 
@@ -24,7 +24,7 @@ def outer_seconds(scenario: Scenario, step: float | None = None) -> float:
 
     def seconds(every: int) -> float:
         training = scenario.training.model_copy(update={"outer": outer.model_copy(update={"every": every})})
-        return simulate(scenario.model_copy(update={"training": training, "steps": steps})).step_time * steps
+        return replay(scenario.model_copy(update={"training": training, "steps": steps})).step_time * steps
 
     alone = step if step is not None and steps == scenario.steps else seconds(_NEVER)
     return max(0.0, seconds(apart * outer.parts) - alone) * outer.parts

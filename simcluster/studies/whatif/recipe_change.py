@@ -13,7 +13,7 @@ from simcluster.base.units import format_seconds
 from simcluster.model.recipes import Recipe
 from simcluster.scenario.memory_plan import change_words, recipe_of
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 
 _PATH = "training.memory_recipe"
 
@@ -73,7 +73,7 @@ def _alone(first: Scenario, second: Scenario, step_time: float) -> float | None:
     named = second.model_copy(update={"training": second.training.model_copy(update={"memory_recipe": name})})
     if _played(changed) == _played(named):
         return None
-    return simulate(changed).step_time - step_time
+    return replay(changed).step_time - step_time
 
 
 def _played(scenario: Scenario) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import plays_within
 from simcluster.scenario.fits import applied
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import simulate
+from simcluster.simulate import replay
 
 Verdict = Literal["pass", "warn", "fail"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -98,7 +98,7 @@ class Trials:
             if self._again is not None:
                 changed = self._again(whole)
             self._left -= 1
-            played = simulate(changed)
+            played = replay(changed)
             return (whole, played) if played.fits else None
         except InputError:
             return None
