@@ -132,7 +132,7 @@ class Engine:
         while self.change < self._changes and self._change_time[self.change] <= self.now:
             of = self._change_of[self.change]
             if of >= 0:
-                self.links.set_factor(of, self._change_factor[self.change])
+                self.links.set_factor(of, self._change_factor[self.change], self.now)
             else:
                 self.ranks.set_speed(-1 - of, self._change_factor[self.change])
             self.change += 1

@@ -16,6 +16,7 @@ cdef class LinkActivities:
     cdef int* stage
     cdef int* hop
     cdef readonly int under_way
+    cdef readonly long long skipped
     cdef double* _bytes
     cdef double* _rounds
     cdef double* _latency
@@ -26,7 +27,7 @@ cdef class LinkActivities:
     cdef double* _round_seconds
     cdef double* _updated
     cdef double* _drag
-    cdef unsigned char* _joined
+    cdef unsigned char* _state
     cdef int* _next_free
     cdef int _free
     cdef readonly int room
@@ -37,6 +38,8 @@ cdef class LinkActivities:
     cdef bint advance(self, int activity, double now) noexcept
     cdef void settle(self, double now) noexcept
     cdef void set_drag(self, int activity, double drag, double now) noexcept
-    cdef void set_factor(self, int link, double factor) noexcept
+    cdef void set_factor(self, int link, double factor, double now) noexcept
+    cdef void _release(self, int activity, double now) noexcept
+    cdef double _seconds_of_round(self, int activity, double rate) noexcept
     cdef void _reckon(self, int activity, double now) noexcept
     cdef void _make_room(self, int room) noexcept

@@ -23,6 +23,8 @@ if not cython.compiled:
     rint = np.rint
 
 _INFINITE = cython.declare(cython.double, math.inf)
+_JOINED = cython.declare(cython.int, 1)
+_RESERVED = cython.declare(cython.int, 2)
 
 
 class LinkActivities:
@@ -30,6 +32,9 @@ class LinkActivities:
 
     Whoever takes an activity keeps there its ``kind``, ``meeting``, ``stage`` and ``hop``.  Numbers are used again.
     Events of activities have odd keys in the queue.
+
+    An activity whose links are idle reserves them from the start of its latency, and its only event is its end.  It
+    loses them when another one comes to one of them.  ``skipped`` counts ends of latency that needed no event.
     """
 
     def __init__(self, queue: EventQueue, traffics: Sequence[Traffic], capacity: Floats, ticks: float) -> None:
@@ -45,7 +50,7 @@ class LinkActivities:
         self._rounds = self.buffers.given_doubles("rounds", [traffic.rounds for traffic in traffics])
         self._latency = self.buffers.given_doubles("latency", [traffic.latency_seconds for traffic in traffics])
         self._bound = self.buffers.given_doubles("bound", [traffic.bound for traffic in traffics])
-        self.under_way = 0
+        self.under_way = self.skipped = 0
         self.room = 0
         self._free = -1
         self._make_room(64)
@@ -69,28 +74,59 @@ class LinkActivities:
 
     def begin(self, activity: cython.int, traffic: cython.int, drag: cython.double, now: cython.double) -> cython.void:
         """Begin to move a traffic: its latency begins now."""
+        rate: cython.double = self.shares.reserve(activity, traffic, self._bound[traffic])
         self.under_way += 1
         self._traffic[activity] = traffic
         self._remaining[activity] = self._rounds[traffic]
         self._round_seconds[activity] = _INFINITE
         self._drag[activity] = drag
-        self._joined[activity] = 0
+        self._state[activity] = 0
         self.due[activity] = now + self._latency[traffic]
+        if rate > 0.0:
+            self._state[activity] = _RESERVED
+            self._updated[activity] = self.due[activity]
+            self._round_seconds[activity] = self._seconds_of_round(activity, rate)
+            self.due[activity] += self._remaining[activity] * self._round_seconds[activity]
         self.queue.put(self.due[activity], 2 * activity + 1)
 
     def advance(self, activity: cython.int, now: cython.double) -> cython.bint:
         """Advance an activity that is due: return whether it is over; else put it on its links."""
+        traffic: cython.int = self._traffic[activity]
+        place: cython.int
+        owner: cython.int
         self.due[activity] = _INFINITE
-        if self._joined[activity]:
-            self._joined[activity] = 0
-            self.shares.leave(activity)
+        if self._state[activity]:
+            if self._state[activity] == _RESERVED:
+                self.shares.cancel(traffic)
+                self.skipped += 1
+            else:
+                self.shares.leave(activity)
+            self._state[activity] = 0
             self.under_way -= 1
             return True
-        traffic: cython.int = self._traffic[activity]
-        self._joined[activity] = 1
+        for place in range(self.shares.usage_first[traffic], self.shares.usage_first[traffic + 1]):
+            owner = self.shares.owner[self.shares.usage_link[place]]
+            if owner:
+                self._release(owner - 1, now)
+        self._state[activity] = _JOINED
         self._updated[activity] = now
         self.shares.join(activity, traffic, self._bound[traffic])
         return False
+
+    def _release(self, activity: cython.int, now: cython.double) -> cython.void:
+        """Let an activity that has reserved its links share them from now on."""
+        traffic: cython.int = self._traffic[activity]
+        self.shares.cancel(traffic)
+        if now <= self._updated[activity]:  # its latency ends later
+            self._state[activity] = 0
+            self._round_seconds[activity] = _INFINITE
+            self.due[activity] = self._updated[activity]
+            self.queue.put(self.due[activity], 2 * activity + 1)
+            return
+        self._state[activity] = _JOINED
+        self.skipped += 1
+        self.shares.join(activity, traffic, self._bound[traffic])
+        self.shares.before[activity] = self.shares.rate[activity]  # it had this rate before this instant
 
     def settle(self, now: cython.double) -> cython.void:
         """Share out links at the end of an instant."""
@@ -107,12 +143,16 @@ class LinkActivities:
 
     def set_drag(self, activity: cython.int, drag: cython.double, now: cython.double) -> cython.void:
         """Let the rounds of an activity take ``drag`` times as long from now on; its share of links stays."""
+        if self._state[activity] == _RESERVED:
+            self._release(activity, now)
         self._drag[activity] = drag
-        if self._joined[activity]:
+        if self._state[activity] == _JOINED:
             self._reckon(activity, now)
 
-    def set_factor(self, link: cython.int, factor: cython.double) -> cython.void:
+    def set_factor(self, link: cython.int, factor: cython.double, now: cython.double) -> cython.void:
         """Multiply a link's nominal capacity by this factor from now on."""
+        if self.shares.owner[link]:
+            self._release(self.shares.owner[link] - 1, now)
         self.shares.set_capacity(link, self._nominal[link] * factor)
 
     def _reckon(self, activity: cython.int, now: cython.double) -> cython.void:
@@ -132,11 +172,16 @@ class LinkActivities:
             self._round_seconds[activity] = _INFINITE
             self.due[activity] = _INFINITE
             return
-        seconds = rint(size / rate * self._drag[activity] * self.ticks) / self.ticks if size != 0.0 else 0.0
+        seconds = self._seconds_of_round(activity, rate)
         self._round_seconds[activity] = seconds
         left = left * seconds if left == self._rounds[traffic] else rint(left * seconds * self.ticks) / self.ticks
         self.due[activity] = now + left
         self.queue.put(now + left, 2 * activity + 1)
+
+    def _seconds_of_round(self, activity: cython.int, rate: cython.double) -> cython.double:
+        """Return the duration of a round at this rate and the present drag, on the clock's grid."""
+        size: cython.double = self._bytes[self._traffic[activity]]
+        return rint(size / rate * self._drag[activity] * self.ticks) / self.ticks if size != 0.0 else 0.0
 
     def _make_room(self, room: cython.int) -> cython.void:
         activity: cython.int
@@ -151,7 +196,7 @@ class LinkActivities:
         self._round_seconds = self.buffers.doubles("round_seconds", room)
         self._updated = self.buffers.doubles("updated", room)
         self._drag = self.buffers.doubles("drag", room)
-        self._joined = self.buffers.flags("joined", room)
+        self._state = self.buffers.flags("state", room)
         self._next_free = self.buffers.ints("next_free", room)
         for activity in range(self.room, room):
             self._next_free[activity] = self._free

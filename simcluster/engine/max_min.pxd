@@ -19,6 +19,7 @@ cdef class MaxMin:
     cdef int* usage_first
     cdef int* usage_link
     cdef double* usage_flows
+    cdef int* owner
     cdef unsigned char* is_due
     cdef unsigned char* is_waiting
     cdef unsigned char* is_touched
@@ -35,6 +36,8 @@ cdef class MaxMin:
     cdef readonly int visits
     cdef void make_room(self, int room) noexcept
     cdef void join(self, int activity, int traffic, double bound) noexcept
+    cdef double reserve(self, int activity, int traffic, double bound) noexcept
+    cdef void cancel(self, int traffic) noexcept
     cdef void leave(self, int activity) noexcept
     cdef void set_capacity(self, int link, double capacity) noexcept
     cdef void solve(self) noexcept

@@ -28,6 +28,7 @@ _INFINITE = cython.declare(cython.double, math.inf)
 class MaxMin:
     """Activities on links: ``rate`` is B/s per flow.
 
+    ``owner`` is the activity, plus one, that has reserved a link: it is alone there, though not among its users.
     ``touched`` lists the activities that joined, or whose rate became another, since the list was last emptied;
     ``before`` is the rate of each before that.  After ``patience`` visits of links in one solution, progressive filling
     makes a better guess.
@@ -43,6 +44,7 @@ class MaxMin:
         self.usage_first = self.buffers.given_ints("usage_first", usage_first)
         self.usage_link = self.buffers.given_ints("usage_link", usage_link)
         self.usage_flows = self.buffers.given_doubles("usage_flows", usage_flows)
+        self.owner = self.buffers.ints("owner", links)
         self.is_due = self.buffers.flags("is_due", links)
         self.is_waiting = self.buffers.flags("is_waiting", links)
         self.due = self.buffers.ints("due", links)
@@ -85,6 +87,33 @@ class MaxMin:
             if self.level[link] < rate:
                 rate = self.level[link]
         self.rate[activity] = rate
+
+    def reserve(self, activity: cython.int, traffic: cython.int, bound: cython.double) -> cython.double:
+        """Return the rate of an activity that has its links to itself, and reserve them; -1 if one is in use.
+
+        Links of rate 0 are not reserved.
+        """
+        rate: cython.double = bound
+        alone: cython.double
+        place: cython.int
+        link: cython.int
+        for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
+            link = self.usage_link[place]
+            if self.users.count[link] or self.owner[link]:
+                return -1.0
+            alone = self.capacity[link] / self.usage_flows[place]
+            if alone < rate:
+                rate = alone
+        if rate > 0.0:
+            for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
+                self.owner[self.usage_link[place]] = activity + 1
+        return rate
+
+    def cancel(self, traffic: cython.int) -> cython.void:
+        """Cancel the reservation of the links of a traffic."""
+        place: cython.int
+        for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
+            self.owner[self.usage_link[place]] = 0
 
     def leave(self, activity: cython.int) -> cython.void:
         """Take an activity off its links."""

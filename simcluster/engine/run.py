@@ -66,7 +66,9 @@ def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_tim
     if keeps_times:
         ready, start, end, last = (engine.lanes.buffers.read(name) for name in ("ready", "start", "end", "last"))
         times = OpTimes(ready[:ops], start[:ops], end[:ops], last[:ops])
-    return Simulated(engine.lanes.buffers.read("lane_end")[: engine.lanes.count], engine.events, times)
+    return Simulated(
+        engine.lanes.buffers.read("lane_end")[: engine.lanes.count], engine.events + engine.links.skipped, times
+    )
 
 
 class _Changes:
