@@ -12,6 +12,7 @@ cdef class Buffers:
     cdef int* given_ints(self, str name, object values)
     cdef void* records(self, str name, object dtype, int room)
     cdef object fill(self, str name, str number, object values)
+    cpdef object column(self, str name, str number)
     cpdef object read(self, str name)
     cdef object _longer(self, str name, int room, object dtype)
     cdef object _longer_list(self, str name, int room, object zero)

@@ -74,10 +74,10 @@ class Buffers:
     def records(self, name: str, dtype: Any, room: cython.int) -> Any:
         """Return room for records of named numbers: those of one record lie next to each other."""
         if cython.compiled:
-            self.arrays[name] = np.zeros(max(room, 1), np.dtype(dtype, align=True))
-            return address(self.arrays[name])
-        self.arrays[name] = [SimpleNamespace(**dict.fromkeys(dict(dtype), 0)) for _ in range(room)]
-        return self.arrays[name]
+            return address(self._longer(name, room, np.dtype(dtype, align=True)))
+        records = self.arrays.setdefault(name, [])
+        records += [SimpleNamespace(**dict.fromkeys(dict(dtype), 0)) for _ in range(room - len(records))]
+        return records
 
     def fill(self, name: str, number: str, values: Any) -> None:
         """Give records their values of one of their numbers."""
@@ -86,6 +86,12 @@ class Buffers:
         else:
             for record, value in zip(self.arrays[name], values.tolist(), strict=True):
                 setattr(record, number, value)
+
+    def column(self, name: str, number: str) -> Any:
+        """Return one of their numbers of all records, as an array."""
+        if cython.compiled:
+            return self.arrays[name][number]
+        return np.array([getattr(record, number) for record in self.arrays[name]])
 
     def read(self, name: str) -> Any:
         """Return the present numbers of a column that was made here, as an array."""

@@ -8,6 +8,16 @@ from simcluster.engine.ranks cimport RankActivities
 from simcluster.engine.rounds cimport RoundsUnderWay
 
 
+cdef struct Meeting:
+    double since
+    int arrived
+    int kind
+    int head
+    int last
+    int number
+    int unused
+
+
 cdef class Engine:
     cdef Buffers buffers
     cdef EventQueue queue
@@ -25,12 +35,7 @@ cdef class Engine:
     cdef double* _change_factor
     cdef double _until
     cdef double _ticks
-    cdef double* _seconds
-    cdef double* _sensitivity
-    cdef int* _slot
-    cdef int* _work
-    cdef int* _place
-    cdef int* _group
+    cdef int* _slots
     cdef int* _position
     cdef int _group_count
     cdef int _position_count
@@ -38,18 +43,15 @@ cdef class Engine:
     cdef double* _own
     cdef int* _number
     cdef double* _slowness
-    cdef int* _place_first
-    cdef int* _kind_first
     cdef int* _kinds
     cdef int* _parties
     cdef int* _traffic_first
     cdef int* _traffic
     cdef int* _in_rounds
-    cdef int* _arrived
-    cdef int* _kind
-    cdef int* _head
+    cdef Meeting* _meetings
     cpdef object load_changes(self, object times, object of, object factors, bint more)
     cpdef int run(self, long long events)
+    cpdef object kept(self)
     cpdef tuple arrived(self, int meeting)
     cdef object _use_tables(self, object tables)
     cdef double _next_time(self) noexcept
@@ -58,10 +60,8 @@ cdef class Engine:
     cdef void _take_event(self) noexcept
     cdef void _begin(self, int lane, int op) noexcept
     cdef void _meet(self, int lane, int op) noexcept
-    cdef void _arrive_in_rounds(self, int lane, int op, int meeting, int kind) noexcept
-    cdef void _name_last_in_rounds(self, int collective, int state, int members) noexcept
-    cdef void _name_last(self, int meeting) noexcept
-    cdef bint _is_last(self, int op, int lane, int last, int last_lane) noexcept
+    cdef void _note_arrival(self, int meeting, int op, int number) noexcept
+    cdef void _arrive_in_rounds(self, int lane, int place, int meeting, int kind) noexcept
     cdef void _all_there(self, int meeting, int kind) noexcept
     cdef void _advance_activity(self, int activity) noexcept
     cdef void _end_meeting(self, int meeting) noexcept

@@ -7,12 +7,14 @@ anew and computations continue at their new speed, which may cause more events a
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import cython
 import numpy as np
 
 from simcluster.engine.hop_tables import hop_tables
+from simcluster.engine.op_times import KeptTimes
 from simcluster.engine.tables import Tables
 
 if not cython.compiled:
@@ -24,12 +26,20 @@ if not cython.compiled:
     from simcluster.engine.rounds import RoundsUnderWay
 
     rint = np.rint
+    Meeting = SimpleNamespace
 
 OVER, PAUSED, NEEDS_CHANGES, BEYOND_GRID, STUCK = range(5)
 """What ``Engine.run`` returns: all lanes are over; as many events are processed as the caller asked for; the caller has
 to load more changes of links and speeds; the clock leaves its grid; nothing can happen any more."""
 
+MEETING = [
+    ("since", np.float64),
+    *((name, np.int32) for name in ("arrived", "kind", "head", "last", "number", "unused")),
+]
+"""The numbers of a Meeting (see the .pxd file): how many have arrived; since when nobody else; the op that arrived last
+and its rank's number; the kind plus one; the lane that arrived last, or the state in rounds, plus one."""
 _INFINITE = cython.declare(cython.double, math.inf)
+_KEPT = ("since", "kind", "last", "number")
 _NO_HOPS = hop_tables((), ())
 
 
@@ -58,13 +68,10 @@ class Engine:
 
     def _use_tables(self, tables: Tables) -> None:
         buffers = self.buffers
-        templates, instances, groups, kinds = tables.templates, tables.instances, tables.groups, tables.kinds
-        self._seconds = buffers.given_doubles("seconds", templates.seconds)
-        self._sensitivity = buffers.given_doubles("sensitivity", templates.sensitivity)
-        self._slot = buffers.given_ints("slot", templates.slot)
-        self._work = buffers.given_ints("work", templates.work)
-        self._place = buffers.given_ints("place", templates.place)
-        self._group = buffers.given_ints("group", instances.group)
+        instances, groups, kinds = tables.instances, tables.groups, tables.kinds
+        there, group = instances.group >= 0, instances.group
+        firsts = [np.where(there, np.append(first, 0)[group], -1) for first in (groups.place_first, groups.kind_first)]
+        self._slots = buffers.given_ints("slots", np.stack(firsts, axis=-1))  # where a group's meetings and kinds begin
         self._position = buffers.given_ints("position", instances.position)
         self._group_count = instances.group.shape[1]
         self._position_count = instances.position.shape[1]
@@ -72,17 +79,13 @@ class Engine:
         self._own = buffers.given_doubles("own", instances.seconds)
         self._number = buffers.given_ints("number", instances.number)
         self._slowness = buffers.given_doubles("slowness", instances.slowness)
-        self._place_first = buffers.given_ints("place_first", groups.place_first)
-        self._kind_first = buffers.given_ints("kind_first", groups.kind_first)
         self._kinds = buffers.given_ints("kinds", groups.kinds)
         self._parties = buffers.given_ints("parties", kinds.parties)
         self._traffic_first = buffers.given_ints("traffic_first", kinds.traffic_first)
         self._traffic = buffers.given_ints("traffic", kinds.traffic)
         self._in_rounds = buffers.given_ints("in_rounds", kinds.rounds)
-        meetings = int(groups.place_first.max())
-        self._arrived = buffers.ints("arrived", meetings)
-        self._kind = buffers.ints("kind", meetings)  # plus one
-        self._head = buffers.ints("head", meetings)  # the lane that arrived last, or the state in rounds, plus one
+        records = buffers.records("meetings", MEETING, int(groups.place_first.max()))
+        self._meetings = cython.cast(cython.pointer(Meeting), records) if cython.compiled else records
 
     def load_changes(self, times: Any, of: Any, factors: Any, more: cython.bint) -> None:
         """Use these changes of links (by number) and of the speeds of ranks (-1 minus the rank), in order of time."""
@@ -116,9 +119,9 @@ class Engine:
         key: cython.int
         queue: EventQueue = self.queue
         while queue.count:
-            key = queue.keys[0]
+            key = queue.events[0].key
             time = self.links.due[key >> 1] if key & 1 else self.ranks.computation[key >> 1].due
-            if time == queue.times[0]:
+            if time == queue.events[0].time:
                 break
             queue.pop()  # it was put off, or came earlier
             time = _INFINITE
@@ -146,10 +149,10 @@ class Engine:
             if self.lanes.ready_count:
                 self.lanes.ready_count -= 1
                 lane = self.lanes.ready_lanes[self.lanes.ready_count]
-                op = self.lanes.next_op(lane, self.now)
+                op = self.lanes.next_op(lane)
                 if op >= 0:
                     self._begin(lane, op)
-            elif self.queue.count and self.queue.times[0] <= self.now:
+            elif self.queue.count and self.queue.events[0].time <= self.now:
                 self._take_event()
             elif self.links.changed():
                 self.links.settle(self.now)
@@ -159,7 +162,7 @@ class Engine:
                 return
 
     def _take_event(self) -> cython.void:
-        time: cython.double = self.queue.times[0]
+        time: cython.double = self.queue.events[0].time
         key: cython.int = self.queue.pop()
         if key & 1:
             if self.links.due[key >> 1] == time:
@@ -173,97 +176,64 @@ class Engine:
     def _begin(self, lane: cython.int, op: cython.int) -> cython.void:
         """Begin an op: meet others, compute, or wait for a time that nothing changes."""
         place: cython.int = op + self.lanes.state[lane].shift
-        if self._slot[place] >= 0:
+        if self.lanes.ops[place].slot >= 0:
             self._meet(lane, op)
             return
         own: cython.int = self._own_seconds[self.lanes.state[lane].instance]
-        seconds: cython.double = self._seconds[place] if own < 0 else self._own[own + op - self.lanes.state[lane].base]
+        seconds: cython.double = self.lanes.ops[place].seconds
         rank: cython.int = self.lanes.state[lane].rank
-        if self._sensitivity[place] < 0.0:
+        if own >= 0:
+            seconds = self._own[own + op - self.lanes.state[lane].base]
+        if self.lanes.ops[place].sensitivity < 0.0:
             self.ranks.wait(lane, rint(seconds * self._ticks) / self._ticks, self.now)
             return
         seconds = rint(seconds * self._slowness[rank] * self._ticks) / self._ticks
-        self.ranks.compute(lane, rank, seconds, self._sensitivity[place], self.now)
+        self.ranks.compute(lane, rank, seconds, self.lanes.ops[place].sensitivity, self.now)
 
     def _meet(self, lane: cython.int, op: cython.int) -> cython.void:
         """Arrive at a communication; the last to come begins it."""
         place: cython.int = op + self.lanes.state[lane].shift
-        group: cython.int = self._group[self.lanes.state[lane].instance * self._group_count + self._slot[place]]
-        meeting: cython.int = self._place_first[group] + self._place[place]
-        if self._work[place] >= 0:
-            self._kind[meeting] = self._kinds[self._kind_first[group] + self._work[place]] + 1
-        kind: cython.int = self._kind[meeting] - 1
-        self._arrived[meeting] += 1
+        slot: cython.int = 2 * (self.lanes.state[lane].instance * self._group_count + self.lanes.ops[place].slot)
+        meeting: cython.int = self._slots[slot] + self.lanes.ops[place].place
+        kind: cython.int = self._meetings[meeting].kind - 1
+        if kind < 0 and self.lanes.ops[place].work >= 0:
+            kind = self._kinds[self._slots[slot + 1] + self.lanes.ops[place].work]
+            self._meetings[meeting].kind = kind + 1
+        self._note_arrival(meeting, op, self._number[self.lanes.state[lane].rank])
         if kind >= 0 and self._in_rounds[kind] >= 0:
-            self._arrive_in_rounds(lane, op, meeting, kind)
+            self._arrive_in_rounds(lane, place, meeting, kind)
             return
-        self.lanes.state[lane].following = self._head[meeting]
-        self._head[meeting] = lane + 1
-        if kind >= 0 and self._arrived[meeting] == self._parties[kind]:
+        self.lanes.state[lane].following = self._meetings[meeting].head
+        self._meetings[meeting].head = lane + 1
+        if kind >= 0 and self._meetings[meeting].arrived == self._parties[kind]:
             self._all_there(meeting, kind)
 
-    def _arrive_in_rounds(self, lane: cython.int, op: cython.int, meeting: cython.int, kind: cython.int) -> cython.void:
+    def _note_arrival(self, meeting: cython.int, op: cython.int, number: cython.int) -> cython.void:
+        """Note that the op of a rank with this number arrives; of several at an instant the lowest number is named."""
+        since: cython.double = self._meetings[meeting].since
+        other: cython.int = self._meetings[meeting].number
+        first: cython.bint = self._meetings[meeting].arrived == 0
+        self._meetings[meeting].arrived += 1
+        if first or since < self.now or number < other or (number == other and op < self._meetings[meeting].last):
+            self._meetings[meeting].since = self.now
+            self._meetings[meeting].last = op
+            self._meetings[meeting].number = number
+
+    def _arrive_in_rounds(
+        self, lane: cython.int, place: cython.int, meeting: cython.int, kind: cython.int
+    ) -> cython.void:
         """Begin the part of a member of a collective in rounds."""
-        place: cython.int = op + self.lanes.state[lane].shift
         position: cython.int = self._position[
-            self.lanes.state[lane].instance * self._position_count + self._slot[place]
+            self.lanes.state[lane].instance * self._position_count + self.lanes.ops[place].slot
         ]
         collective: cython.int = self._in_rounds[kind]
-        members: cython.int = self._parties[kind]
-        if not self._head[meeting]:
-            self._head[meeting] = self.rounds.allocate(collective) + 1
-        state: cython.int = self._head[meeting] - 1
-        self.rounds.arrive(collective, state, meeting, kind, position, lane, op, self.now)
-        if self.lanes.keeps_times and self._arrived[meeting] == members:
-            self._name_last_in_rounds(collective, state, members)
+        if not self._meetings[meeting].head:
+            self._meetings[meeting].head = self.rounds.allocate(collective) + 1
+        self.rounds.arrive(collective, self._meetings[meeting].head - 1, meeting, kind, position, lane, self.now)
         self._drain_rounds()
-
-    def _name_last_in_rounds(self, collective: cython.int, state: cython.int, members: cython.int) -> cython.void:
-        """Note for all members which op arrived last."""
-        last: cython.int = -1
-        last_lane: cython.int = -1
-        op: cython.int
-        lane: cython.int
-        position: cython.int
-        for position in range(members):
-            op = self.rounds.op_of(collective, state, position)
-            lane = self.rounds.lane_of(collective, state, position)
-            if self._is_last(op, lane, last, last_lane):
-                last = op
-                last_lane = lane
-        for position in range(members):
-            self.lanes.last[self.rounds.op_of(collective, state, position)] = last
-
-    def _name_last(self, meeting: cython.int) -> cython.void:
-        """Note for all members which op arrived last, and that all begin now."""
-        last: cython.int = -1
-        last_lane: cython.int = -1
-        lane: cython.int = self._head[meeting] - 1
-        while lane >= 0:
-            if self._is_last(self.lanes.state[lane].op, lane, last, last_lane):
-                last = self.lanes.state[lane].op
-                last_lane = lane
-            lane = self.lanes.state[lane].following - 1
-        lane = self._head[meeting] - 1
-        while lane >= 0:
-            self.lanes.last[self.lanes.state[lane].op] = last
-            self.lanes.start[self.lanes.state[lane].op] = self.now
-            lane = self.lanes.state[lane].following - 1
-
-    def _is_last(self, op: cython.int, lane: cython.int, last: cython.int, last_lane: cython.int) -> cython.bint:
-        """Return whether an op arrives now, on a rank with a lower number than the last one known."""
-        if self.lanes.ready[op] != self.now:
-            return False
-        if last < 0:
-            return True
-        number: cython.int = self._number[self.lanes.state[lane].rank]
-        other: cython.int = self._number[self.lanes.state[last_lane].rank]
-        return number < other or (number == other and op < last)
 
     def _all_there(self, meeting: cython.int, kind: cython.int) -> cython.void:
         """Begin a communication."""
-        if self.lanes.keeps_times:
-            self._name_last(meeting)
         first: cython.int = self._traffic_first[kind]
         if first == self._traffic_first[kind + 1]:
             self._end_meeting(meeting)
@@ -284,7 +254,7 @@ class Engine:
         meeting: cython.int = self.links.meeting[activity]
         stage: cython.int = self.links.stage[activity] + 1
         if self.links.hop[activity] >= 0:
-            self.rounds.end_hop(self._in_rounds[kind], self._head[meeting] - 1, activity, self.now)
+            self.rounds.end_hop(self._in_rounds[kind], self._meetings[meeting].head - 1, activity, self.now)
             self._drain_rounds()
         elif stage < self._traffic_first[kind + 1]:
             self.links.stage[activity] = stage
@@ -296,7 +266,7 @@ class Engine:
 
     def _end_meeting(self, meeting: cython.int) -> cython.void:
         """End the op of every lane that met."""
-        lane: cython.int = self._head[meeting] - 1
+        lane: cython.int = self._meetings[meeting].head - 1
         after: cython.int
         while lane >= 0:
             after = self.lanes.state[lane].following - 1
@@ -309,6 +279,12 @@ class Engine:
             self.rounds.left -= 1
             self.lanes.end_op(self.rounds.left_lane[self.rounds.left], self.now)
 
+    def kept(self) -> KeptTimes:
+        """Return what is kept of times."""
+        since, kind, last, number = [self.buffers.column("meetings", name) for name in _KEPT]
+        in_rounds = np.append(self.buffers.read("in_rounds"), -1)[kind - 1] >= 0
+        return KeptTimes(self.lanes.buffers.read("end"), np.where(in_rounds, -1.0, since), last, number)
+
     def arrived(self, meeting: cython.int) -> tuple[int, int]:
         """Return how many have arrived at a meeting, and its kind, -1 if that is not known."""
-        return self._arrived[meeting], self._kind[meeting] - 1
+        return self._meetings[meeting].arrived, self._meetings[meeting].kind - 1

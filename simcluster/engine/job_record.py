@@ -12,8 +12,8 @@ from simcluster.engine.tabulate import JobTables
 from simcluster.reference.record import OpTimes, Record
 from simcluster.reference.record_parts import LargeRecord
 
-_KEPT = 80_000_000
-"""Ops up to which their times are kept, which take 2.2 GB: keeping them costs a third of simulating them again."""
+_KEPT = 250_000_000
+"""Ops up to which their times are kept, which take 2 GB."""
 
 
 def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> Record:
@@ -24,13 +24,11 @@ def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> 
     """
 
     def times() -> OpTimes:
-        again = simulate_tables(job.tables, job.describe, keeps_times=True).times
-        assert again is not None
-        return again
+        simulated = found if found.kept else simulate_tables(job.tables, job.describe, keeps_times=True)
+        return simulated.times
 
     keeps_times = keeps_times and job.tables.instances.op_first[-1] <= _KEPT
     found = simulate_tables(job.tables, job.describe, keeps_times=bool(keeps_times))
-    kept = found.times
     rank, stage = lanes_of(job)
     record = Record(
         lane_rank=rank,
@@ -40,7 +38,7 @@ def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> 
         engine="compiled",
         why=why,
         make_ops=later_on_this_grid(lambda: ops_of(job)),
-        make_times=later_on_this_grid(times) if kept is None else lambda: kept,
+        make_times=later_on_this_grid(times),
     )
     parts = [later_on_this_grid(partial(part_of, job, some)) for some in parts_of(job)]
     return LargeRecord(**vars(record), make_parts=parts) if parts else record

@@ -157,10 +157,10 @@ class MaxMin:
             self.level[link] = new
             entry = self.users.head[link]
             while entry >= 0:
-                activity = self.users.member[entry]
+                activity = self.users.entry[entry].member
                 if self.rate[activity] >= old or self.rate[activity] > new:  # else others hold it back, as before
                     self._update(activity, link)
-                entry = self.users.following[entry]
+                entry = self.users.entry[entry].following
 
     def _guess(self) -> cython.void:
         """Take all levels and rates from progressive filling, and look at all shared links after that.
@@ -175,7 +175,7 @@ class MaxMin:
             self.is_waiting[self.queue.pop()] = 0
         self._begin_filling()
         while self.queue.count:
-            rate = self.queue.times[0]
+            rate = self.queue.events[0].time
             link = self.queue.pop()
             if link < 0:
                 self._fix(-1 - link, rate)
@@ -183,8 +183,8 @@ class MaxMin:
                 self.level[link] = rate
                 entry = self.users.head[link]
                 while entry >= 0:
-                    self._fix(self.users.member[entry], rate)
-                    entry = self.users.following[entry]
+                    self._fix(self.users.entry[entry].member, rate)
+                    entry = self.users.entry[entry].following
         for link in range(self._links):
             if self.users.count[link] > 1:
                 self._visit(link)
@@ -206,13 +206,13 @@ class MaxMin:
             self._load[link] = 0.0
             entry = self.users.head[link]
             while entry >= 0:
-                activity = self.users.member[entry]
-                self._load[link] += self.users.weight[entry]
+                activity = self.users.entry[entry].member
+                self._load[link] += self.users.entry[entry].weight
                 if not self._is_going[activity]:
                     self._is_going[activity] = 1
                     if self.bound[activity] < _INFINITE:
                         self.queue.put(self.bound[activity], -1 - activity)
-                entry = self.users.following[entry]
+                entry = self.users.entry[entry].following
             self._share[link] = self._left[link] / self._load[link]
             self.level[link] = self._share[link] if self.users.count[link] == 1 else _INFINITE
             self.queue.put(self._share[link], link)
@@ -286,7 +286,7 @@ class MaxMin:
         """Return the level that fits what the link's users want."""
         entry: cython.int = self.users.head[link]
         if self.users.count[link] == 1:
-            return self.capacity[link] / self.users.weight[entry]
+            return self.capacity[link] / self.users.entry[entry].weight
         count: cython.int = 0
         old: cython.double = self.level[link]
         want: cython.double
@@ -294,7 +294,7 @@ class MaxMin:
         place: cython.int
         other: cython.int
         while entry >= 0:
-            activity = self.users.member[entry]
+            activity = self.users.entry[entry].member
             want = self.rate[activity]
             if want >= old:  # this link holds it back: what would others allow?
                 want = self.bound[activity]
@@ -304,7 +304,7 @@ class MaxMin:
                     if other != link and self.level[other] < want:
                         want = self.level[other]
             self.fill.want[count] = want
-            self.fill.flows[count] = self.users.weight[entry]
+            self.fill.flows[count] = self.users.entry[entry].weight
             count += 1
-            entry = self.users.following[entry]
+            entry = self.users.entry[entry].following
         return self.fill.level(self.capacity[link], count)

@@ -1,17 +1,22 @@
 from simcluster.base.pointers cimport Buffers
 
 
+cdef struct Membership:
+    double weight
+    int member
+    int following
+    int container
+    int previous
+    int sibling
+    int unused
+
+
 cdef class Memberships:
     cdef Buffers buffers
     cdef int* head
     cdef int* count
     cdef int* first
-    cdef int* member
-    cdef double* weight
-    cdef int* following
-    cdef int* _container
-    cdef int* _previous
-    cdef int* _sibling
+    cdef Membership* entry
     cdef int _free
     cdef int _room
     cdef void make_members(self, int members) noexcept

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import cython
+import numpy as np
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
+
+    Membership = SimpleNamespace
+
+MEMBERSHIP = [
+    ("weight", np.float64),
+    *((name, np.int32) for name in ("member", "following", "container", "previous", "sibling", "unused")),
+]
+"""The numbers of a Membership (see the .pxd file)."""
 
 
 class Memberships:
@@ -35,18 +46,18 @@ class Memberships:
             self._make_room(2 * self._room)
         entry: cython.int = self._free
         head: cython.int = self.head[container]
-        self._free = self.following[entry]
-        self.member[entry] = member
-        self.weight[entry] = weight
-        self.following[entry] = head
-        self._container[entry] = container
-        self._previous[entry] = -1
-        self._sibling[entry] = self.first[member]
+        self._free = self.entry[entry].following
+        self.entry[entry].member = member
+        self.entry[entry].weight = weight
+        self.entry[entry].following = head
+        self.entry[entry].container = container
+        self.entry[entry].previous = -1
+        self.entry[entry].sibling = self.first[member]
         self.first[member] = entry + 1
         self.head[container] = entry
         self.count[container] += 1
         if head >= 0:
-            self._previous[head] = entry
+            self.entry[head].previous = entry
 
     def remove_all(self, member: cython.int) -> cython.void:
         """Take a member out of all its containers."""
@@ -55,28 +66,24 @@ class Memberships:
         after: cython.int
         self.first[member] = 0
         while entry >= 0:
-            before = self._previous[entry]
-            after = self.following[entry]
+            before = self.entry[entry].previous
+            after = self.entry[entry].following
             if before >= 0:
-                self.following[before] = after
+                self.entry[before].following = after
             else:
-                self.head[self._container[entry]] = after
+                self.head[self.entry[entry].container] = after
             if after >= 0:
-                self._previous[after] = before
-            self.count[self._container[entry]] -= 1
-            self.following[entry] = self._free
+                self.entry[after].previous = before
+            self.count[self.entry[entry].container] -= 1
+            self.entry[entry].following = self._free
             self._free = entry
-            entry = self._sibling[entry] - 1
+            entry = self.entry[entry].sibling - 1
 
     def _make_room(self, room: cython.int) -> cython.void:
         entry: cython.int
-        self.member = self.buffers.ints("member", room)
-        self.weight = self.buffers.doubles("weight", room)
-        self.following = self.buffers.ints("following", room)
-        self._container = self.buffers.ints("container", room)
-        self._previous = self.buffers.ints("previous", room)
-        self._sibling = self.buffers.ints("sibling", room)
+        records = self.buffers.records("entry", MEMBERSHIP, room)
+        self.entry = cython.cast(cython.pointer(Membership), records) if cython.compiled else records
         for entry in range(self._room, room):
-            self.following[entry] = self._free
+            self.entry[entry].following = self._free
             self._free = entry
         self._room = room

@@ -8,17 +8,26 @@ from simcluster.engine.memberships cimport Memberships
 
 cdef struct Computation:
     double due
+    int rank
+    int following
+    int previous
+    int unused
     double left
     double since
     double factor
+    double sensitivity
     double left_before
     double since_before
     double factor_before
     double settled
-    double sensitivity
-    int rank
-    int following
-    int previous
+
+
+cdef struct RankState:
+    double speed
+    int computing
+    int lane
+    int is_changed
+    int unused
 
 
 cdef class RankActivities:
@@ -31,10 +40,7 @@ cdef class RankActivities:
     cdef readonly int computing_lanes
     cdef readonly int changed
     cdef int* _changed
-    cdef unsigned char* _is_changed
-    cdef int* _computing
-    cdef int* _lane_head
-    cdef double* _speed
+    cdef RankState* _state
     cdef double* _pressure
     cdef double* _drag
     cdef int* _rank_first

@@ -21,15 +21,19 @@ if not cython.compiled:
 
     rint = np.rint
     Computation = SimpleNamespace
+    RankState = SimpleNamespace
 
 _INFINITE = cython.declare(cython.double, math.inf)
 COMPUTATION = [
-    *((name, np.float64) for name in ("due", "left", "since", "factor", "left_before", "since_before")),
-    *((name, np.float64) for name in ("factor_before", "settled", "sensitivity")),
-    *((name, np.int32) for name in ("rank", "following", "previous")),
+    ("due", np.float64),
+    *((name, np.int32) for name in ("rank", "following", "previous", "unused")),
+    *((name, np.float64) for name in ("left", "since", "factor", "sensitivity")),
+    *((name, np.float64) for name in ("left_before", "since_before", "factor_before", "settled")),
 ]
 """The numbers of a Computation (see the .pxd file): ``rank`` is that of a lane that computes, plus one; ``following``
 and ``previous`` are the next lanes that compute on it, plus one."""
+RANK = [("speed", np.float64), *((name, np.int32) for name in ("computing", "lane", "is_changed", "unused"))]
+"""The numbers of a RankState: how many of its lanes compute, and the first of these plus one."""
 
 
 class RankActivities:
@@ -50,18 +54,14 @@ class RankActivities:
         self.computing_lanes = 0
         self.changed = 0
         self._changed = buffers.ints("changed", ranks)
-        self._is_changed = buffers.flags("is_changed", ranks)
-        self._computing = buffers.ints("computing", ranks)
-        self._lane_head = buffers.ints("lane_head", ranks)  # the first of the rank's lanes that compute, plus one
-        self._speed = buffers.doubles("speed", ranks)
+        records = buffers.records("ranks", RANK, ranks)
+        self._state = cython.cast(cython.pointer(RankState), records) if cython.compiled else records
+        buffers.fill("ranks", "speed", np.ones(ranks))
         self._pressure = buffers.given_doubles("pressure", kinds.pressure)
         self._drag = buffers.given_doubles("drag", kinds.drag)
         self._rank_first = buffers.given_ints("rank_first", kinds.rank_first)
         self._kind_rank = buffers.given_ints("kind_rank", kinds.rank)
         self._room = 0
-        rank: cython.int
-        for rank in range(ranks):
-            self._speed[rank] = 1.0
 
     def wait(self, lane: cython.int, seconds: cython.double, now: cython.double) -> cython.void:
         """Let a lane wait for seconds that nothing changes."""
@@ -80,21 +80,21 @@ class RankActivities:
         if seconds <= 0.0:
             self.wait(lane, 0.0, now)
             return
-        head: cython.int = self._lane_head[rank]
+        head: cython.int = self._state[rank].lane
         self.computation[lane].rank = rank + 1
         self.computation[lane].previous = 0
         self.computation[lane].following = head
-        self._lane_head[rank] = lane + 1
+        self._state[rank].lane = lane + 1
         if head:
             self.computation[head - 1].previous = lane + 1
-        self._computing[rank] += 1
+        self._state[rank].computing += 1
         self.computing_lanes += 1
         self.computation[lane].sensitivity = sensitivity
         self.computation[lane].left = self.computation[lane].left_before = seconds
         self.computation[lane].since = self.computation[lane].since_before = now
         self.computation[lane].factor = self.computation[lane].factor_before = 1.0
         self.computation[lane].settled = now
-        if self.flights.count[rank] or self._speed[rank] != 1.0:
+        if self.flights.count[rank] or self._state[rank].speed != 1.0:
             self.computation[lane].due = _INFINITE  # the end of the instant tells
             self._change(rank)
         else:
@@ -114,10 +114,10 @@ class RankActivities:
         if before:
             self.computation[before - 1].following = after
         else:
-            self._lane_head[rank] = after
+            self._state[rank].lane = after
         if after:
             self.computation[after - 1].previous = before
-        self._computing[rank] -= 1
+        self._state[rank].computing -= 1
         self.computing_lanes -= 1
         if self.flights.count[rank]:  # it may slow them down no longer
             self._change(rank)
@@ -134,7 +134,7 @@ class RankActivities:
         for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
             rank = self._kind_rank[place]
             self.flights.add(rank, flight, self._pressure[kind])
-            if self._computing[rank]:
+            if self._state[rank].computing:
                 self._change(rank)
 
     def land(self, flight: cython.int, kind: cython.int) -> cython.void:
@@ -144,7 +144,7 @@ class RankActivities:
         self.flights.remove_all(flight)
         for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
             rank = self._kind_rank[place]
-            if self._computing[rank]:
+            if self._state[rank].computing:
                 self._change(rank)
 
     def drag_of(self, flight: cython.int, kind: cython.int) -> cython.double:
@@ -153,8 +153,8 @@ class RankActivities:
 
     def set_speed(self, rank: cython.int, factor: cython.double) -> cython.void:
         """Set the factor by which the rank's computations take longer from now on."""
-        self._speed[rank] = factor
-        if self._computing[rank]:
+        self._state[rank].speed = factor
+        if self._state[rank].computing:
             self._change(rank)
 
     def settle(self, now: cython.double) -> cython.void:
@@ -163,16 +163,16 @@ class RankActivities:
         rank: cython.int
         for number in range(self.changed):
             rank = self._changed[number]
-            self._is_changed[rank] = 0
-            if self._computing[rank]:
+            self._state[rank].is_changed = 0
+            if self._state[rank].computing:
                 self._settle_lanes(rank, now)
             self._settle_flights(rank, now)
         self.changed = 0
 
     def _change(self, rank: cython.int) -> cython.void:
         """Note that something changes on a rank."""
-        if not self._is_changed[rank]:
-            self._is_changed[rank] = 1
+        if not self._state[rank].is_changed:
+            self._state[rank].is_changed = 1
             self._changed[self.changed] = rank
             self.changed += 1
 
@@ -180,13 +180,15 @@ class RankActivities:
         """Continue computations at their present speed."""
         pressure: cython.double = 0.0
         entry: cython.int = self.flights.head[rank]
-        lane: cython.int = self._lane_head[rank] - 1
+        lane: cython.int = self._state[rank].lane - 1
         while entry >= 0:
-            if self.flights.weight[entry] > pressure:
-                pressure = self.flights.weight[entry]
-            entry = self.flights.following[entry]
+            if self.flights.entry[entry].weight > pressure:
+                pressure = self.flights.entry[entry].weight
+            entry = self.flights.entry[entry].following
         while lane >= 0:
-            self._settle_lane(lane, (1.0 + self.computation[lane].sensitivity * pressure) * self._speed[rank], now)
+            self._settle_lane(
+                lane, (1.0 + self.computation[lane].sensitivity * pressure) * self._state[rank].speed, now
+            )
             lane = self.computation[lane].following - 1
 
     def _settle_lane(self, lane: cython.int, factor: cython.double, now: cython.double) -> cython.void:
@@ -235,15 +237,15 @@ class RankActivities:
         place: cython.int
         dragged: cython.bint
         while entry >= 0:
-            flight = self.flights.member[entry]
+            flight = self.flights.entry[entry].member
             kind = self.links.kind[flight]
             if self._drag[kind] > 0.0:
                 dragged = False
                 for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
-                    if self._computing[self._kind_rank[place]]:
+                    if self._state[self._kind_rank[place]].computing:
                         dragged = True
                         break
                 if dragged != self.dragged[flight]:
                     self.dragged[flight] = dragged
                     self.links.set_drag(flight, self.drag_of(flight, kind), now)
-            entry = self.flights.following[entry]
+            entry = self.flights.entry[entry].following

@@ -28,9 +28,7 @@ cdef class RoundsUnderWay:
     cdef int _used
     cdef int _room
     cdef int allocate(self, int collective) noexcept
-    cdef void arrive(self, int collective, int state, int meeting, int kind, int position, int lane, int op, double now) noexcept
-    cdef int op_of(self, int collective, int state, int position) noexcept
-    cdef int lane_of(self, int collective, int state, int position) noexcept
+    cdef void arrive(self, int collective, int state, int meeting, int kind, int position, int lane, double now) noexcept
     cdef void end_hop(self, int collective, int state, int activity, double now) noexcept
     cdef int _member(self, int collective, int state, int position) noexcept
     cdef void _leave(self, int collective, int state, int meeting, int kind, int position, int block, double now) noexcept

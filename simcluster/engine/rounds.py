@@ -18,7 +18,7 @@ class RoundsUnderWay:
     """Collectives under way: each has its *state* in one array of numbers, which ``allocate`` returns the place of.
 
     That is how many members are still to leave; per hop the rounds that are over (times two, and one if it moves); per
-    member its lane, its op and its block plus one; and per seat how many hops are to come.
+    member its lane and its block plus one; and per seat how many hops are to come.
 
     ``left_lane`` lists the lanes of ``left`` members whose part is over.
     """
@@ -59,16 +59,16 @@ class RoundsUnderWay:
         i: cython.int
         if state < 0:
             state = self._used
-            self._used += 1 + hops + 3 * members + seats
+            self._used += 1 + hops + 2 * members + seats
             if self._used > self._room:
                 self._room = 2 * self._used
                 self._state = self.buffers.ints("state", self._room)
         else:
             self._free[collective] = self._state[state]
         self._state[state] = members
-        for i in range(state + 1, state + 1 + hops + 3 * members):
+        for i in range(state + 1, state + 1 + hops + 2 * members):
             self._state[i] = 0
-        i = state + 1 + hops + 3 * members
+        i = state + 1 + hops + 2 * members
         for seat in range(seats):
             self._state[i + seat] = self._seat_hop_first[first + seat + 1] - self._seat_hop_first[first + seat]
         return state
@@ -81,22 +81,11 @@ class RoundsUnderWay:
         kind: cython.int,
         position: cython.int,
         lane: cython.int,
-        op: cython.int,
         now: cython.double,
     ) -> cython.void:
         """Let a member begin its part."""
-        place: cython.int = self._member(collective, state, position)
-        self._state[place] = lane
-        self._state[place + 1] = op
+        self._state[self._member(collective, state, position)] = lane
         self._enter(collective, state, meeting, kind, position, 0, now)
-
-    def op_of(self, collective: cython.int, state: cython.int, position: cython.int) -> cython.int:
-        """Return the op of a member that has arrived."""
-        return self._state[self._member(collective, state, position) + 1]
-
-    def lane_of(self, collective: cython.int, state: cython.int, position: cython.int) -> cython.int:
-        """Return the lane of a member that has arrived."""
-        return self._state[self._member(collective, state, position)]
 
     def end_hop(
         self, collective: cython.int, state: cython.int, activity: cython.int, now: cython.double
@@ -116,8 +105,8 @@ class RoundsUnderWay:
             self._try(collective, state, meeting, kind, self._after[i], now)
 
     def _member(self, collective: cython.int, state: cython.int, position: cython.int) -> cython.int:
-        """Return where in the state a member's lane, op and block (plus one) are."""
-        return state + 1 + self._hop_first[collective + 1] - self._hop_first[collective] + 3 * position
+        """Return where in the state a member's lane and block (plus one) are."""
+        return state + 1 + self._hop_first[collective + 1] - self._hop_first[collective] + 2 * position
 
     def _leave(
         self,
@@ -154,7 +143,7 @@ class RoundsUnderWay:
         while block < self._blocks[collective]:
             seat = self._seat_first[collective] + block * members + position
             if self._seat_hop_first[seat] < self._seat_hop_first[seat + 1]:
-                self._state[place + 2] = block + 1
+                self._state[place + 1] = block + 1
                 for i in range(self._seat_hop_first[seat], self._seat_hop_first[seat + 1]):
                     self._try(collective, state, meeting, kind, self._seat_hop[i], now)
                 return
@@ -183,9 +172,9 @@ class RoundsUnderWay:
         if over & 1 or over == 2 * self._repeats[hop]:
             return
         if over == 0:
-            if self._state[self._member(collective, state, self._source[hop]) + 2] != block:
+            if self._state[self._member(collective, state, self._source[hop]) + 1] != block:
                 return
-            if self._state[self._member(collective, state, self._target[hop]) + 2] != block:
+            if self._state[self._member(collective, state, self._target[hop]) + 1] != block:
                 return
         else:
             for i in range(self._before_first[hop], self._before_first[hop + 1]):

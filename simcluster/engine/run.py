@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import merge
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from simcluster.base.profiles import Profile
 from simcluster.base.telling import phase
 from simcluster.engine import events
 from simcluster.engine.events import Engine
+from simcluster.engine.op_times import KeptTimes, times_of
 from simcluster.engine.tables import Tables
 from simcluster.reference.record import OpTimes
 
@@ -32,13 +34,21 @@ Change = tuple[float, int, float]
 """An instant (s); the link, or -1 minus the rank; and its factor from then on."""
 
 
-class Simulated(NamedTuple):
-    """What the engine found: when every lane was over (s; 0 for one without ops), how many events it processed, and the
-    times of all ops, if they were asked for."""
+@dataclass(frozen=True)
+class Simulated:
+    """What the engine found: when every lane was over (s; 0 for one without ops), how many events it processed, and
+    what it kept of times, if that was asked for."""
 
+    tables: Tables = field(repr=False)
     lane_end: Floats
     events: int
-    times: OpTimes | None
+    kept: KeptTimes | None = field(repr=False)
+
+    @cached_property
+    def times(self) -> OpTimes:
+        """The times of all ops; only where they were kept."""
+        assert self.kept is not None
+        return times_of(self.tables, self.kept)
 
 
 def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_times: bool) -> Simulated:
@@ -62,13 +72,8 @@ def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_tim
         raise BeyondGridError
     if state == events.STUCK:
         raise _Deadlock(tables, engine, describe).error()
-    times = None
-    if keeps_times:
-        ready, start, end, last = (engine.lanes.buffers.read(name) for name in ("ready", "start", "end", "last"))
-        times = OpTimes(ready[:ops], start[:ops], end[:ops], last[:ops])
-    return Simulated(
-        engine.lanes.buffers.read("lane_end")[: engine.lanes.count], engine.events + engine.links.skipped, times
-    )
+    lane_end = engine.lanes.buffers.read("lane_end")[: engine.lanes.count]
+    return Simulated(tables, lane_end, engine.events + engine.links.skipped, engine.kept() if keeps_times else None)
 
 
 class _Changes:

@@ -1,0 +1,149 @@
+"""Times of ops from what the engine keeps: when every op ended, and of every meeting its last arrival; compiled."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cython
+import numpy as np
+
+from simcluster.base.arrays import Floats, Int32s
+from simcluster.engine.tables import Tables
+from simcluster.reference.record import OpTimes
+
+if not cython.compiled:
+    from simcluster.base.pointers import Buffers
+
+
+class KeptTimes(NamedTuple):
+    """When every op ended (s); when the last op arrived at every meeting (-1: every member begins at its own arrival),
+    that op, and the number of its rank."""
+
+    end: Floats
+    since: Floats
+    last: Int32s
+    number: Int32s
+
+
+class OpTimesReader:
+    """Computes times of the ops of an instance, into columns with room for that many."""
+
+    def __init__(self, tables: Tables, kept: KeptTimes, room: int) -> None:
+        templates, instances, groups = tables.templates, tables.instances, tables.groups
+        self.buffers = buffers = Buffers()
+        self._end = buffers.given_doubles("end", kept.end)
+        self._since = buffers.given_doubles("since", kept.since)
+        self._last = buffers.given_ints("last", kept.last)
+        self._number = buffers.given_ints("number", kept.number)
+        self._rank = buffers.given_ints("rank", instances.number)
+        self._slot = buffers.given_ints("slot", templates.slot)
+        self._place = buffers.given_ints("place", templates.place)
+        self._before = buffers.given_ints("before", _ops_before(tables))
+        self._wait_first = buffers.given_ints("wait_first", templates.wait_first)
+        self._wait_op = buffers.given_ints("wait_op", templates.wait_op)
+        self._wait_peer = buffers.given_ints("wait_peer", templates.wait_peer)
+        self._peer = buffers.given_ints("peer", instances.peer)
+        self._peers = instances.peer.shape[1]
+        self._meeting_first = buffers.given_ints("meeting_first", np.append(groups.place_first, 0)[instances.group])
+        self._slots = instances.group.shape[1]
+        self._op_first = buffers.given_ints("op_first", instances.op_first)
+        self._template_first = buffers.given_ints("template_first", templates.op_first[instances.template])
+        self._ready = buffers.doubles("op_ready", room)
+        self._start = buffers.doubles("op_start", room)
+        self._over = buffers.doubles("op_end", room)
+        self._op = buffers.ints("op_last", room)
+        self._whose = buffers.ints("op_whose", room)
+
+    def read(self, instance: cython.int, at: cython.int) -> cython.int:
+        """Read the times of the ops of an instance, into places from ``at``; return the place after them."""
+        base: cython.int = self._op_first[instance]
+        count: cython.int = self._op_first[instance + 1] - base
+        number: cython.int
+        meeting: cython.int
+        for number in range(count):
+            meeting = self._meeting_of(instance, number)
+            self._ready[at + number] = self._ready_of(instance, number)
+            self._start[at + number] = self._ready[at + number]
+            self._over[at + number] = self._end[base + number]
+            self._op[at + number] = base + number
+            self._whose[at + number] = self._rank[instance]
+            if meeting >= 0:
+                if self._since[meeting] >= 0.0:
+                    self._start[at + number] = self._since[meeting]
+                self._op[at + number] = self._last[meeting]
+                self._whose[at + number] = self._number[meeting]
+        return at + count
+
+    def read_received(self, instance: cython.int, at: cython.int) -> cython.int:
+        """Read the times of what an instance awaits of others, as ``read``; it is ready when it begins."""
+        first: cython.int = self._template_first[instance]
+        end: cython.int = first + self._op_first[instance + 1] - self._op_first[instance]
+        wait: cython.int
+        whose: cython.int
+        for wait in range(self._wait_first[first], self._wait_first[end]):
+            if self._wait_peer[wait] >= 0:
+                whose = self._peer[instance * self._peers + self._wait_peer[wait]]
+                self._start[at] = self._start_of(whose, self._wait_op[wait])
+                self._ready[at] = self._start[at]
+                self._over[at] = self._end[self._op_first[whose] + self._wait_op[wait]]
+                self._whose[at] = self._rank[whose]
+                at += 1
+        return at
+
+    def columns(self, many: cython.int) -> tuple[Any, ...]:
+        """Return ready, start, end, last op and its rank of what was read so far."""
+        return tuple([self.buffers.read(f"op_{name}")[:many] for name in ("ready", "start", "end", "last", "whose")])
+
+    def _meeting_of(self, instance: cython.int, number: cython.int) -> cython.int:
+        """Return the meeting of an op, -1 for none."""
+        place: cython.int = self._template_first[instance] + number
+        if self._slot[place] < 0:
+            return -1
+        return self._meeting_first[instance * self._slots + self._slot[place]] + self._place[place]
+
+    def _start_of(self, instance: cython.int, number: cython.int) -> cython.double:
+        """Return when an op began."""
+        meeting: cython.int = self._meeting_of(instance, number)
+        if meeting >= 0 and self._since[meeting] >= 0.0:
+            return self._since[meeting]
+        return self._ready_of(instance, number)
+
+    def _ready_of(self, instance: cython.int, number: cython.int) -> cython.double:
+        """Return when an op could have begun alone: when all that it waits for had ended."""
+        base: cython.int = self._op_first[instance]
+        place: cython.int = self._template_first[instance] + number
+        time: cython.double = 0.0
+        end: cython.double
+        wait: cython.int
+        whose: cython.int
+        if self._before[place] >= 0:
+            time = self._end[base + self._before[place]]
+        for wait in range(self._wait_first[place], self._wait_first[place + 1]):
+            whose = instance
+            if self._wait_peer[wait] >= 0:
+                whose = self._peer[instance * self._peers + self._wait_peer[wait]]
+            end = self._end[self._op_first[whose] + self._wait_op[wait]]
+            if end > time:
+                time = end
+        return time
+
+
+def _ops_before(tables: Tables) -> Int32s:
+    """Return the op before each op of the templates on its lane, -1 for the first ones."""
+    templates = tables.templates
+    lane = np.repeat(np.arange(len(templates.lane_op_first) - 1), np.diff(templates.lane_op_first))
+    template = np.repeat(np.arange(len(templates.op_first) - 1), np.diff(templates.lane_first))
+    before = np.full(int(templates.op_first.max()), -1, dtype=np.int32)
+    follows = np.flatnonzero(np.diff(lane) == 0) + 1
+    before[templates.op_first[template[lane[follows]]] + templates.lane_op[follows]] = templates.lane_op[follows - 1]
+    return before
+
+
+def times_of(tables: Tables, kept: KeptTimes) -> OpTimes:
+    """Return the times of all ops."""
+    many = int(tables.instances.op_first.max())
+    reader = OpTimesReader(tables, kept, many)
+    at = 0
+    for instance in range(len(tables.instances.template)):
+        at = reader.read(instance, at)
+    return OpTimes(*reader.columns(many)[:4])
