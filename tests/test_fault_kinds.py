@@ -156,6 +156,9 @@ class Idle(FaultSpec):
     def program(self, *args: Any) -> Any:
         return super().program(*args)
 
+    def retime(self, *args: Any) -> Any:
+        return super().retime(*args)
+
 
 def test_defaults_are_neutral(table: Table, clean: Result) -> None:
     """Whether it lasts or not, and wherever ranks and links are looked for."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.planning.ops import Group, Op, Segment, StageProgram, Work
+from simcluster.planning.perturbations import Computations
 
 NO_WORK = -1
 """The work of an op that only takes part in another's (a receive), or that is alone."""
@@ -177,6 +178,17 @@ class OpColumns:
 
     def __len__(self) -> int:
         return len(self.place)
+
+    @cached_property
+    def computing(self) -> Ints:
+        """The ops that are computations."""
+        return np.flatnonzero(self._segments.sensitivity[self.place] >= 0)
+
+    @cached_property
+    def computations(self) -> Computations:
+        """The computations by item."""
+        counts = np.bincount(self.item[self.computing], minlength=len(self.keys))
+        return Computations(self.keys, self.step.tolist(), counts.tolist())
 
     @cached_property
     def lanes(self) -> tuple[Int32s, Int32s]:

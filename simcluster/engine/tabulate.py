@@ -119,6 +119,14 @@ class _Builder:
                 known[id(own)] = len(found)
                 found.append(OpColumns(own, self._segments))
             which[instance] = known[id(own)]
+        for instance, rank in enumerate(self._ranks.tolist()):
+            columns = found[which[instance]]
+            seconds = self._own.get(instance, self._segments.seconds[columns.place])
+            before = seconds[columns.computing]
+            after = disturbances.retime(rank, columns.computations, before)
+            if after is not before:
+                self._own[instance] = seconds.copy()
+                self._own[instance][columns.computing] = after
         return found, which
 
     def build(self, slowness: Sequence[float], rates: LinkValues, disturbances: Disturbances) -> JobTables:

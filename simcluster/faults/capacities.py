@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
+from simcluster.base.arrays import Floats
 from simcluster.base.profiles import Profile, Watched, product
 from simcluster.faults.spec import FaultSpec, acting
 from simcluster.faults.where import OnLinks
 from simcluster.planning.jobs import JointPlan
 from simcluster.planning.ops import StageProgram
-from simcluster.planning.perturbations import Disturbances
+from simcluster.planning.perturbations import Computations, Disturbances
 from simcluster.topology import Cluster
 
 
@@ -89,6 +90,10 @@ def joint_disturbances(
         own, first = job_of[rank]
         return own.program(rank - first, of_stage)
 
+    def retime(rank: int, computations: Computations, seconds: Floats) -> Floats:
+        own, first = job_of[rank]
+        return own.retime(rank - first, computations, seconds)
+
     pairs = zip(plan.ranks, jobs, strict=True)
     speeds = {numbers.start + rank: profile for numbers, own in pairs for rank, profile in own.speeds.items()}
-    return Disturbances(speeds, capacities, colour, program)
+    return Disturbances(speeds, capacities, colour, program, retime)

@@ -14,7 +14,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.collectives.relayed import RELAYED, TokenRoutes, experts_on
-from simcluster.faults.spec import Blocks, FaultSpec, Setting, acting, with_items
+from simcluster.faults.spec import Blocks, FaultSpec, Setting, acting
 from simcluster.planning.ops import EXPERTS, Item, MemoryChange, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.planning.works import Collective
@@ -97,7 +97,7 @@ class ExpertLoads:
 
     def program(self, rank: int, program: StageProgram) -> StageProgram:
         """With the tokens that the experts of this rank get."""
-        return with_items(program, lambda item: self._routed_item(rank, item))
+        return program.with_items(lambda item: self._routed_item(rank, item))
 
     def _routed_item(self, rank: int, item: Item) -> Item:
         """An item with the tokens that the experts of this rank get.

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import ClassVar, Literal
 
+import numpy as np
+
+from simcluster.base.arrays import Floats
 from simcluster.base.units import Seconds
-from simcluster.faults.draws import Factors, stream
-from simcluster.faults.spec import Setting, retimed, with_items
+from simcluster.faults.draws import Factors, Streams
+from simcluster.faults.spec import Setting
 from simcluster.faults.where import Number, OnRanks
-from simcluster.planning.ops import Item, Segment, StageProgram
+from simcluster.planning.perturbations import Computations
+
+_STREAMS = Streams()
 
 
 class Jitter(OnRanks):
@@ -42,28 +47,16 @@ class Jitter(OnRanks):
         """Who draws for the rank."""
         return setting.worker[rank] if self.shared_by == "worker" else (rank,)
 
-    def program(self, rank: int, program: StageProgram, setting: Setting) -> StageProgram:
-        """With other seconds of computation."""
-
-        def jittered(item: Item) -> Item:
-            if self.per != "step":
-                return item._replace(segment=self._segment(rank, item.segment, item.key, setting))
-            name = self, item.segment, rank, item.step
-            if name not in setting.known:
-                setting.known[name] = self._segment(rank, item.segment, item.step, setting)
-            return item._replace(segment=setting.known[name])
-
-        return with_items(program, jittered)
-
-    def _segment(self, rank: int, segment: Segment, moment: Hashable, setting: Setting) -> Segment:
-        """A segment with the draws of a moment."""
-        computing = [index for index, op in enumerate(segment.ops) if op.work.sensitivity is not None]
-        if not computing:
-            return segment
-        chance = stream(setting.seed, "jitter", self.seed, self.colour(rank, setting), moment)
-        draws = self.factor.draw(chance, len(computing) if self.per == "kernel" else 1).tolist()
-        by_op = dict(zip(computing, draws if self.per == "kernel" else draws * len(computing), strict=True))
-        if self.adds is None:
-            return retimed(segment, [by_op.get(index, 1.0) for index in range(len(segment.ops))])
-        added = [by_op.get(index, 0.0) * self.adds for index in range(len(segment.ops))]
-        return retimed(segment, [1.0] * len(segment.ops), added)
+    def retime(self, rank: int, computations: Computations, seconds: Floats, setting: Setting) -> Floats:
+        """Return the seconds of a rank's computations, each with its draw."""
+        moments = computations.steps if self.per == "step" else computations.keys
+        pairs = [(moment, count) for moment, count in zip(moments, computations.counts, strict=True) if count]
+        colour, known = self.colour(rank, setting), dict[Hashable, Floats]()
+        for moment, count in pairs:
+            if moment not in known:
+                chance = _STREAMS(setting.seed, "jitter", self.seed, colour, moment)
+                known[moment] = self.factor.draw(chance, count if self.per == "kernel" else 1)
+        draws = np.concatenate([np.zeros(0), *(known[moment] for moment, _ in pairs)])
+        if self.per != "kernel":
+            draws = np.repeat(draws, [count for _, count in pairs])
+        return seconds * draws if self.adds is None else seconds + draws * self.adds

@@ -15,9 +15,9 @@ from simcluster.base.arrays import Floats
 from simcluster.base.profiles import Profile, product
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.faults.expert_loads import ExpertLoads
-from simcluster.faults.spec import Batch, FaultSpec, Setting, acting, retimed, with_items
+from simcluster.faults.spec import Batch, FaultSpec, Setting, acting
 from simcluster.planning.ops import Item, StageProgram
-from simcluster.planning.perturbations import Disturbances
+from simcluster.planning.perturbations import Computations, Disturbances
 
 
 def slowness(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> list[float]:
@@ -59,7 +59,9 @@ def rank_disturbances(faults: Sequence[FaultSpec], setting: Setting) -> Disturba
     """What faults make of the ranks of a job."""
     ranks = RankPrograms(faults, setting)
     speeds = speed_profiles(faults, setting.host_of, setting.seed)
-    return Disturbances(speeds, colour=ranks.colour, program=ranks.program) if ranks.uneven else Disturbances(speeds)
+    if not ranks.uneven:
+        return Disturbances(speeds)
+    return Disturbances(speeds, colour=ranks.colour, program=ranks.program, retime=ranks.retime)
 
 
 class RankPrograms:
@@ -70,30 +72,42 @@ class RankPrograms:
         batch = setting.batch
         routes = batch.routes or TokenRoutes(batch.experts, 1)
         self._experts = ExpertLoads.of(faults, setting.plan, setting.seed, routes, batch.capacity, setting)
-        self._others = [(fault, frozenset(fault.chosen(setting.host_of))) for fault in acting(faults, "program")]
+        self._others, self._retimes = (
+            [(fault, frozenset(fault.chosen(setting.host_of))) for fault in acting(faults, effect)]
+            for effect in ("program", "retime")
+        )
 
     @property
     def uneven(self) -> bool:
         """Is anything but speed different from rank to rank?"""
-        return bool(self._attention or self._experts or self._others)
+        return bool(self._attention or self._experts or self._others or self._retimes)
 
     def colour(self, rank: int) -> Hashable:
         """What makes this rank different from others of its stage."""
         return (
             self._setting.worker[rank][0] if self._attention else None,
             self._experts.colour(rank) if self._experts else None,
-            *(fault.colour(rank, self._setting) if rank in ranks else None for fault, ranks in self._others),
+            *(
+                fault.colour(rank, self._setting) if rank in ranks else None
+                for fault, ranks in (*self._others, *self._retimes)
+            ),
         )
 
     def program(self, rank: int, program: StageProgram) -> StageProgram:
         """The stage's program as this rank has it; the same object where it is as planned."""
         if self._attention:
-            program = with_items(program, lambda item: self._weighed(rank, item))
+            program = program.with_items(lambda item: self._weighed(rank, item))
         if self._experts:
             program = self._experts.program(rank, program)
         for fault, ranks in self._others:
             program = fault.program(rank, program, self._setting) if rank in ranks else program
         return program
+
+    def retime(self, rank: int, computations: Computations, seconds: Floats) -> Floats:
+        """Return the seconds of the rank's computations; the same array where none changes."""
+        for fault, ranks in self._retimes:
+            seconds = fault.retime(rank, computations, seconds, self._setting) if rank in ranks else seconds
+        return seconds
 
     @cached_property
     def _loads(self) -> Floats:
@@ -106,5 +120,5 @@ class RankPrograms:
         load = float(self._loads[item.step, self._setting.worker[rank][0], item.microbatch])
         name, known = (item.segment, load), self._setting.known
         if name not in known:
-            known[name] = retimed(item.segment, [1.0] * len(item.segment.ops), load=load)
+            known[name] = item.segment.with_works(lambda op: op.work.slowed(1.0, load=load))
         return item._replace(segment=known[name])

@@ -2,8 +2,9 @@
 
 All methods have neutral defaults: a kind of fault overrides what it does.  Its effects are factors (``slowness`` of
 ranks, the part ``left`` of links, each for ever or over time, ``profile``; ``slowdowns`` and ``lefts``, each rank and
-link its own), work that is uneven (``attention``, ``expert_loads``), and other programs of ranks (``program``).  Where
-faults are played, those with an effect are asked for it (``acting``), whatever their kinds.
+link its own), work that is uneven (``attention``, ``expert_loads``), other programs of ranks (``program``), and other
+seconds of single computations (``retime``).  Where faults are played, those with an effect are asked for it
+(``acting``), whatever their kinds.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from simcluster.base.windows import Window
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec
-from simcluster.planning.ops import Item, Segment, StageProgram
+from simcluster.planning.ops import Segment, StageProgram
 from simcluster.planning.parallel import Plan
+from simcluster.planning.perturbations import Computations
 from simcluster.topology import Cluster
 from simcluster.traffic.relayed_links import RelayedLinks
 
 Blocks = tuple[tuple[int, ...], ...]
 """Numbers of the experts of each rank, or machine, of an ep group."""
 
-EFFECTS = ("slowness", "slowdowns", "left", "lefts", "attention", "expert_loads", "program")
+EFFECTS = ("slowness", "slowdowns", "left", "lefts", "attention", "expert_loads", "program", "retime")
 """Methods of ``FaultSpec`` that change a step: a kind of fault overrides one at least, or it is refused by its name."""
 
 
@@ -74,18 +76,6 @@ class Setting:
         for (stage, dp, _, _), rank in np.ndenumerate(self.plan.grid):
             found[int(rank)] = dp, stage
         return found
-
-
-def with_items(program: StageProgram, change: Callable[[Item], Item]) -> StageProgram:
-    """The program with every item changed."""
-    lanes = {lane: [change(item) for item in items] for lane, items in program.lanes.items()}
-    return StageProgram(program.stage, lanes)
-
-
-def retimed(segment: Segment, factors: Sequence[float], added: Sequence[float] = (), *, load: float = 1.0) -> Segment:
-    """A segment whose computations take factor times as long and what is added (s); ``load`` is their attention's."""
-    changes = iter(zip(factors, added or [0.0] * len(factors), strict=True))
-    return segment.with_works(lambda op: op.work.slowed(*next(changes), load))
 
 
 class FaultSpec(Spec):
@@ -213,8 +203,12 @@ class FaultSpec(Spec):
         """The stage's program as a rank has it that it is on: other seconds, other items; the same groups and sends."""
         return program
 
+    def retime(self, rank: int, computations: Computations, seconds: Floats, setting: Setting) -> Floats:
+        """Return the seconds that computations of a rank that it is on take, given those before, after all programs."""
+        return seconds
+
     def colour(self, rank: int, setting: Setting) -> Hashable:
-        """What is equal for ranks of a stage whose ``program`` it changes alike."""
+        """What is equal for ranks of a stage whose ``program`` it changes, or ``retime``s, alike."""
         return rank
 
     # --- what is asked of it --------------------------------------------------------------------------------------

@@ -163,3 +163,7 @@ class StageProgram:
 
     stage: int
     lanes: dict[str, list[Item]]
+
+    def with_items(self, change: Callable[[Item], Item]) -> StageProgram:
+        """Return the program with every item changed."""
+        return StageProgram(self.stage, {lane: list(map(change, items)) for lane, items in self.lanes.items()})

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import NamedTuple
 
+import numpy as np
+
+from simcluster.base.arrays import Floats
 from simcluster.base.profiles import Profile
-from simcluster.planning.ops import StageProgram
+from simcluster.planning.ops import Item, Op, StageProgram, Work
+
+
+class Computations(NamedTuple):
+    """The computations of a program's items: each item's ``keys`` and ``steps``, and how many ``counts`` it has."""
+
+    keys: Sequence[Hashable]
+    steps: Sequence[int]
+    counts: Sequence[int]
+
+
+Retime = Callable[[int, Computations, Floats], Floats]
+"""Return the seconds of a rank's computations, given those before; the same array for a rank that keeps them."""
 
 
 @dataclass(frozen=True)
@@ -15,13 +32,15 @@ class Disturbances:
 
     ``speeds[rank]`` multiplies the seconds of what a rank computes as time goes on, ``capacities[link]`` a link's
     capacity.  ``program`` gives a rank's own version of its stage's program: other seconds of computation, stalls; no
-    other groups, sends or collectives.  ``colour`` is equal for ranks of a stage that are disturbed alike.
+    other groups, sends or collectives.  ``retime`` then changes the seconds of that program's computations.  ``colour``
+    is equal for ranks of a stage that are disturbed alike.
     """
 
     speeds: Mapping[int, Profile] = field(default_factory=dict)
     capacities: Mapping[int, Profile] = field(default_factory=dict)
     colour: Callable[[int], Hashable] = lambda rank: None
     program: Callable[[int, StageProgram], StageProgram] = lambda rank, program: program
+    retime: Retime = lambda rank, computations, seconds: seconds
 
     def capacities_of(self, links: Sequence[int]) -> dict[int, Profile]:
         """The profiles of these links, by their places in the list."""
@@ -38,6 +57,28 @@ class Disturbances:
             colour=lambda rank: (first(rank), colour(rank)),
             program=lambda rank, own: program(rank, change(rank, own)),
         )
+
+    def retimed_program(self, rank: int, program: StageProgram) -> StageProgram:
+        """Return a rank's own version of its stage's program, its computations retimed."""
+        own = self.program(rank, program)
+        items = list(chain.from_iterable(own.lanes.values()))
+        works = [[op.work.seconds for op in item.segment.ops if op.work.sensitivity is not None] for item in items]
+        computations = Computations([item.key for item in items], [item.step for item in items], list(map(len, works)))
+        before = np.array(list(chain.from_iterable(works)))
+        seconds = self.retime(rank, computations, before)
+        if seconds is before:
+            return own
+        left = iter(seconds.tolist())
+        return own.with_items(lambda item: _with_seconds(item, left))
+
+
+def _with_seconds(item: Item, seconds: Iterator[float]) -> Item:
+    """Return an item whose computations take the next of these seconds."""
+
+    def retimed(op: Op) -> Work:
+        return op.work if op.work.sensitivity is None else op.work.slowed(0.0, next(seconds))
+
+    return item._replace(segment=item.segment.with_works(retimed))
 
 
 UNDISTURBED = Disturbances()

@@ -36,7 +36,8 @@ def simulate_programs(
 
     Raises DeadlockError when ops are left that can never begin.
     """
-    own = {rank: disturbances.program(rank, programs[communication.stage(rank)]) for rank in communication.ranks}
+    stage = communication.stage
+    own = {rank: disturbances.retimed_program(rank, programs[stage(rank)]) for rank in communication.ranks}
     lanes = lanes_of(own, communication.peer)
     speeds = {rank: disturbances.speeds[rank] for rank in own if rank in disturbances.speeds}
     simulation = StepSimulation(

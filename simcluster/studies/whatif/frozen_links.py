@@ -102,7 +102,7 @@ class _Computation:
 
     def program(self, rank: int) -> StageProgram:
         """Return the program of a rank."""
-        return self._disturbed.program(rank, self._programs[self._stages[rank]])
+        return self._disturbed.retimed_program(rank, self._programs[self._stages[rank]])
 
     def of_stages(self, sweep: StageSweep) -> list[Floats]:
         """Return the seconds of the ops of every stage [op, place]."""
