@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from simcluster.base.multiset_hash import bits, mixed
 from simcluster.scenario.scenario import Scenario
-from simcluster.simulate import simulate
+from simcluster.scenario.sections import Engine
+from simcluster.simulate import replay, simulate
 from simcluster.symmetry.equitable_partition import Classes, partition, unfolded
+from simcluster.symmetry.folding import Symmetry
 
 TOPOLOGIES: list[dict[str, Any]] = [
     {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4},
@@ -110,6 +112,20 @@ def _compare(scenario: Scenario, table: Table) -> None:
         assert ours.equals(theirs), f"rank {rank}\n{ours.compare(theirs) if len(ours) == len(theirs) else ''}"
     for name, seconds in plain.times.breakdown.items():
         assert folded.times.breakdown[name] == pytest.approx(seconds, rel=1e-9, abs=1e-9 * plain.step_time)
+
+
+@pytest.mark.parametrize("engine", ["auto", "compiled"])
+def test_wrong_folding_is_found(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+    slow = {"kind": "slow_gpu", "rank": 3, "factor": 1.5}
+    scenario = tiny(cluster=TOPOLOGIES[0], gpus=8, parallel={"tp": 2, "dp": 4}, faults=[slow])
+    right = simulate(scenario, engine=engine)
+    find = Symmetry.folding
+    monkeypatch.setattr(Symmetry, "folding", lambda self, rates, *_: find(self, rates, [1.0] * 8))
+    with pytest.warns(RuntimeWarning, match=r"ranks that folding takes as equal are not, .*; every rank is simulated"):
+        found = simulate(scenario, engine=engine)
+    assert found.step_time == right.step_time
+    assert [*found.weights.values()] == [1] * 8
+    assert replay(scenario).step_time < right.step_time  # what a study, which does not check, would find
 
 
 def test_a_transfer_that_arrives_beside_a_collective(tiny: Tiny, table: Table) -> None:

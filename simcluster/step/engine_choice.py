@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple, assert_never
 
+import numpy as np
+
+from simcluster.base.arrays import Numbers
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.scenario.sections import Engine
 
@@ -41,11 +44,11 @@ def choose_engine(asked: Engine, ops: int, *, in_steps: bool, single: bool) -> C
     return ChosenEngine("simpy", f"SimPy takes less than {SIMPY_SECONDS:g} s for {ops:,} ops")
 
 
-def count_ops(programs: Sequence[StageProgram], stages: Iterable[int]) -> int:
+def count_ops(programs: Sequence[StageProgram], stages: Numbers) -> int:
     """Return the ops of ranks of these stages."""
     items = (chain.from_iterable(program.lanes.values()) for program in programs)
-    each = [sum(len(item.segment.ops) for item in own) for own in items]
-    return sum(each[stage] for stage in stages)
+    each = np.array([sum(len(item.segment.ops) for item in own) for own in items])
+    return int(each[stages].sum())
 
 
 def ops_of(program: StageProgram) -> Iterator[Op]:

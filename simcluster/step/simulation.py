@@ -18,6 +18,7 @@ from simcluster.reference.record import Record
 from simcluster.scenario.effort import estimated_seconds, expected_changes
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.engine_choice import ChosenEngine, choose_engine, count_ops, ops_of
+from simcluster.step.fold_check import checked
 from simcluster.step.planned import FoldedStep, Planned, facts_of_step, fold, tabulate_step
 from simcluster.step.reference_step import simulate_every_rank
 from simcluster.step.simpy_step import simulate_representatives
@@ -54,13 +55,16 @@ def simulate_step(
         if folded:
             _require_begun(scenario, len(classes.rank_representatives))
         stages = step.folding.communicators.stage_of[list(classes.rank_representatives)]
-        ops = count_ops(planned.programs, stages.tolist()) + int(expected_changes(scenario))
+        ops = count_ops(planned.programs, stages) + int(expected_changes(scenario))
         choice = choose_engine(scenario.engine, ops, in_steps=planned.choices.steps, single=single)
         with naming_rendezvous(scenario, planned):
             if choice.engine == "compiled":
                 record = simulate_job(tabulate_step(scenario, planned, step), choice.why)
             else:
                 record = _by_reference(scenario, planned, step, choice)
+            if single and folded:
+                step, record = checked(scenario, planned, step, record)
+        classes = step.folding.classes
         capacity = step.cluster.link_capacity.of(np.array(classes.link_representatives, dtype=np.int64)).tolist()
         hop_by_hop = planned.choices.steps and any(
             op.work.axis and op.work.moves for program in planned.programs for op in ops_of(program)
