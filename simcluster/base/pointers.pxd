@@ -11,6 +11,7 @@ cdef class Buffers:
     cdef double* given_doubles(self, str name, object values)
     cdef int* given_ints(self, str name, object values)
     cdef void* records(self, str name, object dtype, int room)
+    cdef void* given_records(self, str name, object columns)
     cdef object fill(self, str name, str number, object values)
     cpdef object column(self, str name, str number)
     cpdef object read(self, str name)

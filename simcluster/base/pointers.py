@@ -79,6 +79,13 @@ class Buffers:
         records += [SimpleNamespace(**dict.fromkeys(dict(dtype), 0)) for _ in range(room - len(records))]
         return records
 
+    def given_records(self, name: str, columns: Any) -> Any:
+        """Return records that have the numbers of int32 columns, by name."""
+        records = self.records(name, [(number, np.int32) for number in columns], len(next(iter(columns.values()))))
+        for number, values in columns.items():
+            self.fill(name, number, values)
+        return records
+
     def fill(self, name: str, number: str, values: Any) -> None:
         """Give records their values of one of their numbers."""
         if cython.compiled:

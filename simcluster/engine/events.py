@@ -40,7 +40,6 @@ MEETING = [
 and its rank's number; the kind plus one; the lane that arrived last, or the state in rounds, plus one."""
 _INFINITE = cython.declare(cython.double, math.inf)
 _KEPT = ("since", "kind", "last", "number")
-_NO_HOPS = hop_tables((), ())
 
 
 class Engine:
@@ -57,13 +56,12 @@ class Engine:
         self.queue = EventQueue(2 * self.lanes.count + 64)
         self.links = LinkActivities(self.queue, tables.traffics, tables.capacity, ticks)
         self.ranks = RankActivities(self.queue, self.links, kinds, ranks, self.lanes.count, ticks)
-        hops = _NO_HOPS
         if tables.collectives:
             members = np.ones(len(tables.collectives), dtype=np.int64)
             in_rounds = kinds.rounds >= 0
             np.maximum.at(members, kinds.rounds[in_rounds], kinds.parties[in_rounds])
             hops = hop_tables(tables.collectives, members.tolist())
-        self.rounds = RoundsUnderWay(self.links, hops, self.lanes.count)
+            self.rounds = RoundsUnderWay(self.links, hops, self.lanes.count)
         self._use_tables(tables)
 
     def _use_tables(self, tables: Tables) -> None:
@@ -226,10 +224,9 @@ class Engine:
         position: cython.int = self._position[
             self.lanes.state[lane].instance * self._position_count + self.lanes.ops[place].slot
         ]
-        collective: cython.int = self._in_rounds[kind]
         if not self._meetings[meeting].head:
-            self._meetings[meeting].head = self.rounds.allocate(collective) + 1
-        self.rounds.arrive(collective, self._meetings[meeting].head - 1, meeting, kind, position, lane, self.now)
+            self._meetings[meeting].head = self.rounds.allocate(self._in_rounds[kind]) + 1
+        self.rounds.arrive(self._meetings[meeting].head - 1, position, lane, self.now)
         self._drain_rounds()
 
     def _all_there(self, meeting: cython.int, kind: cython.int) -> cython.void:
@@ -254,7 +251,7 @@ class Engine:
         meeting: cython.int = self.links.meeting[activity]
         stage: cython.int = self.links.stage[activity] + 1
         if self.links.hop[activity] >= 0:
-            self.rounds.end_hop(self._in_rounds[kind], self._meetings[meeting].head - 1, activity, self.now)
+            self.rounds.end_hop(activity, self.now)
             self._drain_rounds()
         elif stage < self._traffic_first[kind + 1]:
             self.links.stage[activity] = stage

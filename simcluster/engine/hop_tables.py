@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Numbers
+from simcluster.base.arrays import Int32s, Ints
 from simcluster.collectives import Phase
 from simcluster.collectives.rounds import repeated_rounds
 from simcluster.engine.tables import HopRounds
@@ -20,28 +19,19 @@ from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 class HopTables(NamedTuple):
     """Hops of all blocks of all collectives, numbered one after the other.
 
-    ``members``, ``blocks`` and ``hop_first`` are per collective.  A *seat* is a member in a block: seats of a
-    collective begin at ``seat_first``, block by block, and have the hops from ``seat_hop_first`` on.  ``block`` (within
-    its collective), ``repeats`` (how often its block repeats), ``source``, ``target`` and ``traffic`` are per hop.  A
-    hop waits for the last round of the hops in ``before``, which are those that touch its source in its channel, and
-    those in ``after`` wait for it.
+    ``collectives`` has how many ``members``, ``blocks``, ``channels`` and ``hops`` each has, and its ``first_hop``.  A
+    *port* is a channel of a member in a block: ports of a collective begin at its ``first_port``, block by block and
+    member by member, and touch the hops ``port_hop`` from ``port_first`` on.
+
+    ``hops`` has the ``block`` of each hop within its collective, how often that ``repeats``, the members ``source`` and
+    ``target`` and their ports, and its ``traffic``.  A hop waits for the last round of the hops that touch its source's
+    port.
     """
 
-    members: Int32s
-    blocks: Int32s
-    hop_first: Int32s
-    seat_first: Int32s
-    seat_hop_first: Int32s
-    seat_hop: Int32s
-    block: Int32s
-    repeats: Int32s
-    source: Int32s
-    target: Int32s
-    traffic: Int32s
-    before_first: Int32s
-    before: Int32s
-    after_first: Int32s
-    after: Int32s
+    collectives: Mapping[str, Int32s]
+    hops: Mapping[str, Int32s]
+    port_first: Int32s
+    port_hop: Int32s
 
 
 def hop_rounds(
@@ -59,7 +49,7 @@ def hop_rounds(
         latency, bound = pace or (fabric.spread_latency(spread), math.inf)
         traffics.append(Traffic(usage_of([(1.0, spread)]), hop.share * size, 1, latency, bound))
     rounds = HopRounds(
-        block_first=_firsts(len(block) for block, _ in blocks),
+        block_first=_firsts(np.array([len(block) for block, _ in blocks], dtype=np.int64)),
         rounds=_int32s([count for _, count in blocks]),
         source=_int32s([hop.source for hop in hops]),
         target=_int32s([hop.target for hop in hops]),
@@ -71,42 +61,32 @@ def hop_rounds(
 
 def hop_tables(collectives: Sequence[HopRounds], members: Sequence[int]) -> HopTables:
     """Return the hops of collectives, each among that many members."""
-    sizes = [len(each.source) for each in collectives]
-    blocks = [len(each.rounds) for each in collectives]
-    block = [np.repeat(np.arange(len(each.rounds)), np.diff(each.block_first)) for each in collectives]
-    seats: list[list[int]] = []
-    before: list[list[int]] = []
-    after: list[list[int]] = []
-    first = 0
-    for each, count, own_block in zip(collectives, members, block, strict=True):
-        own = [[] for _ in range(count * len(each.rounds))]  # type: list[list[int]]
-        touching, leaving = defaultdict[tuple[int, ...], list[int]](list), defaultdict[tuple[int, ...], list[int]](list)
-        ends = list(
-            zip(own_block.tolist(), each.source.tolist(), each.target.tolist(), each.channel.tolist(), strict=True)
-        )
-        for hop, (at, source, target, channel) in enumerate(ends, first):
-            leaving[at, source, channel].append(hop)
-            for end in (source, target):
-                touching[at, end, channel].append(hop)
-                own[at * count + end].append(hop)
-        seats += own
-        before += [touching[at, source, channel] for at, source, _, channel in ends]
-        after += [leaving[at, source, channel] + leaving[at, target, channel] for at, source, target, channel in ends]
-        first += len(ends)
-    repeats = [each.rounds[own] for each, own in zip(collectives, block, strict=True)]
+    sizes = {
+        "members": np.array(members),
+        "blocks": np.array([len(each.rounds) for each in collectives]),
+        "channels": np.array([1 + int(each.channel.max(initial=0)) for each in collectives]),
+        "hops": np.array([len(each.source) for each in collectives]),
+    }
+    first_port = _firsts(sizes["members"] * sizes["blocks"] * sizes["channels"])
+    hops = {
+        "block": [np.repeat(np.arange(len(each.rounds)), np.diff(each.block_first)) for each in collectives],
+        "repeats": [np.repeat(each.rounds, np.diff(each.block_first)) for each in collectives],
+        "source": [each.source for each in collectives],
+        "target": [each.target for each in collectives],
+    }
+    columns = {name: np.concatenate(parts).astype(np.int64) for name, parts in hops.items()}
+    of = np.repeat(np.arange(len(collectives)), sizes["hops"])  # the collective of every hop
+    for end in ("source", "target"):
+        seat = columns["block"] * sizes["members"][of] + columns[end]
+        channel = np.concatenate([each.channel for each in collectives])
+        columns[f"{end}_port"] = first_port[of] + seat * sizes["channels"][of] + channel
+    columns["traffic"] = np.concatenate([each.traffic for each in collectives])
+    port = np.concatenate([columns["source_port"], columns["target_port"]])
     return HopTables(
-        _int32s(members),
-        _int32s(blocks),
-        _firsts(sizes),
-        _firsts([count * number for count, number in zip(members, blocks, strict=True)]),
-        *_flat(seats),
-        _joined(block),
-        _joined(repeats),
-        _joined(each.source for each in collectives),
-        _joined(each.target for each in collectives),
-        _joined(each.traffic for each in collectives),
-        *_flat(before),
-        *_flat(after),
+        {**sizes, "first_hop": _firsts(sizes["hops"])[:-1], "first_port": first_port[:-1], "free": 0 * first_port[:-1]},
+        columns,
+        _firsts(np.bincount(port, minlength=first_port[-1])),
+        (np.argsort(port, kind="stable") % len(of)).astype(np.int32),
     )
 
 
@@ -114,13 +94,5 @@ def _int32s(values: Sequence[int]) -> Int32s:
     return np.array(values, dtype=np.int32)
 
 
-def _firsts(sizes: Iterable[int]) -> Int32s:
-    return np.cumsum([0, *sizes], dtype=np.int32)
-
-
-def _flat(lists: Sequence[Sequence[int]]) -> tuple[Int32s, Int32s]:
-    return _firsts(map(len, lists)), _int32s([number for each in lists for number in each])
-
-
-def _joined(arrays: Iterable[Numbers]) -> Int32s:
-    return np.concatenate([np.zeros(0, dtype=np.int32), *arrays]).astype(np.int32)
+def _firsts(sizes: Ints) -> Int32s:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)

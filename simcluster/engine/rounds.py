@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import cython
 
 from simcluster.engine.hop_tables import HopTables
@@ -13,12 +15,14 @@ if not cython.compiled:
     from simcluster.base.pointers import Buffers
     from simcluster.engine.links import LinkActivities
 
+    Collective = Hop = SimpleNamespace
+
 
 class RoundsUnderWay:
     """Collectives under way: each has its *state* in one array of numbers, which ``allocate`` returns the place of.
 
-    That is how many members are still to leave; per hop the rounds that are over (times two, and one if it moves); per
-    member its lane and its block plus one; and per seat how many hops are to come.
+    That is the number of the collective; how many members are still to leave; per member its lane and its block plus one; per hop the rounds that are over (times two, and one if it moves); and per member and block how many of
+    its hops are to come.
 
     ``left_lane`` lists the lanes of ``left`` members whose part is over.
     """
@@ -28,161 +32,123 @@ class RoundsUnderWay:
         self.links = links
         self.left = 0
         self.left_lane = buffers.ints("left_lane", lanes)
-        self._members = buffers.given_ints("members", tables.members)
-        self._blocks = buffers.given_ints("blocks", tables.blocks)
-        self._hop_first = buffers.given_ints("hop_first", tables.hop_first)
-        self._seat_first = buffers.given_ints("seat_first", tables.seat_first)
-        self._seat_hop_first = buffers.given_ints("seat_hop_first", tables.seat_hop_first)
-        self._seat_hop = buffers.given_ints("seat_hop", tables.seat_hop)
-        self._block = buffers.given_ints("block", tables.block)
-        self._repeats = buffers.given_ints("repeats", tables.repeats)
-        self._source = buffers.given_ints("source", tables.source)
-        self._target = buffers.given_ints("target", tables.target)
-        self._traffic = buffers.given_ints("traffic", tables.traffic)
-        self._before_first = buffers.given_ints("before_first", tables.before_first)
-        self._before = buffers.given_ints("before", tables.before)
-        self._after_first = buffers.given_ints("after_first", tables.after_first)
-        self._after = buffers.given_ints("after", tables.after)
-        self._free = buffers.ints("free", len(tables.members))  # of each collective a state that is free, plus one
+        records = buffers.given_records("collectives", tables.collectives)
+        self._collectives = cython.cast(cython.pointer(Collective), records) if cython.compiled else records
+        records = buffers.given_records("hops", tables.hops)
+        self._hops = cython.cast(cython.pointer(Hop), records) if cython.compiled else records
+        self._port_first = buffers.given_ints("port_first", tables.port_first)
+        self._port_hop = buffers.given_ints("port_hop", tables.port_hop)
         self._used = 0
         self._room = 1024
         self._state = buffers.ints("state", self._room)
 
     def allocate(self, collective: cython.int) -> cython.int:
         """Return the state of a new collective, at which no member has arrived."""
-        members: cython.int = self._members[collective]
-        hops: cython.int = self._hop_first[collective + 1] - self._hop_first[collective]
-        seats: cython.int = members * self._blocks[collective]
-        state: cython.int = self._free[collective] - 1
-        first: cython.int = self._seat_first[collective]
-        seat: cython.int
+        members: cython.int = self._collectives[collective].members
+        channels: cython.int = self._collectives[collective].channels
+        port: cython.int = self._collectives[collective].first_port
+        state: cython.int = self._collectives[collective].free - 1
+        to_come: cython.int = 2 + 2 * members + self._collectives[collective].hops
+        end: cython.int = to_come + members * self._collectives[collective].blocks
         i: cython.int
         if state < 0:
             state = self._used
-            self._used += 1 + hops + 2 * members + seats
+            self._used += end
             if self._used > self._room:
                 self._room = 2 * self._used
                 self._state = self.buffers.ints("state", self._room)
         else:
-            self._free[collective] = self._state[state]
-        self._state[state] = members
-        for i in range(state + 1, state + 1 + hops + 2 * members):
+            self._collectives[collective].free = self._state[state + 1]
+        self._state[state] = collective
+        self._state[state + 1] = members
+        for i in range(state + 2, state + to_come):
             self._state[i] = 0
-        i = state + 1 + hops + 2 * members
-        for seat in range(seats):
-            self._state[i + seat] = self._seat_hop_first[first + seat + 1] - self._seat_hop_first[first + seat]
+        for i in range(state + to_come, state + end):
+            self._state[i] = self._port_first[port + channels] - self._port_first[port]
+            port += channels
         return state
 
-    def arrive(
-        self,
-        collective: cython.int,
-        state: cython.int,
-        meeting: cython.int,
-        kind: cython.int,
-        position: cython.int,
-        lane: cython.int,
-        now: cython.double,
-    ) -> cython.void:
+    def arrive(self, state: cython.int, position: cython.int, lane: cython.int, now: cython.double) -> cython.void:
         """Let a member begin its part."""
-        self._state[self._member(collective, state, position)] = lane
-        self._enter(collective, state, meeting, kind, position, 0, now)
+        self._state[state + 2 + 2 * position] = lane
+        self._enter(state, position, 0, now)
 
-    def end_hop(
-        self, collective: cython.int, state: cython.int, activity: cython.int, now: cython.double
-    ) -> cython.void:
+    def end_hop(self, activity: cython.int, now: cython.double) -> cython.void:
         """End a round of a hop, whose activity is over; those that wait for it begin."""
-        meeting: cython.int = self.links.meeting[activity]
-        kind: cython.int = self.links.kind[activity]
+        state: cython.int = self.links.stage[activity]
         hop: cython.int = self.links.hop[activity]
-        at: cython.int = state + 1 + hop - self._hop_first[collective]
-        i: cython.int
+        at: cython.int = self._hop(state, hop)
         self.links.give_back(activity)
         self._state[at] += 1
-        if self._state[at] == 2 * self._repeats[hop]:
-            self._leave(collective, state, meeting, kind, self._source[hop], self._block[hop], now)
-            self._leave(collective, state, meeting, kind, self._target[hop], self._block[hop], now)
-        for i in range(self._after_first[hop], self._after_first[hop + 1]):
-            self._try(collective, state, meeting, kind, self._after[i], now)
+        if self._state[at] == 2 * self._hops[hop].repeats:
+            self._leave(state, self._hops[hop].source, self._hops[hop].block, now)
+            self._leave(state, self._hops[hop].target, self._hops[hop].block, now)
+        self._continue(state, self._hops[hop].source_port, now)
+        self._continue(state, self._hops[hop].target_port, now)
 
-    def _member(self, collective: cython.int, state: cython.int, position: cython.int) -> cython.int:
-        """Return where in the state a member's lane and block (plus one) are."""
-        return state + 1 + self._hop_first[collective + 1] - self._hop_first[collective] + 2 * position
+    def _hop(self, state: cython.int, hop: cython.int) -> cython.int:
+        """Return where in the state the rounds of a hop are."""
+        collective: cython.int = self._state[state]
+        return state + 2 + 2 * self._collectives[collective].members + hop - self._collectives[collective].first_hop
 
-    def _leave(
-        self,
-        collective: cython.int,
-        state: cython.int,
-        meeting: cython.int,
-        kind: cython.int,
-        position: cython.int,
-        block: cython.int,
-        now: cython.double,
-    ) -> cython.void:
-        """Count one hop of a member in a block as over; after the last one the member continues."""
-        members: cython.int = self._members[collective]
-        seat: cython.int = self._member(collective, state, members) + block * members + position
-        self._state[seat] -= 1
-        if self._state[seat] == 0:
-            self._enter(collective, state, meeting, kind, position, block + 1, now)
-
-    def _enter(
-        self,
-        collective: cython.int,
-        state: cython.int,
-        meeting: cython.int,
-        kind: cython.int,
-        position: cython.int,
-        block: cython.int,
-        now: cython.double,
-    ) -> cython.void:
-        """Move a member to this block, or to the first later one in which it sends or receives."""
-        place: cython.int = self._member(collective, state, position)
-        members: cython.int = self._members[collective]
-        seat: cython.int
+    def _continue(self, state: cython.int, port: cython.int, now: cython.double) -> cython.void:
+        """Begin what can begin of the hops that leave from a port."""
         i: cython.int
-        while block < self._blocks[collective]:
-            seat = self._seat_first[collective] + block * members + position
-            if self._seat_hop_first[seat] < self._seat_hop_first[seat + 1]:
-                self._state[place + 1] = block + 1
-                for i in range(self._seat_hop_first[seat], self._seat_hop_first[seat + 1]):
-                    self._try(collective, state, meeting, kind, self._seat_hop[i], now)
+        for i in range(self._port_first[port], self._port_first[port + 1]):
+            if self._hops[self._port_hop[i]].source_port == port:
+                self._try(state, self._port_hop[i], now)
+
+    def _leave(self, state: cython.int, position: cython.int, block: cython.int, now: cython.double) -> cython.void:
+        """Count one hop of a member in a block as over; after the last one the member continues."""
+        collective: cython.int = self._state[state]
+        at: cython.int = self._hop(state, self._collectives[collective].first_hop + self._collectives[collective].hops)
+        at += block * self._collectives[collective].members + position
+        self._state[at] -= 1
+        if self._state[at] == 0:
+            self._enter(state, position, block + 1, now)
+
+    def _enter(self, state: cython.int, position: cython.int, block: cython.int, now: cython.double) -> cython.void:
+        """Move a member to this block, or to the first later one in which it sends or receives."""
+        collective: cython.int = self._state[state]
+        members: cython.int = self._collectives[collective].members
+        channels: cython.int = self._collectives[collective].channels
+        port: cython.int = self._collectives[collective].first_port + (block * members + position) * channels
+        i: cython.int
+        while block < self._collectives[collective].blocks:
+            if self._port_first[port] < self._port_first[port + channels]:
+                self._state[state + 3 + 2 * position] = block + 1
+                for i in range(self._port_first[port], self._port_first[port + channels]):
+                    self._try(state, self._port_hop[i], now)
                 return
             block += 1
-        self.left_lane[self.left] = self._state[place]
+            port += members * channels
+        self.left_lane[self.left] = self._state[state + 2 + 2 * position]
         self.left += 1
-        self._state[state] -= 1
-        if self._state[state] == 0:
-            self._state[state] = self._free[collective]
-            self._free[collective] = state + 1
+        self._state[state + 1] -= 1
+        if self._state[state + 1] == 0:
+            self._state[state + 1] = self._collectives[collective].free
+            self._collectives[collective].free = state + 1
 
-    def _try(
-        self,
-        collective: cython.int,
-        state: cython.int,
-        meeting: cython.int,
-        kind: cython.int,
-        hop: cython.int,
-        now: cython.double,
-    ) -> cython.void:
+    def _try(self, state: cython.int, hop: cython.int, now: cython.double) -> cython.void:
         """Begin a hop's next round if both members are there and its source has finished the round before."""
-        first: cython.int = self._hop_first[collective]
-        over: cython.int = self._state[state + 1 + hop - first]
-        block: cython.int = self._block[hop] + 1
+        at: cython.int = self._hop(state, hop)
+        over: cython.int = self._state[at]
+        block: cython.int = self._hops[hop].block + 1
+        port: cython.int = self._hops[hop].source_port
         i: cython.int
-        if over & 1 or over == 2 * self._repeats[hop]:
+        if over & 1 or over == 2 * self._hops[hop].repeats:
             return
         if over == 0:
-            if self._state[self._member(collective, state, self._source[hop]) + 1] != block:
+            if self._state[state + 3 + 2 * self._hops[hop].source] != block:
                 return
-            if self._state[self._member(collective, state, self._target[hop]) + 1] != block:
+            if self._state[state + 3 + 2 * self._hops[hop].target] != block:
                 return
         else:
-            for i in range(self._before_first[hop], self._before_first[hop + 1]):
-                if self._state[state + 1 + self._before[i] - first] < over:
+            for i in range(self._port_first[port], self._port_first[port + 1]):
+                if self._state[at + self._port_hop[i] - hop] < over:
                     return
-        self._state[state + 1 + hop - first] = over + 1
+        self._state[at] = over + 1
         activity: cython.int = self.links.take()
-        self.links.meeting[activity] = meeting
-        self.links.kind[activity] = kind
+        self.links.stage[activity] = state
         self.links.hop[activity] = hop
-        self.links.begin(activity, self._traffic[hop], 1.0, now)
+        self.links.begin(activity, self._hops[hop].traffic, 1.0, now)
