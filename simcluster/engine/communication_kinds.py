@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,25 +17,13 @@ from simcluster.collectives.relayed import RELAYED
 from simcluster.devices.interference import Beside, Interference
 from simcluster.engine.hop_tables import hop_rounds
 from simcluster.engine.op_columns import GroupWork
-from simcluster.engine.tables import HopRounds, Kinds
+from simcluster.engine.tables import CommunicationKind, HopRounds, Kinds, kinds_table
 from simcluster.nccl import bus_factor
 from simcluster.planning.ops import Work
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes
 from simcluster.traffic.methods import round_of
 from simcluster.traffic.traffic import Fabric, Traffic
-
-
-class CommunicationKind(NamedTuple):
-    """One kind: see ``tables.Kinds``; ``moves`` over links, or takes a given time."""
-
-    parties: int
-    traffics: tuple[int, ...]
-    moves: bool
-    pressure: float = 0.0
-    drag: float = 0.0
-    ranks: tuple[int, ...] = ()
-    rounds: int = -1
 
 
 class CommunicationKinds:
@@ -77,7 +65,7 @@ class CommunicationKinds:
             self.collectives.append(self._hops(number, work))
         ranks = members if pressure or drag else ()
         self._kinds.append(
-            CommunicationKind(work.parties(len(members)), traffics, bool(work.moves), pressure, drag, ranks, rounds)
+            CommunicationKind(work.parties(len(members)), traffics, pressure, drag, ranks, rounds, bool(work.moves))
         )  # fmt: skip
         return len(self._kinds) - 1
 
@@ -92,17 +80,7 @@ class CommunicationKinds:
 
     def tables(self) -> Kinds:
         """Return all kinds in columns."""
-        kinds = self._kinds
-        return Kinds(
-            parties=np.array([kind.parties for kind in kinds], dtype=np.int32),
-            pressure=np.array([kind.pressure for kind in kinds], dtype=np.float64),
-            drag=np.array([kind.drag for kind in kinds], dtype=np.float64),
-            traffic_first=_first([len(kind.traffics) for kind in kinds]),
-            traffic=np.array([each for kind in kinds for each in kind.traffics], dtype=np.int32),
-            rank_first=_first([len(kind.ranks) for kind in kinds]),
-            rank=np.array([each for kind in kinds for each in kind.ranks], dtype=np.int32),
-            rounds=np.array([kind.rounds for kind in kinds], dtype=np.int32),
-        )
+        return kinds_table(self._kinds)
 
     def _classes_of(self, number: int) -> tuple[int, ...]:
         """Return the classes of ranks that meet in a group, in order of its members."""
@@ -174,8 +152,3 @@ class CommunicationKinds:
         first = len(self.traffics)
         self.traffics += traffics
         return rounds._replace(traffic=rounds.traffic + np.int32(first))
-
-
-def _first(counts: Sequence[int]) -> Any:
-    """Return where the part of each begins, and the end of all."""
-    return np.concatenate([[0], np.cumsum(np.array(counts, dtype=np.int64))]).astype(np.int32)

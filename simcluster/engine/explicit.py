@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
@@ -10,9 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s
+from simcluster.base.arrays import Floats
 from simcluster.base.profiles import Profile
-from simcluster.engine.tables import Groups, HopRounds, Instances, Kinds, Tables, Templates
+from simcluster.engine.tables import (
+    CommunicationKind,
+    Groups,
+    HopRounds,
+    Instances,
+    Kinds,
+    Tables,
+    Templates,
+    firsts,
+    int32s,
+    kinds_table,
+)
 from simcluster.traffic.traffic import Traffic
 
 
@@ -90,7 +101,7 @@ class ExplicitProgram:
         return Tables(
             self._template(place),
             self._instance(ranks),
-            Groups(_int32s([0, len(self.meetings)]), _int32s([0, len(kind_of)]), _int32s(kind_of)),
+            Groups(int32s([0, len(self.meetings)]), int32s([0, len(kind_of)]), int32s(kind_of)),
             kinds,
             traffics,
             collectives,
@@ -104,38 +115,38 @@ class ExplicitProgram:
 
         Every meeting is a place in this group, and a row among its kinds.
         """
-        meeting = _int32s(self.meeting)
+        meeting = int32s(self.meeting)
         waits = [other for others in self.after for other in others]
         return Templates(
-            op_first=_int32s([0, len(self.seconds)]),
+            op_first=int32s([0, len(self.seconds)]),
             seconds=np.array(self.seconds, dtype=np.float64),
             sensitivity=np.array(self.sensitivity, dtype=np.float64),
-            slot=np.where(meeting >= 0, np.maximum(_int32s(self.position), 0), -1).astype(np.int32),
+            slot=np.where(meeting >= 0, np.maximum(int32s(self.position), 0), -1).astype(np.int32),
             work=meeting,
             place=meeting,
-            wait_first=_firsts(map(len, self.after)),
-            wait_op=_int32s(waits),
+            wait_first=firsts([*map(len, self.after)]),
+            wait_op=int32s(waits),
             wait_peer=np.full(len(waits), -1, dtype=np.int32),
-            lane_first=_int32s([0, len(self.lanes)]),
-            lane_op_first=_firsts(map(len, self.lanes)),
-            lane_op=_int32s([*chain.from_iterable(self.lanes)]),
-            lane_rank=_int32s([place[rank] for rank in self.lane_rank]),
+            lane_first=int32s([0, len(self.lanes)]),
+            lane_op_first=firsts([*map(len, self.lanes)]),
+            lane_op=int32s([*chain.from_iterable(self.lanes)]),
+            lane_rank=int32s([place[rank] for rank in self.lane_rank]),
         )
 
     def _instance(self, ranks: Sequence[int]) -> Instances:
         """Return the one instance, of all ranks."""
         slots = max([0, *self.position]) + 1
         return Instances(
-            template=_int32s([0]),
+            template=int32s([0]),
             group=np.zeros((1, slots), dtype=np.int32),
             peer=np.zeros((1, 0), dtype=np.int32),
             position=np.arange(slots, dtype=np.int32)[None],
-            op_first=_int32s([0, len(self.seconds)]),
-            lane_first=_int32s([0, len(self.lanes)]),
-            rank_first=_int32s([0, len(ranks)]),
-            number=_int32s(ranks),
+            op_first=int32s([0, len(self.seconds)]),
+            lane_first=int32s([0, len(self.lanes)]),
+            rank_first=int32s([0, len(ranks)]),
+            number=int32s(ranks),
             slowness=np.ones(len(ranks)),
-            own_seconds=_int32s([-1]),
+            own_seconds=int32s([-1]),
             seconds=np.zeros(0),
         )
 
@@ -145,30 +156,13 @@ class ExplicitProgram:
         number = {name: kind for kind, name in enumerate(kinds)}
         moved = {id(traffic): traffic for each in kinds.values() for traffic in each.traffics}
         traffic_number = {name: traffic for traffic, name in enumerate(moved)}
-        in_flow = [() if each.hops else each.traffics for each in kinds.values()]
         collectives: list[HopRounds] = []
-        rounds: list[int] = []
+        columns: list[CommunicationKind] = []
         for each in kinds.values():
-            rounds.append(len(collectives) if each.hops else -1)
+            traffics = [traffic_number[id(traffic)] for traffic in each.traffics]
+            ranks = [place[rank] for rank in each.ranks]
             if each.hops:
-                hops = [traffic_number[id(each.traffics[traffic])] for traffic in each.hops.traffic]
-                collectives.append(each.hops._replace(traffic=_int32s(hops)))
-        columns = Kinds(
-            parties=_int32s([each.parties for each in kinds.values()]),
-            pressure=np.array([each.pressure for each in kinds.values()], dtype=np.float64),
-            drag=np.array([each.drag for each in kinds.values()], dtype=np.float64),
-            traffic_first=_firsts(map(len, in_flow)),
-            traffic=_int32s([traffic_number[id(traffic)] for each in in_flow for traffic in each]),
-            rank_first=_firsts(len(each.ranks) for each in kinds.values()),
-            rank=_int32s([place[rank] for each in kinds.values() for rank in each.ranks]),
-            rounds=_int32s(rounds),
-        )
-        return columns, [*moved.values()], collectives, [number[id(each)] for each in self.meetings]
-
-
-def _int32s(values: Sequence[int]) -> Int32s:
-    return np.array(values, dtype=np.int32)
-
-
-def _firsts(sizes: Iterable[int]) -> Int32s:
-    return np.cumsum([0, *sizes], dtype=np.int32)
+                collectives.append(each.hops._replace(traffic=int32s(traffics)[each.hops.traffic]))
+            rounds, traffics = (len(collectives) - 1, []) if each.hops else (-1, traffics)
+            columns.append(CommunicationKind(each.parties, traffics, each.pressure, each.drag, ranks, rounds))
+        return kinds_table(columns), [*moved.values()], collectives, [number[id(each)] for each in self.meetings]

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints
+from simcluster.base.arrays import Int32s, Numbers
 from simcluster.collectives import Phase
 from simcluster.collectives.rounds import repeated_rounds
-from simcluster.engine.tables import HopRounds
+from simcluster.engine.tables import HopRounds, firsts, int32s
 from simcluster.traffic.methods import Pace
 from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 
@@ -28,8 +28,8 @@ class HopTables(NamedTuple):
     port.
     """
 
-    collectives: Mapping[str, Int32s]
-    hops: Mapping[str, Int32s]
+    collectives: Mapping[str, Numbers]
+    hops: Mapping[str, Numbers]
     port_first: Int32s
     port_hop: Int32s
 
@@ -49,11 +49,11 @@ def hop_rounds(
         latency, bound = pace or (fabric.spread_latency(spread), math.inf)
         traffics.append(Traffic(usage_of([(1.0, spread)]), hop.share * size, 1, latency, bound))
     rounds = HopRounds(
-        block_first=_firsts(np.array([len(block) for block, _ in blocks], dtype=np.int64)),
-        rounds=_int32s([count for _, count in blocks]),
-        source=_int32s([hop.source for hop in hops]),
-        target=_int32s([hop.target for hop in hops]),
-        channel=_int32s([hop.channel for hop in hops]),
+        block_first=firsts([len(block) for block, _ in blocks]),
+        rounds=int32s([count for _, count in blocks]),
+        source=int32s([hop.source for hop in hops]),
+        target=int32s([hop.target for hop in hops]),
+        channel=int32s([hop.channel for hop in hops]),
         traffic=np.arange(len(hops), dtype=np.int32),
     )
     return rounds, traffics
@@ -67,8 +67,8 @@ def hop_tables(collectives: Sequence[HopRounds], members: Sequence[int]) -> HopT
         "channels": np.array([1 + int(each.channel.max(initial=0)) for each in collectives]),
         "hops": np.array([len(each.source) for each in collectives]),
     }
-    first_port = _firsts(sizes["members"] * sizes["blocks"] * sizes["channels"])
-    hops = {
+    first_port = firsts(sizes["members"] * sizes["blocks"] * sizes["channels"])
+    hops: dict[str, list[Numbers]] = {
         "block": [np.repeat(np.arange(len(each.rounds)), np.diff(each.block_first)) for each in collectives],
         "repeats": [np.repeat(each.rounds, np.diff(each.block_first)) for each in collectives],
         "source": [each.source for each in collectives],
@@ -83,16 +83,8 @@ def hop_tables(collectives: Sequence[HopRounds], members: Sequence[int]) -> HopT
     columns["traffic"] = np.concatenate([each.traffic for each in collectives])
     port = np.concatenate([columns["source_port"], columns["target_port"]])
     return HopTables(
-        {**sizes, "first_hop": _firsts(sizes["hops"])[:-1], "first_port": first_port[:-1], "free": 0 * first_port[:-1]},
+        {**sizes, "first_hop": firsts(sizes["hops"])[:-1], "first_port": first_port[:-1], "free": 0 * first_port[:-1]},
         columns,
-        _firsts(np.bincount(port, minlength=first_port[-1])),
+        firsts(np.bincount(port, minlength=first_port[-1])),
         (np.argsort(port, kind="stable") % len(of)).astype(np.int32),
     )
-
-
-def _int32s(values: Sequence[int]) -> Int32s:
-    return np.array(values, dtype=np.int32)
-
-
-def _firsts(sizes: Ints) -> Int32s:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from simcluster.base.arrays import Floats, Int32s
+import numpy as np
+
+from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.profiles import Profile
 from simcluster.traffic.traffic import Traffic
 
@@ -97,6 +99,18 @@ class Kinds(NamedTuple):
     rounds: Int32s
 
 
+class CommunicationKind(NamedTuple):
+    """One kind, by the names of ``Kinds``; what ``moves`` shows its traffics in records."""
+
+    parties: int
+    traffics: Sequence[int]
+    pressure: float = 0.0
+    drag: float = 0.0
+    ranks: Sequence[int] = ()
+    rounds: int = -1
+    moves: bool = True
+
+
 class HopRounds(NamedTuple):
     """A collective hop by hop: blocks of hops that repeat ``rounds`` times.
 
@@ -128,3 +142,27 @@ class Tables(NamedTuple):
     capacity: Floats
     speeds: Mapping[int, Profile]
     capacities: Mapping[int, Profile]
+
+
+def kinds_table(kinds: Sequence[CommunicationKind]) -> Kinds:
+    """Return kinds in columns."""
+    return Kinds(
+        parties=int32s([kind.parties for kind in kinds]),
+        pressure=np.array([kind.pressure for kind in kinds], dtype=np.float64),
+        drag=np.array([kind.drag for kind in kinds], dtype=np.float64),
+        traffic_first=firsts([len(kind.traffics) for kind in kinds]),
+        traffic=int32s([each for kind in kinds for each in kind.traffics]),
+        rank_first=firsts([len(kind.ranks) for kind in kinds]),
+        rank=int32s([each for kind in kinds for each in kind.ranks]),
+        rounds=int32s([kind.rounds for kind in kinds]),
+    )
+
+
+def int32s(values: Sequence[int]) -> Int32s:
+    """Return whole numbers as an array."""
+    return np.array(values, dtype=np.int32)
+
+
+def firsts(sizes: Sequence[int] | Ints) -> Int32s:
+    """Return where the part of each begins, and the end of all."""
+    return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int32)

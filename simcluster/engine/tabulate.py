@@ -18,7 +18,7 @@ from simcluster.devices.interference import Interference
 from simcluster.engine.communication_kinds import CommunicationKinds
 from simcluster.engine.meeting_places import Numbered, User, number_meetings
 from simcluster.engine.op_columns import OpColumns, SegmentOps, own_seconds
-from simcluster.engine.tables import Groups, Instances, Tables, Templates
+from simcluster.engine.tables import Groups, Instances, Tables, Templates, firsts
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
@@ -137,7 +137,7 @@ class _Builder:
         lengths = np.array([len(each) for each in columns])
         lanes = np.array([len(each.lanes[0]) for each in columns])
         own = np.full(len(self._ranks), -1, dtype=np.int32)
-        own[list(self._own)] = _first([len(each) for each in self._own.values()])[:-1]
+        own[list(self._own)] = firsts([len(each) for each in self._own.values()])[:-1]
         links = np.array(self._classes.link_representatives, dtype=np.int64)
         speeds = [(place, rank) for place, rank in enumerate(self._ranks.tolist()) if rank in disturbances.speeds]
         instances = Instances(
@@ -145,8 +145,8 @@ class _Builder:
             group=group,
             peer=peer,
             position=position,
-            op_first=_first(lengths[template]),
-            lane_first=_first(lanes[template]),
+            op_first=firsts(lengths[template]),
+            lane_first=firsts(lanes[template]),
             rank_first=np.arange(len(self._ranks) + 1, dtype=np.int32),
             number=self._ranks.astype(np.int32),
             slowness=np.array([slowness[rank] for rank in self._ranks.tolist()], dtype=np.float64),
@@ -240,17 +240,17 @@ class _Builder:
                        for lane, each in zip(lanes, columns, strict=True)]  # fmt: skip
         every = _joined([each.place for each in columns])
         return Templates(
-            op_first=_first([len(each) for each in columns]),
+            op_first=firsts([len(each) for each in columns]),
             seconds=segments.seconds[every],
             sensitivity=segments.sensitivity[every],
             slot=_joined([each.slots[1] for each in columns]).astype(np.int32),
             work=_joined([work[program] for program in programs]).astype(np.int32),
             place=_joined([place[program] for program in programs]).astype(np.int32),
-            wait_first=_first(_joined(wait_counts)),
+            wait_first=firsts(_joined(wait_counts)),
             wait_op=_joined([other for _, other, _ in waits]).astype(np.int32),
             wait_peer=_joined([whose for _, _, whose in waits]).astype(np.int32),
-            lane_first=_first([len(each.lanes[0]) for each in columns]),
-            lane_op_first=_first(_joined(lane_counts)),
+            lane_first=firsts([len(each.lanes[0]) for each in columns]),
+            lane_op_first=firsts(_joined(lane_counts)),
             lane_op=_joined([np.argsort(lane, kind="stable") for lane in lanes]).astype(np.int32),
             lane_rank=np.zeros(sum(map(len, lane_counts)), dtype=np.int32),
         )
@@ -289,8 +289,8 @@ class _GroupTables:
     def tables(self) -> Groups:
         """Return all groups."""
         return Groups(
-            place_first=_first(_joined(self._places)),
-            kind_first=_first(_joined(self._counts))[:-1],
+            place_first=firsts(_joined(self._places)),
+            kind_first=firsts(_joined(self._counts))[:-1],
             kinds=_joined(self._rows).astype(np.int32),
         )
 
@@ -298,8 +298,3 @@ class _GroupTables:
 def _joined(parts: Sequence[Any]) -> Any:
     """Return columns one after the other."""
     return np.concatenate([np.zeros(0, dtype=np.int32), *parts])
-
-
-def _first(counts: Sequence[int] | Ints) -> Int32s:
-    """Return where the part of each begins, and the end of all."""
-    return np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))]).astype(np.int32)
