@@ -21,8 +21,9 @@ if not cython.compiled:
 class RoundsUnderWay:
     """Collectives under way: each has its *state* in one array of numbers, which ``allocate`` returns the place of.
 
-    That is the number of the collective; how many members are still to leave; per member its lane and its block plus one; per hop the rounds that are over (times two, and one if it moves); and per member and block how many of
-    its hops are to come.
+    That is the number of the collective; how many members are still to leave; per member its lane and its block plus
+    one; per hop the rounds that are over (times two, and one if it moves); and per member and block how many of its
+    hops are to come.
 
     ``left_lane`` lists the lanes of ``left`` members whose part is over.
     """
