@@ -10,65 +10,114 @@ import numpy as np
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
 
-    Event = SimpleNamespace
+    Chain = Event = SimpleNamespace
 
-EVENT = [("time", np.float64), ("key", np.int32)]
-"""The numbers of an Event (see the .pxd file)."""
+CHAIN = [("time", np.float64), ("first", np.int32)]
+"""The numbers of a Chain of events (see the .pxd file)."""
+EVENT = [("key", np.int32), ("following", np.int32)]
+"""The numbers of an Event: ``following`` is the next one of its chain, or the next free one, plus one."""
 
 
 class EventQueue:
-    """Events by time: ``events[0]`` is the earliest of ``count``.  Events of one time come in no particular order.
+    """Events by time: ``chains[0]`` has the earliest of ``count`` times.  Events of one time come in no order.
 
-    Below event i are events 4 i + 1 to 4 i + 4: these lie next to each other.
+    Below chain i are chains 4 i + 1 to 4 i + 4: these lie next to each other.  Events that are put one after the other
+    with one time are in one chain: ranks of a group that compute the same begin together.
     """
 
     def __init__(self, room: int) -> None:
         self.buffers = Buffers()
-        self.count = self._room = 0
+        self.count = self._room = self._events = self._free = 0
+        self._latest = -1  # the first event of the chain that was made last
+        self._latest_time = 0.0
         self._make_room(room)
+        self._make_events(room)
 
     def put(self, time: cython.double, key: cython.int) -> cython.void:
         """Add an event."""
+        if not self._free:
+            self._make_events(2 * self._events)
+        event: cython.int = self._free - 1
+        self._free = self.events[event].following
+        self.events[event].key = key
+        if self._latest >= 0 and self._latest_time == time:
+            self.events[event].following = self.events[self._latest].following
+            self.events[self._latest].following = event + 1
+        else:
+            self.events[event].following = 0
+            self._latest = event
+            self._latest_time = time
+            self._put_chain(time, event)
+
+    def key(self) -> cython.int:
+        """Return the key that ``pop`` returns next."""
+        first: cython.int = self.chains[0].first
+        after: cython.int = self.events[first].following
+        return self.events[after - 1].key if after else self.events[first].key
+
+    def pop(self) -> cython.int:
+        """Remove one of the earliest events and return its key."""
+        event: cython.int = self.chains[0].first
+        after: cython.int = self.events[event].following
+        if after:  # the first of a chain is removed last
+            self.events[event].following = self.events[after - 1].following
+            event = after - 1
+        else:
+            self._remove_chain()
+            if event == self._latest:
+                self._latest = -1
+        self.events[event].following = self._free
+        self._free = event + 1
+        return self.events[event].key
+
+    def _put_chain(self, time: cython.double, first: cython.int) -> cython.void:
         i: cython.int = self.count
         parent: cython.int
         if i == self._room:
             self._make_room(2 * i)
         while i > 0:
             parent = (i - 1) >> 2
-            if self.events[parent].time <= time:
+            if self.chains[parent].time <= time:
                 break
-            self.events[i].time = self.events[parent].time
-            self.events[i].key = self.events[parent].key
+            self.chains[i].time = self.chains[parent].time
+            self.chains[i].first = self.chains[parent].first
             i = parent
-        self.events[i].time = time
-        self.events[i].key = key
+        self.chains[i].time = time
+        self.chains[i].first = first
         self.count += 1
 
-    def pop(self) -> cython.int:
-        """Remove the earliest event and return its key."""
-        key: cython.int = self.events[0].key
+    def _remove_chain(self) -> cython.void:
+        """Remove the earliest chain."""
         count: cython.int = self.count - 1
-        time: cython.double = self.events[count].time
-        last: cython.int = self.events[count].key
+        time: cython.double = self.chains[count].time
+        first: cython.int = self.chains[count].first
         i: cython.int = 0
         child: cython.int = 1
         other: cython.int
         self.count = count
         while child < count:
             for other in range(child + 1, min(child + 4, count)):
-                if self.events[other].time < self.events[child].time:
+                if self.chains[other].time < self.chains[child].time:
                     child = other
-            if self.events[child].time >= time:
+            if self.chains[child].time >= time:
                 break
-            self.events[i].time = self.events[child].time
-            self.events[i].key = self.events[child].key
+            self.chains[i].time = self.chains[child].time
+            self.chains[i].first = self.chains[child].first
             i = child
             child = 4 * i + 1
-        self.events[i].time = time
-        self.events[i].key = last
-        return key
+        self.chains[i].time = time
+        self.chains[i].first = first
 
     def _make_room(self, room: cython.int) -> cython.void:
         self._room = room
+        records = self.buffers.records("chains", CHAIN, room)
+        self.chains = cython.cast(cython.pointer(Chain), records) if cython.compiled else records
+
+    def _make_events(self, room: cython.int) -> cython.void:
+        event: cython.int
         records = self.buffers.records("events", EVENT, room)
         self.events = cython.cast(cython.pointer(Event), records) if cython.compiled else records
+        for event in range(self._events, room):
+            self.events[event].following = self._free
+            self._free = event + 1
+        self._events = room

@@ -117,9 +117,9 @@ class Engine:
         key: cython.int
         queue: EventQueue = self.queue
         while queue.count:
-            key = queue.events[0].key
+            key = queue.key()
             time = self.links.due[key >> 1] if key & 1 else self.ranks.computation[key >> 1].due
-            if time == queue.events[0].time:
+            if time == queue.chains[0].time:
                 break
             queue.pop()  # it was put off, or came earlier
             time = _INFINITE
@@ -150,7 +150,7 @@ class Engine:
                 op = self.lanes.next_op(lane)
                 if op >= 0:
                     self._begin(lane, op)
-            elif self.queue.count and self.queue.events[0].time <= self.now:
+            elif self.queue.count and self.queue.chains[0].time <= self.now:
                 self._take_event()
             elif self.links.changed():
                 self.links.settle(self.now)
@@ -160,7 +160,7 @@ class Engine:
                 return
 
     def _take_event(self) -> cython.void:
-        time: cython.double = self.queue.events[0].time
+        time: cython.double = self.queue.chains[0].time
         key: cython.int = self.queue.pop()
         if key & 1:
             if self.links.due[key >> 1] == time:

@@ -175,7 +175,7 @@ class MaxMin:
             self.is_waiting[self.queue.pop()] = 0
         self._begin_filling()
         while self.queue.count:
-            rate = self.queue.events[0].time
+            rate = self.queue.chains[0].time
             link = self.queue.pop()
             if link < 0:
                 self._fix(-1 - link, rate)
