@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.clock import on_grid
+from simcluster.base.kept import Kept
 from simcluster.planning.ops import MAIN
 from simcluster.schedules import Schedule, make_schedule
 from simcluster.studies.sweep.order import ActionWork, Items, Sent, schedule_items
@@ -17,12 +18,11 @@ from simcluster.studies.sweep.step_tables import (
     Costs,
     EndOp,
     EndOps,
+    MainPart,
     StepTemplate,
     TimedOp,
-    communication_tables,
     shape_of,
-    step_seconds,
-)  # fmt: skip
+)
 from simcluster.traffic.traffic import Traffic
 
 ORDERS = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("interleaved", 3), ("zb-h1", 1), ("zb-v", 2)]
@@ -36,7 +36,7 @@ def fixed(seconds: float) -> CommunicationCost:
 def simulated(items: Items, costs: list[Costs], ends: list[EndOp], stages: int) -> float:
     template, last = StepTemplate(items, [shape_of(each) for each in costs], stages), EndOps(ends)
     ops = [op for each in costs for op in each]
-    return step_seconds(template.tables(ops, last, communication_tables(template.communications(ops, last), [])))
+    return MainPart(template, ops, [], Kept(1)).step_seconds(last)
 
 
 def longest_path(schedule: Schedule, seconds: dict[ActionWork | Sent, float], *, overlap: bool) -> list[float]:

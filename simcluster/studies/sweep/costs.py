@@ -47,7 +47,10 @@ class SharedCosts:
 
 
 class StepCosts:
-    """The costs of a scenario's step for any number of microbatches; NotQuickError where it needs a full run."""
+    """The costs of a scenario's step; NotQuickError where it needs a full run.
+
+    ``of_main`` names all that the step follows from up to the last actions.
+    """
 
     def __init__(self, scenario: Scenario, schedule: Schedule, shared: SharedCosts) -> None:
         cluster, overlap, training, parallel = scenario.cluster, scenario.overlap, scenario.training, scenario.parallel
@@ -65,10 +68,10 @@ class StepCosts:
             scenario.collectives, overlap.interference, hops, copies_of(schedule),
         )  # fmt: skip
         network: RepresentativeNetwork = shared.networks.once(of_network, lambda: _network(scenario, schedule))
-        of_stages = (
-            network, scenario.model, parallel, scenario.pipeline, overlap, scenario.software, training.precision,
-            training.memory_recipe,
+        of_others = (
+            scenario.model, scenario.pipeline, overlap, scenario.software, training.precision, training.memory_recipe
         )  # fmt: skip
+        of_stages = network, parallel, of_others
         self._stages: Stages = shared.stages.once(of_stages, lambda: Stages(job()))
         collectives = self._passes.collectives
         self.drawn = network.learn(
@@ -79,6 +82,7 @@ class StepCosts:
         )
         exchanged = (self.drawn, self._stages, replace(shape, recompute="none"))
         self.exchanges: Exchanges = shared.exchanges.once(exchanged, lambda: Exchanges(job(), self._stages, self.drawn))
+        self.of_main = self.drawn, parallel.model_copy(update={"zero": 0}), of_others, of_passes, scenario.microbatches
 
     def of(self, works: Sequence[ActionWork | Sent]) -> list[Costs]:
         """Return the costs of actions and sends.

@@ -14,7 +14,6 @@ from itertools import chain
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.kept import Kept
-from simcluster.engine.tables import Tables
 from simcluster.planning.footprint import Facts
 from simcluster.results.numbers import timed_numbers
 from simcluster.scenario.fields import ClusterSpec
@@ -26,7 +25,7 @@ from simcluster.studies.sweep.costs import SharedCosts, StepCosts
 from simcluster.studies.sweep.order import schedule_items
 from simcluster.studies.sweep.quick_scope import QUICK
 from simcluster.studies.sweep.stage_network import NotQuickError
-from simcluster.studies.sweep.step_tables import StepTemplate, communication_tables, shape_of, step_seconds
+from simcluster.studies.sweep.step_tables import MainPart, StepTemplate, shape_of
 
 MOST_SECONDS = 512.0
 """Steps below this are exact on the finest grid (``base.clock``), which shared costs are on."""
@@ -68,6 +67,7 @@ class QuickSteps:
     items: Kept = field(default_factory=lambda: Kept(128))
     templates: Kept = field(default_factory=lambda: Kept(128))
     facts: Kept = field(default_factory=lambda: Kept(64))
+    mains: Kept = field(default_factory=lambda: Kept(4))
 
     def facts_of(self, scenario: Scenario) -> Facts:
         """Return what MFU and throughput are computed from, which few variants change."""
@@ -91,25 +91,21 @@ class QuickSteps:
             )
         self._keep(scenario.cluster)
         costs = StepCosts(scenario, schedule, self.shared)
-        seconds = step_seconds(self._tables(scenario, schedule, costs))
+        main: MainPart = self.mains.once(costs.of_main, lambda: self._main(scenario, schedule, costs))
+        seconds = main.step_seconds(costs.exchanges.ends)
         if seconds >= MOST_SECONDS:
             raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is simulated on a coarser grid")
         return seconds
 
-    def _tables(self, scenario: Scenario, schedule: Schedule, costs: StepCosts) -> Tables:
-        """Return what the engine reads."""
-        overlap, drawn, ends = scenario.overlap.pipeline, costs.drawn, costs.exchanges.ends
-        order = scenario.pipeline, scenario.parallel.pp, scenario.microbatches, overlap, costs.casts
+    def _main(self, scenario: Scenario, schedule: Schedule, costs: StepCosts) -> MainPart:
+        """Return the step up to the last actions."""
+        overlap, stages = scenario.overlap.pipeline, scenario.parallel.pp
+        order = scenario.pipeline, stages, scenario.microbatches, overlap, costs.casts
         items = self.items.once(order, lambda: schedule_items(schedule, casts=costs.casts, overlap=overlap))
         found = costs.of(items.works)
-        ops = [*chain.from_iterable(found)]
         shapes = tuple([shape_of(each) for each in found])
-        template: StepTemplate = self.templates.once(
-            (order, shapes), lambda: StepTemplate(items, shapes, scenario.parallel.pp)
-        )
-        every = template.communications(ops, ends)
-        kinds = self.shared.links.once((drawn, *map(id, every)), lambda: communication_tables(every, drawn.capacity))
-        return template.tables(ops, ends, kinds)
+        template = self.templates.once((order, shapes), lambda: StepTemplate(items, shapes, stages))
+        return MainPart(template, [*chain.from_iterable(found)], costs.drawn.capacity, self.shared.links)
 
     def _keep(self, cluster: ClusterSpec) -> None:
         """Keep a cluster, so that no other one gets its identity; forget everything if there are too many."""
@@ -119,6 +115,7 @@ class QuickSteps:
             self.clusters.clear()
             self.shared.clear()
             self.facts.clear()
+            self.mains.clear()
         self.clusters[id(cluster)] = cluster
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
+from simcluster.base.kept import Kept
 from simcluster.collectives import Group
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication_kinds import CommunicationKinds
@@ -25,12 +26,11 @@ from simcluster.studies.sweep.step_tables import (
     CommunicationCost,
     Costs,
     EndOps,
+    MainPart,
     StepTemplate,
     TimedOp,
-    communication_tables,
     shape_of,
-    step_seconds,
-)  # fmt: skip
+)
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes
 from simcluster.symmetry.folding import classes_in_whole
@@ -112,9 +112,8 @@ class RepresentativeCalls:
             return _longest_path(costs)
         none = np.zeros(0, dtype=np.int64)
         items = Items((ActionWork("", stage, 0, arrives=False),), np.zeros(1, dtype=np.int64), none, none)
-        template, ends = StepTemplate(items, [shape_of(costs)], self.num_stages), EndOps([])
-        communication = communication_tables(template.communications(costs, ends), self.capacity)
-        return step_seconds(template.tables(costs, ends, communication))
+        template = StepTemplate(items, [shape_of(costs)], self.num_stages)
+        return MainPart(template, costs, self.capacity, Kept(1)).step_seconds(EndOps([]))
 
     def _timed(self, stage: int, op: Op, own_lane: str) -> TimedOp:
         seconds = self._seconds(stage, op, own_lane)

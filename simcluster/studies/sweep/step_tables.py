@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Numbers
+from simcluster.base.arrays import Int32s, Numbers
+from simcluster.base.kept import Kept
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import Groups, Instances, Kinds, Tables, Templates
 from simcluster.planning.ops import MAIN
@@ -84,13 +85,14 @@ class EndOps:
     """
 
     def __init__(self, ends: Sequence[EndOp]) -> None:
-        self.ops = tuple([end.op for end in ends])
         names: dict[Hashable, int] = {}
         meeting = [-1 if end.name is None else names.setdefault(end.name, len(names)) for end in ends]
-        self.meeting, self.meetings = np.array(meeting, dtype=np.int32), len(names)
-        self.kinds = [self.ops[meeting.index(number)].communication for number in range(len(names))]
-        stages = np.array([end.stage for end in ends], dtype=np.int32)
+        self.meeting, self.meetings = _int32s(meeting), len(names)
+        self.kinds = [ends[meeting.index(number)].op.communication for number in range(len(names))]
+        self.seconds = np.array([end.op.seconds for end in ends], dtype=np.float64)
+        self.sensitivity = np.array([end.op.sensitivity for end in ends], dtype=np.float64)
         self.shape = tuple([(end.stage, number) for end, number in zip(ends, meeting, strict=True)])
+        stages = _int32s([end.stage for end in ends])
         self.stages, self.first, self.counts = np.unique(stages, return_index=True, return_counts=True)
 
 
@@ -104,17 +106,16 @@ class StepTemplate:
         counts = _int32s([*map(len, shapes)])
         size = counts[items.work]
         op_first = _firsts(size)[:-1]
-        self._unit = ranges(_firsts(counts)[items.work], size)
+        self.unit = ranges(_firsts(counts)[items.work], size)
         self._lanes(
             [(each.stage, lane) for each, shape in zip(items.works, shapes, strict=True) for lane, _, _ in shape],
             stages,
         )
         self._waits(items, shapes, op_first)
-        self._placed: dict[Hashable, _Placed] = {}
-        self._units = np.int32(counts.sum())
+        self._with: dict[Hashable, Columns] = {}
         communicates = np.array([communicates for shape in shapes for _, _, communicates in shape])
-        self._communicating: list[int] = np.flatnonzero(communicates).tolist()
-        self._work = _int32s(np.where(communicates, np.cumsum(communicates) - 1, -1))[self._unit]
+        self._kinds = int(communicates.sum())
+        self._work = _int32s(np.where(communicates, np.cumsum(communicates) - 1, -1))[self.unit]
         meets = np.flatnonzero(self._work >= 0)
         self._place = np.full_like(self._work, -1)
         self._place[meets] = np.arange(len(meets))
@@ -122,7 +123,7 @@ class StepTemplate:
 
     def _waits(self, items: Items, shapes: Sequence[Shape], op_first: Int32s) -> None:
         """List the ops of other lanes that each op waits for."""
-        op_last = np.append(op_first[1:], _int32s([len(self._unit)])) - 1
+        op_last = np.append(op_first[1:], _int32s([len(self.unit)])) - 1
         waits = [(op_first[items.waiting], op_last[items.awaited])]
         for number, shape in enumerate(shapes):
             pairs = [
@@ -135,45 +136,31 @@ class StepTemplate:
             waits += [(begins + place, begins + earlier) for place, earlier in pairs]
         waiting, awaited = (np.concatenate(column) for column in zip(*waits, strict=True))
         self._wait_op = awaited[np.argsort(waiting, kind="stable")]
-        self._wait_first = _firsts(np.bincount(waiting, minlength=len(self._unit)))
+        self._wait_first = _firsts(np.bincount(waiting, minlength=len(self.unit)))
 
     def _lanes(self, unit_lanes: Sequence[tuple[int, str]], stages: int) -> None:
         """Give every lane its ops in program order; main lanes come first."""
         lanes = {(stage, MAIN): stage for stage in range(stages)}
         numbers = [lanes.setdefault(each, len(lanes)) for each in unit_lanes]
-        lane = np.array(numbers, dtype=np.int16)[self._unit]  # sorted by radix
+        lane = np.array(numbers, dtype=np.int16)[self.unit]  # sorted by radix
         self._lane_op = _int32s(np.argsort(lane, kind="stable"))
         self._lane_op_first = _firsts(np.bincount(lane, minlength=len(lanes)))
         self._last = self._lane_op[self._lane_op_first[1 : stages + 1] - 1]
         self._lane_rank = _int32s([stage for stage, _ in lanes])
-        self._stages = stages
+        self.stages = stages
 
-    def communications(self, ops: Sequence[TimedOp], ends: EndOps) -> list[CommunicationCost]:
-        """Return the kinds of communication of a step with these costs of its units."""
-        found = [ops[unit].communication for unit in self._communicating]
-        return [each for each in (*found, *ends.kinds) if each is not None]
+    def columns(self, ends: EndOps) -> Columns:
+        """Return the columns of all ops, with those after the last actions."""
+        if ends.shape not in self._with:
+            self._with[ends.shape] = self._with_ends(ends)
+        return self._with[ends.shape]
 
-    def tables(self, ops: Sequence[TimedOp], ends: EndOps, communication: CommunicationTables) -> Tables:
-        """Return the tables of a step with these costs of its units."""
-        if ends.shape not in self._placed:
-            self._placed[ends.shape] = self._with_ends(ends)
-        placed = self._placed[ends.shape]
-        seconds = np.array([op.seconds for op in (*ops, *ends.ops)])[placed.unit]
-        sensitivity = placed.insensitive
-        if communication.interferes:
-            sensitivity = np.array([op.sensitivity for op in (*ops, *ends.ops)])[placed.unit]
-        templates = placed.templates._replace(seconds=seconds, sensitivity=sensitivity)
-        return Tables(
-            templates, placed.instances, placed.groups, communication.kinds, communication.traffics, (),
-            communication.capacity, {}, {},
-        )  # fmt: skip
-
-    def _with_ends(self, ends: EndOps) -> _Placed:
+    def _with_ends(self, ends: EndOps) -> Columns:
         """Return the ops with those after the last actions, without costs."""
-        count, meetings, kinds = len(self._unit), self._meetings, len(self._communicating)
+        count, meetings, kinds = len(self.unit), self._meetings, self._kinds
         there = ends.meeting >= 0
         work = np.append(self._work, np.where(there, ends.meeting + kinds, ends.meeting))
-        waits = np.zeros(len(ends.ops), dtype=np.int32)
+        waits = np.zeros(len(ends.meeting), dtype=np.int32)
         waits[ends.first] = 1
         wait_op = np.append(self._wait_op, self._last[ends.stages])
         templates = Templates(
@@ -193,19 +180,45 @@ class StepTemplate:
         )
         every = kinds + ends.meetings
         groups = Groups(_int32s([0, meetings + ends.meetings]), _int32s([0, every]), _int32s(np.arange(every)))
-        unit = np.append(self._unit, np.arange(len(ends.ops), dtype=np.int32) + self._units)
-        insensitive = np.full(len(unit), -1.0)
-        return _Placed(unit, insensitive, templates, _instance(templates, self._stages), groups)
+        return Columns(templates, _instance(templates, self.stages), groups)
 
 
-class _Placed(NamedTuple):
-    """All ops of a step: their units, their sensitivities if nothing interferes, and what the engine reads."""
+class Columns(NamedTuple):
+    """What the engine reads of all ops of a step besides their costs."""
 
-    unit: Int32s
-    insensitive: Floats
     templates: Templates
     instances: Instances
     groups: Groups
+
+
+class MainPart:
+    """A step up to the last actions with the costs of its units; variants share it whose stages end otherwise.
+
+    ``capacity`` is in B/s per link; ``kept`` has the tables of kinds of communication.
+    """
+
+    def __init__(self, template: StepTemplate, ops: Sequence[TimedOp], capacity: Sequence[float], kept: Kept) -> None:
+        self._template, self._kept = template, kept
+        self._capacity = np.array(capacity, dtype=np.float64)
+        self._kinds = [op.communication for op in ops if op.communication is not None]
+        self._seconds = np.array([op.seconds for op in ops], dtype=np.float64)[template.unit]
+        self._sensitivity = np.full(len(template.unit), -1.0)
+        if any(each.interferes for each in self._kinds):
+            self._sensitivity = np.array([op.sensitivity for op in ops])[template.unit]
+
+    def step_seconds(self, ends: EndOps) -> float:
+        """Return the step time."""
+        return float(simulate_tables(self._tables(ends), str, keeps_times=False).lane_end.max())
+
+    def _tables(self, ends: EndOps) -> Tables:
+        templates, instances, groups = self._template.columns(ends)
+        templates = templates._replace(
+            seconds=np.concatenate((self._seconds, ends.seconds)),
+            sensitivity=np.concatenate((self._sensitivity, ends.sensitivity)),
+        )
+        every = [*self._kinds, *[each for each in ends.kinds if each is not None]]
+        made: CommunicationTables = self._kept.once(tuple(map(id, every)), lambda: _communication(every))
+        return Tables(templates, instances, groups, made.kinds, made.traffics, (), self._capacity, {}, {})
 
 
 def _instance(templates: Templates, stages: int) -> Instances:
@@ -219,15 +232,14 @@ def _instance(templates: Templates, stages: int) -> Instances:
 
 
 class CommunicationTables(NamedTuple):
-    """The kinds of communication of a step, and what they put on links of this ``capacity``."""
+    """Kinds of communication, and what they move; ``every`` keeps what their tables are known by."""
 
     kinds: Kinds
     traffics: tuple[Traffic, ...]
-    capacity: Floats
-    interferes: bool
+    every: Sequence[CommunicationCost]
 
 
-def communication_tables(every: Sequence[CommunicationCost], capacity: Sequence[float]) -> CommunicationTables:
+def _communication(every: Sequence[CommunicationCost]) -> CommunicationTables:
     """Return the tables of these kinds of communication."""
     traffics = tuple([traffic for each in every for traffic in each.traffics])
     kinds = Kinds(
@@ -240,13 +252,7 @@ def communication_tables(every: Sequence[CommunicationCost], capacity: Sequence[
         rank=_int32s([stage for each in every for stage in each.stages]),
         rounds=np.full(len(every), -1, dtype=np.int32),
     )
-    interferes = any(each.interferes for each in every)
-    return CommunicationTables(kinds, traffics, np.array(capacity, dtype=np.float64), interferes)
-
-
-def step_seconds(tables: Tables) -> float:
-    """Return the step time."""
-    return float(simulate_tables(tables, str, keeps_times=False).lane_end.max())
+    return CommunicationTables(kinds, traffics, every)
 
 
 def _int32s(numbers: Sequence[int] | Numbers) -> Int32s:
