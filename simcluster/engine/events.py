@@ -67,9 +67,8 @@ class Engine:
     def _use_tables(self, tables: Tables) -> None:
         buffers = self.buffers
         instances, groups, kinds = tables.instances, tables.groups, tables.kinds
-        there, group = instances.group >= 0, instances.group
-        firsts = [np.where(there, np.append(first, 0)[group], -1) for first in (groups.place_first, groups.kind_first)]
-        self._slots = buffers.given_ints("slots", np.stack(firsts, axis=-1))  # where a group's meetings and kinds begin
+        firsts = [groups.place_first[instances.group], groups.kind_first[instances.group]]  # meaningless for no group
+        self._slots = buffers.given_ints("slots", np.stack(firsts, axis=-1))
         self._position = buffers.given_ints("position", instances.position)
         self._group_count = instances.group.shape[1]
         self._position_count = instances.position.shape[1]

@@ -46,6 +46,7 @@ cdef class LaneStates:
     cdef int _peers
     cdef int* _lane_first
     cdef int* _template_first
+    cdef object _put_at_first_ops(self, object tables)
     cdef object _read_ops(self, object tables)
     cdef int next_op(self, int lane) noexcept
     cdef void end_op(self, int lane, double now) noexcept

@@ -56,24 +56,6 @@ class LaneStates:
         self.buffers = buffers = Buffers()
         self.count = lanes = int(instances.lane_first.max())
         self.lanes_over = self.ops_over = 0
-        counts = np.diff(instances.lane_first)
-        instance = np.repeat(np.arange(len(counts)), counts)
-        template = instances.template[instance]
-        lane = np.arange(lanes) - instances.lane_first[instance] + templates.lane_first[template]
-        base = instances.op_first[instance]
-        records = buffers.records("lanes", LANE, lanes)
-        self.state = cython.cast(cython.pointer(LaneState), records) if cython.compiled else records
-        for name, values in {
-            "instance": instance,
-            "first": instances.lane_first[instance],
-            "base": base,
-            "shift": templates.op_first[template] - base,
-            "rank": instances.rank_first[instance] + templates.lane_rank[lane],
-            "at": templates.lane_op_first[lane],
-            "stop": templates.lane_op_first[lane + 1],
-            "waits_from": np.full(lanes, -1),
-        }.items():
-            buffers.fill("lanes", name, values)
         self.ready_lanes = buffers.ints("ready_lanes", lanes)
         self._lane_op = buffers.given_ints("lane_op", templates.lane_op)
         self._lane_end = buffers.doubles("lane_end", lanes)
@@ -86,27 +68,69 @@ class LaneStates:
         self._read_ops(tables)
         self.keeps_times = keeps_times
         self.end = buffers.doubles("end", int(instances.op_first.max()) if keeps_times else 0)
-        number: cython.int
-        for number in range(lanes):
-            self.ready_lanes[number] = number
-        self.ready_count = lanes
+        self._put_at_first_ops(tables)
+
+    def _put_at_first_ops(self, tables: Tables) -> None:
+        """Put every lane at its first op."""
+        buffers, templates, instances = self.buffers, tables.templates, tables.instances
+        template: cython.p_int = buffers.given_ints("template", instances.template)
+        op_first: cython.p_int = buffers.given_ints("op_first", instances.op_first)
+        rank_first: cython.p_int = buffers.given_ints("rank_first", instances.rank_first)
+        template_lane: cython.p_int = buffers.given_ints("template_lane", templates.lane_first)
+        lane_op_first: cython.p_int = buffers.given_ints("lane_op_first", templates.lane_op_first)
+        lane_rank: cython.p_int = buffers.given_ints("lane_rank", templates.lane_rank)
+        records = buffers.records("lanes", LANE, self.count)
+        self.state = cython.cast(cython.pointer(LaneState), records) if cython.compiled else records
+        instance: cython.int
+        lane: cython.int
+        like: cython.int  # the lane of the template
+        for instance in range(len(instances.template)):
+            for lane in range(self._lane_first[instance], self._lane_first[instance + 1]):
+                like = lane - self._lane_first[instance] + template_lane[template[instance]]
+                self.state[lane].instance = instance
+                self.state[lane].first = self._lane_first[instance]
+                self.state[lane].base = op_first[instance]
+                self.state[lane].shift = self._template_first[instance] - op_first[instance]
+                self.state[lane].rank = rank_first[instance] + lane_rank[like]
+                self.state[lane].at = lane_op_first[like]
+                self.state[lane].stop = lane_op_first[like + 1]
+                self.state[lane].waits_from = -1
+                self.ready_lanes[lane] = lane
+        self.ready_count = self.count
 
     def _read_ops(self, tables: Tables) -> None:
         """Collect what is known of the ops of every template."""
-        templates, count = tables.templates, int(tables.templates.op_first.max())
-        records = self.buffers.records("ops", OP, count + 1)
+        buffers, templates = self.buffers, tables.templates
+        seconds: cython.p_double = buffers.given_doubles("seconds", templates.seconds)
+        sensitivity: cython.p_double = buffers.given_doubles("sensitivity", templates.sensitivity)
+        slot: cython.p_int = buffers.given_ints("slot", templates.slot)
+        work: cython.p_int = buffers.given_ints("work", templates.work)
+        meeting: cython.p_int = buffers.given_ints("place", templates.place)
+        wait_first: cython.p_int = buffers.given_ints("wait_first", templates.wait_first)
+        op_first: cython.p_int = buffers.given_ints("template_op", templates.op_first)
+        lane_first: cython.p_int = buffers.given_ints("template_lane", templates.lane_first)
+        lane_op_first: cython.p_int = buffers.given_ints("lane_op_first", templates.lane_op_first)
+        count: cython.int = templates.op_first.max()
+        records = buffers.records("ops", OP, count + 1)
         self.ops = cython.cast(cython.pointer(TemplateOp), records) if cython.compiled else records
-        lane = np.repeat(np.arange(len(templates.lane_op_first) - 1), np.diff(templates.lane_op_first))
-        template = np.repeat(np.arange(len(templates.op_first) - 1), np.diff(templates.lane_first))[lane]
-        place = templates.op_first[template] + templates.lane_op
-        columns = {"lane": lane - templates.lane_first[template], "at": np.arange(len(place))}
-        for name, values in columns.items():
-            column = np.zeros(count + 1, dtype=np.int32)
-            column[place] = values
-            self.buffers.fill("ops", name, column)
-        for name in ("seconds", "sensitivity", "slot", "work", "place"):
-            self.buffers.fill("ops", name, np.append(getattr(templates, name), 0))
-        self.buffers.fill("ops", "wait_first", templates.wait_first)
+        template: cython.int
+        lane: cython.int
+        at: cython.int
+        place: cython.int
+        for template in range(len(templates.op_first) - 1):
+            for lane in range(lane_first[template], lane_first[template + 1]):
+                for at in range(lane_op_first[lane], lane_op_first[lane + 1]):
+                    place = op_first[template] + self._lane_op[at]
+                    self.ops[place].lane = lane - lane_first[template]
+                    self.ops[place].at = at
+        for place in range(count):
+            self.ops[place].seconds = seconds[place]
+            self.ops[place].sensitivity = sensitivity[place]
+            self.ops[place].slot = slot[place]
+            self.ops[place].work = work[place]
+            self.ops[place].place = meeting[place]
+            self.ops[place].wait_first = wait_first[place]
+        self.ops[count].wait_first = wait_first[count]
 
     def next_op(self, lane: cython.int) -> cython.int:
         """Return the op that a lane begins now, -1 if that op has to wait or there is none."""
