@@ -41,11 +41,16 @@ class Answer(NamedTuple):
 def compared(scenario: Scenario) -> list[Answer]:
     """Return what every way gives; of a scenario that the reference refuses, whether all others do."""
     try:
-        result = replay(scenario.model_copy(update={"engine": "reference"}))
+        meant = meaning(scenario)
     except InputError as error:
         return [Answer("reference", "refused", reason_of(error)), *refused_as_well(scenario)]
-    meant = Meant(result, [table_of(result, rank) for rank in range(scenario.gpus)])
     return [answered(name, way, scenario, meant) for name, way in WAYS.items()]
+
+
+def meaning(scenario: Scenario) -> Meant:
+    """Return what the reference gives."""
+    result = replay(scenario.model_copy(update={"engine": "reference"}))
+    return Meant(result, [table_of(result, rank) for rank in range(scenario.gpus)])
 
 
 def answered(name: str, way: Callable[[Scenario, Meant], None], scenario: Scenario, meant: Meant) -> Answer:

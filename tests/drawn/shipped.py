@@ -1,0 +1,58 @@
+"""Every shipped scenario in every way beside the reference, where that simulates it within a limit."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from drawn.comparison import WAYS, Answer, answered, meaning
+from drawn.records import record_difference
+from simcluster.scenario.scenario import Scenario, load
+from simcluster.simulate import replay
+from simcluster.step.engine_choice import count_ops
+from simcluster.step.planned import plan
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+SECONDS, OPS = 90, 3_000_000
+"""Processor time for a scenario in the reference, and ops on all ranks that it does not reach in that time."""
+
+
+def compare_shipped(out: Callable[[str], object]) -> int:
+    """Compare them, write a line for each, and return 1 if one differs."""
+    different = 0
+    for path in sorted(SCENARIOS.glob("*.yaml")):
+        scenario = load(str(path))
+        planned = plan(scenario)
+        ranks = [len(ranks) for ranks in planned.job.plan.stage_ranks()]
+        ops = count_ops(planned.programs, np.repeat(np.arange(len(ranks)), ranks))
+        took, answers = _answers(scenario) if ops < OPS else (0.0, _on_folded_ranks(scenario))
+        told = ", ".join(f"{each.way} {each.verdict}{each.why and f' ({each.why})'}" for each in answers)
+        seconds = f"{took:.0f} s" if took else f"more than {SECONDS} s or 4 GB"
+        out(f"{path.stem}: {scenario.gpus:,} ranks, {ops:,} ops, reference {seconds}: {told}")
+        different += sum(each.verdict == "differs" for each in answers)
+    return 1 if different else 0
+
+
+def _answers(scenario: Scenario) -> tuple[float, list[Answer]]:
+    """Return the seconds of the reference, 0 where it takes too long, and what every way gives."""
+    begun = time.process_time()
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    try:
+        meant = meaning(scenario)
+        took = time.process_time() - begun
+    except (TimeoutError, MemoryError):
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        return 0.0, _on_folded_ranks(scenario)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    return took, [answered(name, way, scenario, meant) for name, way in WAYS.items()]
+
+
+def _on_folded_ranks(scenario: Scenario) -> list[Answer]:
+    """Compare all that the record of the compiled engine has with SimPy's on the same ranks."""
+    one, other = (replay(scenario.model_copy(update={"engine": engine})).record for engine in ("compiled", "simpy"))
+    where = record_difference(one, other)
+    return [Answer("folded ranks by SimPy", "differs" if where else "equal", where)]
