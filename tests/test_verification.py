@@ -24,9 +24,10 @@ def job(tiny: Tiny, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(("faults", "representatives"), [([], 2), ([SLOW], 8)])
-def test_equal_runs(tiny: Tiny, faults: list[Any], representatives: int) -> None:
-    found = verify(job(tiny, faults=faults))
-    assert (found.difference, found.ranks, found.total) == ("", 8, 8)
+@pytest.mark.parametrize(("engine", "by"), [("auto", "compiled"), ("compiled", "compiled"), ("simpy", "simpy")])
+def test_equal_runs(tiny: Tiny, faults: list[Any], representatives: int, engine: str, by: str) -> None:
+    found = verify(job(tiny, faults=faults, engine=engine))
+    assert (found.difference, found.ranks, found.total, found.engine) == ("", 8, 8, by)
     assert found.representatives == representatives
     assert found.spans > 100
 
@@ -52,7 +53,9 @@ def test_the_first_op_that_differs_is_named(tiny: Tiny, monkeypatch: pytest.Monk
 def test_the_command_ends_with_status_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["run", "tiny_3d", "--verify", "--set", f"faults=[{json.dumps({**SLOW, 'rank': 1})}]"]
     assert main(command) == 0
-    assert "compared 8 representatives with all of 8 ranks: all 2,064 spans are equal" in capsys.readouterr().out
+    assert "compared 8 representatives with all of 8 ranks, both by the compiled engine: all 2,064 spans are equal" in (
+        capsys.readouterr().out
+    )
     fold_without_faults(monkeypatch)
     assert main([*command, "--json", "-"]) == 1
     said = capsys.readouterr()
@@ -73,6 +76,7 @@ def test_one_replica_may_be_too_large() -> None:
         with_fewer_replicas(load("llama3_405b_128k_16384xh100"))
 
 
-def test_a_job_that_is_never_folded_is_rejected(tiny: Tiny) -> None:
+@pytest.mark.parametrize("never", [{"collectives": {"detail": "steps"}}, {"engine": "reference"}])
+def test_a_job_that_is_never_folded_is_rejected(tiny: Tiny, never: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="every rank of this job is simulated already"):
-        verify(job(tiny, collectives={"detail": "steps"}))
+        verify(job(tiny, **never))

@@ -20,9 +20,10 @@ MOST_RANKS = 512
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison of ``ranks`` of a job of ``total``, folded to ``representatives`` and one by one; ``difference`` names
-    the first op that differs, "" if none does."""
+    """Comparison of ``ranks`` of a job of ``total``, folded to ``representatives`` and one by one, by an ``engine``;
+    ``difference`` names the first op that differs, "" if none does."""
 
+    engine: str
     ranks: int
     total: int
     representatives: int
@@ -37,26 +38,26 @@ class Verification:
         """Return the outcome in a line."""
         part = f"{self.ranks:,} ranks" + (f" instead of {self.total:,} (fewer replicas)" * (self.ranks < self.total))
         outcome = f"differ: {self.difference}" if self.difference else f"all {self.spans:,} spans are equal"
-        return f"  compared {self.representatives:,} representatives with all of {part}: {outcome}"
+        by = "SimPy" if self.engine == "simpy" else "the compiled engine"
+        return f"  compared {self.representatives:,} representatives with all of {part}, both by {by}: {outcome}"
 
 
 def verify(scenario: Scenario) -> Verification:
-    """Simulate a scenario folded and rank by rank by the compiled engine, and compare all spans.
+    """Simulate a scenario folded and rank by rank by the engine that it names (auto: compiled); compare all spans.
 
     A job of many ranks is compared with fewer replicas.  Raises InputError where no number of replicas is small enough
     and valid, and for a scenario whose ranks are never folded.
     """
-    obstacle = FOLDING.obstacle(scenario)
+    obstacle = "engine: reference" if scenario.engine == "reference" else FOLDING.obstacle(scenario)
     if obstacle:
         raise InputError(f"--verify: every rank of this job is simulated already ({obstacle}); leave --verify out")
     part = with_fewer_replicas(scenario)
-    part = part.model_copy(update={"engine": "compiled"})
     folded, whole = replay(part), replay(part, folded=False)
     found = ""
     with phase("verifying"):
         for rank in range(part.gpus):
             found = found or first_difference(folded.timeline_of(rank), whole.timeline_of(rank))
-    return Verification(part.gpus, scenario.gpus, len(folded.weights), len(whole.spans), found)
+    return Verification(whole.record.engine, part.gpus, scenario.gpus, len(folded.weights), len(whole.spans), found)
 
 
 def with_fewer_replicas(scenario: Scenario) -> Scenario:
