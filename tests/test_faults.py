@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from test_fold import CABLES, documents
 
 from simcluster.base.clock import TICK
-from simcluster.base.errors import InputError
+from simcluster.base.errors import DeadlockError, InputError
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
+from simcluster.scenario.sections import Engine
 from simcluster.simulate import replay, simulate
 
 DGX = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}
@@ -482,6 +483,19 @@ def test_bad_faults_say_what_would_work(tiny: Tiny, fault: Document, words: list
         tiny(**PLAIN, faults=[fault])
     message = str(caught.value)
     assert [word for word in words if word not in message] == [], message
+
+
+@pytest.mark.parametrize("engine", ["simpy", "compiled"])
+def test_a_link_that_stays_down_is_named(tiny: Tiny, engine: Engine) -> None:
+    load: Document = {"kind": "background_load", "nic_of": 0, "rate": "1 TB/s", "start": "100 us"}
+    faults = [{"kind": "slow_gpu", "rank": 0, "factor": 1.5}, load]
+    with pytest.raises(DeadlockError) as caught:
+        simulate(tiny(**PLAIN, faults=faults), engine=engine)
+    assert str(caught.value).startswith(
+        "the link from node0.nic0 to unit0.leaf0 is down for ever from 100.0 us on: faults.1 (background_load) leaves "
+        "nothing of it, and what has to cross it never ends; give the fault an end, or let it leave a part\ndeadlock: "
+    )
+    assert simulate(tiny(**PLAIN, faults=[{**load, "end": "200 us"}]), engine=engine).step_time > 200e-6
 
 
 def test_lengths_need_a_kernel_that_skips(tiny: Tiny) -> None:

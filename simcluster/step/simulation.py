@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from simcluster.base.clock import on_fitting_grid
 from simcluster.base.effort import in_words, require_begun
-from simcluster.base.errors import DeadlockError
 from simcluster.engine.job_record import simulate_job
 from simcluster.faults.where import OnLinks
 from simcluster.planning.footprint import Facts
 from simcluster.reference.record import Record
 from simcluster.scenario.effort import estimated_seconds, expected_changes
 from simcluster.scenario.scenario import Scenario
+from simcluster.step.deadlock import explained_deadlocks
 from simcluster.step.engine_choice import ChosenEngine, choose_engine, count_ops, ops_of
 from simcluster.step.fold_check import checked
 from simcluster.step.planned import FoldedStep, Planned, facts_of_step, fold, tabulate_step
@@ -57,7 +56,7 @@ def simulate_step(
         stages = step.folding.communicators.stage_of[list(classes.rank_representatives)]
         ops = count_ops(planned.programs, stages) + int(expected_changes(scenario))
         choice = choose_engine(scenario.engine, ops, in_steps=planned.choices.steps, single=single)
-        with naming_rendezvous(scenario, planned):
+        with explained_deadlocks(scenario, planned, step):
             if choice.engine == "compiled":
                 record = simulate_job(tabulate_step(scenario, planned, step), choice.why)
             else:
@@ -88,20 +87,6 @@ def _require_begun(scenario: Scenario, unlike: int) -> None:
         f"wrong with them and are simulated separately, which would take about {in_words(seconds)}",
         "use fewer ranks, or machines under one switch",
     )
-
-
-@contextmanager
-def naming_rendezvous(scenario: Scenario, planned: Planned) -> Iterator[None]:
-    """Explain a deadlock of blocking sends."""
-    try:
-        yield
-    except DeadlockError as error:
-        if scenario.pipeline.p2p == "async":
-            raise
-        raise DeadlockError(
-            f"{error}\n  The order of {planned.job.schedule.name} does not work in blocking pairs (pipeline.p2p: "
-            f"rendezvous): a send waits for a receive that comes later; use pipeline.p2p: async, or another schedule"
-        ) from None
 
 
 def _by_reference(scenario: Scenario, planned: Planned, step: FoldedStep, choice: ChosenEngine) -> Record:
