@@ -17,6 +17,7 @@ from simcluster.base.multiset_hash import bits, mixed
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.simulate import replay, simulate
+from simcluster.step import fold_check
 from simcluster.symmetry.equitable_partition import Classes, partition, unfolded
 from simcluster.symmetry.folding import Symmetry
 
@@ -120,6 +121,7 @@ def test_wrong_folding_is_found(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, eng
     scenario = tiny(cluster=TOPOLOGIES[0], gpus=8, parallel={"tp": 2, "dp": 4}, faults=[slow])
     right = simulate(scenario, engine=engine)
     find = Symmetry.folding
+    monkeypatch.setattr(fold_check, "engine_is_compiled", lambda: True)
     monkeypatch.setattr(Symmetry, "folding", lambda self, rates, *_: find(self, rates, [1.0] * 8))
     with pytest.warns(RuntimeWarning, match=r"ranks that folding takes as equal are not, .*; every rank is simulated"):
         found = simulate(scenario, engine=engine)

@@ -30,8 +30,13 @@ def check_compiled() -> None:
             f"{', '.join(stale)}: changed after compiling; results would be those of the old source; "
             f"python {_TREE / 'hatch_build.py'} compiles again"
         )
-    if not is_compiled(str(pointers.__file__)) and parent_process() is None:
+    if not engine_is_compiled() and parent_process() is None:
         note(SLOW)
+
+
+def engine_is_compiled() -> bool:
+    """Return whether the event engine runs as machine code; otherwise it is plain Python."""
+    return is_compiled(str(pointers.__file__))
 
 
 def stale_modules() -> list[str]:
