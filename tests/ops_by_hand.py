@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.reference.record import Label, Ops, Waits
+from simcluster.reference.record import Label, Ops, RankOps, RankRecord, RankTimes, Waits
+from simcluster.results.timeline import Spans
 
 
 class HandOp(NamedTuple):
@@ -58,3 +59,26 @@ def ops_of(
         speeds=speeds,  # type: ignore[arg-type]
         make_waits=lambda: Waits(np.cumsum([0, *awaited]), np.array([other for op in ops for other in op.after])),
     )
+
+
+def ranks_of_spans(spans: Spans) -> list[RankRecord]:
+    """Return the ranks of a timeline, an op for each of their spans."""
+    found = []
+    for rank in np.unique(spans.rank).tolist():
+        own = spans.of_rank(rank)
+        words = [[spans.words[code] for code in column] for column in (own.stream, own.kind, own.name)]
+        zeros = np.zeros(len(own), dtype=np.int32)
+        columns = {name: getattr(own, name).astype(np.int32) for name in ("step", "chunk", "microbatch")}
+        ops = RankOps(
+            labels=[Label(*what, layer=-1, axis="", bytes=0.0) for what in zip(*words, strict=True)],
+            label=np.arange(len(own), dtype=np.int32),
+            lane=zeros,
+            on_main=zeros == 0,
+            pair=zeros > 0,
+            receiver=np.zeros(0, dtype=np.int64),
+            sent=zeros[:0],
+            meets=zeros[:0] > 0,
+            **columns,
+        )
+        found.append(RankRecord(rank, int(own.stage[0]), ops, RankTimes(own.ready, own.start, own.end, zeros)))
+    return found

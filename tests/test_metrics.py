@@ -10,6 +10,7 @@ import pytest
 from conftest import Tiny
 from hypothesis import given
 from hypothesis import strategies as st
+from ops_by_hand import ranks_of_spans
 
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.overlap import overlaps
@@ -52,7 +53,11 @@ def spans(rows: Sequence[Row], steps: Sequence[int] = (), *, pipelined: bool = F
 
 
 def metrics(rows: Sequence[Row], weights: dict[int, int] | None = None, *, pipelined: bool = False) -> StepTime:
-    return step_time(spans(rows, pipelined=pipelined), weights or {rank: 1 for rank, *_ in rows}, steps=1)
+    return measured(spans(rows, pipelined=pipelined), weights or {rank: 1 for rank, *_ in rows})
+
+
+def measured(table: Spans, weights: dict[int, int], steps: int = 1) -> StepTime:
+    return step_time(lambda: ranks_of_spans(table), weights, steps=steps)
 
 
 def only(breakdown: dict[str, float]) -> dict[str, float]:
@@ -201,7 +206,7 @@ def test_who_is_done_waits_for_its_own_stage_first() -> None:
     ]
     table = spans(rows)
     table.stage[:] = (0, 0, 1)
-    of_rank = step_time(table, {0: 1, 1: 1, 2: 1}, steps=1).of_rank
+    of_rank = measured(table, {0: 1, 1: 1, 2: 1}).of_rank
     assert [only(of_rank[rank].states) for rank in range(3)] == [
         {"optimizer": 2, "straggler_wait": 3, "bubble": 4},
         {"optimizer": 5, "bubble": 4},
@@ -220,7 +225,7 @@ def test_two_steps_are_one_step_twice() -> None:
     second: list[Row] = [(rank, *what, ready + 8, start + 8, end + 8) for rank, *what, ready, start, end in first]
     once = metrics(first, pipelined=True)
     table = spans([*first, *second], [0] * 4 + [1] * 4, pipelined=True)
-    twice = step_time(table, {0: 1, 1: 1}, steps=2)
+    twice = measured(table, {0: 1, 1: 1}, steps=2)
     assert once.bubble_fraction == (1 + 2) / 2 / 8
     assert twice == once
 

@@ -8,9 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ops_by_hand import ranks_of_spans
 from test_metrics import Row, only, spans
 
-from simcluster.results.metrics import BREAKDOWN, RankTime, rank_time
+from simcluster.results.metrics import BREAKDOWN, RankTime
+from simcluster.results.rank_states import RankStates
+from simcluster.results.span_states import span_bits
 
 BARRIER = "barrier"  # in place of a kind: a checkpoint's span of that name
 
@@ -31,7 +34,9 @@ def of_rank(
         kinds = np.where(barriers, table.code("checkpoint"), table.kind)
         table = replace(table, name=names, kind=kinds)
     ends = dict(enumerate(stage_ends or (total, total)))
-    found = rank_time(table, total, ends, worked)
+    ((_, _, ops, times),) = ranks_of_spans(table)
+    measure = RankStates(span_bits(ops), 1 + max(steps, default=0)).measure
+    found = RankTime.of_seconds(measure(*times[:3], total, ends[0], min(worked, total), len(ends) == 1))
     assert tuple(found.states) == BREAKDOWN
     return found
 
@@ -120,8 +125,6 @@ HOST: dict[str, tuple[list[tuple[str, str, float, float, float]], dict[str, floa
         [("compute", "backward", 0, 0, 4), ("host", "launch", 4, 4, 7), ("compute", "forward", 7, 7, 10)],
         {"backward": 4, "other": 3, "forward": 3},
     ),
-    "work that stands for nothing": ([("compute", "launch", 0, 0, 4), ("compute", "forward", 4, 4, 10)],
-                                     {"bubble": 4, "forward": 6}),
     "writing beside work": (
         [("compute", "forward", 0, 0, 4), ("storage", "checkpoint", 1, 1, 10), ("compute", "backward", 4, 4, 10)],
         {"forward": 4, "backward": 6},

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ops_by_hand import ranks_of_spans
 
 from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, simulate_costs
@@ -206,7 +207,7 @@ def test_the_timeline_of_a_replay_is_one_of_ours() -> None:
     found = spans(job)
     assert len(found) == len(trace)
     weights = dict.fromkeys(job.ranks, 1)
-    times = step_time(found, weights, steps=1)
+    times = step_time(lambda: ranks_of_spans(found), weights, steps=1)
     assert times.step_seconds == pytest.approx(seconds, rel=1e-12)
     assert sum(times.breakdown.values()) == pytest.approx(seconds, rel=1e-9)
     assert times.breakdown["forward"] == pytest.approx(5 * COSTS.forward, rel=1e-9)

@@ -9,7 +9,8 @@ import numpy as np
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.clock import all_on_grid
 from simcluster.engine.tabulate import JobTables
-from simcluster.reference.record import Label, Ops, Waits
+from simcluster.planning.ops import MAIN
+from simcluster.reference.record import Label, Ops, RankOps, Waits
 
 
 def ops_of(job: JobTables) -> Ops:
@@ -23,6 +24,54 @@ def lanes_of(job: JobTables) -> tuple[Int32s, Int32s]:
     stages = np.array([each.stage for each in job.columns], dtype=np.int32)[instances.template]
     lanes = np.diff(instances.lane_first)
     return np.repeat(instances.number, lanes), np.repeat(stages, lanes)
+
+
+def ops_of_ranks(job: JobTables) -> list[RankOps]:
+    """Return the ops of the ranks that run each template."""
+    labels, shown = _plain_labels(job)
+    return [_ops_of_template(job, template, labels, shown) for template in range(len(job.columns))]
+
+
+def _ops_of_template(job: JobTables, template: int, labels: list[Label], shown: Ints) -> RankOps:
+    templates, instances, columns = job.tables.templates, job.tables.instances, job.columns[template]
+    begin, end = templates.op_first[template], templates.op_first[template + 1]
+    first = templates.wait_first[begin : end + 1]
+    waits = first[0] + np.flatnonzero(templates.wait_peer[first[0] : first[-1]] >= 0)
+    instance = int(np.flatnonzero(instances.template == template)[0])
+    senders = instances.template[instances.peer[instance][templates.wait_peer[waits]]].tolist()
+    sends = [job.columns[sender].place[op] for sender, op in zip(senders, templates.wait_op[waits], strict=True)]
+    main = np.array([lane == MAIN for lane in job.segments.lanes])
+    meets = np.array([op.work.parties(1) > 1 for op in job.segments.ops], dtype=bool)
+    return RankOps(
+        labels=labels,
+        label=shown[columns.place].astype(np.int32),
+        lane=columns.lanes[1],
+        on_main=main[columns.lanes[0]][columns.lanes[1]],
+        step=columns.step[columns.item],
+        chunk=columns.chunk[columns.item],
+        microbatch=columns.microbatch[columns.item],
+        pair=meets[columns.place] | (shown[columns.place] < 0),
+        receiver=np.searchsorted(first, waits, side="right") - 1,
+        sent=shown[np.array(sends, dtype=np.int64)].astype(np.int32),
+        meets=meets[np.array(sends, dtype=np.int64)],
+    )
+
+
+def _plain_labels(job: JobTables) -> tuple[list[Label], Ints]:
+    """Return what ops show, without traffic, and that of every op of the segments, -1 for receives."""
+    found: dict[Label, int] = {}
+    shown = []
+    for op in job.segments.ops:
+        work = op.work
+        if work.joins:
+            shown.append(-1)
+            continue
+        label = Label(
+            op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, op.memory,
+            sensitivity=work.sensitivity,
+        )  # fmt: skip
+        shown.append(found.setdefault(label, len(found)))
+    return list(found), np.array(shown, dtype=np.int64)
 
 
 class _Expansion:
@@ -106,7 +155,8 @@ class _Expansion:
         communication if that moves something over links.
         """
         instances, groups, kinds = self._tables.instances, self._tables.groups, self._job.kinds
-        plain, variants = self._plain_labels(), self._variants()
+        plain, shown_by = _plain_labels(self._job)
+        variants = self._variants(shown_by)
         many = len(self._tables.kinds.parties) + 1
         moves = np.array([bool(kinds.moved(kind)) for kind in range(many - 1)] + [False])
         codes: list[Ints] = []
@@ -135,30 +185,13 @@ class _Expansion:
             found[self._first[instance] : self._first[instance + 1]] = numbers[which[instance]][variant]
         return labels, found
 
-    def _plain_labels(self) -> list[Label]:
-        """Return what ops show, without traffic; ``_shown`` is that of every op of the segments, -1 for receives."""
-        found: dict[Label, int] = {}
-        shown = []
-        for op in self._job.segments.ops:
-            work = op.work
-            if work.joins:
-                shown.append(-1)
-                continue
-            label = Label(
-                op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, op.memory,
-                sensitivity=work.sensitivity,
-            )  # fmt: skip
-            shown.append(found.setdefault(label, len(found)))
-        self._shown = np.array(shown, dtype=np.int64)
-        return list(found)
-
-    def _variants(self) -> list[tuple[Ints, Ints, Ints, Ints]]:
+    def _variants(self, shown_by: Ints) -> list[tuple[Ints, Ints, Ints, Ints]]:
         """Return per template its different ops: what they show, their slots and works; and which every op is."""
         templates, found = self._tables.templates, []
         for columns, begin, end in zip(
             self._job.columns, templates.op_first[:-1], templates.op_first[1:], strict=True
         ):  # fmt: skip
-            rows: list[Any] = [self._shown[columns.place], templates.slot[begin:end], templates.work[begin:end]]
+            rows: list[Any] = [shown_by[columns.place], templates.slot[begin:end], templates.work[begin:end]]
             sizes = [int(row.max(initial=-1)) + 2 for row in rows]
             values, variant = np.unique(np.ravel_multi_index([row + 1 for row in rows], sizes), return_inverse=True)
             shown, slot, work = (each.astype(np.int64) - 1 for each in np.unravel_index(values, sizes))

@@ -1,21 +1,21 @@
 """The record of a simulated step: its ops and their times, column by column.
 
-Timelines, memory, waits and the critical path read nothing else.  Both engines make it: the reference from its nodes,
-the compiled engine from its tables.
+Timelines, memory, waits and the critical path read nothing else: all ops at once, or the simulated ranks one by one.
+Both engines make it: the reference from its nodes, the compiled engine from its tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.arrays import Bools, Floats, Int32s, Ints
 from simcluster.base.profiles import Profile
-from simcluster.planning.ops import MemoryChange
+from simcluster.planning.ops import MAIN, MemoryChange
 from simcluster.traffic.traffic import Traffic
 
 
@@ -106,6 +106,66 @@ class Ops:
         return self.make_waits()
 
 
+@dataclass(frozen=True, eq=False)
+class RankOps:
+    """Columns over the ops of a rank, or of all ranks that run the same program.
+
+    ``label`` is the place of an op's label in ``labels`` (-1: it leaves no span), ``lane`` its lane, and ``pair``:
+    is it one side of a transfer at which sender and receiver meet?  ``receiver`` is, per message from another rank, the
+    op that waits for it; ``sent`` is the label of the message, and ``meets``: do its sender and receiver meet?
+    """
+
+    labels: Sequence[Label] = field(repr=False)
+    label: Int32s
+    lane: Int32s
+    on_main: Bools
+    step: Int32s
+    chunk: Int32s
+    microbatch: Int32s
+    pair: Bools
+    receiver: Ints
+    sent: Int32s
+    meets: Bools
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @cached_property
+    def in_lanes(self) -> Ints:
+        """The ops lane by lane, each lane in order."""
+        return np.argsort(self.lane, kind="stable")
+
+    @cached_property
+    def before(self) -> Ints:
+        """The op before each on its lane, -1 for the first ones."""
+        order = self.in_lanes
+        follows = np.flatnonzero(np.diff(self.lane[order]) == 0)
+        found = np.full(len(self), -1, dtype=np.int64)
+        found[order[follows + 1]] = order[follows]
+        return found
+
+
+class RankTimes(NamedTuple):
+    """Seconds when ops of a rank, and after them the messages that it receives, were ready, began and ended.
+
+    ``last`` is the rank whose op arrived last at the op's meeting, or that sent the message.
+    """
+
+    ready: Floats
+    start: Floats
+    end: Floats
+    last: Int32s
+
+
+class RankRecord(NamedTuple):
+    """A simulated rank; its ``times`` are valid until the next one is asked for."""
+
+    rank: int
+    stage: int
+    ops: RankOps
+    times: RankTimes
+
+
 @dataclass(frozen=True)
 class Record:
     """What an engine found: when every lane was over (s; 0 for one without ops), and the times of all ops on demand.
@@ -121,6 +181,11 @@ class Record:
     why: str
     make_ops: Callable[[], Ops] = field(repr=False)
     make_times: Callable[[], OpTimes] = field(repr=False)
+    make_ranks: Callable[[], Iterator[RankRecord]] | None = field(default=None, repr=False)
+
+    def ranks(self) -> Iterator[RankRecord]:
+        """Generate the simulated ranks in order of their numbers."""
+        return self.make_ranks() if self.make_ranks else ranks_of(self.ops, self.times)
 
     @cached_property
     def ops(self) -> Ops:
@@ -131,3 +196,29 @@ class Record:
     def times(self) -> OpTimes:
         """When each of them was ready, began and ended."""
         return self.make_times()
+
+
+def ranks_of(ops: Ops, times: OpTimes) -> Iterator[RankRecord]:
+    """Generate the ranks of columns over all ops, in order of their numbers."""
+    rank = ops.lane_rank[ops.lane]
+    on_main = np.array([name == MAIN for name in ops.lane_name], dtype=bool)
+    sends, receivers = ops.receives
+    pair = ops.label < 0
+    meets = ops.parties[sends] > 1
+    pair[sends[meets]] = True
+    by_rank, messages = np.argsort(rank, kind="stable"), np.argsort(rank[receivers], kind="stable")
+    place = np.empty(len(ops), dtype=np.int64)
+    ranks, lanes = np.unique(ops.lane_rank, return_index=True)
+    bounds = [np.searchsorted(numbers, [ranks, ranks + 1]).T for numbers in (rank[by_rank], rank[receivers[messages]])]
+    for number, lane, (low, high), (first, end) in zip(ranks.tolist(), lanes.tolist(), *bounds, strict=True):
+        own, got = by_rank[low:high], messages[first:end]
+        place[own] = np.arange(len(own))
+        columns = RankOps(
+            ops.labels, ops.label[own], ops.lane[own], on_main[ops.lane[own]], ops.step[own], ops.chunk[own],
+            ops.microbatch[own], pair[own], place[receivers[got]], ops.label[sends[got]], meets[got],
+        )  # fmt: skip
+        source = np.concatenate([own, sends[got]])
+        ready = np.concatenate([times.ready[own], times.start[sends[got]]])
+        last = np.concatenate([rank[times.last[own]], rank[sends[got]]])
+        own_times = RankTimes(ready, times.start[source], times.end[source], last)
+        yield RankRecord(number, int(ops.lane_stage[lane]), columns, own_times)

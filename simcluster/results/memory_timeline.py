@@ -10,63 +10,25 @@ the caching allocators of training frameworks, which reuse a freed block at once
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.runs import within
 from simcluster.base.shown import Shown
-from simcluster.reference.record import Ops, OpTimes
+from simcluster.reference.record import RankOps, RankRecord
+from simcluster.results.memory_changes import POOLS, MemoryChanges, MemoryPeak, Row, memory_changes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-POOLS = ("activations", "parameters", "gradients", "other")
 COLUMNS = ("time", "step", "rank", "stage", "chunk", "microbatch", "kind", "name", "layer", "pool", "bytes", "held")
 
 _INTEGERS = ("step", "rank", "stage", "chunk", "microbatch", "layer")
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPeak:
-    """The moment when a rank holds most of what comes and goes, and the op that brought it there.
-
-    ``time`` in seconds, ``pools`` in bytes.  ``kind`` is "" where nothing is ever allocated, "recv" for a tensor that
-    arrives; layer, chunk and microbatch are -1 where the op has none.
-    """
-
-    rank: int
-    stage: int
-    time: float
-    pools: Mapping[str, float]
-    kind: str = ""
-    name: str = ""
-    layer: int = -1
-    step: int = 0
-    chunk: int = -1
-    microbatch: int = -1
-
-    @property
-    def total(self) -> float:
-        """Bytes in all pools."""
-        return sum(self.pools.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in the result JSON: rank, stage, seconds, and the op."""
-        op = {name: getattr(self, name) for name in ("kind", "name", "layer", "step", "chunk", "microbatch")}
-        return {"rank": self.rank, "stage": self.stage, "time_s": self.time, "op": op}
-
-    def describe(self) -> str:
-        """The op in words: 'forward mlp, layer 3, microbatch 7'; "" where nothing is ever allocated."""
-        if not self.kind:
-            return ""
-        layer = f", layer {self.layer}" if self.layer >= 0 else ""
-        return f"{self.kind} {self.name}{layer}" + (f", microbatch {self.microbatch}" if self.microbatch >= 0 else "")
 
 
 @dataclass(frozen=True)
@@ -77,7 +39,7 @@ class MemoryTimeline(Shown):
     op; ``pool`` a place in POOLS.
     """
 
-    rows: tuple[tuple[str, str, int], ...]
+    rows: tuple[Row, ...]
     time: Floats
     rank: Ints
     stage: Ints
@@ -112,27 +74,9 @@ class MemoryTimeline(Shown):
     def peak(self, rank: int, stage: int) -> MemoryPeak:
         """The first moment when a simulated rank (of this stage) holds most."""
         own = self._part(rank, rank + 1)
-        delta = self.delta[own]
-        _, last = _instants(self.time[own])
-        if not len(last):
-            return MemoryPeak(rank, stage, 0.0, dict.fromkeys(POOLS, 0.0))
-        held = np.cumsum(delta)
-        end = int(last[held[last].argmax()])
-        pools = np.bincount(self.pool[own][: end + 1], weights=delta[: end + 1], minlength=len(POOLS))
-        at = own.start + int(np.flatnonzero(delta[: end + 1] > 0)[-1])
-        kind, name, layer = self.rows[self.row[at]]
-        return MemoryPeak(
-            rank=rank,
-            stage=int(self.stage[at]),
-            time=float(self.time[at]),
-            pools=dict(zip(POOLS, pools.tolist(), strict=True)),
-            kind=kind,
-            name=name,
-            layer=layer,
-            step=int(self.step[at]),
-            chunk=int(self.chunk[at]),
-            microbatch=int(self.microbatch[at]),
-        )
+        columns = {name: getattr(self, name)[own] for name in ("row", *_OF_CHANGES)}
+        changes = MemoryChanges(self.rows, source=np.arange(own.stop - own.start), **columns)
+        return changes.peak(self.time[own], rank, stage)
 
     def pool_peak(self, rank: int, pool: str) -> float:
         """The most bytes that one pool alone ever holds on a simulated rank."""
@@ -165,63 +109,41 @@ class MemoryTimeline(Shown):
         return slice(int(low), int(high))
 
 
+_OF_CHANGES = ("step", "chunk", "microbatch", "pool", "delta")
 _COLUMNS = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool", "delta")
 
 
-def memory_timeline(ops: Ops, times: OpTimes) -> MemoryTimeline:
+def memory_timeline(ranks: Iterable[RankRecord]) -> MemoryTimeline:
     """Return all changes of memory."""
-    rows: dict[tuple[str, str, int], int] = {}
-    parts = [_changes(ops, times, rows), _received(ops, times, rows)]
-    op, time, row, pool, delta = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    rank = ops.lane_rank[ops.lane[op]]
-    order = np.lexsort((op, delta > 0, time, rank))
-    op = op[order]
-    wide = {name: getattr(ops, name)[op].astype(np.int64) for name in ("step", "chunk", "microbatch")}
-    stage = ops.lane_stage[ops.lane[op]].astype(np.int64)
-    return MemoryTimeline(
-        tuple(rows), time=time[order], rank=rank[order].astype(np.int64), stage=stage, row=row[order],
-        pool=pool[order], delta=delta[order], **wide,
-    )  # fmt: skip
+    rows: dict[Row, int] = {}
+    known: dict[RankOps, MemoryChanges] = {}
+    parts = []
+    for each in ranks:
+        if each.ops not in known:
+            known[each.ops] = memory_changes(each.ops)
+        changes = known[each.ops]
+        time = np.concatenate(each.times[:3])[changes.source]
+        order = np.argsort(time, kind="stable")
+        row = np.array([rows.setdefault(row, len(rows)) for row in changes.rows], dtype=np.int64)
+        columns = {name: getattr(changes, name) for name in _OF_CHANGES}
+        columns |= {"time": time, "rank": np.full(len(time), each.rank), "stage": np.full(len(time), each.stage)}
+        columns["row"] = row[changes.row]
+        parts.append([columns[name][order] for name in _COLUMNS])
+    return MemoryTimeline(tuple(rows), *map(np.concatenate, zip(*parts, strict=True)))
+
+
+def memory_peaks(ranks: Iterable[RankRecord]) -> list[MemoryPeak]:
+    """Return the first moment when each of these ranks holds most."""
+    known: dict[RankOps, MemoryChanges] = {}
+    found = []
+    for each in ranks:
+        if each.ops not in known:
+            known[each.ops] = memory_changes(each.ops)
+        found.append(known[each.ops].peak(np.concatenate(each.times[:3]), each.rank, each.stage))
+    return found
 
 
 def _instants(time: Floats) -> tuple[Floats, Ints]:
     """Return the different times of a sorted column, and the place of the last change at each."""
     last = np.flatnonzero(np.append(time[1:] != time[:-1], [True] * bool(len(time))))
     return time[last], last
-
-
-_Columns = tuple[Ints, Floats, Ints, Ints, Floats]
-"""Of every change its op, time, row, pool and bytes."""
-
-
-def _changes(ops: Ops, times: OpTimes, rows: dict[tuple[str, str, int], int]) -> _Columns:
-    """Return what ops allocate as they are issued, and free as they end; kind, name and layer are numbered."""
-    found: list[tuple[int, int, int, float]] = []
-    counts = []
-    for label in ops.labels:
-        before = len(found)
-        for pool, start, end in label.memory:
-            row = rows.setdefault((label.kind, label.name, label.layer), len(rows))
-            found += [(at_end, row, POOLS.index(pool), delta) for at_end, delta in enumerate((start, end)) if delta]
-        counts.append(len(found) - before)
-    table = np.array(found, dtype=np.float64).reshape(-1, 4)
-    count = np.array([*counts, 0], dtype=np.int64)  # the last of ops without a label
-    many = count[ops.label]
-    op = np.repeat(np.arange(len(ops)), many)
-    at_end, row, pool, delta = table[(np.cumsum(count) - count)[ops.label[op]] + within(many)].T
-    return op, np.where(at_end, times.end[op], times.ready[op]), row.astype(np.int64), pool.astype(np.int64), delta
-
-
-def _received(ops: Ops, times: OpTimes, rows: dict[tuple[str, str, int], int]) -> _Columns:
-    """Return what lies in receivers' buffers: from the start of a transfer to the end of the first op that uses it."""
-    sends, receivers = ops.receives
-    sent = ops.label[sends]
-    size = np.array([label.bytes for label in ops.labels])[sent]
-    kept = (size != 0) & (ops.label[receivers] >= 0)  # a receive shows nothing: its buffer is the sender's
-    sends, receivers, sent, size = sends[kept], receivers[kept], sent[kept], size[kept]
-    row = np.zeros(len(ops.labels), dtype=np.int64)
-    for number in np.unique(sent).tolist():
-        row[number] = rows.setdefault(("recv", ops.labels[number].name, -1), len(rows))
-    time = np.concatenate([times.start[sends], times.end[receivers]])
-    pool = np.full(2 * len(sends), POOLS.index("other"))
-    return np.tile(receivers, 2), time, np.tile(row[sent], 2), pool, np.concatenate([size, -size])

@@ -17,8 +17,7 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.runs import within
 from simcluster.base.shown import Shown
 from simcluster.results.host_waits import covered, inside
-from simcluster.results.span_states import EXPOSED
-from simcluster.results.streams import require_known
+from simcluster.results.span_states import EXPOSED, bits_of
 from simcluster.results.timeline import Spans
 
 _COUNTED = [5, 8]  # places of ``counted`` and ``counted_contention`` among the numbers
@@ -88,7 +87,8 @@ def overlaps(
 
     ``free`` is each span's seconds on free links (``Run.free_seconds``).
     """
-    require_known(spans)
+    for stream, kind in dict.fromkeys(zip(spans.stream.tolist(), spans.kind.tolist(), strict=True)):
+        bits_of(spans.words[stream], spans.words[kind])  # raises for what the breakdown does not know
     found = {}
     for rank in weights:
         low, high = np.searchsorted(spans.rank, [rank, rank + 1])

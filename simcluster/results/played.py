@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
@@ -13,17 +13,16 @@ import numpy as np
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
-from simcluster.reference.record import Record
-from simcluster.reference.record_parts import LargeRecord
+from simcluster.reference.record import RankRecord, Record
 from simcluster.results.account import Account
 from simcluster.results.calls import CallKey, calls_of
 from simcluster.results.contention import FreeCalls, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
 from simcluster.results.flat import TimedNumbers
-from simcluster.results.in_parts import MeasuredParts, measure_parts
-from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_timeline
+from simcluster.results.memory_changes import MemoryPeak
+from simcluster.results.memory_timeline import MemoryTimeline, memory_peaks, memory_timeline
 from simcluster.results.overlap import Overlaps, overlaps
-from simcluster.results.step_time import StepTime, mean_breakdown, step_time, step_time_of_parts
+from simcluster.results.step_time import StepTime, mean_breakdown, step_time
 from simcluster.results.timeline import Spans, make_spans
 from simcluster.results.traffic import AxisTraffic, axis_traffic
 from simcluster.results.waits import Wait, waits
@@ -93,18 +92,14 @@ class Run(TimedNumbers):
     @cached_property
     def times(self) -> StepTime:
         """Where the time went."""
-        if self._in_parts:
-            found = self._in_parts
-            return step_time_of_parts(found.times, self.weights, found.total, steps=self.steps)
-        return step_time(self.spans, self.weights, steps=self.steps)
+        return step_time(self._ranks, self.weights, steps=self.steps)
 
-    @cached_property
-    def _in_parts(self) -> MeasuredParts | None:
-        """What is measured of a job with too many ops for columns of all of them; None for another."""
-        record = self.record
-        if not isinstance(record, LargeRecord) or "spans" in vars(self) or record.lane_rank.max() not in self.weights:
-            return None
-        return measure_parts(record, self._stages, self.folding.communicators.group_name, steps=self.steps)
+    def _ranks(self) -> Iterator[RankRecord]:
+        """Generate the simulated ranks of this job, with its own numbers of ranks and stages."""
+        first, stages = self.ranks.start, self._stages
+        for each in self.record.ranks():
+            if each.rank in self.ranks:
+                yield each._replace(rank=each.rank - first, stage=stages[each.rank - first])
 
     @cached_property
     def breakdown_of_stages(self) -> list[dict[str, float]]:
@@ -165,14 +160,12 @@ class Run(TimedNumbers):
     @cached_property
     def memory_timeline(self) -> MemoryTimeline:
         """What the simulated ranks allocate and free, over time; without model state, which stays."""
-        return memory_timeline(self.record.ops, self.record.times).only(self.ranks)
+        return memory_timeline(self._ranks())
 
     @cached_property
     def peaks(self) -> list[MemoryPeak]:
         """The peak of every simulated rank."""
-        if self._in_parts:
-            return self._in_parts.peaks
-        return [self.peak_of(rank) for rank in sorted(self.weights)]
+        return memory_peaks(self._ranks())
 
     def peak_of(self, rank: int) -> MemoryPeak:
         """Return when a simulated rank holds most, without model state; InputError for a rank that is not simulated."""
@@ -193,8 +186,5 @@ class Run(TimedNumbers):
     @cached_property
     def waits(self) -> list[Wait]:
         """Who waited for whom, longest first."""
-        if self._in_parts:
-            return self._in_parts.waits
         first = self.ranks.start
-        own = [wait for wait in waits(self.record.ops, self.record.times) if wait.rank in self.ranks]
-        return [replace(wait, rank=wait.rank - first, culprit=wait.culprit - first) for wait in own]
+        return [replace(wait, culprit=wait.culprit - first) for wait in waits(self._ranks())]

@@ -15,7 +15,7 @@ from simcluster.planning.offload_layers import moves_activations
 from simcluster.results.flat import FlatNumbers
 from simcluster.results.host_copies import activations_in_host, copies_of
 from simcluster.results.measured import MeasuredStep
-from simcluster.results.memory_timeline import MemoryPeak
+from simcluster.results.memory_changes import MemoryPeak
 from simcluster.results.numbers import hfu, mfu, numbers_of
 from simcluster.results.played import Run
 from simcluster.results.raised import held_by_pace, held_by_scale

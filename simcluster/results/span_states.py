@@ -1,14 +1,14 @@
-"""States of spans in the breakdown of a rank's step: computation by kind, communication by axis."""
+"""States of spans in the breakdown of a rank's step: computation by kind, communication by axis, what its host does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Int32s
+from simcluster.base.arrays import Bools, Int32s, Ints
+from simcluster.reference.record import RankOps
 from simcluster.results.host_waits import BESIDE
-from simcluster.results.timeline import Spans
 
 COMPUTE_KINDS = {
     "forward": ("forward",),
@@ -22,33 +22,83 @@ COMPUTE_KINDS = {
 EXPOSED = ("tp", "cp", "ep", "pp", "dp")
 # A late member of one of these groups is a straggler; across stages it is a bubble.
 GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")
+STALLS = ("checkpoint", "data", "validation")
+"""Kinds of host work, and entries, for which a rank's own process stands, whether others are idle meanwhile or not."""
+HELD_BY = {"optimizer": "optimizer", "checkpoint": "checkpoint", "offload": "copy"}
+"""Entries for what is done beside where a rank waits for it, and its kind: of several at once, the first."""
+STREAMS = ("compute", *EXPOSED, *BESIDE)
+COMPUTATION = tuple(kind for kinds in COMPUTE_KINDS.values() for kind in kinds)
+
+ENTRIES = (
+    *COMPUTE_KINDS, *(f"exposed_{axis}" for axis in EXPOSED), "straggler_wait", "checkpoint", *STALLS, *HELD_BY,
+    "other", "bubble",
+)  # fmt: skip
+"""The entry of the breakdown that an interval counts to, by the number of the bit that decides."""
+LATE, STANDING, STALLED, HELD, HOST, STORAGE = 10, 11, 12, 15, 18, 20
+"""Bits: a wait for late members of a group; training stands for a checkpoint; the first of STALLS and of HELD_BY; a
+stream of the host; the stream of writes to storage.  Those below are computation and communication."""
 
 
-class StateCodes:
-    """States of the spans of a timeline with these words, by the codes of their streams and kinds."""
+class SpanBits(NamedTuple):
+    """The spans of a rank, lane by lane, and after these the messages that it receives.
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self._codes = {word: code for code, word in enumerate(words)}
-        self._words = len(words)
-        self.compute, self.storage, self.checkpoint = map(self.code, ("compute", "storage", "checkpoint"))
-        self.in_stage = self._which(GROUPS_OF_A_STAGE)
-        self.of_host = self._which(BESIDE)
-        self._of_stream, self._of_kind = np.full((2, self._words), -1, dtype=np.int32)
-        for state, kinds in enumerate(COMPUTE_KINDS.values()):
-            self._of_kind[self._which(kinds)] = state
-        for state, axis in enumerate(EXPOSED):
-            self._of_stream[self._which((axis,))] = len(COMPUTE_KINDS) + state
+    ``source`` is the place of a span among the rank's times, ``bits`` what it counts as; ``late``: is a wait before it
+    one for stragglers?  ``pipeline`` is its step if it is computation of a microbatch, else -1; ``checkpoint`` its step
+    if it is of a checkpoint, else -1, and ``barriers`` are the spans that end checkpoints.
+    """
 
-    def code(self, word: str) -> int:
-        """Return the code of a word; -1 if there is none."""
-        return self._codes.get(word, -1)
+    source: Int32s
+    bits: Int32s
+    late: Bools
+    pipeline: Int32s
+    checkpoint: Int32s
+    barriers: Ints
 
-    def of_spans(self, spans: Spans) -> Int32s:
-        """Return the state of every span: its place among COMPUTE_KINDS and, after these, EXPOSED; -1 for another."""
-        compute = spans.stream == self.compute
-        return np.where(compute, self._of_kind[spans.kind], self._of_stream[spans.stream])
 
-    def _which(self, words: Sequence[str]) -> Bools:
-        found = np.zeros(self._words, dtype=bool)
-        found[[self._codes[word] for word in words if word in self._codes]] = True
-        return found
+def bits_of(stream: str, kind: str) -> int:
+    """Return what a span counts as; ValueError if no entry of the breakdown counts its time."""
+    _require(stream, STREAMS, "stream")
+    if stream == "compute":
+        _require(kind, COMPUTATION, "computation of kind")
+        return 1 << next(state for state, kinds in enumerate(COMPUTE_KINDS.values()) if kind in kinds)
+    if stream in EXPOSED:
+        found = 1 << len(COMPUTE_KINDS) + EXPOSED.index(stream)
+    else:
+        found = 1 << HOST | (stream == "storage") << STORAGE
+    if stream == "host" and kind in STALLS:
+        found |= 1 << STALLED + STALLS.index(kind)
+    if kind in HELD_BY.values():
+        found |= 1 << HELD + list(HELD_BY.values()).index(kind)
+    return found
+
+
+def _require(word: str, known: tuple[str, ...], what: str) -> None:
+    if word not in known:
+        raise ValueError(f"no entry of the breakdown counts {what} {word!r}; known: {', '.join(known)}")
+
+
+def span_bits(ops: RankOps) -> SpanBits:
+    """Return the spans of ranks that run these ops."""
+    own = ops.in_lanes[ops.label[ops.in_lanes] >= 0]
+    used, which = np.unique(ops.label[own], return_inverse=True)
+    labels = [ops.labels[label] for label in used.tolist()]
+    messages = len(ops.receiver)
+    received = np.zeros(messages, dtype=np.int32)
+
+    def column(values: list[int]) -> Int32s:
+        return np.array(values, dtype=np.int32)[which]
+
+    compute = column([label.stream == "compute" for label in labels])
+    checkpoint = column([label.kind == "checkpoint" for label in labels])
+    barrier = column([label.kind == "checkpoint" and label.name == "barrier" for label in labels])
+    bits = column([bits_of(label.stream, label.kind) for label in labels])
+    late = column([label.stream in GROUPS_OF_A_STAGE for label in labels])
+    step = ops.step[own]
+    return SpanBits(
+        source=np.concatenate([own, np.arange(len(ops), len(ops) + messages)]).astype(np.int32),
+        bits=np.concatenate([bits, received + bits_of("pp", "recv")]).astype(np.int32),
+        late=np.concatenate([late, received]).astype(bool),
+        pipeline=np.concatenate([np.where(compute * (ops.microbatch[own] >= 0) > 0, step, -1), received - 1]),
+        checkpoint=np.concatenate([np.where(checkpoint > 0, step, -1), received - 1]),
+        barriers=np.flatnonzero(barrier),
+    )

@@ -7,17 +7,17 @@ what the formula gives for the schedule stands beside them (``schedules.comparis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.results.metrics import BREAKDOWN, RankTime, rank_time
-from simcluster.results.span_states import StateCodes
-from simcluster.results.streams import require_known
-from simcluster.results.timeline import Spans
+from simcluster.reference.record import RankOps, RankRecord
+from simcluster.results.metrics import BREAKDOWN, RankTime
+from simcluster.results.rank_states import RankStates
+from simcluster.results.span_states import span_bits
 
 
 @dataclass(frozen=True)
@@ -57,65 +57,36 @@ class StepTime:
         )
 
 
-class RunEnds(NamedTuple):
-    """When all of a run is over (s), when each stage's work is and when all work is: a write to storage is none."""
-
-    total: float
-    of_stage: Mapping[int, float]
-    worked: float
-
-    @classmethod
-    def of_spans(cls, spans: Spans) -> Self:
-        """Return the ends of all spans of a run."""
-        work = spans.stream != spans.code("storage")  # a write may go on when all else is over
-        stages = np.unique(spans.stage).tolist()
-        of_stage = {stage: float(spans.end[work & (spans.stage == stage)].max()) for stage in stages}
-        return cls(float(spans.end.max(initial=0.0)), of_stage, float(spans.end[work].max(initial=0.0)))
-
-
-class PartTimes(NamedTuple):
-    """The times of some ranks of a run, and per step when computation of microbatches begins and ends on them."""
-
-    of_rank: dict[int, RankTime]
-    pipeline_begin: Floats
-    pipeline_end: Floats
-
-
-def part_times(spans: Spans, ranks: Iterable[int], ends: RunEnds, *, steps: int) -> PartTimes:
-    """Return the times of these ranks, whose spans are among ``spans``, in a run that ends then."""
-    require_known(spans)
-    codes = StateCodes(spans.words)
-    of_rank = {rank: rank_time(spans.of_rank(rank), *ends, codes) for rank in ranks}
-    work = np.flatnonzero((spans.microbatch >= 0) & (spans.stream == codes.compute))
-    begin, end = np.full(steps, np.inf), np.full(steps, -np.inf)
-    np.minimum.at(begin, spans.step[work], spans.start[work])
-    np.maximum.at(end, spans.step[work], spans.end[work])
-    return PartTimes(of_rank, begin, end)
-
-
-def step_time(spans: Spans, weights: dict[int, int], *, steps: int) -> StepTime:
-    """Return the metrics of a timeline; ``weights[rank]`` is how many ranks a simulated rank represents."""
-    ends = RunEnds.of_spans(spans)
-    return step_time_of_parts([part_times(spans, weights, ends, steps=steps)], weights, ends.total, steps=steps)
-
-
-def step_time_of_parts(
-    parts: Sequence[PartTimes], weights: dict[int, int], total: float, *, steps: int
-) -> StepTime:  # fmt: skip
-    """Return the metrics of a run from those of all its ranks; ``weights[rank]`` is how many ranks a simulated rank
-    represents."""
-    found = {rank: times for part in parts for rank, times in part.of_rank.items()}
-    of_rank = {rank: found[rank] for rank in weights}
+def step_time(ranks: Callable[[], Iterable[RankRecord]], weights: dict[int, int], *, steps: int) -> StepTime:
+    """Return the metrics of a run on these ranks; ``weights[rank]`` is how many ranks a simulated rank represents."""
+    known: dict[RankOps, RankStates] = {}
+    states = []
+    total = worked = 0.0
+    stage_ends: dict[int, float] = {}
+    for each in ranks():
+        if each.ops not in known:
+            known[each.ops] = RankStates(span_bits(each.ops), steps)
+        states.append(known[each.ops])
+        end, done = states[-1].ends(each.times.end)
+        total, worked = max(total, end), max(worked, done)
+        if done >= 0:
+            stage_ends[each.stage] = max(stage_ends.get(each.stage, 0.0), done)
+    of_rank: dict[int, RankTime] = {}
+    for each, own in zip(ranks(), states, strict=True):
+        stage_end = stage_ends.get(each.stage, 0.0)
+        seconds = own.measure(*each.times[:3], total, stage_end, worked, len(stage_ends) == 1)
+        of_rank[each.rank] = RankTime.of_seconds(seconds)
     share = np.array(list(weights.values()), dtype=np.float64) / sum(weights.values())
-    begin, end = (np.array(columns) for columns in zip(*(part[1:] for part in parts), strict=True))
-    seconds = end.max(axis=0) - begin.min(axis=0)
+    begins, ends = (np.array(columns) for columns in zip(*(each.pipeline() for each in known.values()), strict=True))
+    durations = (ends.max(axis=0) - begins.min(axis=0)).tolist()
+    of_rank = {rank: of_rank[rank] for rank in weights}
     return StepTime.of_run(
         total,
         steps,
         breakdown=mean_breakdown(of_rank, weights, list(weights), steps=steps),
         communication=_mean([rank.communication for rank in of_rank.values()], share),
         overlapped=_mean([rank.overlapped for rank in of_rank.values()], share),
-        pipeline=[each if each >= 0 else 0.0 for each in seconds.tolist()],
+        pipeline=[each if each >= 0 else 0.0 for each in durations],
         of_rank=of_rank,
     )
 

@@ -13,11 +13,10 @@ from typing import Literal, assert_never
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints
-from simcluster.base.runs import begins
-from simcluster.planning.ops import MAIN
+from simcluster.base.arrays import Floats, Ints
 from simcluster.planning.parallel import Plan
-from simcluster.reference.record import Ops, OpTimes
+from simcluster.reference.record import RankOps, RankRecord
+from simcluster.results.rank_waits import RankWaits
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,92 +29,23 @@ class Wait:
     seconds: float
 
 
-def waits(ops: Ops, times: OpTimes, culprit: Int32s | None = None) -> list[Wait]:
-    """Return all waiting between simulated ranks, longest first (ties by rank).
-
-    ``culprit`` is the rank of the op that arrived last at each op's meeting, where some of these ops are not given.
+def waits(ranks: Iterable[RankRecord]) -> list[Wait]:
+    """Return all waiting of these ranks, longest first (ties by rank).
 
     What waits concurrently with computation (a bucket of gradients for the other replicas') counts only while its rank
-    has nothing else to do.
+    has nothing else to do: an op on another lane than the main one while that is idle.  A message counts from the end
+    of the op before the one that awaits it until its send begins; of sends and receives that meet and wait for the same
+    rank at a time, only one counts.
     """
-    rank = ops.lane_rank[ops.lane]
-    late = np.flatnonzero((times.ready < times.start) & (times.last != np.arange(len(ops))))
-    late = late[np.lexsort((times.start[late], times.ready[late]))]
-    sends, receivers = ops.receives
-    meets = ops.parties[sends] > 1
-    pairs = ops.label < 0  # receives at a rendezvous, and their sends
-    pairs[sends[meets]] = True
+    known: dict[RankOps, RankWaits] = {}
     found = []
-    for pair in (False, True):
-        own = late[pairs[late] == pair]
-        other = rank[times.last[own]] if culprit is None else culprit[own]
-        begin = _begins(times, own, rank[own], other) if pair else times.ready[own]
-        found.append((rank[own], other, pair, _idle(ops, times, own, begin)))
-    sends, receivers = sends[~meets], receivers[~meets]
-    before = ops.before[receivers]
-    free = np.where(before >= 0, times.end[before], 0.0)
-    gap = np.minimum(times.start[sends], times.ready[receivers]) - free  # until the send began: then it communicates
-    return _summed([*found, (rank[receivers], rank[sends], True, gap)])
-
-
-def _summed(parts: Sequence[tuple[Int32s, Int32s, bool, Floats]]) -> list[Wait]:
-    """Return the waits of every rank for every other, group and pipeline apart."""
-    own, other, seconds = (np.concatenate([part[column] for part in parts]) for column in (0, 1, 3))
-    where = np.repeat([int(part[2]) for part in parts], [len(part[0]) for part in parts])
-    there = seconds > 0
-    ranks = int(max(own.max(initial=0), other.max(initial=0))) + 1
-    code = (own[there].astype(np.int64) * ranks + other[there]) * 2 + where[there]
-    codes, which = np.unique(code, return_inverse=True)
-    sums = np.bincount(which, seconds[there], len(codes))  # exact: on the clock's grid
-    names = ("group", "pipeline")
-    return longest_first(
-        Wait(pair // 2 // ranks, pair // 2 % ranks, names[pair % 2], total)
-        for pair, total in zip(codes.tolist(), sums.tolist(), strict=True)
-    )
-
-
-def longest_first(found: Iterable[Wait]) -> list[Wait]:
-    """Return waits, longest first; equal ones by rank, then by culprit."""
+    for each in ranks:
+        if each.ops not in known:
+            known[each.ops] = RankWaits(each.ops)
+        for culprit, in_pair, seconds in known[each.ops].measure(*each.times):
+            if seconds:
+                found.append(Wait(each.rank, culprit, "pipeline" if in_pair else "group", seconds))
     return sorted(found, key=lambda wait: (-wait.seconds, wait.rank, wait.culprit, wait.where))
-
-
-def _begins(times: OpTimes, late: Ints, rank: Int32s, culprit: Int32s) -> Floats:
-    """Return from when sends and receives wait: a rank waits once where several wait for the same rank at a time."""
-    pair = rank.astype(np.int64) * (int(culprit.max(initial=0)) + 1) + culprit
-    order = np.argsort(pair, kind="stable")
-    instants, place = np.unique(times.start[late], return_inverse=True)
-    group = np.cumsum(np.diff(pair[order], prepend=-1) != 0) * len(instants)
-    latest = np.maximum.accumulate(group + place[order])  # of the pair until this op, as its place among instants
-    until = np.zeros(len(late))
-    follows = np.flatnonzero(np.diff(pair[order]) == 0)
-    until[order[follows + 1]] = instants[latest[follows] - group[follows]]
-    return np.maximum(times.ready[late], until)
-
-
-def _idle(ops: Ops, times: OpTimes, late: Ints, begin: Floats) -> Floats:
-    """Return the seconds from ``begin`` to the start of ops in which the main lane of their rank does nothing.
-
-    All seconds of ops on a main lane.
-    """
-    idle = np.maximum(0.0, times.start[late] - begin)
-    on_main = np.array([name == MAIN for name in ops.lane_name])
-    there = np.flatnonzero(~on_main[ops.lane[late]])
-    if not len(there):
-        return idle
-    main_of = dict(zip(ops.lane_rank[on_main].tolist(), np.flatnonzero(on_main).tolist(), strict=True))
-    rank = ops.lane_rank[ops.lane[late[there]]]
-    by_rank = there[np.argsort(rank, kind="stable")]
-    for own in np.split(by_rank, begins(np.sort(rank))[1:]):
-        lane = main_of.get(int(ops.lane_rank[ops.lane[late[own[0]]]]), -1)
-        work = ops.lanes[lane]
-        if lane >= 0 and len(work):
-            done = np.concatenate([[0.0], np.cumsum(times.end[work] - times.start[work])])
-            edges = np.stack([times.start[work], times.end[work]], axis=1).ravel()
-            seconds = np.stack([done[:-1], done[1:]], axis=1).ravel()
-            until = times.start[late[own]]
-            busy = np.interp(until, edges, seconds) - np.interp(begin[own], edges, seconds)
-            idle[own] = np.maximum(0.0, until - begin[own] - busy)
-    return idle
 
 
 Unit = Literal["rank", "worker", "machine", "stage"]

@@ -9,7 +9,7 @@ import numpy as np
 from simcluster.interop.export.rank_events import BEFORE
 from simcluster.interop.kineto.chrome import counter, named, nanoseconds, quoted
 from simcluster.results.loads import hottest_over_time
-from simcluster.results.memory_timeline import POOLS
+from simcluster.results.memory_changes import POOLS
 from simcluster.results.result import Result
 
 LINKS, BINS = 16, 1000

@@ -1,1 +1,0 @@
-from simcluster.base.pointers cimport Buffers

@@ -1,0 +1,52 @@
+"""Ranks that are read from the tables of the compiled engine are measured as those read from columns of all ops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simcluster import load, simulate
+from simcluster.engine import job_record
+from simcluster.results.result import Result
+
+SPEEDS = {"kind": "speeds", "law": {"kind": "normal", "sigma": 0.05}}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("tiny_3d", {"faults": [SPEEDS]}),
+    ("tiny_3d", {"faults": [SPEEDS], "pipeline.p2p": "rendezvous", "steps": 2}),
+    ("tiny_3d", {"checkpoint": {"after": 0, "to": "100 GB/s"}}),
+    ("tiny_3d", {"collectives.detail": "steps", "faults": [SPEEDS]}),
+    ("llama3_70b_16xh100_offload", {}),
+    ("fsdp_7b_64xa100", {"faults": [SPEEDS]}),
+]
+
+
+def compiled(scenario: str, changes: dict[str, Any]) -> Result:
+    return simulate(load(scenario, {"engine": "compiled", **changes}))
+
+
+@pytest.mark.parametrize(("scenario", "changes"), CASES)
+def test_ranks_of_tables_are_those_of_all_ops(scenario: str, changes: dict[str, Any]) -> None:
+    found = compiled(scenario, changes)
+    whole = replace(found, record=replace(found.record, make_ranks=None))
+    for ours, theirs in zip(found.record.ranks(), whole.record.ranks(), strict=True):
+        assert (ours.rank, ours.stage) == (theirs.rank, theirs.stage)
+        many = len(ours.ops)
+        for mine, other in zip(ours.times, theirs.times, strict=True):
+            assert np.array_equal(mine[:many], other[:many])
+            assert sorted(mine[many:]) == sorted(other[many:])  # messages come in another order
+        for name in ("step", "chunk", "microbatch", "pair", "on_main", "before"):
+            assert np.array_equal(getattr(ours.ops, name), getattr(theirs.ops, name))
+    assert found.times == whole.times
+    assert found.times.of_rank == whole.times.of_rank
+    assert found.peaks == whole.peaks
+    assert found.waits == whole.waits
+    assert found.memory_table().equals(whole.memory_table())
+
+
+def test_times_that_are_not_kept_are_simulated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = compiled("tiny_3d", {"faults": [SPEEDS]})
+    monkeypatch.setattr(job_record, "_KEPT", 0)
+    assert compiled("tiny_3d", {"faults": [SPEEDS]}).to_dict() == whole.to_dict()
