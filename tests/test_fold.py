@@ -350,3 +350,13 @@ def test_colours_that_meet_by_chance_are_told_apart(monkeypatch: pytest.MonkeyPa
     assert fold(ranks, found, []) == right
     assert max(checked) >= 200  # it had to begin again
     assert len(right.rank_representatives) == 8  # no two are as far from rank 5 on the same side of it
+
+
+def test_rings_and_sends_across_units_do_not_split_stages(tiny: Tiny) -> None:
+    """The rings' way over the spines loads links unevenly, and slows down none of them."""
+    scenario = tiny(
+        cluster={"topology": "dgx_h100", "nodes": 128},
+        parallel={"tp": 8, "pp": 2, "dp": 64, "zero": 1},
+        training={"global_batch": 128},
+    )
+    assert sorted(Counter(simulate(scenario).folding.classes.of_rank).values()) == [512, 512]

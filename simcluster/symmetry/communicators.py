@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Container, Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.arrays import Bools, Ints
-from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import firsts, mixed, numbered, rows_alike
 from simcluster.collectives import Phase
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout, Ranks
 from simcluster.symmetry.barriers import lone_axes
-from simcluster.symmetry.bottleneck_links import tight_rows
 from simcluster.symmetry.call_patterns import CallPattern, CallPatterns, Rows, rows_of
 from simcluster.symmetry.communicator_table import CommunicatorTable, in_rows, pairs_of, tables_of
 from simcluster.symmetry.demand import Call, CommunicationDemand
@@ -59,7 +57,6 @@ class Communicators:
         self._ranks: dict[int, tuple[int, ...]] = {}
         self._forms = CallPatterns()
         self.apart: dict[int, Sequence[PatternTable]] = {}
-        self.lone: dict[int, None] = {}  # those beside which nothing else is under way, as far as that is known
         self._whole: dict[str, bool] = {}  # axes with one group of all ranks; do they hold up main lanes?
         used = CommunicationDemand(programs)
         stage_ranks = plan.stage_ranks()
@@ -103,16 +100,12 @@ class Communicators:
         parts = zip(self.kinds, np.split(values, ends), strict=True) if self.kinds else ()
         return np.concatenate([values[:0], *[own[kind.told] for kind, own in parts]])
 
-    def heeded(self, programs: Sequence[StageProgram], capacity: LinkValues, varying: Collection[int]) -> Bools:
-        """Which rows of usage that are ``shown`` may make ranks differ; ``capacity`` is B/s per link, ``varying`` links
-        change."""
-        bindings = self.shown
-        alone = np.zeros(len(bindings), dtype=bool)
-        if self._window is None:  # it has no rows of who is apart
-            for axis in lone_axes(programs, [axis for axis, blocking in self._whole.items() if blocking]):
-                self.lone[self._named[axis][0].first] = None
-            alone[list(self.lone)] = True
-        return tight_rows(bindings, capacity, varying, alone)
+    def heeded(self, programs: Sequence[StageProgram]) -> Bools:
+        """Return which rows of usage may make ranks differ: not those of collectives that never share links."""
+        alone = np.zeros(len(self.bindings), dtype=bool)
+        for axis in lone_axes(programs, [axis for axis, blocking in self._whole.items() if blocking]):
+            alone[self._named[axis][0].first] = True
+        return ~alone[self.bindings.user]
 
     def kind(self, number: int) -> Hashable:
         """What its ops call a communicator."""
@@ -231,7 +224,6 @@ class Communicators:
             self._whole[axis] = blocking
             if self._window and blocking and lone_axes(programs, [axis]):
                 self.apart[self._count] = []
-                self.lone[self._count] = None
         for table in tables:
             self._add_group(axis, table, used, blocking)
 

@@ -4,8 +4,7 @@ One representative plays for all ranks of a class, which behave alike.
 
 The coarsest equitable partition of ranks, groups and links by colour refinement: start from what makes them differ by
 themselves (stage, speed, capacity), then split classes whose members see different classes around them, until nothing
-splits.  Ranks of one class then have identical timelines (MODELLING.md I.1).  Links that can never hold anybody up
-(``bottleneck_links``) have no say in it.  Pure.
+splits.  Ranks of one class then have identical timelines (MODELLING.md I.1).  Pure.
 """
 
 from __future__ import annotations

@@ -100,8 +100,7 @@ def classes_in_whole(
     """Return the classes of a job whose communicators are all drawn."""
     odd = odd_of(capacity, capacity, slowness, disturbances)
     colours = (communicators.stage_of * (int(odd.ranks.max()) + 1) + odd.ranks).tolist()
-    heeded = communicators.heeded(programs, capacity, odd.varying)
-    return partition(colours, communicators.bindings, odd.colours, heeded)
+    return partition(colours, communicators.bindings, odd.colours, communicators.heeded(programs))
 
 
 class SplitQuotient(Communicators):

@@ -39,7 +39,7 @@ def classes_in_window(
     """As ``folding.classes_in_whole``, seen through a window or the cells of one; ``capacity`` is B/s per link."""
     bindings, become = communicators.shown, window.become
     ranks = (communicators.stage_of[window.ranks] * (int(odd.ranks.max()) + 1) + odd.ranks[window.ranks]).tolist()
-    of_rank, of_group = coloured(ranks, bindings, odd.colours, communicators.heeded((), capacity, odd.varying))
+    of_rank, of_group = coloured(ranks, bindings, odd.colours, None)
     alone = _Apart(bindings.apart, len(capacity))
     links = _links(bindings, of_group[0], become, odd.colours, alone.code)
     there = bindings.on_links[0]

@@ -70,12 +70,6 @@ def _not_alike(*_: Any, **__: Any) -> None:
     raise NotAlikeError
 
 
-def _all_tight(bindings: Any, *_: Any) -> Any:
-    import numpy as np
-
-    return np.ones(len(bindings.link), dtype=bool)
-
-
 def _one_by_one(self: Any, src: Any, dst: Any, number: Any) -> Any:
     from simcluster.topology.wiring import Wiring
 
@@ -112,7 +106,6 @@ SWITCHES: dict[str, Switch] = {
     "symmetry: fold": _patched("symmetry.folding:Symmetry", "folding", _unfolded),
     "symmetry: quotient": _patched("symmetry.folding:Symmetry", "_through", lambda _: iter(())),
     "symmetry: cells": _patched("symmetry.folding", "cells_of", _not_alike),
-    "symmetry: tight links": _patched("symmetry.communicators", "tight_rows", _all_tight),
     "symmetry: barriers": _patched("symmetry.communicators", "lone_axes", lambda programs, axes: ()),
     "bulk: regular clusters": _all(
         *(_patched(f"topology.{where}", "drafted_cluster", _graphs) for where in ("fabrics", "machines", "uniform"))
