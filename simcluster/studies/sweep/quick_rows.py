@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
+from simcluster.base.kept import Kept
 from simcluster.documents.reading import read_document
 from simcluster.scenario.contents import Contents
 from simcluster.scenario.effects import refuse_without_effect
@@ -27,6 +30,12 @@ class _BaseRead(NamedTuple):
     sections: dict[str, Any]
     said: dict[str, dict[str, Any]]
     written: dict[str, Any]
+    made: Kept
+
+    def section(self, name: str, changes: Mapping[str, Any]) -> Any:
+        """Return a section with these changes, one object for all variants that change it alike."""
+        make = partial(type(self.sections[name]), **{**self.said[name], **changes})
+        return self.made.once((name, repr(changes)), make)
 
 
 _BASES: dict[str, tuple[Contents, _BaseRead]] = {}
@@ -68,7 +77,7 @@ def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
         found["measured"] = measured.model_copy(update={"changed": told["changed"] and tuple(told["changed"])})
     for name in dict.fromkeys(path.partition(".")[0] for path, _ in changes):
         own = {path.partition(".")[2]: value for path, value in changes if path.startswith(f"{name}.")}
-        found[name] = type(found[name])(**{**base.said[name], **own})
+        found[name] = base.section(name, own)
     scenario = Scenario.model_validate(found)  # parts that were checked already
     refuse_without_effect(scenario, given)
     return scenario
@@ -96,4 +105,4 @@ def _read(what: str) -> tuple[Contents, _BaseRead]:
     if not {"dp", "data_parallel_size"} & set(written.get("parallel", {})):
         sections["parallel"] = base.parallel.model_copy(update={"dp": 0})
         said["parallel"] = {name: value for name, value in document["parallel"].items() if name != "dp"}
-    return contents, _BaseRead(sections, said, written)
+    return contents, _BaseRead(sections, said, written, Kept(1024))
