@@ -93,6 +93,17 @@ class Engine:
         self._changes = len(times)
         self._more_changes = more
 
+    def resume(self, other: Engine) -> None:
+        """Continue from where another engine has stopped, whose ops, lanes, kinds and meetings are the first of these.
+
+        Neither has changes, and the instances are one.
+        """
+        self.now, self.events = other.now, other.events
+        self.buffers.take(other.buffers, ("meetings",))
+        self.lanes.resume(other.lanes)
+        self.links.resume(other.links, self.now)
+        self.ranks.resume(other.ranks, other.lanes.count, self.now)
+
     def run(self, events: cython.longlong) -> cython.int:
         """Process that many events, or a few more; return why it stops."""
         stop: cython.longlong = self.events + events
@@ -101,7 +112,7 @@ class Engine:
             self._finish_instant()
             if self.lanes.lanes_over == self.lanes.count:
                 return 0
-            if self.events >= stop:
+            if self.events >= stop or self.lanes.stops:
                 return 1
             time = self._next_time()
             if self._more_changes and self._change_time[self._changes - 1] <= time < _INFINITE:

@@ -49,13 +49,15 @@ class LaneStates:
     ``op - base`` is the op's number in its template, and ``op + shift`` its place in ``ops`` of all templates.
     ``waiters`` is the first lane that waits for one of its ops, and ``following`` chains lanes that wait for ops of the
     same lane or for others at a meeting, both plus one; those that wait for an earlier op (``awaited``) come first.
+    The engine ``stops`` when one of the first lanes, the ``watched`` ones, is over.
     """
 
     def __init__(self, tables: Tables, *, keeps_times: bool) -> None:
         templates, instances = tables.templates, tables.instances
         self.buffers = buffers = Buffers()
         self.count = lanes = int(instances.lane_first.max())
-        self.lanes_over = self.ops_over = 0
+        self.lanes_over = self.ops_over = self.watched = 0
+        self.stops = False
         self.ready_lanes = buffers.ints("ready_lanes", lanes)
         self._lane_op = buffers.given_ints("lane_op", templates.lane_op)
         self._lane_end = buffers.doubles("lane_end", lanes)
@@ -132,10 +134,20 @@ class LaneStates:
             self.ops[place].wait_first = wait_first[place]
         self.ops[count].wait_first = wait_first[count]
 
+    def resume(self, other: LaneStates) -> None:
+        """Continue from the state of the first lanes, whose ops are the first of the template."""
+        lane: cython.int
+        self.buffers.take(other.buffers, ("lanes", "lane_end"))
+        self.lanes_over, self.ops_over = other.lanes_over, other.ops_over
+        self.ready_count = self.count - other.count
+        for lane in range(self.ready_count):
+            self.ready_lanes[lane] = other.count + lane
+
     def next_op(self, lane: cython.int) -> cython.int:
         """Return the op that a lane begins now, -1 if that op has to wait or there is none."""
         if self.state[lane].at == self.state[lane].stop:
             self.lanes_over += 1
+            self.stops = self.stops or lane < self.watched
             return -1
         self.state[lane].op = self.state[lane].base + self._lane_op[self.state[lane].at]
         return -1 if self._has_to_wait(lane) else self.state[lane].op

@@ -34,6 +34,7 @@ cdef class MaxMin:
     cdef readonly int due_count
     cdef readonly int touched_count
     cdef readonly int visits
+    cdef object resume(self, MaxMin other)
     cdef void make_room(self, int room) noexcept
     cdef void join(self, int activity, int traffic, double bound) noexcept
     cdef double reserve(self, int activity, int traffic, double bound) noexcept

@@ -66,6 +66,11 @@ class MaxMin:
         self._is_going = self.buffers.flags("is_going", room)
         self.fill.make_room(room)
 
+    def resume(self, other: MaxMin) -> None:
+        """Continue from a solution on the same links."""
+        self.users.resume(other.users)
+        self.buffers.take(other.buffers, ("level", "owner", "rate", "bound", "usage"))
+
     def join(self, activity: cython.int, traffic: cython.int, bound: cython.double) -> cython.void:
         """Put an activity on the links of its traffic."""
         rate: cython.double = bound

@@ -61,7 +61,18 @@ class RankActivities:
         self._drag = buffers.given_doubles("drag", kinds.drag)
         self._rank_first = buffers.given_ints("rank_first", kinds.rank_first)
         self._kind_rank = buffers.given_ints("kind_rank", kinds.rank)
-        self._room = 0
+        self._make_room()
+
+    def resume(self, other: RankActivities, lanes: cython.int, now: cython.double) -> None:
+        """Continue from the end of an instant on the same ranks; ``other`` had so many ``lanes``."""
+        self._make_room()
+        self.flights.resume(other.flights)
+        self.buffers.take(other.buffers, ("computations", "ranks", "dragged"))
+        self.computing_lanes = other.computing_lanes
+        lane: cython.int
+        for lane in range(lanes):
+            if now < self.computation[lane].due < _INFINITE:
+                self.queue.put(self.computation[lane].due, 2 * lane)
 
     def wait(self, lane: cython.int, seconds: cython.double, now: cython.double) -> cython.void:
         """Let a lane wait for seconds that nothing changes."""
@@ -127,15 +138,18 @@ class RankActivities:
         place: cython.int
         rank: cython.int
         if self._room < self.links.room:
-            self._room = self.links.room
-            self.flights.make_members(self._room)
-            self.dragged = self.buffers.flags("dragged", self._room)
+            self._make_room()
         self.dragged[flight] = 0
         for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
             rank = self._kind_rank[place]
             self.flights.add(rank, flight, self._pressure[kind])
             if self._state[rank].computing:
                 self._change(rank)
+
+    def _make_room(self) -> cython.void:
+        self._room = self.links.room
+        self.flights.make_members(self._room)
+        self.dragged = self.buffers.flags("dragged", self._room)
 
     def land(self, flight: cython.int, kind: cython.int) -> cython.void:
         """End a communication."""

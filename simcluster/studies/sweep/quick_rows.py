@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
@@ -34,8 +33,8 @@ class _BaseRead(NamedTuple):
 
     def section(self, name: str, changes: Mapping[str, Any]) -> Any:
         """Return a section with these changes, one object for all variants that change it alike."""
-        make = partial(type(self.sections[name]), **{**self.said[name], **changes})
-        return self.made.once((name, repr(changes)), make)
+        section = type(self.sections[name])
+        return self.made.once((name, repr(changes)), lambda: section(**{**self.said[name], **changes}))
 
 
 _BASES: dict[str, tuple[Contents, _BaseRead]] = {}

@@ -6,13 +6,15 @@ The program is explicit: one template, and one instance with a rank for each sta
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Int32s, Numbers
 from simcluster.base.kept import Kept
-from simcluster.engine.run import simulate_tables
+from simcluster.engine.events import Engine
+from simcluster.engine.run import simulate_tables, simulate_until
 from simcluster.engine.tables import Groups, Instances, Kinds, Tables, Templates
 from simcluster.planning.ops import MAIN
 from simcluster.studies.sweep.order import Items, ranges
@@ -208,7 +210,13 @@ class MainPart:
 
     def step_seconds(self, ends: EndOps) -> float:
         """Return the step time."""
-        return float(simulate_tables(self._tables(ends), str, keeps_times=False).lane_end.max())
+        found = simulate_tables(self._tables(ends), str, keeps_times=False, after=self._simulated)
+        return float(found.lane_end.max())
+
+    @cached_property
+    def _simulated(self) -> Engine:
+        """The engine when the first stage is over with its actions."""
+        return simulate_until(self._tables(EndOps([])), self._template.stages)
 
     def _tables(self, ends: EndOps) -> Tables:
         templates, instances, groups = self._template.columns(ends)
