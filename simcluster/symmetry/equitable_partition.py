@@ -170,7 +170,7 @@ def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
 
 def _refined(ranks: Hashes, of_links: Colours, bindings: Bindings, heeded: Bools | None) -> tuple[Hashes, Hashes]:
     """Colours of communicators and ranks once nothing splits any more."""
-    rows = np.flatnonzero(heeded) if heeded is not None else np.arange(len(bindings.link))
+    rows, times = _different(bindings, of_links, heeded)
     used, link_of = compact(bindings.link[rows])
     user = bindings.user[rows]
     per_use = np.searchsorted(user, np.arange(len(bindings) + 1))
@@ -185,7 +185,6 @@ def _refined(ranks: Hashes, of_links: Colours, bindings: Bindings, heeded: Bools
     member_by_rank = member[by_rank]
     seen_of, how_by_link, user_by_link = bindings.rank, how[by_link], user[by_link]
     many = np.uint64(1) if bindings.many is None else bindings.many.astype(np.uint64)
-    times = np.uint64(1) if bindings.times is None else bindings.times[rows].astype(np.uint64)
 
     def finer(ranks: Hashes, groups: Hashes, links: Hashes, salt: int) -> tuple[Hashes, Hashes, Hashes]:
         """Each colour with those around it."""
@@ -214,6 +213,24 @@ def _refined(ranks: Hashes, of_links: Colours, bindings: Bindings, heeded: Bools
         before = now
 
 
+def _different(bindings: Bindings, of_links: Colours, heeded: Bools | None) -> tuple[Ints, Hashes]:
+    """Return the heeded rows of one of all links that carry the same of the same users, and how many each represents.
+
+    Links of a path that nothing else uses are such links: in Llama 3 405B with 16 slow GPUs 167,000 of 2.4 million rows
+    are left.
+    """
+    used, link_of, order, starts = bindings.on_links
+    there = np.ones(len(link_of), dtype=bool) if heeded is None else heeded
+    times = np.ones(len(link_of), dtype=np.int64) if bindings.times is None else bindings.times
+    how = mixed(bindings.user, 3) ^ mixed(bindings.place, 5) ^ mixed(bits(bindings.flows), 7) ^ mixed(times, 11)
+    load = sums(np.where(there, mixed(how, 13), 0)[order], starts)
+    alike, first = numbered(mixed(load, 17) ^ mixed(of_links(used), 19))
+    one = np.zeros(len(used), dtype=bool)
+    one[first] = True
+    rows = np.flatnonzero(one[link_of] & there)
+    return rows, (times[rows] * np.bincount(alike)[alike[link_of[rows]]]).astype(np.uint64)
+
+
 def _numbered(colours: Sequence[Hashable]) -> list[int]:
     """Colours as small integers in order of first appearance, so that the numbering never depends on a hash."""
     numbers: dict[Hashable, int] = {}
@@ -232,14 +249,13 @@ def classes_of(
 
     ``of_all`` has the classes of all groups, where ``groups`` are but some.
     """
-    loads: dict[tuple[int, int], dict[int, float]] = {}
     number_of, user, place_of, flows_of = on_links(links[1])
-    columns = number_of.tolist(), groups[0][user].tolist(), place_of.tolist(), flows_of.tolist()
-    for number, group, place, flows in zip(*columns, strict=True):
-        load = loads.setdefault((group, place), {})
-        load[number] = load.get(number, 0.0) + flows
+    width, size = int(bindings.places.max(initial=1)), len(links[1])
+    uses, which = np.unique((groups[0][user] * width + place_of) * size + number_of, return_inverse=True)
+    pairs = list(zip((uses % size).tolist(), np.bincount(which, flows_of).tolist(), strict=True)) if size else []
+    begin = np.searchsorted(uses, np.arange(len(groups[1]) * width + 1) * size).tolist()
     quotient = tuple(
-        tuple(tuple(sorted(loads.get((group, place), {}).items())) for place in range(places))
+        tuple([tuple(pairs[begin[use] : begin[use + 1]]) for use in range(group * width, group * width + places)])
         for group, places in enumerate(bindings.places[groups[1]].tolist())
     )
     ends = np.searchsorted(number_of, np.arange(len(links[1]) + 1))
