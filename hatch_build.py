@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -90,10 +91,12 @@ def compile_modules(modules: list[Path], into: Path, root: Path = ROOT) -> None:
 
 def rebuild(root: Path = ROOT) -> list[Path]:
     """Compile in place the outdated modules and return them; all or none of the package is compiled."""
-    todo = outdated(root)
+    todo, begun = outdated(root), time.time()
     if todo:
         try:
             compile_modules(todo, root, root)
+            for each in todo:  # what changed meanwhile is outdated
+                os.utime(compiled(each), (begun, begun))
         except BaseException:
             for each in sources(root):
                 compiled(each).unlink(missing_ok=True)

@@ -35,6 +35,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from simcluster.base.errors import InputError
 from simcluster.base.link_values import LinkValues
@@ -57,6 +58,10 @@ from simcluster.traffic.methods import Methods
 # `pytest --hypothesis-profile=default` looks further, and `python tests/drawn --count 5000` as far as one likes.
 settings.register_profile("simcluster", max_examples=40, derandomize=True, deadline=None)
 settings.load_profile("simcluster")
+# Newer versions of Hypothesis also draw numbers that stand in the modules imported so far: which ones depends on the
+# tests that a process has run before.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_collection_finish() -> None:

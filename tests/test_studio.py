@@ -609,8 +609,9 @@ def test_a_call_that_ends_after_its_window_is_no_error() -> None:
         viewer = Viewer(StudioPool(1), worker, worker)  # type: ignore[arg-type]
         viewer.ask(0, StateAsked(StudioState(BASE), None, HERE), 0)
         parts = asyncio.create_task(viewer._quick_parts())
-        while not worker.calls:
+        while not worker.calls and not parts.done():
             await asyncio.sleep(0)
+        assert worker.calls
         parts.cancel()
         await asyncio.sleep(0.05)
         gc.collect()

@@ -215,16 +215,20 @@ def test_what_is_done_is_not_played_again_and_a_sweep_may_grow(tmp_path: Path) -
 
 
 KILLED = """
-import sys
+import sys, time
 sys.path.insert(0, sys.argv[3])
-from functools import partial
 from pathlib import Path
 from simcluster.studies.sweep.study import make_sweep
 from simcluster.scenario.scenario import Base
 from simcluster.studies.sweep.sweep import run_sweep
+
+def say(done, *_):
+    print(done, flush=True)
+    time.sleep(0.05)  # or it would be over before it is killed
+
 if __name__ == "__main__":
     made = make_sweep(Base("tiny_dp"), {"seed": list(range(int(sys.argv[2])))})
-    run_sweep(made, executor=2, store=Path(sys.argv[1]), progress=lambda done, *_: print(done, flush=True))
+    run_sweep(made, executor=2, store=Path(sys.argv[1]), progress=say)
 """
 
 
