@@ -12,7 +12,7 @@ import pytest
 from simcluster import load
 from simcluster.base.errors import InputError
 from simcluster.results.distribution import Distribution, compare_replicas, half_width
-from simcluster.studies.whatif import montecarlo
+from simcluster.studies.whatif import replica_sweep
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 REPLICAS: dict[str, Any] = {
@@ -137,7 +137,7 @@ def test_replicas_end_when_their_mean_is_known(tiny: Any, monkeypatch: pytest.Mo
     part = 1.5 * half_width(every) / float(every.mean())
     needed = next(count for count in range(50, 301, 50) if half_width(every[:count]) <= part * every[:count].mean())
     assert 50 < needed < 300
-    monkeypatch.setattr(montecarlo, "_side_by_side", lambda job, blocks, workers: montecarlo._played(job, blocks))
+    monkeypatch.setattr(replica_sweep, "_side_by_side", lambda job, blocks, _: replica_sweep._played(job, blocks))
     for processes in (1, 2, 4):
         assert monte_carlo(job, until=part, processes=processes).step_times.tolist() == every[:needed].tolist()
     assert len(monte_carlo(job, until=1e-9, processes=1)) == 300

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
+from simcluster.base.loops import add_product, latest
 from simcluster.engine.stage_sweep import StageSweep
+from simcluster.faults.draws import Lognormal, Normal, QuickStreams
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.stages import stage_programs
@@ -109,8 +116,30 @@ def test_the_sweep_is_the_reference_replica_by_replica(document: dict[str, Any],
         [drawn.of(stage, number, *each, len(ranks)) for number, each in enumerate(ops_of(program))]
         for stage, (program, ranks) in enumerate(zip(programs, sweep.stage_ranks, strict=True))
     ]
-    found = sweep(lambda stage, number, start: seconds[stage][number], REPLICAS)
+    found = sweep(lambda stage, number, _: seconds[stage][number], REPLICAS)
     assert found.tolist() == by_reference(scenario, programs, layout, seconds)
+
+
+def loop_digest() -> str:
+    """Return a digest of what the compiled loops, or plain Python, make of drawn arrays."""
+    streams, digest = QuickStreams(), hashlib.sha256()
+    for count in (7, 1024):
+        for law in (Lognormal(kind="lognormal", sigma=0.3), Normal(kind="normal", sigma=0.7)):
+            digest.update(law.draw(streams(3, count), count).tobytes())
+            digest.update(streams(4, count).gumbel(size=count).tobytes())
+    few, many = (np.random.default_rng(5).random((3, places)) for places in (4, 64))
+    for found in (latest(many, 4), latest(many, 1), add_product(few, 0.3, many), add_product(many, 0.3, many)):
+        digest.update(found.tobytes())
+    return digest.hexdigest()
+
+
+def test_plain_python_has_the_same_bits() -> None:
+    code = "import uncompiled, test_stage_sweep as t; print(t.loop_digest())"
+    root = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'tests'}{os.pathsep}{root}"}
+    command = [sys.executable, "-P", "-W", "ignore", "-c", code]
+    found = subprocess.run(command, env=environment, text=True, check=True, capture_output=True).stdout
+    assert found == f"{loop_digest()}\n"
 
 
 def test_a_sweep_says_that_ops_wait_for_each_other() -> None:

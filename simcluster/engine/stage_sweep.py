@@ -4,25 +4,33 @@ The rules are the engine's: an op follows the one before it on its lane and what
 its last member arrives.  All ranks of a stage run the same ops, so a thousand ranks take as many steps here as the
 stages have ops, and two hundred cases hardly more than one.  Durations are given: links and kernels do not slow each
 other down here.  Unknown kinds of work are rejected by name; ``studies.whatif.chance_scope`` lists the scenarios.
+
+Times are arrays [case, place] of the ranks of a stage, or [case, group] where groups of neighbouring places have the
+same time, as all ranks of a tensor-parallel group have after each of its collectives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, reduce
+from typing import Any
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
-from simcluster.engine.rank_groups import PlacedGroups, StagePlaces
+from simcluster.base.loops import add_product, latest
 from simcluster.planning import works
 from simcluster.planning.ops import Item, Op, StageProgram, Work
 from simcluster.planning.parallel import RankLayout
 
-Seconds = Callable[[int, int, Floats], Floats]
-"""Durations [case, place] (or what broadcasts to it) of an op, by its stage, its number there and when it begins
-[case, place]: ops are numbered lane by lane, item by item, in the order of the program."""
+Duration = Floats | tuple[float, Floats]
+"""Seconds [case, place], or one of a dimension for all; or seconds for all and a factor [case, place]."""
+Seconds = Callable[[int, int, Callable[[], Floats]], Duration]
+"""Durations of an op, by its stage, its number there and a function of when it begins [case, place]: ops are numbered
+lane by lane, item by item, in the order of the program."""
 
 
 @dataclass(slots=True)
@@ -38,11 +46,13 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """Nodes that meet.  ``groups`` are among places of ranks, counted through the nodes one after the other; None: the
-    same places of two nodes (a send and its receive)."""
+    """Nodes that meet.  ``members[group]`` are places of ranks, counted through the nodes one after the other; of a
+    single node whose groups are neighbours ``groups`` is how many, 0 of others.  No members: the same places of the
+    nodes meet (a send and its receive)."""
 
     nodes: tuple[int, ...]
-    groups: PlacedGroups | None
+    members: Ints | None
+    groups: int
 
 
 class StageSweep:
@@ -60,58 +70,58 @@ class StageSweep:
         self._meetings: list[_Meeting] = []
         self._link(programs, layout)
         self._order = _order(self._nodes, self._meetings)
-        self._last_use = self._uses()
+        self._waiting = [0] * len(self._nodes)  # how many nodes wait for each
+        for node in self._nodes:
+            for other in node.before:
+                self._waiting[other] += 1
 
     def __call__(self, seconds: Seconds, cases: int) -> Floats:
-        """When the last op ends, in seconds, [case]; in arrays [case, place]."""
-        ends: list[Floats | None] = [None] * len(self._nodes)
-        total = np.zeros(cases)
-        for turn, together in enumerate(self._order):
-            if len(together) == 1 and self._nodes[together[0]].meeting < 0:
-                ends[together[0]] = self._alone(together[0], seconds, ends, cases)
-            else:
-                ready = [self._ready(self._nodes[each], ends, cases) for each in together]
-                self._meet_others(self._nodes[together[0]].meeting, seconds, ends, ready)
-            for done in self._last_use[turn]:
-                if done in self._leaves:
-                    np.maximum(total, ends[done].max(axis=1), out=total)  # type: ignore[union-attr]
-                ends[done] = None
+        """Return when the last op ends, in seconds, [case]."""
+        ends: list[Any] = [None] * len(self._nodes)
+        total, waiting = np.zeros(cases), self._waiting.copy()
+        for together in self._order:
+            for number, end in zip(together, self._ends(together, seconds, ends, cases), strict=True):
+                if waiting[number]:
+                    ends[number] = end
+                else:
+                    np.maximum(total, end.max(axis=1), out=total)
+            for number in together:
+                for other in self._nodes[number].before:
+                    waiting[other] -= 1
+                    if not waiting[other]:
+                        ends[other] = None
         return total
 
     # --- simulating -------------------------------------------------------------------------------------------------
 
-    def _ready(self, node: _Node, ends: Sequence[Floats | None], cases: int) -> Floats:
-        """When an op could begin by itself."""
-        if not node.before:
-            return np.zeros((cases, len(self.stage_ranks[node.stage])))
-        found = ends[node.before[0]]
-        assert found is not None
-        for other in node.before[1:]:
-            found = np.maximum(found, ends[other])  # type: ignore[arg-type]
-        return found
+    def _ends(self, together: Sequence[int], seconds: Seconds, ends: Sequence[Any], cases: int) -> Iterator[Floats]:
+        """Yield the ends of nodes that meet, or of one alone."""
+        nodes = [self._nodes[number] for number in together]
+        ready = [[ends[other] for other in node.before] or [np.zeros((cases, 1))] for node in nodes]
+        meeting = self._meetings[nodes[0].meeting] if nodes[0].meeting >= 0 else None
+        if meeting is None or meeting.members is None:
+            end = self._end(nodes[0], [each for own in ready for each in own], seconds)
+            yield from [end] * len(nodes)
+        elif meeting.groups:
+            yield self._end(nodes[0], [_at_groups(each, meeting.groups) for each in ready[0]], seconds)
+        else:
+            sizes = [len(self.stage_ranks[node.stage]) for node in nodes]
+            wide = [_widened(_latest_of(own), size) for own, size in zip(ready, sizes, strict=True)]
+            whole = np.concatenate(wide, axis=1)
+            whole[:, meeting.members] = whole[:, meeting.members].max(axis=2)[:, :, None]
+            for node, start in zip(nodes, np.split(whole, np.cumsum(sizes)[:-1], axis=1), strict=True):
+                yield self._end(node, [np.ascontiguousarray(start)], seconds)
 
-    def _alone(self, number: int, seconds: Seconds, ends: Sequence[Floats | None], cases: int) -> Floats:
-        node = self._nodes[number]
-        ready = self._ready(node, ends, cases)
-        return ready + seconds(node.stage, node.number, ready)
-
-    def _meet_others(self, number: int, seconds: Seconds, ends: list[Floats | None], ready: Sequence[Floats]) -> None:
-        """Set the ends of nodes that meet."""
-        meeting = self._meetings[number]
-        nodes = [self._nodes[each] for each in meeting.nodes]
-        if meeting.groups is None:
-            start = np.maximum(*ready)
-            over = start + seconds(nodes[0].stage, nodes[0].number, start)
-            for each in meeting.nodes:
-                ends[each] = over
-            return
-        start = meeting.groups.latest(ready[0] if len(ready) == 1 else np.concatenate(ready, axis=1))
-        first = 0
-        for each, node in zip(meeting.nodes, nodes, strict=True):
-            size = len(self.stage_ranks[node.stage])
-            begin = start[:, first : first + size]
-            ends[each] = begin + seconds(node.stage, node.number, begin)
-            first += size
+    def _end(self, node: _Node, ready: Sequence[Floats], seconds: Seconds) -> Floats:
+        """Return when a node ends that begins when all of these are over."""
+        begin, places = _latest_of(ready), len(self.stage_ranks[node.stage])
+        took = seconds(node.stage, node.number, lambda: _widened(begin, places))
+        scale, factor = took if isinstance(took, tuple) else (1.0, np.atleast_2d(took))
+        if factor.shape[1] == 1:
+            return np.asarray(begin + scale * factor)
+        if len(factor) < len(begin):
+            factor = np.repeat(factor, len(begin), axis=0)
+        return add_product(begin, scale, np.ascontiguousarray(factor))
 
     # --- putting together -------------------------------------------------------------------------------------------
 
@@ -142,42 +152,29 @@ class StageSweep:
                         ended[stage, key] = len(self._nodes) - 1
         for first, item in waiting:
             self._nodes[first].before += [ended[need.stage, need.key] for need in item.needs]
-        places = StagePlaces(self.stage_ranks, layout)
+        groups_of = _groups_by_stages(self.stage_ranks, layout)
         for name, numbers in meeting.items():
-            self._meet(name, numbers, places)
+            self._meet(name, numbers, groups_of)
 
-    def _meet(self, name: Hashable, numbers: Sequence[int], places: StagePlaces) -> None:
-        """The meetings of ops of one name: a send with its receive, or as many as there are unconnected stages."""
+    def _meet(self, name: Hashable, numbers: Sequence[int], groups_of: _GroupsByStages) -> None:
+        """Add the meetings of ops of one name: a send with its receive, or one for stages that share groups."""
         assert isinstance(name, tuple)
         if name[0] == "send":
-            self._add(_Meeting(tuple(numbers), None))
+            self._add(_Meeting(tuple(numbers), None, 0))
             return
         by_stage = {self._nodes[number].stage: number for number in numbers}
         assert len(by_stage) == len(numbers), name
-        for stages, groups in places.joined(name[0], tuple(by_stage)):
+        for stages, members, groups in groups_of(name[0]):
+            if stages[0] not in by_stage:
+                continue
             if not by_stage.keys() >= set(stages):
                 raise InputError(f"ranks of stages {stages} are to meet ({name[0]}), and some of them never do")
-            self._add(_Meeting(tuple(by_stage[stage] for stage in stages), groups))
+            self._add(_Meeting(tuple(by_stage[stage] for stage in stages), members, groups))
 
     def _add(self, meeting: _Meeting) -> None:
         for number in meeting.nodes:
             self._nodes[number].meeting = len(self._meetings)
         self._meetings.append(meeting)
-
-    def _uses(self) -> list[list[int]]:
-        """For every turn the nodes that nobody asks for after it; and which of them nobody ever waits for."""
-        last = [0] * len(self._nodes)
-        self._leaves = set(range(len(self._nodes)))
-        for turn, together in enumerate(self._order):
-            for number in together:
-                last[number] = turn
-                for other in self._nodes[number].before:
-                    last[other] = turn
-                    self._leaves.discard(other)
-        found: list[list[int]] = [[] for _ in self._order]
-        for number, turn in enumerate(last):
-            found[turn].append(number)
-        return found
 
 
 PROVED = (works.Compute, works.Collective, works.Timed, works.Transfer, works.Receive, works.Copy, works.Host)
@@ -224,3 +221,47 @@ def _order(nodes: Sequence[_Node], meetings: Sequence[_Meeting]) -> list[tuple[i
     if sum(map(len, order)) < len(nodes):
         raise InputError(f"{sum(1 for count in missing if count)} ops wait for each other, as the engine would say")
     return order
+
+
+def _latest_of(times: Sequence[Floats]) -> Floats:
+    """Return the latest of arrays."""
+    if len(times) == 1:
+        return times[0]
+    places = math.lcm(*(each.shape[1] for each in times))
+    return reduce(np.maximum, [_widened(each, places) for each in times])
+
+
+def _at_groups(times: Floats, groups: int) -> Floats:
+    """Return the latest time of every group of neighbours, or of several that have the same."""
+    places = math.lcm(times.shape[1], groups)
+    return latest(_widened(times, places), groups) if places > groups else times
+
+
+def _widened(times: Floats, places: int) -> Floats:
+    return times if times.shape[1] == places else np.repeat(times, places // times.shape[1], axis=1)
+
+
+_GroupsByStages = Callable[[str], list[tuple[tuple[int, ...], Ints, int]]]
+"""By axis: stages that share groups, the members of these, and how many there are where they are neighbours."""
+
+
+def _groups_by_stages(stage_ranks: Sequence[Ints], layout: RankLayout) -> _GroupsByStages:
+    """Return the groups of every axis, as places of ranks counted through their stages."""
+    where = {int(rank): (stage, place) for stage, ranks in enumerate(stage_ranks) for place, rank in enumerate(ranks)}
+
+    @cache
+    def groups_of(axis: str) -> list[tuple[tuple[int, ...], Ints, int]]:
+        together: dict[tuple[int, ...], list[list[tuple[int, int]]]] = {}
+        for group in layout.groups(axis):
+            members = [where[rank] for rank in group.tolist()]
+            together.setdefault(tuple(sorted({stage for stage, _ in members})), []).append(members)
+        found = []
+        for stages, groups in together.items():
+            sizes = [len(stage_ranks[stage]) for stage in stages]
+            first = dict(zip(stages, (np.cumsum(sizes) - sizes).tolist(), strict=True))
+            places = np.array([[first[stage] + place for stage, place in members] for members in groups])
+            neighbours = len(stages) == 1 and np.array_equal(places.ravel(), np.arange(len(stage_ranks[stages[0]])))
+            found.append((stages, places, len(groups) if neighbours else 0))
+        return found
+
+    return groups_of

@@ -8,12 +8,15 @@ their difference has far less noise than either.  Pure.
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.engine.stage_sweep import Duration
 from simcluster.faults import Jitter
 from simcluster.faults.draws import QuickStreams
 from simcluster.planning.ops import Item, Op, Work
@@ -30,6 +33,12 @@ class Documents:
 
     loads: Floats
     planned: Floats
+
+
+def seed_of(seed: int, replica: int) -> int:
+    """Return the seed of a replica."""
+    digest = hashlib.blake2b(repr((seed, "replica", replica)).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "little")
 
 
 class Chance:
@@ -65,14 +74,14 @@ class Chance:
         self._places = [len(ranks) for ranks in stage_ranks]
         self._streams = QuickStreams()
 
-    def seconds(self, stage: int, number: int, planned: Floats) -> Floats:
-        """Durations [replica of the block, place] of an op that is ``planned`` [place] to take so long."""
+    def seconds(self, stage: int, number: int, planned: Floats) -> Duration:
+        """Return durations [replica of the block, place] of an op that is ``planned`` [place] to take so long."""
         item, op = self._ops[stage][number]
         if op.work.sensitivity is None:
             return planned
-        found, more = planned, None
+        factors, more = [], None
         if self._documents and op.work.attention and item.microbatch >= 0:
-            found = planned * self._uneven(item, op.work)
+            factors.append(self._uneven(item, op.work))
         for fault, places in self._jitters:
             here = places[stage]
             if not len(here):
@@ -84,9 +93,12 @@ class Chance:
                 added = added if everywhere else _only(added, here, 0.0)
                 more = added if more is None else more + added
                 continue
-            found = found * (drawn if everywhere else _only(drawn, here, 1.0))
-        found = found if more is None else found + more
-        return found if self._slower is None else found * self._slower[stage]
+            factors.append(drawn if everywhere else _only(drawn, here, 1.0))
+        slower = [] if self._slower is None else [self._slower[stage]]
+        if more is None and len(planned) == len(factors + slower) == 1:
+            return float(planned[0]), (factors + slower)[0]
+        found = math.prod(factors, start=planned)
+        return math.prod(slower, start=found if more is None else found + more)
 
     def _uneven(self, item: Item, work: Work) -> Floats:
         """What multiplies the planned seconds of an op, as its microbatch has other documents."""

@@ -24,9 +24,11 @@ from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.job import disturbances_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.simulate import replay
+from simcluster.studies.whatif.chance import seed_of
 from simcluster.studies.whatif.chance_scope import REPLICAS
 from simcluster.studies.whatif.durations import durations
-from simcluster.studies.whatif.montecarlo import OfStage, seed_of, without_chance
+from simcluster.studies.whatif.montecarlo import without_chance
+from simcluster.studies.whatif.replica_sweep import OfStage
 
 _CASES = 2
 _MOST_SECONDS = 0.3
@@ -80,7 +82,7 @@ def _frozen(run: Scenario, base: Result) -> float:
     ]
     alone, drawn = (each.of_stages(sweep) for each in (before, after))
 
-    def seconds(stage: int, number: int, start: Floats) -> Floats:
+    def seconds(stage: int, number: int, start: object) -> Floats:
         took = planned[stage].of(number)
         if sweep.ops[stage][number][1].work.group(stage) is not None:
             return took

@@ -5,12 +5,13 @@ Both are drawn as the engine's replicas draw them, so a replica is the same in e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.engine.stage_sweep import Duration
 from simcluster.faults import BackgroundLoad, HostStall
 from simcluster.faults.links import spells_of
 from simcluster.faults.stalls import StallPlaces
@@ -89,10 +90,12 @@ class LinkSpells:
         ]
         self._known: dict[tuple[int, float], tuple[Floats, Floats]] = {}
 
-    def seconds(self, stage: int, number: int, start: Floats, took: Floats) -> Floats:
-        """What an op that begins at ``start`` takes [replica, place], where it takes ``took`` on free links."""
+    def seconds(self, stage: int, number: int, start: Callable[[], Floats], took: Duration) -> Duration:
+        """Return what an op that begins at ``start`` takes [replica, place], where it takes ``took`` on free links."""
         for each in self._slowed[stage].get(number, ()):
-            took = self._stretched(each, start, np.broadcast_to(took, start.shape))
+            assert not isinstance(took, tuple)  # it moves data
+            begin = start()
+            took = self._stretched(each, begin, np.broadcast_to(took, begin.shape))
         return took
 
     def _stretched(self, slowed: Slowed, start: Floats, took: Floats) -> Floats:

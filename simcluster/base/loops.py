@@ -1,0 +1,112 @@
+"""Compiled loops over large arrays that would take numpy several passes; plain Python gives the same bits by numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cython
+import numpy as np
+
+from simcluster.base.arrays import Floats
+
+if not cython.compiled:
+    from simcluster.base.pointers import address, doubles
+
+_TURN = 2.0 * np.pi
+
+
+def draw_uniforms(bits: Any, first: Any, second: Any) -> None:
+    """Fill two float32 arrays in turns with uniform numbers of an SFC64 generator, those of the second times 2 pi."""
+    count: cython.longlong = len(first)
+    if not cython.compiled:
+        uniform = (bits.random_raw(count).view(np.uint32).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32)
+        first[:], second[:] = uniform[::2], np.float32(_TURN) * uniform[1::2]
+        return
+    state = cython.cast(cython.pulonglong, cython.cast(cython.size_t, bits.ctypes.state_address))
+    a: cython.ulonglong = state[0]
+    b: cython.ulonglong = state[1]
+    c: cython.ulonglong = state[2]
+    half: cython.float = 0.5
+    unit: cython.float = 2.0**-32
+    turn: cython.float = _TURN
+    ones: cython.p_float = cython.cast(cython.p_float, address(first))
+    others: cython.p_float = cython.cast(cython.p_float, address(second))
+    raw: cython.ulonglong
+    place: cython.longlong
+    for place in range(count):
+        raw = a + b + state[3]
+        state[3] += 1
+        a = b ^ (b >> 11)
+        b = c + (c << 3)
+        c = ((c << 24) | (c >> 40)) + raw
+        ones[place] = (cython.cast(cython.float, cython.cast(cython.uint, raw)) + half) * unit
+        others[place] = (cython.cast(cython.float, cython.cast(cython.uint, raw >> 32)) + half) * unit * turn
+    state[0], state[1], state[2] = a, b, c
+
+
+def to_normals(radius: Any, cosine: Any, sine: Any, mean: cython.double, scale: cython.double) -> Floats:
+    """Return ``mean`` plus ``scale`` times the products of float32 radii with cosines and sines, in turns."""
+    count: cython.longlong = len(radius)
+    found = np.empty(2 * count)
+    if not cython.compiled:
+        found[::2], found[1::2] = radius * cosine, radius * sine
+        return np.asarray(mean + scale * found)
+    radii: cython.p_float = cython.cast(cython.p_float, address(radius))
+    cosines: cython.p_float = cython.cast(cython.p_float, address(cosine))
+    sines: cython.p_float = cython.cast(cython.p_float, address(sine))
+    normals: cython.p_double = doubles(found)
+    place: cython.longlong
+    for place in range(count):
+        normals[2 * place] = mean + scale * cython.cast(cython.double, radii[place] * cosines[place])
+        normals[2 * place + 1] = mean + scale * cython.cast(cython.double, radii[place] * sines[place])
+    return found
+
+
+def add_product(begin: Floats, seconds: cython.double, factor: Floats) -> Floats:
+    """Return ``begin`` plus ``seconds`` times ``factor`` [case, place].
+
+    ``begin`` may have one value for every few neighbouring places.
+    """
+    places: cython.longlong = factor.size
+    near: cython.longlong = places // begin.size
+    if not cython.compiled:
+        return np.asarray(np.repeat(begin, near, axis=1) + seconds * factor)
+    found = np.empty_like(factor)
+    begins: cython.p_double = doubles(begin)
+    factors: cython.p_double = doubles(factor)
+    ends: cython.p_double = doubles(found)
+    place: cython.longlong = 0
+    group: cython.longlong
+    time: cython.double
+    if near == 1:
+        for place in range(places):
+            ends[place] = begins[place] + seconds * factors[place]
+        return found
+    for group in range(places // near):
+        time = begins[group]
+        for place in range(group * near, (group + 1) * near):
+            ends[place] = time + seconds * factors[place]
+    return found
+
+
+def latest(ends: Floats, groups: cython.longlong) -> Floats:
+    """Return the latest of each group of neighbouring places [case, group]."""
+    cases: cython.longlong = ends.shape[0]
+    if not cython.compiled:
+        return np.asarray(ends.reshape(cases, groups, -1).max(axis=2))
+    members: cython.longlong = ends.shape[1] // groups
+    found = np.empty((cases, groups))
+    starts: cython.p_double = doubles(found)
+    times: cython.p_double = doubles(ends)
+    group: cython.longlong
+    member: cython.longlong
+    place: cython.longlong = 0
+    time: cython.double
+    for group in range(cases * groups):
+        time = times[place]
+        for member in range(place + 1, place + members):
+            if times[member] > time:
+                time = times[member]
+        place += members
+        starts[group] = time
+    return found
