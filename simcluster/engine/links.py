@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import chain
 
 import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
+from simcluster.engine.tables import Traffics
 from simcluster.traffic.traffic import Traffic
 
 if not cython.compiled:
@@ -42,18 +42,16 @@ class LinkActivities:
     """
 
     def __init__(self, queue: EventQueue, traffics: Sequence[Traffic], capacity: Floats, ticks: float) -> None:
-        usages = [traffic.usage for traffic in traffics]
-        first = np.cumsum([0, *map(len, usages)], dtype=np.int32)
-        flat = np.array(list(chain.from_iterable(usages)), dtype=np.float64).reshape(-1, 2)
+        columns = traffics.columns if isinstance(traffics, Traffics) else Traffics(traffics).columns
         self.buffers = Buffers()
         self.queue = queue
-        self.shares = MaxMin(capacity, first, flat[:, 0].astype(np.int32), flat[:, 1])
+        self.shares = MaxMin(capacity, columns.first, columns.link, columns.flows)
         self.ticks = ticks
         self._nominal = self.buffers.given_doubles("nominal", capacity)
-        self._bytes = self.buffers.given_doubles("bytes", [traffic.round_bytes for traffic in traffics])
-        self._rounds = self.buffers.given_doubles("rounds", [traffic.rounds for traffic in traffics])
-        self._latency = self.buffers.given_doubles("latency", [traffic.latency_seconds for traffic in traffics])
-        self._bound = self.buffers.given_doubles("bound", [traffic.bound for traffic in traffics])
+        self._bytes = self.buffers.given_doubles("bytes", columns.round_bytes)
+        self._rounds = self.buffers.given_doubles("rounds", columns.rounds)
+        self._latency = self.buffers.given_doubles("latency", columns.latency)
+        self._bound = self.buffers.given_doubles("bound", columns.bound)
         self.under_way = self.skipped = 0
         self.room = 0
         self._free = -1

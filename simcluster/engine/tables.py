@@ -9,6 +9,7 @@ numbers float64, all arrays contiguous; ``*_first`` arrays have one entry more t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -109,6 +110,32 @@ class CommunicationKind(NamedTuple):
     ranks: Sequence[int] = ()
     rounds: int = -1
     moves: bool = True
+
+
+class TrafficColumns(NamedTuple):
+    """Traffics in columns: where the links of each begin, these with their flows, and the numbers of each."""
+
+    first: Int32s
+    link: Int32s
+    flows: Floats
+    round_bytes: Floats
+    rounds: Floats
+    latency: Floats
+    bound: Floats
+
+
+class Traffics(tuple[Traffic, ...]):
+    """Traffics that many tables share: their columns are made once."""
+
+    @cached_property
+    def columns(self) -> TrafficColumns:
+        """All traffics in columns."""
+        usage = np.array([pair for each in self for pair in each.usage], dtype=np.float64).reshape(-1, 2)
+        numbers = [(each.round_bytes, each.rounds, each.latency_seconds, each.bound) for each in self]
+        columns = np.array(numbers, dtype=np.float64).reshape(-1, 4).T
+        return TrafficColumns(
+            firsts([len(each.usage) for each in self]), usage[:, 0].astype(np.int32), usage[:, 1].copy(), *columns
+        )
 
 
 class HopRounds(NamedTuple):

@@ -15,6 +15,7 @@ from simcluster.planning.job import Slices
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.outer_plan import workers_of
 from simcluster.schedules import Schedule, make_schedule, schedules_with
+from simcluster.schedules.actions import Route
 from simcluster.schedules.specs import ScheduleChoice, ZbAuto
 from simcluster.schedules.zb_auto import Times
 
@@ -89,14 +90,19 @@ def copies_of(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
 
     InputError where the copies of a stage's slices are on different stages.
     """
-    holders = [tuple(sorted({stage for stage, _ in hops})) for hops in zip(*schedule.routes, strict=True)]
-    if all(len(stages) == 1 for stages in holders):
+    return _copies(schedule.name, schedule.num_stages, schedule.routes)
+
+
+@lru_cache(maxsize=64)
+def _copies(name: str, stages: int, routes: tuple[Route, ...]) -> tuple[tuple[int, ...], ...]:
+    holders = [tuple(sorted({stage for stage, _ in hops})) for hops in zip(*routes, strict=True)]
+    if all(len(held) == 1 for held in holders):
         return ()
-    for stage in range(schedule.num_stages):
-        found = sorted({stages for stages in holders if stage in stages})
+    for stage in range(stages):
+        found = sorted({held for held in holders if stage in held})
         if len(found) != 1 or len(found[0]) != len(holders[0]):
             raise InputError(
-                f"{schedule.name}: the slices of stage {stage} have copies on stages {' and '.join(map(str, found))}; "
+                f"{name}: the slices of stage {stage} have copies on stages {' and '.join(map(str, found))}; "
                 f"gradients are summed over stages that hold the same slices, all of them as often"
             )
     return tuple(sorted(set(holders)))

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
+from typing import NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.base.kept import Kept
@@ -21,12 +22,12 @@ from simcluster.planning.works import Collective
 from simcluster.scenario.job import interference_of, job_of, passes_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.schedule_plan import copies_of, plan_of
+from simcluster.scenario.schedule_plan import copies_of, plan_of, schedule_of
 from simcluster.schedules import Schedule
 from simcluster.step.planned import by_own_times, choices_of
 from simcluster.studies.sweep.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
 from simcluster.studies.sweep.order import ActionWork, Sent
-from simcluster.studies.sweep.stage_network import RepresentativeCalls, RepresentativeNetwork
+from simcluster.studies.sweep.stage_network import NotQuickError, RepresentativeCalls, RepresentativeNetwork
 from simcluster.studies.sweep.step_tables import Costs, TimedOp
 
 
@@ -39,11 +40,33 @@ class SharedCosts:
     stages: Kept = field(default_factory=lambda: Kept(256))
     exchanges: Kept = field(default_factory=lambda: Kept(512))
     links: Kept = field(default_factory=lambda: Kept(256))
+    orders: Kept = field(default_factory=lambda: Kept(128))
 
     def clear(self) -> None:
         """Forget all of it."""
         for kept in (self.networks, self.passes, self.stages, self.exchanges, self.links):
             kept.clear()
+
+
+class Order(NamedTuple):
+    """A schedule, the sends between its stages, and the stages that hold copies of each other.
+
+    ``sends`` are those of ``hops``, as a set, whose hash is computed once.
+    """
+
+    schedule: Schedule
+    hops: tuple[Sent, ...]
+    sends: frozenset[Sent]
+    copies: tuple[tuple[int, ...], ...]
+
+
+def order_of(scenario: Scenario) -> Order:
+    """Return the order of a scenario's actions; NotQuickError for one with chunks on two routes."""
+    schedule = schedule_of(scenario)
+    if len({*chain.from_iterable(schedule.routes)}) < sum(map(len, schedule.routes)):
+        raise NotQuickError(f"{schedule.name} has chunks that are on two routes")
+    hops = hops_of(schedule)
+    return Order(schedule, hops, frozenset(hops), copies_of(schedule))
 
 
 class StepCosts:
@@ -52,7 +75,7 @@ class StepCosts:
     ``of_main`` names all that the step follows from up to the last actions.
     """
 
-    def __init__(self, scenario: Scenario, schedule: Schedule, shared: SharedCosts) -> None:
+    def __init__(self, scenario: Scenario, order: Order, shared: SharedCosts) -> None:
         cluster, overlap, training, parallel = scenario.cluster, scenario.overlap, scenario.training, scenario.parallel
         shape = shape_of(scenario)
         of_passes = (
@@ -62,12 +85,11 @@ class StepCosts:
         self._passes: _PassCosts = shared.passes.once(of_passes, lambda: _PassCosts(scenario))
         self.casts = self._passes.passes.casts
         job = cache(lambda: _small_job(scenario, self._passes.passes))
-        hops = hops_of(schedule)
         of_network = (
             id(cluster), scenario.gpus, parallel.model_copy(update={"zero": 0, "sequence_parallel": False}),
-            scenario.collectives, overlap.interference, hops, copies_of(schedule),
+            scenario.collectives, overlap.interference, order.sends, order.copies,
         )  # fmt: skip
-        network: RepresentativeNetwork = shared.networks.once(of_network, lambda: _network(scenario, schedule))
+        network: RepresentativeNetwork = shared.networks.once(of_network, lambda: _network(scenario, order.schedule))
         of_others = (
             scenario.model, scenario.pipeline, overlap, scenario.software, training.precision, training.memory_recipe
         )  # fmt: skip
@@ -76,8 +98,8 @@ class StepCosts:
         collectives = self._passes.collectives
         self.drawn = network.learn(
             {
-                ("passes", *collectives): passes_calls(collectives, schedule.num_stages),
-                of_stages: lambda: self._stages.calls(hops, others=network.blank),
+                ("passes", *collectives): passes_calls(collectives, order.schedule.num_stages),
+                of_stages: lambda: self._stages.calls(order.hops, others=network.blank),
             }
         )
         exchanged = (self.drawn, self._stages, replace(shape, recompute="none"))

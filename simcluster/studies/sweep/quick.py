@@ -19,9 +19,8 @@ from simcluster.results.numbers import timed_numbers
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.schedule_plan import copies_of, schedule_of
 from simcluster.schedules import Schedule
-from simcluster.studies.sweep.costs import SharedCosts, StepCosts
+from simcluster.studies.sweep.costs import Order, SharedCosts, StepCosts, order_of
 from simcluster.studies.sweep.order import schedule_items
 from simcluster.studies.sweep.quick_scope import QUICK
 from simcluster.studies.sweep.stage_network import NotQuickError
@@ -82,16 +81,15 @@ class QuickSteps:
         why = QUICK.obstacle(scenario)
         if why:
             raise NotQuickError(why)
-        schedule = schedule_of(scenario)
-        if len({*chain.from_iterable(schedule.routes)}) < sum(map(len, schedule.routes)):
-            raise NotQuickError(f"{schedule.name} has chunks that are on two routes")
-        if copies_of(schedule) and (scenario.overlap.grad_reduce or scenario.overlap.param_gather):
+        name = scenario.pipeline, scenario.parallel.pp, scenario.microbatches
+        order: Order = self.shared.orders.once(name, lambda: order_of(scenario))
+        if order.copies and (scenario.overlap.grad_reduce or scenario.overlap.param_gather):
             raise NotQuickError(
-                f"{schedule.name} has copies of stages, whose gradients are reduced during the backward"
+                f"{order.schedule.name} has copies of stages, whose gradients are reduced during the backward"
             )
         self._keep(scenario.cluster)
-        costs = StepCosts(scenario, schedule, self.shared)
-        main: MainPart = self.mains.once(costs.of_main, lambda: self._main(scenario, schedule, costs))
+        costs = StepCosts(scenario, order, self.shared)
+        main: MainPart = self.mains.once(costs.of_main, lambda: self._main(scenario, order.schedule, costs))
         seconds = main.step_seconds(costs.exchanges.ends)
         if seconds >= MOST_SECONDS:
             raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is simulated on a coarser grid")

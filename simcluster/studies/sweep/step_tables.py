@@ -7,15 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Numbers
+from simcluster.base.arrays import Int32s
 from simcluster.base.kept import Kept
 from simcluster.engine.events import Engine
 from simcluster.engine.run import simulate_tables, simulate_until
-from simcluster.engine.tables import Groups, Instances, Kinds, Tables, Templates
+from simcluster.engine.tables import (
+    CommunicationKind,
+    Groups,
+    Instances,
+    Kinds,
+    Tables,
+    Templates,
+    Traffics,
+    firsts,
+    int32s,
+    kinds_table,
+)
 from simcluster.planning.ops import MAIN
 from simcluster.studies.sweep.order import Items, ranges
 from simcluster.traffic.traffic import Traffic
@@ -89,12 +101,12 @@ class EndOps:
     def __init__(self, ends: Sequence[EndOp]) -> None:
         names: dict[Hashable, int] = {}
         meeting = [-1 if end.name is None else names.setdefault(end.name, len(names)) for end in ends]
-        self.meeting, self.meetings = _int32s(meeting), len(names)
+        self.meeting, self.meetings = int32s(meeting), len(names)
         self.kinds = [ends[meeting.index(number)].op.communication for number in range(len(names))]
         self.seconds = np.array([end.op.seconds for end in ends], dtype=np.float64)
         self.sensitivity = np.array([end.op.sensitivity for end in ends], dtype=np.float64)
         self.shape = tuple([(end.stage, number) for end, number in zip(ends, meeting, strict=True)])
-        stages = _int32s([end.stage for end in ends])
+        stages = int32s([end.stage for end in ends])
         self.stages, self.first, self.counts = np.unique(stages, return_index=True, return_counts=True)
 
 
@@ -105,10 +117,10 @@ class StepTemplate:
     """
 
     def __init__(self, items: Items, shapes: Sequence[Shape], stages: int) -> None:
-        counts = _int32s([*map(len, shapes)])
+        counts = int32s([*map(len, shapes)])
         size = counts[items.work]
-        op_first = _firsts(size)[:-1]
-        self.unit = ranges(_firsts(counts)[items.work], size)
+        op_first = firsts(size)[:-1]
+        self.unit = ranges(firsts(counts)[items.work], size)
         self._lanes(
             [(each.stage, lane) for each, shape in zip(items.works, shapes, strict=True) for lane, _, _ in shape],
             stages,
@@ -117,7 +129,7 @@ class StepTemplate:
         self._with: dict[Hashable, Columns] = {}
         communicates = np.array([communicates for shape in shapes for _, _, communicates in shape])
         self._kinds = int(communicates.sum())
-        self._work = _int32s(np.where(communicates, np.cumsum(communicates) - 1, -1))[self.unit]
+        self._work = int32s(np.where(communicates, np.cumsum(communicates) - 1, -1))[self.unit]
         meets = np.flatnonzero(self._work >= 0)
         self._place = np.full_like(self._work, -1)
         self._place[meets] = np.arange(len(meets))
@@ -125,7 +137,7 @@ class StepTemplate:
 
     def _waits(self, items: Items, shapes: Sequence[Shape], op_first: Int32s) -> None:
         """List the ops of other lanes that each op waits for."""
-        op_last = np.append(op_first[1:], _int32s([len(self.unit)])) - 1
+        op_last = np.append(op_first[1:], int32s([len(self.unit)])) - 1
         waits = [(op_first[items.waiting], op_last[items.awaited])]
         for number, shape in enumerate(shapes):
             pairs = [
@@ -138,17 +150,17 @@ class StepTemplate:
             waits += [(begins + place, begins + earlier) for place, earlier in pairs]
         waiting, awaited = (np.concatenate(column) for column in zip(*waits, strict=True))
         self._wait_op = awaited[np.argsort(waiting, kind="stable")]
-        self._wait_first = _firsts(np.bincount(waiting, minlength=len(self.unit)))
+        self._wait_first = firsts(np.bincount(waiting, minlength=len(self.unit)))
 
     def _lanes(self, unit_lanes: Sequence[tuple[int, str]], stages: int) -> None:
         """Give every lane its ops in program order; main lanes come first."""
         lanes = {(stage, MAIN): stage for stage in range(stages)}
         numbers = [lanes.setdefault(each, len(lanes)) for each in unit_lanes]
         lane = np.array(numbers, dtype=np.int16)[self.unit]  # sorted by radix
-        self._lane_op = _int32s(np.argsort(lane, kind="stable"))
-        self._lane_op_first = _firsts(np.bincount(lane, minlength=len(lanes)))
+        self._lane_op = int32s(np.argsort(lane, kind="stable"))
+        self._lane_op_first = firsts(np.bincount(lane, minlength=len(lanes)))
         self._last = self._lane_op[self._lane_op_first[1 : stages + 1] - 1]
-        self._lane_rank = _int32s([stage for stage, _ in lanes])
+        self._lane_rank = int32s([stage for stage, _ in lanes])
         self.stages = stages
 
     def columns(self, ends: EndOps) -> Columns:
@@ -166,22 +178,22 @@ class StepTemplate:
         waits[ends.first] = 1
         wait_op = np.append(self._wait_op, self._last[ends.stages])
         templates = Templates(
-            op_first=_int32s([0, len(work)]),
+            op_first=int32s([0, len(work)]),
             seconds=np.empty(0),
             sensitivity=np.empty(0),
             slot=np.minimum(work, 0),
             work=work,
             place=np.append(self._place, np.where(there, ends.meeting + meetings, ends.meeting)),
-            wait_first=np.append(self._wait_first, self._wait_first[-1] + _firsts(waits)[1:]),
+            wait_first=np.append(self._wait_first, self._wait_first[-1] + firsts(waits)[1:]),
             wait_op=wait_op,
             wait_peer=np.full_like(wait_op, -1),
-            lane_first=_int32s([0, len(self._lane_rank) + len(ends.stages)]),
-            lane_op_first=np.append(self._lane_op_first, count + _firsts(ends.counts)[1:]),
+            lane_first=int32s([0, len(self._lane_rank) + len(ends.stages)]),
+            lane_op_first=np.append(self._lane_op_first, count + firsts(ends.counts)[1:]),
             lane_op=np.append(self._lane_op, np.arange(count, len(work), dtype=np.int32)),
             lane_rank=np.append(self._lane_rank, ends.stages),
         )
         every = kinds + ends.meetings
-        groups = Groups(_int32s([0, meetings + ends.meetings]), _int32s([0, every]), _int32s(np.arange(every)))
+        groups = Groups(int32s([0, meetings + ends.meetings]), int32s([0, every]), int32s(np.arange(every)))
         return Columns(templates, _instance(templates, self.stages), groups)
 
 
@@ -231,10 +243,10 @@ class MainPart:
 
 def _instance(templates: Templates, stages: int) -> Instances:
     """Return the only instance, with a rank for each stage."""
-    zero, none, ranks = _int32s([0]), _int32s([-1]), _int32s(np.arange(stages))
+    zero, none, ranks = int32s([0]), int32s([-1]), int32s(np.arange(stages))
     return Instances(
         template=zero, group=zero.reshape(1, 1), peer=np.empty((1, 0), dtype=np.int32), position=none.reshape(1, 1),
-        op_first=templates.op_first, lane_first=templates.lane_first, rank_first=_int32s([0, stages]), number=ranks,
+        op_first=templates.op_first, lane_first=templates.lane_first, rank_first=int32s([0, stages]), number=ranks,
         slowness=np.ones(stages), own_seconds=none, seconds=np.empty(0),
     )  # fmt: skip
 
@@ -243,29 +255,16 @@ class CommunicationTables(NamedTuple):
     """Kinds of communication, and what they move; ``every`` keeps what their tables are known by."""
 
     kinds: Kinds
-    traffics: tuple[Traffic, ...]
+    traffics: Traffics
     every: Sequence[CommunicationCost]
 
 
 def _communication(every: Sequence[CommunicationCost]) -> CommunicationTables:
     """Return the tables of these kinds of communication."""
-    traffics = tuple([traffic for each in every for traffic in each.traffics])
-    kinds = Kinds(
-        parties=_int32s([each.parties for each in every]),
-        pressure=np.array([each.pressure for each in every]),
-        drag=np.array([each.drag for each in every]),
-        traffic_first=_firsts([len(each.traffics) for each in every]),
-        traffic=_int32s(np.arange(len(traffics))),
-        rank_first=_firsts([len(each.stages) for each in every]),
-        rank=_int32s([stage for each in every for stage in each.stages]),
-        rounds=np.full(len(every), -1, dtype=np.int32),
-    )
-    return CommunicationTables(kinds, traffics, every)
-
-
-def _int32s(numbers: Sequence[int] | Numbers) -> Int32s:
-    return np.asarray(numbers, dtype=np.int32)
-
-
-def _firsts(counts: Sequence[int] | Numbers) -> Int32s:
-    return _int32s(np.append(0, np.cumsum(counts)))
+    kinds, traffics = [], [*chain.from_iterable([each.traffics for each in every])]
+    first = 0
+    for each in every:
+        moved = range(first, first + len(each.traffics))
+        kinds.append(CommunicationKind(each.parties, moved, each.pressure, each.drag, each.stages))
+        first = moved.stop
+    return CommunicationTables(kinds_table(kinds), Traffics(traffics), every)
