@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import counts_of
@@ -23,7 +25,7 @@ from simcluster.results.numbers import METRICS
 from simcluster.scenario.job import facts_of
 from simcluster.scenario.scenario import Base, Scenario, Variant
 from simcluster.schedules import SCHEDULES
-from simcluster.studies.sweep import quick
+from simcluster.studies.sweep import step_tables
 from simcluster.studies.sweep.quick import quick_numbers, quick_step
 from simcluster.studies.sweep.quick_rows import changed, quickly
 from simcluster.studies.sweep.stage_network import NotQuickError
@@ -112,7 +114,8 @@ def test_transfers_that_share_links(case: tuple[Any, ...], monkeypatch: pytest.M
     expected = simulate(made).step_time
     assert quick_step(made) == expected
     simulated: list[Tables] = []
-    monkeypatch.setattr(quick, "step_seconds", lambda tables: simulated.append(tables) or 1.0)
+    ended = SimpleNamespace(lane_end=np.ones(1))
+    monkeypatch.setattr(step_tables, "simulate_tables", lambda tables, *_, **__: simulated.append(tables) or ended)
     quick_step(made)
     shared, alone = op_ends(simulated[0]), op_ends(on_own_links(simulated[0]))
     assert (shared >= alone).all()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.arrays import Floats, Int32s, Numbers
 from simcluster.base.profiles import Profile
 from simcluster.traffic.traffic import Traffic
 
@@ -185,11 +185,11 @@ def kinds_table(kinds: Sequence[CommunicationKind]) -> Kinds:
     )
 
 
-def int32s(values: Sequence[int]) -> Int32s:
+def int32s(values: Sequence[int] | Numbers) -> Int32s:
     """Return whole numbers as an array."""
     return np.array(values, dtype=np.int32)
 
 
-def firsts(sizes: Sequence[int] | Ints) -> Int32s:
+def firsts(sizes: Sequence[int] | Numbers) -> Int32s:
     """Return where the part of each begins, and the end of all."""
     return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int32)
