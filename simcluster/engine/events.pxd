@@ -8,6 +8,17 @@ from simcluster.engine.ranks cimport RankActivities
 from simcluster.engine.rounds cimport RoundsUnderWay
 
 
+cdef extern from *:
+    """
+    #ifdef __GNUC__
+    #define simcluster_prefetch(address) __builtin_prefetch(address)
+    #else
+    #define simcluster_prefetch(address) ((void) (address))
+    #endif
+    """
+    void prefetch "simcluster_prefetch"(void* address) noexcept
+
+
 cdef struct Meeting:
     double since
     int arrived
@@ -59,6 +70,7 @@ cdef class Engine:
     cdef void _apply_changes(self) noexcept
     cdef void _finish_instant(self) noexcept
     cdef void _take_event(self) noexcept
+    cdef void _fetch(self, int lane) noexcept
     cdef void _begin(self, int lane, int op) noexcept
     cdef void _meet(self, int lane, int op) noexcept
     cdef void _note_arrival(self, int meeting, int op, int number) noexcept

@@ -28,6 +28,10 @@ if not cython.compiled:
     rint = np.rint
     Meeting = SimpleNamespace
 
+    def prefetch(record: object) -> None:
+        """Do nothing: compiled modules have the processor's instruction of that name."""
+
+
 OVER, PAUSED, NEEDS_CHANGES, BEYOND_GRID, STUCK = range(5)
 """What ``Engine.run`` returns: all lanes are over; as many events are processed as the caller asked for; the caller has
 to load more changes of links and speeds; the clock leaves its grid; nothing can happen any more."""
@@ -157,6 +161,8 @@ class Engine:
             if self.lanes.ready_count:
                 self.lanes.ready_count -= 1
                 lane = self.lanes.ready_lanes[self.lanes.ready_count]
+                if self.lanes.ready_count > 3:
+                    self._fetch(self.lanes.ready_lanes[self.lanes.ready_count - 4])
                 op = self.lanes.next_op(lane)
                 if op >= 0:
                     self._begin(lane, op)
@@ -172,6 +178,12 @@ class Engine:
     def _take_event(self) -> cython.void:
         time: cython.double = self.queue.chains[0].time
         key: cython.int = self.queue.pop()
+        after: cython.int
+        i: cython.int
+        for i in range(min(5, self.queue.count)):  # most likely, these are next
+            after = self.queue.events[self.queue.chains[i].first].key
+            if not after & 1:
+                self._fetch(after >> 1)
         if key & 1:
             if self.links.due[key >> 1] == time:
                 self.events += 1
@@ -180,6 +192,12 @@ class Engine:
             self.events += 1
             self.ranks.advance(key >> 1)
             self.lanes.end_op(key >> 1, self.now)
+
+    def _fetch(self, lane: cython.int) -> cython.void:
+        """Let the processor fetch what it will need of a lane: then it does not wait for memory."""
+        if cython.compiled:
+            prefetch(cython.address(self.ranks.computation[lane]))
+            prefetch(cython.address(self.lanes.state[lane]))
 
     def _begin(self, lane: cython.int, op: cython.int) -> cython.void:
         """Begin an op: meet others, compute, or wait for a time that nothing changes."""

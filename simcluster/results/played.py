@@ -97,9 +97,9 @@ class Run(TimedNumbers):
     def _ranks(self) -> Iterator[RankRecord]:
         """Generate the simulated ranks of this job, with its own numbers of ranks and stages."""
         first, stages = self.ranks.start, self._stages
-        for each in self.record.ranks():
-            if each.rank in self.ranks:
-                yield each._replace(rank=each.rank - first, stage=stages[each.rank - first])
+        for rank, _, ops, times in self.record.ranks():
+            if rank in self.ranks:
+                yield RankRecord(rank - first, stages[rank - first], ops, times)
 
     @cached_property
     def breakdown_of_stages(self) -> list[dict[str, float]]:
@@ -187,4 +187,5 @@ class Run(TimedNumbers):
     def waits(self) -> list[Wait]:
         """Who waited for whom, longest first."""
         first = self.ranks.start
-        return [replace(wait, culprit=wait.culprit - first) for wait in waits(self._ranks())]
+        found = waits(self._ranks())
+        return [replace(wait, culprit=wait.culprit - first) for wait in found] if first else found
