@@ -108,8 +108,13 @@ def carried(of_communicator: Ints, bindings: Bindings) -> Hashes:
     """A number for what every link that is used carries of each class, heeded or not; so one of equal ones tells what
     all of them carry."""
     _, _, order, starts = bindings.on_links
-    found = mixed(of_communicator[bindings.user], 3) ^ mixed(bindings.place, 5)
-    return sums(mixed(found ^ mixed(bits(bindings.flows), 7))[order], starts)
+    return sums(_flows(of_communicator[bindings.user], bindings)[order], starts)
+
+
+def _flows(users: Ints, bindings: Bindings) -> Hashes:
+    """Return a number for every row of usage, given the number of its user: equal for equal flows."""
+    uses = users * int(bindings.places.max(initial=1)) + bindings.place
+    return mixed(mixed(uses, 3) ^ bits(bindings.flows), 5)
 
 
 def carried_by(places: Ints, bindings: Bindings) -> Carried:
@@ -222,8 +227,7 @@ def _different(bindings: Bindings, of_links: Colours, heeded: Bools | None) -> t
     used, link_of, order, starts = bindings.on_links
     there = np.ones(len(link_of), dtype=bool) if heeded is None else heeded
     times = np.ones(len(link_of), dtype=np.int64) if bindings.times is None else bindings.times
-    how = mixed(bindings.user, 3) ^ mixed(bindings.place, 5) ^ mixed(bits(bindings.flows), 7) ^ mixed(times, 11)
-    load = sums(np.where(there, mixed(how, 13), 0)[order], starts)
+    load = sums(np.where(there, _flows(bindings.user, bindings) * times.astype(np.uint64), 0)[order], starts)
     alike, first = numbered(mixed(load, 17) ^ mixed(of_links(used), 19))
     one = np.zeros(len(used), dtype=bool)
     one[first] = True
