@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
@@ -265,6 +265,7 @@ def test_bad_arguments_are_one_clear_message(text: str, words: str) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.text(max_size=200) | st.lists(st.sampled_from([*tables.MAPPED, "8", "'", "\\", "$X"])).map(" --".join))
+@example(" --cpu-offloading")
 def test_any_text_is_a_scenario_or_one_complaint(text: str) -> None:
     try:
         imported(text, gpus=8)

@@ -39,7 +39,7 @@ def memory_of(run: Options) -> dict[str, Any]:
 
 def _layers_offloaded(run: Options) -> float:
     """Return the share of layers whose activations go to the host; the checks are those of TransformerConfig."""
-    layers, count = run.get("num-layers", "encoder-num-layers"), run.get("cpu-offloading-num-layers") or 0
+    layers, count = run.needed("num-layers", "encoder-num-layers"), run.get("cpu-offloading-num-layers") or 0
     if (run.get("pipeline-model-parallel-size") or 1) > 1:
         raise run.error("cpu-offloading", "Megatron offloads layers without a pipeline only; take one of the two out")
     if run.get("recompute-granularity") or run.flag("recompute-activations", "checkpoint-activations"):
