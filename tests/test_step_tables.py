@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given
@@ -12,6 +13,7 @@ from simcluster.base.clock import on_grid
 from simcluster.base.kept import Kept
 from simcluster.planning.ops import MAIN
 from simcluster.schedules import Schedule, make_schedule
+from simcluster.studies.sweep import step_tables
 from simcluster.studies.sweep.order import ActionWork, Items, Sent, schedule_items
 from simcluster.studies.sweep.step_tables import (
     CommunicationCost,
@@ -36,7 +38,11 @@ def fixed(seconds: float) -> CommunicationCost:
 def simulated(items: Items, costs: list[Costs], ends: list[EndOp], stages: int) -> float:
     template, last = StepTemplate(items, [shape_of(each) for each in costs], stages), EndOps(ends)
     ops = [op for each in costs for op in each]
-    return MainPart(template, ops, [], Kept(1)).step_seconds(last)
+    main = MainPart(template, ops, [], Kept(1))
+    at_once = main.step_seconds(last)
+    with patch.object(step_tables, "_FEW", 0):  # continued from the end of the first stage
+        assert main.step_seconds(last) == at_once
+    return at_once
 
 
 def longest_path(schedule: Schedule, seconds: dict[ActionWork | Sent, float], *, overlap: bool) -> list[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +77,9 @@ def _not_valid(text: str, source: str, problem: Any) -> InputError:
     return InputError(f"{source}: not valid YAML: {of_yaml(str(problem))}")
 
 
+@lru_cache(maxsize=4)
 def in_python(text: str, source: str) -> Node | None:
-    """The tree by ruamel.yaml."""
+    """Return the tree by ruamel.yaml, made once: a command reads its scenario several times, as do its processes."""
     from ruamel.yaml import YAML  # here, so that `simcluster --help` does not pay for it
     from ruamel.yaml.error import YAMLError
     from ruamel.yaml.scanner import Scanner

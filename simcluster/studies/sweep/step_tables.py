@@ -32,6 +32,9 @@ from simcluster.planning.ops import MAIN
 from simcluster.studies.sweep.order import Items, ranges
 from simcluster.traffic.traffic import Traffic
 
+_FEW = 1500
+"""Ops that are simulated again for each end: to make an engine takes as long as 1,300 ops."""
+
 
 class CommunicationCost(NamedTuple):
     """A collective or send between the representatives of stages, as ``engine.tables.Kinds`` has it.
@@ -222,8 +225,8 @@ class MainPart:
 
     def step_seconds(self, ends: EndOps) -> float:
         """Return the step time."""
-        found = simulate_tables(self._tables(ends), str, keeps_times=False, after=self._simulated)
-        return float(found.lane_end.max())
+        after = self._simulated if len(self._seconds) > _FEW else None
+        return float(simulate_tables(self._tables(ends), str, keeps_times=False, after=after).lane_end.max())
 
     @cached_property
     def _simulated(self) -> Engine:
