@@ -124,12 +124,10 @@ SWITCHES: dict[str, Switch] = {
     "search: bounds": _all(
         *(
             _patched("studies.search.bound:Bounds", name, _no_bound)
-            for name in ("outline", "with_ends", "with_schedule", "with_links")
+            for name in ("outline", "with_ends", "with_schedule")
         ),
     ),
-    "search: bounds of schedules and links": _all(
-        *(_patched("studies.search.bound:Bounds", name, _no_bound) for name in ("with_schedule", "with_links"))
-    ),
+    "search: bounds of schedules": _patched("studies.search.bound:Bounds", "with_schedule", _no_bound),
     "collector off": _patched("base.gc_paused", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
 }
 

@@ -177,7 +177,7 @@ def bounded(scenario: Scenario, meant: Meant) -> None:
         raise RefusedError(obstacle or "faults")
     if layout is None:
         raise RefusedError("a schedule with parameters")
-    least = Bounds(alone(scenario), [layout]).with_links(layout)
+    least = Bounds(alone(scenario), [layout]).with_schedule(layout)
     assert 0 < least <= meant.step_time * (1 + 1e-12), f"bound {least!r}, reference {meant.step_time!r}"
 
 

@@ -1,4 +1,4 @@
-"""A lower bound of a layout's step time, in four steps from cheap to tight; none is ever above what the engine plays.
+"""A lower bound of a layout's step time, in three steps from cheap to tight; none is ever above what the engine plays.
 
 Why.  The engine plays each lane of a rank in order, an op begins when those it waits for are over, and takes at least
 its planned time: compute is only slowed down (interference, drag; by how much at the least: ``stretches``),
@@ -15,7 +15,6 @@ the same ops and waits, each at its least time.
   what of it is beside passes and does not fit in time in which nothing is computed slows down computation.
 * ``with_schedule``: the schedule played with these times (``schedules.timing``), instead of fill and drain; what goes
   over dp by its turns and buckets.
-* ``with_links``: what links need at the end of the step for all groups over dp together (``link_loads``).
 
 Float sums in another order and the engine's grid, differ by less than ``ROUNDING`` takes off."""
 
@@ -32,7 +31,6 @@ from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule, play
 from simcluster.studies.search.action_costs import action_costs
 from simcluster.studies.search.free_links import Call, Drawn, Least, Way
-from simcluster.studies.search.link_loads import GroupLoads, step_end
 from simcluster.studies.search.over_dp import in_buckets, over_dp, pressed
 from simcluster.studies.search.pass_times import (
     LayerShape,
@@ -115,27 +113,9 @@ class Bounds:
         played = self._once(("played", layout), lambda: self._played(layout))
         if played is None:
             return self.with_ends(layout)
-        stages, ends, _ = played
+        stages, ends = played
         found = self._with_optimizer(layout, stages, ends, self._tails(layout, stages, self._least(layout)))
         return max(found, self.with_ends(layout))
-
-    def with_links(self, layout: Layout) -> float:
-        """With what links need at the end of the step for what blocks there over dp."""
-        played = self._once(("played", layout), lambda: self._played(layout))
-        if played is None:
-            return self.with_ends(layout)
-        stages, ends, alone = played
-        calls, pipeline, size = self.calls(layout), self.pipeline(layout), self.times(layout).made_of.send_bytes
-        assert pipeline is not None
-        loads = self._once(
-            ("loads", grid_of(layout)), lambda: GroupLoads(calls.plan, self.base.cluster.built, self._methods)
-        )  # fmt: skip
-        behind = [calls.behind(calls.of(stage)) for stage in stages]
-        alone = alone and not is_spread(layout)  # what goes over cp and ep is known of the first ranks
-        every = alone and any(own for own, _ in behind) and loads.send_alike(pipeline.hops, size)
-        together = step_end(loads, ends, behind, [calls.update(stage) for stage in stages], every=every)
-        found = self._with_optimizer(layout, stages, ends, self._tails(layout, stages, self._least(layout)), together)
-        return max(found, self.with_schedule(layout))
 
     # --- what it is made of -------------------------------------------------------------------------------------------
 
@@ -207,13 +187,10 @@ class Bounds:
         return self._once(("calls", grid_of(layout), layout.zero), lambda: StageCalls(self.base, layout))
 
     def _with_optimizer(
-        self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], tails: Sequence[tuple[float, float]],
-        least: tuple[float, float] = (0.0, 0.0),
-    ) -> float:  # fmt: skip
-        """The step whose stages have done their passes at ``ends``, with what blocks behind them (``_tails``).  The
-        norm is known, and from there all is over, after the ``least`` seconds or later."""
-        calls = self.calls(layout)
-        before, done = least
+        self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], tails: Sequence[tuple[float, float]]
+    ) -> float:
+        """The step whose stages have done their passes at ``ends``, with what blocks behind them (``_tails``)."""
+        calls, before, done = self.calls(layout), 0.0, 0.0
         for stage, end, (blocked, behind) in zip(stages, ends, tails, strict=True):
             norm, update = calls.update(stage)
             done = max(done, update + behind)
@@ -302,13 +279,13 @@ class Bounds:
         """Least seconds of calls over dp and between stages, of all layouts on the same grid of ranks."""
 
         def stages() -> list[Least]:
-            way = Way(plan_of_layout(layout), self.base.cluster.built, self._methods, drawn=self._drawn)
+            way = Way(plan_of_layout(layout), self.base.cluster.built, self._methods, self._drawn)
             return [Least(way, stage) for stage in range(layout.pp)]
 
         return self._once(("least", grid_of(layout)), stages)
 
-    def _played(self, layout: Layout) -> tuple[list[Stage], list[float], bool] | None:
-        """The stages, when their passes are over by the schedule, and whether nothing over dp is beside these."""
+    def _played(self, layout: Layout) -> tuple[list[Stage], list[float]] | None:
+        """The stages, and when their passes are over by the schedule."""
         times = self.times(layout)
         stages = self._outlined(layout, times)
         if stages is None or SCHEDULES[layout.schedule].made_for_times:
@@ -317,8 +294,7 @@ class Bounds:
         ends = self._schedule_ends(layout, times, least, schedule)
         beside = self._lanes(layout, least, turns_of(schedule)) if layout.zero == 3 else self._buckets(layout, least)
         alone = [stage.seconds for stage in stages]
-        ends = list(map(max, ends, self._beside_dp(layout, times, stages, alone, beside)))
-        return stages, ends, not any(map(any, beside))
+        return stages, list(map(max, ends, self._beside_dp(layout, times, stages, alone, beside)))
 
     def _schedule_ends(
         self, layout: Layout, times: LeastPassTimes, least: Sequence[Mapping[Call, float]], schedule: Schedule

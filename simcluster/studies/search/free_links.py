@@ -51,21 +51,19 @@ def least_seconds(
 
 
 class Way:
-    """One rank of every stage, those at one ``place``, the first, with the groups and pairs that they are in.
+    """The first rank of every stage, with the groups and pairs that these ranks are in.
 
-    A run's ops of these ranks are a chain of their own: whatever holds for one place holds for the step.  ``drawn`` is
+    A run's ops of these ranks are a chain of their own: whatever holds for these holds for the step.  ``drawn`` is
     shared by ways on the same cluster: all 1,024 ranks, of which every layout asks for its norm, take 0.7 s to draw.
     """
 
-    def __init__(
-        self, plan: Plan, cluster: Cluster, methods: Methods, place: int = 0, drawn: Drawn | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, cluster: Cluster, methods: Methods, drawn: Drawn) -> None:
         self._cluster, self._methods = cluster, methods
         self._capacity = cluster.capacity.tolist()
-        self._ranks = [int(ranks[place]) for ranks in plan.stage_ranks()]
+        self._ranks = [int(ranks[0]) for ranks in plan.stage_ranks()]
         self._plan = plan
         self._groups: dict[tuple[str, int], tuple[int, ...]] = {}
-        self._drawn: Drawn = {} if drawn is None else drawn
+        self._drawn = drawn
 
     def seconds(self, stage: int, call: Call) -> float:
         """What a send or a collective takes at the least on a stage."""

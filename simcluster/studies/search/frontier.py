@@ -14,7 +14,7 @@ from simcluster.studies.search.space import REASONS, Layout, broken_keys
 
 FULL = "too much memory: what its schedule keeps"
 _NARROWER = 0.95  # of the memory of a point of the front: the next one's
-_TIGHTEST = 3  # how often a bound can be made tighter
+_TIGHTEST = 2  # how often a bound can be made tighter
 ROOMY = "has been searched: it holds less"
 NO_ROOM = "too much memory: model state and the first forwards alone"
 
@@ -67,7 +67,7 @@ class BoundCache:
         """The next tighter bound, never below the one before."""
         (before, level), layout = self.bounds[number], self.layouts[number]
         bounds = self.judge(layout).bounds
-        seconds = (bounds.with_ends, bounds.with_schedule, bounds.with_links)[level](layout)
+        seconds = (bounds.with_ends, bounds.with_schedule)[level](layout)
         self.bounds[number] = max(before, self.score(layout, seconds)), level + 1
         return self.bounds[number]
 
