@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,3 +54,17 @@ def test_times_that_are_not_kept_are_simulated_again(monkeypatch: pytest.MonkeyP
     whole = compiled("tiny_3d", {"faults": [SPEEDS]})
     monkeypatch.setattr(job_record, "_KEPT", 0)
     assert compiled("tiny_3d", {"faults": [SPEEDS]}).to_dict() == whole.to_dict()
+
+
+def measured() -> str:
+    results = [compiled(scenario, changes) for scenario, changes in CASES if scenario == "tiny_3d"]
+    return repr([(found.times, found.times.of_rank, found.peaks, found.waits) for found in results])
+
+
+def test_plain_python_measures_the_same_bits() -> None:
+    root = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'tests'}{os.pathsep}{root}"}
+    code = "import uncompiled, test_ranks_of_record as t; print(t.measured())"
+    command = [sys.executable, "-P", "-W", "ignore", "-c", code]
+    found = subprocess.run(command, env=environment, text=True, check=True, capture_output=True).stdout
+    assert found == f"{measured()}\n"

@@ -44,8 +44,12 @@ class RankStates:
         self._checkpoint = buffers.given_ints("checkpoint", spans.checkpoint)
         self._barriers = buffers.given_ints("barriers", spans.barriers)
         self._barrier_count = len(spans.barriers)
-        self._begin = buffers.given_doubles("begin", np.full(steps, np.inf))
-        self._over = buffers.given_doubles("end", np.full(steps, -np.inf))
+        self._begin = buffers.doubles("begin", steps)
+        self._over = buffers.doubles("end", steps)
+        step: cython.int
+        for step in range(steps):
+            self._begin[step] = _INFINITE
+            self._over[step] = -_INFINITE
         room: cython.int = 4 * self._count + 2 * self._barrier_count + 4
         self._sort = MergeSort()
         self._sort.make_room(room)
