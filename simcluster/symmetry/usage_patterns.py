@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.group_layouts import Places
 from simcluster.traffic.link_usage import PatternTable, drawn, drawn_at_once, drawn_turning
 from simcluster.traffic.methods import Method, phases_of
-from simcluster.traffic.traffic import Fabric, Remembering, group_of
+from simcluster.traffic.traffic import Fabric, group_of
 
 Draw = Callable[[Ints, str, Method], tuple[PatternTable, ...]]
 """The picture of some groups by their places in a table, for a kind of call and a method."""
@@ -35,8 +35,6 @@ class Counterparts(NamedTuple):
     turned: tuple[int, ...] = ()
 
 
-_Drawn = TypeVar("_Drawn")
-_MOST_KEPT = 1 << 12  # ranks in groups: pictures of so many are some hundred kB
 _TOGETHER = 1 << 17
 """Ranks in groups that are drawn at once, with all their hops: some hundred MB."""
 
@@ -47,7 +45,6 @@ class Pictures:
     def __init__(self, fabric: Fabric, num_ranks: int, window: Quotient | None) -> None:
         self._fabric, self._window, self._num_ranks = fabric, window, num_ranks
         self._places = Places(fabric, num_ranks)
-        self._kept = fabric.drawn if isinstance(fabric, Remembering) else None
         self._groups: dict[bytes, Group] = {}
         self._like = np.zeros(0, dtype=np.int64)
         self._row = np.empty(num_ranks if window else 0, dtype=np.int32)  # by a group's first rank, while it is needed
@@ -140,10 +137,8 @@ class Pictures:
             name = int(layout[those[0]]), method.algorithm
             if name not in known:
                 alike = np.flatnonzero(layout == name[0])
-                known[name] = alike, self._drawn_once(
-                    pairs[alike], call, method,
-                    lambda: drawn(self._fabric, pairs[alike], self.described(pairs[alike[0]], call, method)),
-                )  # fmt: skip
+                phases = self.described(pairs[alike[0]], call, method)
+                known[name] = alike, drawn(self._fabric, pairs[alike], phases)
             alike, parts = known[name]
             begin = int(np.searchsorted(alike, those[0]))
             return tuple(part.of_groups(begin, begin + len(those)) for part in parts)
@@ -151,23 +146,11 @@ class Pictures:
         return draw
 
     def _at_once(self, table: Ranks, call: str, method: Method, cut: int) -> tuple[PatternTable, ...] | None:
-        if not cut:
-            return self._drawn_once(
-                table, call, method,
-                lambda: drawn_at_once(
-                    self._fabric, table, self.described(table[0], call, method), timed=method.pace is None
-                ),
-            )  # fmt: skip
-        assert self._window is not None
         phases = self.described(table[0], call, method)
+        if not cut:
+            return drawn_at_once(self._fabric, table, phases, timed=method.pace is None)
+        assert self._window is not None
         return drawn_turning(self._fabric, table, phases, cut, self._window.links.become)
-
-    def _drawn_once(self, table: Ranks, call: str, method: Method, draw: Callable[[], _Drawn]) -> _Drawn:
-        """What these groups do, drawn if the fabric does not know it of an earlier job."""
-        if self._kept is None or table.size > _MOST_KEPT or method.routes is not None:
-            return draw()
-        name = table.tobytes(), table.shape, call, method.algorithm, method.pace is None
-        return self._kept.once(name, draw)
 
 
 def _become(rank: Int32s, table: Ranks, like: Int32s) -> bool:

@@ -25,7 +25,6 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.errors import InputError
-from simcluster.base.kept import Kept
 from simcluster.base.link_columns import FlowsPerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import bits, different, mixed, sums
@@ -118,11 +117,6 @@ class Cluster(Shown):
     def router(self) -> Router:
         """Routes of single flows, on the graph."""
         return self.wiring.router
-
-    @property
-    def drawn(self) -> Kept:
-        """What groups do on its links, as far as it was drawn."""
-        return self.wiring.drawn(self.link_latency)
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
         """The nodes that some links lead from and to; where all machines are alike, no graph is made for them."""

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Int32s, Ints
-from simcluster.base.kept import Kept
 from simcluster.base.link_columns import FlowsPerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.topology.access_paths import Spread
@@ -23,13 +22,9 @@ from simcluster.topology.routing import Router
 from simcluster.topology.switch_trees import meeting_paths, there_and_back
 from simcluster.topology.turns import LinkImages
 
-_MOST_DRAWN = 64  # pictures of groups, of which a job has some ten
-
 
 class Wiring:
     """A graph that is there.  ``Regular`` answers the same questions without one; each says what ``Cluster`` does."""
-
-    _drawn: tuple[LinkValues, Kept] | None = None
 
     def __init__(self, graph: Graph, gpus: tuple[str, ...], hosts: Sequence[int], routing: RoutingSpec) -> None:
         self._routing = routing
@@ -45,13 +40,6 @@ class Wiring:
     def link_index(self) -> dict[tuple[str, str], int]:
         """The number of a link by its nodes."""
         return {link: number for number, link in enumerate(self.links)}
-
-    def drawn(self, latency: LinkValues) -> Kept:
-        """What groups do on its links at these latencies, as far as it was drawn: clusters that differ in the capacity
-        of links alone have it in common."""
-        if self._drawn is None or len(self._drawn[0].unlike(latency)):
-            self._drawn = latency, Kept(_MOST_DRAWN)
-        return self._drawn[1]
 
     @cached_property
     def switches(self) -> tuple[str, ...]:

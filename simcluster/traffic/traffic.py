@@ -12,7 +12,6 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.clock import on_grid
-from simcluster.base.kept import Kept
 from simcluster.collectives.description import SWITCH, Hop, Phase, Table
 from simcluster.collectives.group import Group, Named, Ring, rings_along
 from simcluster.traffic.fairness import Usage, solo_rate
@@ -46,14 +45,6 @@ class Seated(Protocol):
     @property
     def hosts(self) -> Ints: ...
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s] | None: ...
-
-
-@runtime_checkable
-class Remembering(Protocol):
-    """A cluster that keeps what was drawn on it (``Cluster.drawn``)."""
-
-    @property
-    def drawn(self) -> Kept: ...
 
 
 _MANY = 512  # ranks of a group from which on names are not made before they are asked for
