@@ -19,7 +19,6 @@ from simcluster.base.clock import BeyondGridError, on_fitting_grid, on_grid
 from simcluster.base.errors import DeadlockError, InputError
 from simcluster.base.profiles import Profile, Spells
 from simcluster.base.windows import Window
-from simcluster.engine.events import OVER, Engine
 from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
 from simcluster.engine.run import Simulated, simulate_tables
 from simcluster.engine.tables import HopRounds
@@ -313,21 +312,6 @@ def by_tables(flights: list[Flight], capacity: list[float], varying: Mapping[int
 @pytest.mark.parametrize("seed", range(60))
 def test_links_are_shared_as_in_the_reference(seed: int) -> None:
     assert on_fitting_grid(lambda: by_tables(*draw(seed))) == on_fitting_grid(lambda: by_reference(*draw(seed)))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_progressive_filling_is_only_a_guess(seed: int) -> None:
-    def lane_ends(patience: int) -> list[float]:
-        flights, capacity, _ = draw(seed)
-        program = explicit(flights)
-        engine = Engine(program.tables(capacity), 2.0**20, math.inf, keeps_times=False)
-        engine.load_changes((), (), (), False)
-        engine.links.shares.patience = patience
-        assert engine.run(10**6) == OVER
-        found: list[float] = engine.lanes.buffers.read("lane_end").tolist()
-        return found
-
-    assert lane_ends(0) == lane_ends(20_000)
 
 
 def test_plain_python_gives_the_same_bits() -> None:

@@ -9,4 +9,3 @@ cdef class LinkFill:
     cdef void make_room(self, int room) noexcept
     cdef double level(self, double capacity, int count) noexcept
     cdef double _sum(self, int count, double low, double high) noexcept
-    cdef double _sum_rounded_once(self, int count, double low, double high) noexcept

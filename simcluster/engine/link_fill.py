@@ -53,27 +53,10 @@ class LinkFill:
         return share
 
     def _sum(self, count: cython.int, low: cython.double, high: cython.double) -> cython.double:
-        """Return the sum, rounded once, of the flows of those who want at least ``low`` and at most ``high``."""
-        total: cython.double = 0.0
-        longer: cython.double
-        part: cython.double
-        summed: cython.int = 0
-        rounded: cython.int = 0  # after how many
-        i: cython.int
-        for i in range(count):
-            if low <= self.want[i] <= high:
-                longer = total + self.flows[i]
-                part = longer - total
-                summed += 1
-                if rounded == 0 and (total - (longer - part)) + (self.flows[i] - part) != 0.0:
-                    rounded = summed
-                total = longer
-        if rounded == 0 or rounded == summed:  # rounded nowhere but in the last addition
-            return total
-        return self._sum_rounded_once(count, low, high)
+        """Return the sum of the flows of those who want at least ``low`` and at most ``high``, rounded once.
 
-    def _sum_rounded_once(self, count: cython.int, low: cython.double, high: cython.double) -> cython.double:
-        """Sum as ``math.fsum`` does, by partial sums that do not overlap (Shewchuk 1997)."""
+        As ``math.fsum``: by partial sums that do not overlap (Shewchuk 1997).
+        """
         partials: cython.int = 0
         kept: cython.int
         x: cython.double

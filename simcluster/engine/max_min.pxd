@@ -9,7 +9,6 @@ cdef class MaxMin:
     cdef Memberships users
     cdef EventQueue queue
     cdef LinkFill fill
-    cdef public int patience
     cdef double* capacity
     cdef double* level
     cdef double* rate
@@ -25,15 +24,8 @@ cdef class MaxMin:
     cdef unsigned char* is_touched
     cdef int* due
     cdef int* touched
-    cdef int _links
-    cdef double* _left
-    cdef double* _load
-    cdef double* _share
-    cdef int* _to_come
-    cdef unsigned char* _is_going
     cdef readonly int due_count
     cdef readonly int touched_count
-    cdef readonly int visits
     cdef object resume(self, MaxMin other)
     cdef void make_room(self, int room) noexcept
     cdef void join(self, int activity, int traffic, double bound) noexcept
@@ -42,9 +34,6 @@ cdef class MaxMin:
     cdef void leave(self, int activity) noexcept
     cdef void set_capacity(self, int link, double capacity) noexcept
     cdef void solve(self) noexcept
-    cdef void _guess(self) noexcept
-    cdef void _begin_filling(self) noexcept
-    cdef void _fix(self, int activity, double rate) noexcept
     cdef void _touch(self, int activity) noexcept
     cdef void _look_again(self, int link) noexcept
     cdef void _visit(self, int link) noexcept

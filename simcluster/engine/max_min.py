@@ -30,12 +30,11 @@ class MaxMin:
 
     ``owner`` is the activity, plus one, that has reserved a link: it is alone there, though not among its users.
     ``touched`` lists the activities that joined, or whose rate became another, since the list was last emptied;
-    ``before`` is the rate of each before that.  After ``patience`` visits of links in one solution, progressive filling
-    makes a better guess.
+    ``before`` is the rate of each before that.
     """
 
     def __init__(self, capacity: Floats, usage_first: Int32s, usage_link: Int32s, usage_flows: Floats) -> None:
-        self._links = links = len(capacity)
+        links = len(capacity)
         self.buffers = Buffers()
         self.users = Memberships(links)
         self.queue = EventQueue(64)
@@ -49,10 +48,8 @@ class MaxMin:
         self.is_waiting = self.buffers.flags("is_waiting", links)
         self.due = self.buffers.ints("due", links)
         self.fill = LinkFill()
-        self.patience = 20_000
         self.due_count = 0
         self.touched_count = 0
-        self.visits = 0
 
     def make_room(self, room: cython.int) -> cython.void:
         """Make room for that many activities."""
@@ -63,7 +60,6 @@ class MaxMin:
         self.usage = self.buffers.ints("usage", room)
         self.is_touched = self.buffers.flags("is_touched", room)
         self.touched = self.buffers.ints("touched", room)
-        self._is_going = self.buffers.flags("is_going", room)
         self.fill.make_room(room)
 
     def resume(self, other: MaxMin) -> None:
@@ -135,7 +131,6 @@ class MaxMin:
 
     def solve(self) -> cython.void:
         """Bring all levels and rates in line, from the lowest level up."""
-        patience: cython.int = self.patience
         number: cython.int
         link: cython.int
         for number in range(self.due_count):
@@ -148,13 +143,8 @@ class MaxMin:
         entry: cython.int
         activity: cython.int
         while self.queue.count:
-            patience -= 1
-            if patience == -1:
-                self._guess()
-                continue
             link = self.queue.pop()
             self.is_waiting[link] = 0
-            self.visits += 1
             old = self.level[link]
             new = self._level_of(link)
             if new == old:
@@ -166,88 +156,6 @@ class MaxMin:
                 if self.rate[activity] >= old or self.rate[activity] > new:  # else others hold it back, as before
                     self._update(activity, link)
                 entry = self.users.entry[entry].following
-
-    def _guess(self) -> cython.void:
-        """Take all levels and rates from progressive filling, and look at all shared links after that.
-
-        From the lowest equal share up: who is on such a link goes no faster, and leaves more of its others to the rest.
-        Last bits may differ from the solution, which is the same wherever the search begins.
-        """
-        link: cython.int
-        entry: cython.int
-        rate: cython.double
-        while self.queue.count:
-            self.is_waiting[self.queue.pop()] = 0
-        self._begin_filling()
-        while self.queue.count:
-            rate = self.queue.chains[0].time
-            link = self.queue.pop()
-            if link < 0:
-                self._fix(-1 - link, rate)
-            elif rate == self._share[link]:  # else it has become more since
-                self.level[link] = rate
-                entry = self.users.head[link]
-                while entry >= 0:
-                    self._fix(self.users.entry[entry].member, rate)
-                    entry = self.users.entry[entry].following
-        for link in range(self._links):
-            if self.users.count[link] > 1:
-                self._visit(link)
-
-    def _begin_filling(self) -> cython.void:
-        """Put all links into the queue by their equal shares, and activities by their bounds."""
-        link: cython.int
-        entry: cython.int
-        activity: cython.int
-        self._left = self.buffers.doubles("left", self._links)
-        self._load = self.buffers.doubles("load", self._links)
-        self._share = self.buffers.doubles("share", self._links)
-        self._to_come = self.buffers.ints("to_come", self._links)
-        for link in range(self._links):
-            self._to_come[link] = self.users.count[link]
-            if self.users.count[link] == 0:
-                continue
-            self._left[link] = self.capacity[link]
-            self._load[link] = 0.0
-            entry = self.users.head[link]
-            while entry >= 0:
-                activity = self.users.entry[entry].member
-                self._load[link] += self.users.entry[entry].weight
-                if not self._is_going[activity]:
-                    self._is_going[activity] = 1
-                    if self.bound[activity] < _INFINITE:
-                        self.queue.put(self.bound[activity], -1 - activity)
-                entry = self.users.entry[entry].following
-            self._share[link] = self._left[link] / self._load[link]
-            self.level[link] = self._share[link] if self.users.count[link] == 1 else _INFINITE
-            self.queue.put(self._share[link], link)
-
-    def _fix(self, activity: cython.int, rate: cython.double) -> cython.void:
-        """Give an activity, if it has none yet, its rate in progressive filling; the rest is for others."""
-        traffic: cython.int = self.usage[activity]
-        place: cython.int
-        link: cython.int
-        share: cython.double
-        if not self._is_going[activity]:
-            return
-        self._is_going[activity] = 0
-        if rate != self.rate[activity]:
-            self._touch(activity)
-            self.rate[activity] = rate
-        for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
-            link = self.usage_link[place]
-            self._left[link] -= self.usage_flows[place] * rate
-            self._load[link] -= self.usage_flows[place]
-            self._to_come[link] -= 1
-            share = _INFINITE
-            if self._to_come[link] > 0 and self._load[link] > 0.0:
-                share = self._left[link] / self._load[link]
-                if share < rate:
-                    share = rate
-            if share != self._share[link]:
-                self._share[link] = share
-                if share < _INFINITE:
-                    self.queue.put(share, link)
 
     def _touch(self, activity: cython.int) -> cython.void:
         if not self.is_touched[activity]:
