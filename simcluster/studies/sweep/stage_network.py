@@ -108,8 +108,6 @@ class RepresentativeCalls:
 
     def _simulated(self, stage: int, costs: Costs) -> float:
         """Return the step time of a single work of a stage."""
-        if all(op.communication is None for op in costs):
-            return _longest_path(costs)
         none = np.zeros(0, dtype=np.int64)
         items = Items((ActionWork("", stage, 0, arrives=False),), np.zeros(1, dtype=np.int64), none, none)
         template = StepTemplate(items, [shape_of(costs)], self.num_stages)
@@ -152,17 +150,6 @@ class RepresentativeCalls:
             found = CommunicationCost(kind.parties, traffics, kind.pressure, kind.drag, stages)
             self._costs[name] = found
         return group, found
-
-
-def _longest_path(costs: Costs) -> float:
-    """Return the duration of a work whose ops do not interfere."""
-    lanes: dict[str, float] = {}
-    ends: list[float] = []
-    for op in costs:
-        begin = max([lanes.get(op.lane, 0.0), *[ends[earlier] for earlier in op.after]])
-        lanes[op.lane] = begin + op.seconds
-        ends.append(lanes[op.lane])
-    return ends[-1]
 
 
 class RepresentativeNetwork:
