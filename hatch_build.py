@@ -90,7 +90,13 @@ def compile_modules(modules: list[Path], into: Path, root: Path = ROOT) -> None:
 
 
 def rebuild(root: Path = ROOT) -> list[Path]:
-    """Compile in place the outdated modules and return them; all or none of the package is compiled."""
+    """Compile in place the outdated modules and return them; all or none of the package is compiled.
+
+    Compiled modules whose source is gone are removed.
+    """
+    for each in (root / "simcluster").rglob(f"*{EXTENSION_SUFFIXES[0]}"):
+        if not each.with_name(each.name.removesuffix(EXTENSION_SUFFIXES[0]) + ".pxd").exists():
+            each.unlink()
     todo, begun = outdated(root), time.time()
     if todo:
         try:

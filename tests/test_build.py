@@ -69,6 +69,9 @@ def test_what_changed_is_compiled_in_place(tmp_path: Path) -> None:
     assert run_python("from simcluster.engine.fast import twice; print(twice(2))", tmp_path) == "4.0\n"
     os.utime(source, (newer := HOOK.compiled(source).stat().st_mtime + 1, newer))
     assert HOOK.outdated(tmp_path) == [source]
+    source.with_suffix(".pxd").unlink()
+    assert HOOK.rebuild(tmp_path) == []
+    assert not HOOK.compiled(source).exists(), "its source may be gone, too"
 
 
 def test_without_a_compiler_nothing_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +115,8 @@ def test_a_compiled_module_older_than_its_source_is_not_used(tmp_path: Path, mon
         compilation.check_compiled()
     os.utime(source, (0, 0))
     assert compilation.stale_modules() == []
+    source.unlink()
+    assert compilation.stale_modules() == ["simcluster.engine.fast"]
 
 
 def test_plain_python_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:

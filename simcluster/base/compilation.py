@@ -23,7 +23,7 @@ _TREE = Path(__file__).parents[2]
 def check_compiled() -> None:
     """Note once per command that compiled modules run as plain Python.
 
-    Raises InputError for a source tree whose compiled modules are older than their source.
+    Raises InputError for a source tree whose compiled modules are older than their source, or have none any more.
     """
     if stale := stale_modules():
         raise InputError(
@@ -47,10 +47,11 @@ def stale_modules() -> list[str]:
     compiled = [
         (name, Path(file)) for name, file in files.items() if name.startswith("simcluster.") and is_compiled(file)
     ]
+    sources = [path.with_name(f"{name.rpartition('.')[2]}.py") for name, path in compiled]
     return [
         name
-        for name, path in compiled
-        if path.with_name(f"{name.rpartition('.')[2]}.py").stat().st_mtime > path.stat().st_mtime
+        for (name, path), source in zip(compiled, sources, strict=True)
+        if not source.exists() or source.stat().st_mtime > path.stat().st_mtime
     ]
 
 
