@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from test_fold import CABLES, documents
 
 from simcluster.base.clock import TICK
+from simcluster.base.effort import at_most
 from simcluster.base.errors import DeadlockError, InputError
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
@@ -496,6 +497,66 @@ def test_a_link_that_stays_down_is_named(tiny: Tiny, engine: Engine) -> None:
         "nothing of it, and what has to cross it never ends; give the fault an end, or let it leave a part\ndeadlock: "
     )
     assert simulate(tiny(**PLAIN, faults=[{**load, "end": "200 us"}]), engine=engine).step_time > 200e-6
+
+
+@pytest.mark.parametrize("engine", ["simpy", "reference", "compiled"])
+@pytest.mark.parametrize("rank", [0, 4])
+def test_links_that_are_down_in_turns_are_named(tiny: Tiny, engine: Engine, rank: int) -> None:
+    flap: Document = {"kind": "link_flap", "nic_of": 0, "down": "60 us", "period": "100 us"}
+    turns = [flap, {**flap, "nic_of": rank, "start": "50 us"}]
+    rings: dict[str, Any] = {**PLAIN, "parallel": {"tp": 2, "dp": 4}}
+    with pytest.raises(DeadlockError) as caught:
+        simulate(tiny(**rings, faults=turns), engine=engine)
+    down = "the link from node0.nic0 to unit0.leaf0 is down for ever"
+    if rank:
+        down = "one of the links from node0.nic0 to unit0.leaf0 and from node1.nic0 to unit0.leaf0 is always down"
+    assert str(caught.value).startswith(
+        f"{down} from 0 s on: faults.0 (link_flap) and faults.1 (link_flap) take turns, and what has to cross "
+    )
+
+
+def test_links_that_are_seldom_up_together_move_all(tiny: Tiny) -> None:
+    flap: Document = {"kind": "link_flap", "nic_of": 0, "down": "5 ms", "period": "5.2 ms"}
+    often: Document = {"kind": "link_flap", "nic_of": 0, "down": "200 ns", "period": "1.1 us"}
+    rings: dict[str, Any] = {**PLAIN, "parallel": {"tp": 2, "dp": 4}}
+    seldom = tiny(**rings, faults=[flap, often])
+    slow = simulate(seldom, engine="compiled").step_time
+    assert slow > 5e-3
+    assert slow == simulate(seldom, engine="simpy").step_time
+
+
+@pytest.mark.parametrize("engine", ["simpy", "compiled"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [{"kind": "slow_gpu", "rank": 0, "slowdown": 1e6, "period": "1 us", "duty": 0.9999}],
+        [
+            {"kind": "link_flap", "nic_of": 0, "down": "99.9 s", "period": "100 s"},
+            {"kind": "link_flap", "nic_of": 4, "down": "600 ns", "period": "1.1 us"},
+        ],
+        [
+            {**STALL, "seconds": "10000 s"},
+            {"kind": "background_load", "nic_of": 0, "share": 0.5, "on": "1 us", "off": "1 us"},
+        ],
+    ],
+    ids=["speed", "links", "spells"],
+)
+def test_faults_that_change_too_often_end(tiny: Tiny, engine: Engine, faults: list[Document]) -> None:
+    scenario = tiny(**{**PLAIN, "parallel": {"tp": 2, "dp": 4}}, faults=faults)
+    with at_most(0.5), pytest.raises(InputError, match="and the steps are not over then; without being asked"):
+        simulate(scenario, engine=engine)
+
+
+def test_changes_in_a_long_stall_are_skipped(tiny: Tiny) -> None:
+    flap: Document = {"kind": "link_flap", "nic_of": 0, "down": "600 ns", "period": "1.1 us"}
+    rings: dict[str, Any] = {**PLAIN, "parallel": {"tp": 2, "dp": 4}}
+    scenario = tiny(**rings, faults=[{**STALL, "seconds": "1000 s"}, flap])
+    with at_most(2.0):
+        times = [simulate(scenario, engine=engine).step_time for engine in ("compiled", "simpy", "reference")]
+    assert times[0] > 1000
+    assert times == [times[0]] * 3
+    with pytest.raises(InputError, match=r"a period of 1.1e-06 s is too short to be followed"):
+        simulate(tiny(**rings, faults=[{**STALL, "seconds": 1e14}, flap]))
 
 
 def test_lengths_need_a_kernel_that_skips(tiny: Tiny) -> None:

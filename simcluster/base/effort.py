@@ -54,6 +54,16 @@ def require_begun(seconds: float, what: str, remedy: str) -> None:
         raise InputError(f"{what}; {unless_asked(remedy)}")
 
 
+def require_few(what: str, count: int, seconds: float, until: float) -> None:
+    """Raise InputError where a simulation has come to this instant (s) by ``count`` events, of ``seconds`` of a
+    processor each, and that is longer than is begun without a question."""
+    if count * seconds > most_seconds():
+        raise InputError(
+            f"the first {until:.3g} s of the steps take {count:,} {what}, and the steps are not over then; "
+            f"{unless_asked('give faults longer periods or an end, use faster devices or links')}"
+        )
+
+
 def in_words(seconds: float) -> str:
     """An estimate, as rough as it is: 20 s, 4 min, 3 h, 12 days."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):

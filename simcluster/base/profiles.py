@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from simcluster.base.clock import on_grid
+from simcluster.base.effort import require_few
 from simcluster.base.windows import Window
 
 
@@ -30,6 +31,8 @@ class Profile(Protocol):
 
 STEADY = Window(1.0)
 """Nothing ever changes."""
+_TURNS = 10_000
+_SPELL = 4e-5  # s of a processor; less, but all are held in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Spells:
     def _spell(self, instant: float) -> int:
         while self._edges[-1] <= instant:
             self._edges.append(on_grid(self._edges[-1] + next(self._lengths)))
+            require_few("spells of a fault", len(self._edges), _SPELL, self._edges[-1])
         return bisect_right(self._edges, instant) - 1
 
 
@@ -93,6 +97,30 @@ class _Product:
 def product(parts: Sequence[Profile]) -> Profile:
     """All of them at once: factors multiply."""
     return parts[0] if len(parts) == 1 else _Product(tuple(parts))
+
+
+def first_open(profiles: Iterable[Profile], instant: float) -> float:
+    """Return the first instant from this one on at which no profile is 0; infinite where they take turns at 0.
+
+    Faults that have done so 10,000 times are taken to do so for ever.
+    """
+    parts = [part for profile in profiles for part in _parts(profile)]
+    now = instant
+    for _ in range(_TURNS):
+        closed = [part.after(now) for part in parts if part.at(now) == 0]
+        if not closed or max(closed) == math.inf:
+            return max(closed, default=now)
+        now = max(closed)
+    return math.inf
+
+
+def _parts(profile: Profile) -> Iterator[Profile]:
+    """Yield the profiles that are multiplied, at any depth."""
+    if isinstance(profile, _Product):
+        for part in profile.parts:
+            yield from _parts(part)
+    else:
+        yield profile
 
 
 def stretched(profile: Profile, begin: float, seconds: float) -> float:

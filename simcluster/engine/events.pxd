@@ -34,7 +34,7 @@ cdef class Engine:
     cdef EventQueue queue
     cdef readonly LaneStates lanes
     cdef readonly LinkActivities links
-    cdef RankActivities ranks
+    cdef readonly RankActivities ranks
     cdef RoundsUnderWay rounds
     cdef readonly double now
     cdef readonly long long events
@@ -66,6 +66,7 @@ cdef class Engine:
     cpdef object kept(self)
     cpdef tuple arrived(self, int meeting)
     cdef object _use_tables(self, object tables)
+    cpdef double next_event(self) noexcept
     cdef double _next_time(self) noexcept
     cdef void _apply_changes(self) noexcept
     cdef void _finish_instant(self) noexcept

@@ -127,20 +127,24 @@ class Engine:
 
     def _next_time(self) -> cython.double:
         """Return when something will happen next; infinite for never."""
-        time: cython.double = _INFINITE
+        time: cython.double = self.next_event()
+        changes: cython.bint = self.links.under_way or self.ranks.computing_lanes  # else nothing is there to change
+        if changes and self.change < self._changes and self._change_time[self.change] < time:
+            return self._change_time[self.change]
+        return time
+
+    def next_event(self) -> cython.double:
+        """Return when the next event is due if nothing changes; infinite for none."""
+        time: cython.double
         key: cython.int
         queue: EventQueue = self.queue
         while queue.count:
             key = queue.key()
             time = self.links.due[key >> 1] if key & 1 else self.ranks.computation[key >> 1].due
             if time == queue.chains[0].time:
-                break
+                return time
             queue.pop()  # it was put off, or came earlier
-            time = _INFINITE
-        changes: cython.bint = self.links.under_way or self.ranks.computing_lanes  # else nothing is there to change
-        if changes and self.change < self._changes and self._change_time[self.change] < time:
-            return self._change_time[self.change]
-        return time
+        return _INFINITE
 
     def _apply_changes(self) -> cython.void:
         of: cython.int

@@ -72,6 +72,11 @@ class LinkActivities:
         """Return whether links have to be shared out anew at the end of this instant."""
         return self.shares.touched_count > 0 or self.shares.due_count > 0
 
+    def moving(self) -> set[int]:
+        """Return the traffics of activities that are on their links."""
+        traffics: set[int] = set(self.buffers.read("traffic")[self.buffers.read("state") == _JOINED].tolist())
+        return traffics
+
     def take(self) -> cython.int:
         """Return the number of an activity that is free."""
         if self._free < 0:

@@ -15,8 +15,9 @@ from simcluster.base import clock
 from simcluster.base.arrays import Floats
 from simcluster.base.clock import BeyondGridError
 from simcluster.base.compilation import check_compiled
+from simcluster.base.effort import require_few
 from simcluster.base.errors import DeadlockError
-from simcluster.base.profiles import Profile
+from simcluster.base.profiles import Profile, first_open
 from simcluster.base.telling import phase
 from simcluster.engine import events
 from simcluster.engine.events import Engine
@@ -28,6 +29,7 @@ _SLICE = 100_000
 """Events between two looks at the keyboard."""
 _CHANGES = 4096
 """Changes of links and speeds that are tabulated at a time."""
+_CHANGE = 4e-6  # s of a processor, about
 _SHOWN = 12
 
 Change = tuple[float, int, float]
@@ -82,7 +84,7 @@ def simulate_tables(
         while state in (events.PAUSED, events.NEEDS_CHANGES):
             state = engine.run(_SLICE)
             if state == events.NEEDS_CHANGES:
-                changes.load(engine)
+                changes.go_on(engine)
     if state == events.BEYOND_GRID:
         raise BeyondGridError
     if state == events.STUCK:
@@ -95,20 +97,46 @@ class _Changes:
     """Changes of links and of ranks' speeds, tabulated as far as the engine has come."""
 
     def __init__(self, tables: Tables) -> None:
+        self._tables, self._count = tables, 0
+        self._begin(0.0)
+
+    def _begin(self, instant: float) -> None:
+        """Tabulate from this instant on."""
+        tables = self._tables
         numbered: dict[int, Profile] = {**tables.capacities, **{-1 - rank: own for rank, own in tables.speeds.items()}}
-        self._to_come = merge(*(_changes_of(profile, number) for number, profile in numbered.items()))
+        self._to_come: Iterator[Change] = merge(
+            *(_changes_of(profile, number, instant) for number, profile in numbered.items())
+        )
         self._loaded: list[Change] = []
+
+    def go_on(self, engine: Engine) -> None:
+        """Give the engine the next changes: none where they help nothing, and those before its next event are skipped
+        where they concern nothing."""
+        due = engine.next_event()
+        if not engine.links.under_way and not engine.ranks.computing_lanes:
+            self._begin(due if due < clock.exact_until() else math.inf)
+        elif due == math.inf and not self._helps(engine):
+            self._loaded, self._to_come = [], iter(())
+        self.load(engine)
 
     def load(self, engine: Engine) -> None:
         """Give the engine the changes that it has not seen, and the next ones."""
         more = list(islice(self._to_come, _CHANGES))
         self._loaded = [*self._loaded[engine.change :], *more]
+        self._count += len(more)
+        require_few("changes of links and speeds by faults", self._count, _CHANGE, engine.now)
         times, numbers, factors = zip(*self._loaded, strict=True) if self._loaded else ((), (), ())
         engine.load_changes(times, numbers, factors, len(more) == _CHANGES)
 
+    def _helps(self, engine: Engine) -> bool:
+        """Return whether all links of a transfer, of which each crosses one that is down, will be up at an instant."""
+        capacities = self._tables.capacities
+        usages = [self._tables.traffics[traffic].usage for traffic in engine.links.moving()]
+        of_links = [[capacities[link] for link, _ in usage if link in capacities] for usage in usages]
+        return any(first_open(profiles, engine.now) < math.inf for profiles in of_links)
 
-def _changes_of(profile: Profile, number: int) -> Iterator[Change]:
-    instant = 0.0
+
+def _changes_of(profile: Profile, number: int, instant: float) -> Iterator[Change]:
     while instant < math.inf:
         yield instant, number, profile.at(instant)
         instant = profile.after(instant)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import on_grid, tick
 from simcluster.base.errors import InputError
 from simcluster.base.profiles import Profile
 from simcluster.base.units import Seconds
@@ -209,4 +209,9 @@ def window(
     ends = math.inf if end is None else on_grid(end)
     if period is None or duty is None:
         return Window(value, on_grid(start or 0.0), ends)
+    if on_grid(period) == 0:
+        raise InputError(
+            f"faults: a period of {period:g} s is too short to be followed in steps so long that their times are "
+            f"multiples of {tick():.2g} s; give a longer period"
+        )
     return Window(value, on_grid(start or 0.0), ends, on_grid(period), on_grid(duty * period))

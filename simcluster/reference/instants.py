@@ -8,15 +8,20 @@ import simpy
 from simpy.events import EventPriority
 
 from simcluster.base.clock import exact_until
+from simcluster.base.effort import require_few
 
+_EVENT = 1e-5  # s of a processor, about
 _LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1)
 
 
 def process_events(env: simpy.Environment) -> int:
     """Simulate until nothing is due any more, or the clock leaves what its grid keeps exact; return the events due."""
-    until = exact_until()
+    until, events = exact_until(), 0
     while env.peek() < until:
         env.step()
+        events += 1
+        if events % 10_000 == 0:
+            require_few("events", events, _EVENT, env.now)
     return int(next(env._eid))
 
 

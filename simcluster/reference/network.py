@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 import simpy
 
 from simcluster.base.clock import on_grid
-from simcluster.base.profiles import Profile
+from simcluster.base.profiles import Profile, first_open
 from simcluster.reference.fair import Demand, fair_rates
 from simcluster.reference.instants import AtEndOfInstant
 from simcluster.traffic.traffic import Traffic
@@ -114,5 +114,13 @@ class FluidNetwork:
             if change == math.inf:
                 return  # and stays marked as following: there is nothing left to follow
             yield self._env.timeout(change - self._env.now)
+            if self._env.peek() == math.inf and not self._can_move():
+                return
             self._share.ask()
         self._following = False
+
+    def _can_move(self) -> bool:
+        """Will all links of a transfer be up at an instant, from this one on?"""
+        usages = [activity.traffic.usage for activity in self._moving]
+        of_links = [[self._profiles[link] for link, _ in usage if link in self._profiles] for usage in usages]
+        return any(first_open(profiles, self._env.now) < math.inf for profiles in of_links)

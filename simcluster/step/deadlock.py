@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from simcluster.base.errors import DeadlockError
-from simcluster.base.profiles import Profile
+from simcluster.base.profiles import Profile, first_open
 from simcluster.base.units import format_seconds
 from simcluster.faults.spec import acting
 from simcluster.scenario.scenario import Scenario
@@ -32,31 +32,40 @@ def explained_deadlocks(scenario: Scenario, planned: Planned, step: FoldedStep) 
 
 
 def _links_down(scenario: Scenario, step: FoldedStep) -> Iterator[str]:
-    """Yield a sentence for the first link that is down for ever, if there is one."""
-    cluster = step.cluster
-    for link, profile in step.disturbances.capacities.items():
-        since = _down_since(profile)
+    """Yield a sentence for the first link that is down for ever, or for links of which one always is."""
+    cluster, capacities = step.cluster, step.disturbances.capacities
+    faults = {
+        f"faults.{scenario.faults.index(fault)} ({fault.kind})": {
+            link for link in fault.links(cluster) if fault.left(float(cluster.capacity[link])) == 0
+        }
+        for fault in acting(scenario.faults, "left")
+    }
+    taken = sorted(set[int]().union(*faults.values()))
+    for links in [*([link] for link in taken), *([taken] if taken else [])]:
+        since = _down_since([capacities[link] for link in links])
         if since is None:
             continue
-        faults = [
-            f"faults.{scenario.faults.index(fault)} ({fault.kind})"
-            for fault in acting(scenario.faults, "left")
-            if link in fault.links(cluster) and fault.left(float(cluster.capacity[link])) == 0
-        ]
-        one, other = cluster.links[link]
-        yield (
-            f"the link from {one} to {other} is down for ever from {format_seconds(since)} on: {' and '.join(faults)} "
-            "leaves nothing of it, and what has to cross it never ends; give the fault an end, or let it leave a part"
-        )
+        causes = {name: min(own.intersection(links)) for name, own in faults.items() if own.intersection(links)}
+        shown = [" to ".join(cluster.links[link]) for link in dict.fromkeys(causes.values())]
+        one, it = f"the link from {shown[0]} is down for ever from {format_seconds(since)} on", "it"
+        if shown[1:]:
+            one = f"one of the links from {' and from '.join(shown)} is always down from {format_seconds(since)} on"
+            it = "all of them"
+        does = "leaves nothing of it", "give the fault an end, or let it leave a part"
+        if len(causes) > 1:
+            does = "take turns", "let them be down at the same times, or one of them only once"
+        yield f"{one}: {' and '.join(causes)} {does[0]}, and what has to cross {it} never ends; {does[1]}"
         return
 
 
-def _down_since(profile: Profile) -> float | None:
-    """Return when a link goes down for ever (s); None if it comes back, or changes for ever."""
+def _down_since(profiles: Sequence[Profile]) -> float | None:
+    """Return from when on one of these is always 0 (s); None if all are up again and again, or never 0."""
     now = 0.0
     for _ in range(_CHANGES):
-        change = profile.after(now)
-        if change == math.inf:
-            return now if profile.at(now) == 0 else None
-        now = change
+        up = first_open(profiles, now)
+        if up == math.inf:
+            return now
+        now = min(profile.after(up) for profile in profiles)
+        if now == math.inf:
+            return None
     return None
