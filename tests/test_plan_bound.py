@@ -20,7 +20,7 @@ from simcluster.simulate import replay
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.plan import alone
-from simcluster.studies.search.space import Layout, broken_keys, space_of
+from simcluster.studies.search.space import Layout, broken_keys, own_layout, space_of
 from simcluster.studies.search.stretches import hidden, occupied, stretches
 
 ENDS = 1e-12
@@ -210,6 +210,20 @@ def test_without_disturbance_the_bound_is_the_step() -> None:
     layout = Layout(4, 1, 4, 1, False, 1, "none", "1f1b", 1, 0, ("tp", "cp", "dp", "pp"))
     step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
     assert bound <= step < 1.02 * bound  # tied embeddings are summed, which is not counted
+
+
+@pytest.mark.parametrize("pieces", [2, 4])
+def test_a_ring_of_copies_overlaps_from_its_first_copy_on(pieces: int) -> None:
+    """A layer's backward begins with a gather, whose first copy overlaps with a product: nothing else is there."""
+    scenario = base(
+        gpus=pieces, parallel__tp=pieces, parallel__pp=1, parallel__dp=1, parallel__sequence_parallel=True,
+        overlap__tensor=True, overlap__tensor_pieces=pieces, overlap__interference="none", model__gated_mlp=True,
+        model__ffn_hidden_size=2048, pipeline__schedule="1f1b",
+    )  # fmt: skip
+    layout = own_layout(scenario)
+    assert layout is not None
+    step, bound = step_of(scenario, layout), Bounds(scenario, [layout]).with_schedule(layout)
+    assert bound <= step < 1.002 * bound
 
 
 @pytest.mark.parametrize("changes", [{}, {"overlap__param_gather": True}, {"training__attention": "unfused"}])

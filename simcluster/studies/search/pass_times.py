@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -22,10 +22,10 @@ from simcluster.faults.ranks import mean_attention
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 from simcluster.planning.job import Job
-from simcluster.planning.ops import Segment
+from simcluster.planning.ops import Op, Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
-from simcluster.planning.works import Collective
+from simcluster.planning.works import Collective, Compute
 from simcluster.scenario.job import batch_of, interference_of, job_of, methods_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
@@ -270,5 +270,18 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment
                 continue
             if name == EMBEDDING and kind == "I" and not (shape.sequence_parallel and shape.tp > 1):
                 continue  # nothing is before it
-            found[name, kind] = make(part)
+            found[name, kind] = _behind_others(make(part))
     return found
+
+
+def _behind_others(segment: Segment) -> Segment:
+    """Return a part's ops behind another op, of no time: a ring's first copy overlaps with the first piece of its
+    product there, and the second piece waits for it."""
+    first = segment.ops[0]
+    if first.kind != "send_recv" or not isinstance(first.work, Collective):
+        return segment
+    before = Op(Compute(0.0), "compute", first.kind, "before")
+    rest = [replace(op, after=tuple(number + 1 for number in op.after)) for op in segment.ops[1:]]
+    second = [number for number, op in enumerate(rest) if op.stream == "compute"][1]
+    rest[second] = replace(rest[second], after=(*rest[second].after, 1))
+    return Segment((before, replace(first, lane=first.work.axis, after=(0,)), *rest))
