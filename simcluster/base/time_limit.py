@@ -8,12 +8,14 @@ where somebody else waits for the alarm, it comes where the work asks for it (``
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_AGAIN = 0.05  # s between alarms once time is up
 _LONGEST = 86400.0  # s that an alarm is set for: the system takes no time that is far beyond a life
 
 
@@ -45,12 +47,18 @@ def within(seconds: float | None) -> Iterator[Deadline]:
     if seconds is None or not _alarm_is_free():
         yield deadline
         return
+    raised: list[BaseException] = []
     armed, before, every = True, signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[1]
 
     def ring(number: int, frame: FrameType | None) -> None:
         if not armed:
             return
-        deadline.check()
+        if deadline.left <= 0:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN, every)
+            if not _is_handled(raised):
+                raised.append(TimeUp())
+                raise raised[-1]
+            return
         if callable(before):
             before(number, frame)
         signal.setitimer(signal.ITIMER_REAL, _next(deadline, every), every)
@@ -63,6 +71,14 @@ def within(seconds: float | None) -> Iterator[Deadline]:
         armed = False  # an alarm that comes now must not cut off what cleans up
         signal.setitimer(signal.ITIMER_REAL, every, every)
         signal.signal(signal.SIGALRM, before)
+
+
+def _is_handled(raised: list[BaseException]) -> bool:
+    """Return whether one of these is on its way: Python drops what is raised in a ``__del__`` or a callback."""
+    error = sys.exc_info()[1]
+    while error is not None and error not in raised:
+        error = error.__context__
+    return error is not None
 
 
 def _next(deadline: Deadline, every: float) -> float:
