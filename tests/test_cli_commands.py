@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -509,10 +510,14 @@ def hostile_reader(folder: Path) -> Iterator[Callable[[list[str]], tuple[int, st
         def ask(argv: list[str]) -> tuple[int, str, str, float]:
             process.stdin.write(json.dumps(argv) + "\n")
             process.stdin.flush()
-            return tuple(json.loads(process.stdout.readline()))
+            hangs = threading.Timer(20 * SECONDS, process.kill)
+            hangs.start()
+            answer = process.stdout.readline()
+            hangs.cancel()
+            return tuple(json.loads(answer))
 
         yield ask
-        process.stdin.close()
+        process.kill()
 
 
 @pytest.fixture(scope="module")

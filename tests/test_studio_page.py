@@ -36,11 +36,17 @@ def served(scenario: str, folder: Path) -> Iterator[str]:
     """A studio on a scenario: its address."""
     command = [sys.executable, "-m", "simcluster", "studio", scenario, "--folder", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as server:
-        assert server.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())
-        assert found
-        yield found[0]
-        server.terminate()
+        try:
+            assert server.stdout is not None
+            found = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())
+            assert found
+            yield found[0]
+        finally:
+            server.terminate()
+            try:
+                server.wait(30)
+            except subprocess.TimeoutExpired:
+                server.kill()
 
 
 def text_of(tab: chromium.Page, selector: str) -> str:

@@ -184,10 +184,10 @@ def test_a_pipe_is_written_as_it_comes(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     read: list[bytes] = []
-    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
     reader.start()
     write_text(pipe, "into it")
-    reader.join()
+    reader.join(30)
     write_text(os.devnull, "and away")
     assert read == [b"into it"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
