@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from lines import MOST_FILES, MOST_LINES, lines_by_folder
 
 import simcluster
 from simcluster.base.old_names import MOVED
@@ -290,6 +291,12 @@ def test_files_and_functions_are_short_enough_to_read() -> None:
                 if node.end_lineno - node.lineno >= MAX_FUNCTION_LINES:
                     long.append(f"{module}.{node.name}")
     assert long == []
+
+
+def test_the_package_does_not_grow() -> None:
+    found, files = lines_by_folder(PACKAGE)
+    assert found.total() <= MOST_LINES
+    assert files.total() <= MOST_FILES
 
 
 def test_every_module_says_what_it_is_for() -> None:

@@ -1,0 +1,38 @@
+"""Lines of the package by folder: ``python tests/lines.py [TREE]`` prints them, tests/test_architecture.py limits them.
+
+Physical lines of .py and .pxd files count, comments and blank lines included.
+"""
+# ruff: noqa: T201
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+MOST_LINES, MOST_FILES = 123_577, 920
+"""Of the package. They only fall."""
+
+
+def lines_by_folder(package: Path) -> tuple[Counter[str], Counter[str]]:
+    """Return the lines and the .py files of each folder of a package; of its top level under ``.``."""
+    lines, files = Counter[str](), Counter[str]()
+    for path in sorted([*package.rglob("*.py"), *package.rglob("*.pxd")]):
+        folder = path.relative_to(package).parts[:-1]
+        name = folder[0] if folder else "."
+        lines[name] += len(path.read_text(encoding="utf-8").splitlines())
+        files[name] += path.suffix == ".py"
+    return lines, files
+
+
+def main() -> None:
+    """Print the table."""
+    tree = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[1]
+    lines, files = lines_by_folder(tree / "simcluster")
+    for name, count in lines.most_common():
+        print(f"{count:8,} {files[name]:4} {name}")
+    print(f"{lines.total():8,} {files.total():4} of at most {MOST_LINES:,} lines and {MOST_FILES} files")
+
+
+if __name__ == "__main__":
+    main()
