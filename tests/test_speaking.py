@@ -187,7 +187,7 @@ def test_every_engine_names_what_it_is_at(engine: Engine, monkeypatch: pytest.Mo
     assert named == ["planning", "preparing", "simulating"]
     shares = [int(text.split()[1].rstrip("%")) for text in seen if "%" in text]
     assert shares == sorted(shares)
-    assert bool(shares) == (engine == "compiled")
+    assert bool(shares) == (engine != "reference")  # SimPy reports none; the check of a folded step does
     assert engine != "events" or shares[-1] > 50
     assert not list(phases())
 
