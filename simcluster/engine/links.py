@@ -16,8 +16,8 @@ from simcluster.engine.tables import Traffics
 from simcluster.traffic.traffic import Traffic
 
 if not cython.compiled:
+    from simcluster.base.event_queue import EventQueue
     from simcluster.base.pointers import Buffers
-    from simcluster.engine.event_queue import EventQueue
     from simcluster.engine.max_min import MaxMin
 
     rint = np.rint

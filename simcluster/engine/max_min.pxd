@@ -1,5 +1,5 @@
 from simcluster.base.pointers cimport Buffers
-from simcluster.engine.event_queue cimport EventQueue
+from simcluster.base.event_queue cimport EventQueue
 from simcluster.engine.link_fill cimport LinkFill
 from simcluster.engine.memberships cimport Memberships
 

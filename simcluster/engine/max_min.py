@@ -17,8 +17,8 @@ import cython
 from simcluster.base.arrays import Floats, Int32s
 
 if not cython.compiled:
+    from simcluster.base.event_queue import EventQueue
     from simcluster.base.pointers import Buffers
-    from simcluster.engine.event_queue import EventQueue
     from simcluster.engine.link_fill import LinkFill
     from simcluster.engine.memberships import Memberships
 

@@ -1,7 +1,7 @@
 from libc.math cimport rint
 
 from simcluster.base.pointers cimport Buffers
-from simcluster.engine.event_queue cimport EventQueue
+from simcluster.base.event_queue cimport EventQueue
 from simcluster.engine.links cimport LinkActivities
 from simcluster.engine.memberships cimport Memberships
 

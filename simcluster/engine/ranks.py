@@ -14,8 +14,8 @@ import numpy as np
 from simcluster.engine.tables import Kinds
 
 if not cython.compiled:
+    from simcluster.base.event_queue import EventQueue
     from simcluster.base.pointers import Buffers
-    from simcluster.engine.event_queue import EventQueue
     from simcluster.engine.links import LinkActivities
     from simcluster.engine.memberships import Memberships
 

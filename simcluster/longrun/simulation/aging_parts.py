@@ -10,13 +10,14 @@ import numpy as np
 from simcluster.longrun.lives import Lives
 
 if not cython.compiled:
+    from simcluster.base.event_queue import EventQueue
     from simcluster.base.pointers import doubles
 
 _INF = math.inf
 
 
 class AgingParts:
-    """The parts that are there from the begin, in the order in which they end, and a heap of ends of replaced ones.
+    """The parts that are there from the begin, in the order in which they end, and the ends of replaced ones.
 
     Times are seconds of exposure; ``at`` is the last end, ``first`` the next end of the first ``parts``, if it is
     ``drawn``; ``failed`` of them have ended.  ``life`` is the number of the draw of a new part's life.
@@ -27,15 +28,15 @@ class AgingParts:
         self.scale, self.shape, self.age = lives.law.scale, lives.law.shape, lives.youngest
         self.one, self.table = np.empty(1), (np.empty(0), np.empty(0)) if self.closed else lives.table
         self.seconds, self.hazards = doubles(self.table[0]), doubles(self.table[1])
-        self.length, self.count, self.room = len(self.table[0]), 0, 64
-        self.heap = np.empty(self.room)
-        self.ends = doubles(self.heap)
+        self.length, self.ends = len(self.table[0]), EventQueue(64)
         self.clear()
 
     def clear(self) -> cython.void:
         """Begin a run."""
         self.at = self.first = self.failed = 0.0
-        self.drawn, self.count = False, 0
+        self.drawn = False
+        while self.ends.count:
+            self.ends.pop()
 
     def next_gap(self, unit: cython.double) -> cython.double:
         """Return the seconds from the last end to the next; ``unit`` is exponential with mean 1."""
@@ -44,8 +45,8 @@ class AgingParts:
             self.drawn = True
             self.first = self.later(unit / (self.parts - self.failed)) if self.failed < self.parts else _INF
         self.at = self.first
-        if self.count and self.ends[0] < self.at:
-            self.at = self.ends[0]
+        if self.ends.count and self.ends.chains[0].time < self.at:
+            self.at = self.ends.chains[0].time
         return self.at - before
 
     def replace(self, life: cython.double) -> cython.void:
@@ -54,8 +55,8 @@ class AgingParts:
             self.failed += 1
             self.drawn = False
         else:
-            self.pop()
-        self.push(self.at + life)
+            self.ends.pop()
+        self.ends.put(self.at + life, 0)
 
     def later(self, hazard: cython.double) -> cython.double:
         """Return when a part will have gone through so much more hazard than at the last end."""
@@ -89,34 +90,3 @@ class AgingParts:
             return values[low]
         slope: cython.double = (values[high] - values[low]) / (known[high] - known[low])
         return slope * (x - known[low]) + values[low]
-
-    def push(self, end: cython.double) -> cython.void:
-        """Add the end of a new part."""
-        place: cython.int = self.count
-        if self.count == self.room:
-            kept = [self.ends[place] for place in range(self.count)]
-            self.room *= 2
-            self.heap = np.array(kept + kept)
-            self.ends = doubles(self.heap)
-        place = self.count
-        while place and self.ends[(place - 1) // 2] > end:
-            self.ends[place] = self.ends[(place - 1) // 2]
-            place = (place - 1) // 2
-        self.ends[place] = end
-        self.count += 1
-
-    def pop(self) -> cython.void:
-        """Remove the earliest end."""
-        place: cython.int = 0
-        child: cython.int = 1
-        self.count -= 1
-        last: cython.double = self.ends[self.count]
-        while child < self.count:
-            if child + 1 < self.count and self.ends[child + 1] < self.ends[child]:
-                child += 1
-            if self.ends[child] >= last:
-                break
-            self.ends[place] = self.ends[child]
-            place = child
-            child = 2 * place + 1
-        self.ends[place] = last

@@ -1,10 +1,10 @@
-from simcluster.base.pointers cimport doubles
+from simcluster.base.pointers cimport Buffers
 
 cdef double _SOON
 
 cdef class RepairQueue:
     cdef int crews, begin, end, room
-    cdef object array
+    cdef Buffers buffers
     cdef double* back
 
     cdef void clear(self) noexcept

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import cython
-import numpy as np
 
 from simcluster.longrun.run import SOON
 
 if not cython.compiled:
-    from simcluster.base.pointers import doubles
+    from simcluster.base.pointers import Buffers
 
 _SOON = SOON
 
@@ -18,8 +17,8 @@ class RepairQueue:
 
     def __init__(self, crews: int) -> None:
         self.crews, self.room = crews, 64
-        self.array = np.empty(self.room)
-        self.back = doubles(self.array)
+        self.buffers = Buffers()
+        self.back = self.buffers.doubles("back", self.room)
         self.begin = self.end = 0
 
     def clear(self) -> cython.void:
@@ -60,11 +59,9 @@ class RepairQueue:
         while self.begin < self.end and self.back[self.begin] < now - 1.0:
             self.begin += 1
         count: cython.int = self.end - self.begin
-        kept = [self.back[place] for place in range(self.begin, self.end)]
+        for place in range(count):
+            self.back[place] = self.back[self.begin + place]
         if 2 * count > self.room:
             self.room *= 2
-            self.array = np.empty(self.room)
-            self.back = doubles(self.array)
-        for place in range(count):
-            self.back[place] = kept[place]
+            self.back = self.buffers.doubles("back", self.room)
         self.begin, self.end = 0, count

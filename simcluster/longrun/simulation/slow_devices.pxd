@@ -1,11 +1,10 @@
-from simcluster.base.pointers cimport doubles, ints
+from simcluster.base.pointers cimport Buffers
 
 cdef double _INF
 
 cdef class SlowDevices:
     cdef int count, room
-    cdef list floats
-    cdef object causes
+    cdef Buffers buffers
     cdef double* end
     cdef double* noticed
     cdef double* pace

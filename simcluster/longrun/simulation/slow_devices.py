@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import cython
-import numpy as np
 
 if not cython.compiled:
-    from simcluster.base.pointers import doubles, ints
+    from simcluster.base.pointers import Buffers
 
 _INF = math.inf
 
@@ -21,8 +20,7 @@ class SlowDevices:
 
     def __init__(self) -> None:
         self.room = self.count = 0
-        self.end = self.noticed = self.pace = doubles(np.empty(0))
-        self.cause = ints(np.empty(0, dtype=np.int32))
+        self.buffers = Buffers()
         self.make_room()
         self.clear()
 
@@ -89,11 +87,8 @@ class SlowDevices:
 
     def make_room(self) -> cython.void:
         """Double the slots."""
-        slot: cython.int
-        kept = [(self.end[slot], self.noticed[slot], self.pace[slot], self.cause[slot]) for slot in range(self.count)]
         self.room = 2 * self.room + 2
-        self.floats, self.causes = [np.empty(self.room) for _ in range(3)], np.empty(self.room, dtype=np.int32)
-        self.end, self.noticed, self.pace = doubles(self.floats[0]), doubles(self.floats[1]), doubles(self.floats[2])
-        self.cause = ints(self.causes)
-        for slot in range(self.count):
-            self.end[slot], self.noticed[slot], self.pace[slot], self.cause[slot] = kept[slot]
+        self.end = self.buffers.doubles("end", self.room)
+        self.noticed = self.buffers.doubles("noticed", self.room)
+        self.pace = self.buffers.doubles("pace", self.room)
+        self.cause = self.buffers.ints("cause", self.room)

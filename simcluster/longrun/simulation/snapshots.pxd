@@ -1,10 +1,10 @@
-from simcluster.base.pointers cimport doubles
+from simcluster.base.pointers cimport Buffers
 
 cdef class Snapshots:
     cdef int cycles
     cdef bint in_memory
     cdef double period, write, last, rest
-    cdef object arrays
+    cdef Buffers buffers
     cdef double* ends
     cdef double* safe_within
     cdef double* stalls

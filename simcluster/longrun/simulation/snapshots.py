@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import cython
-import numpy as np
 
 from simcluster.longrun.run import LongRun
 
 if not cython.compiled:
-    from simcluster.base.pointers import doubles
+    from simcluster.base.pointers import Buffers
 
 
 class Snapshots:
@@ -21,13 +20,10 @@ class Snapshots:
         self.cycles, self.in_memory = pattern.cycles, pattern.memory is not None
         self.period, self.write = pattern.period, pattern.phases[0][0][1]
         self.last = float(run.goal // pattern.steps) if math.isfinite(run.goal) else math.inf
-        self.arrays = [
-            np.array(pattern.ends),
-            np.array(pattern.safe_within),
-            np.array([cycle[3][1] for cycle in pattern.phases]),
-        ]
-        self.ends, self.safe_within = doubles(self.arrays[0]), doubles(self.arrays[1])
-        self.stalls = doubles(self.arrays[2])
+        self.buffers = Buffers()
+        self.ends = self.buffers.given_doubles("ends", pattern.ends)
+        self.safe_within = self.buffers.given_doubles("safe_within", pattern.safe_within)
+        self.stalls = self.buffers.given_doubles("stalls", [cycle[3][1] for cycle in pattern.phases])
         self.clear()
 
     def clear(self) -> cython.void:
