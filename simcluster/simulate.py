@@ -37,7 +37,7 @@ def simulate(
 
     ``schedule`` replaces the scenario's: a Schedule, or a function (stages, microbatches, chunks) that returns one;
     InputError, with the place marked, if it is broken.  ``folded=False`` simulates every rank, with the same result to
-    the bit; a small step is always simulated in both ways, and these are compared (``step.fold_check``).  ``engine``
+    the bit; a small step is simulated both ways, and these are compared (``step.fold_check``).  ``engine``
     replaces the scenario's: "simpy" simulates equal ranks once by the reference, "compiled" by the compiled engine,
     "auto" by the one that suits the number of ops; "reference", every rank by the reference, is the plain meaning of a
     step, which all others equal (``simcluster.reference.plain``).
@@ -70,7 +70,7 @@ def replay(
 ) -> Result:
     """Simulate the scenario once, as it is ``planned`` or with its programs changed by ``change``.
 
-    ``watched`` is that of ``fold``.  ``single``: no study, so that ``engine: auto`` may take SimPy (``choose_engine``).
+    ``watched`` is passed to ``fold``.  ``single`` means no study: ``engine: auto`` may take SimPy (``choose_engine``).
     """
     playing(scenario.name)
     planned = planned or plan(scenario, change)

@@ -58,8 +58,8 @@ from simcluster.traffic.methods import Methods
 # `pytest --hypothesis-profile=default` looks further, and `python tests/drawn --count 5000` as far as one likes.
 settings.register_profile("simcluster", max_examples=40, derandomize=True, deadline=None)
 settings.load_profile("simcluster")
-# Newer versions of Hypothesis also draw numbers that stand in the modules imported so far: which ones depends on the
-# tests that a process has run before.
+# Newer versions of Hypothesis also draw constants of the modules imported so far, which depend on the tests that a
+# process has run before.
 if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants
 

@@ -11,11 +11,11 @@ from collections import Counter
 from pathlib import Path
 
 MOST_LINES, MOST_FILES = 123_577, 920
-"""Of the package. They only fall."""
+"""Limits of the package's size: lower them whenever it shrinks."""
 
 
 def lines_by_folder(package: Path) -> tuple[Counter[str], Counter[str]]:
-    """Return the lines and the .py files of each folder of a package; of its top level under ``.``."""
+    """Return the numbers of lines and of .py files by folder of a package; ``.`` is its top level."""
     lines, files = Counter[str](), Counter[str]()
     for path in sorted([*package.rglob("*.py"), *package.rglob("*.pxd")]):
         folder = path.relative_to(package).parts[:-1]
@@ -26,7 +26,7 @@ def lines_by_folder(package: Path) -> tuple[Counter[str], Counter[str]]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print lines and files by folder."""
     tree = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[1]
     lines, files = lines_by_folder(tree / "simcluster")
     for name, count in lines.most_common():

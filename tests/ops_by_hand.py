@@ -62,7 +62,7 @@ def ops_of(
 
 
 def ranks_of_spans(spans: Spans) -> list[RankRecord]:
-    """Return the ranks of a timeline, an op for each of their spans."""
+    """Return the ranks of a timeline, with one op per span."""
     found = []
     for rank in np.unique(spans.rank).tolist():
         own = spans.of_rank(rank)

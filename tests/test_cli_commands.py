@@ -510,10 +510,10 @@ def hostile_reader(folder: Path) -> Iterator[Callable[[list[str]], tuple[int, st
         def ask(argv: list[str]) -> tuple[int, str, str, float]:
             process.stdin.write(json.dumps(argv) + "\n")
             process.stdin.flush()
-            hangs = threading.Timer(20 * SECONDS, process.kill)
-            hangs.start()
+            timer = threading.Timer(20 * SECONDS, process.kill)
+            timer.start()
             answer = process.stdout.readline()
-            hangs.cancel()
+            timer.cancel()
             return tuple(json.loads(answer))
 
         yield ask

@@ -20,7 +20,7 @@ from simcluster.base.errors import DeadlockError, InputError
 from simcluster.base.profiles import Profile, Spells
 from simcluster.base.windows import Window
 from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
-from simcluster.engine.run import Simulated, simulate_tables
+from simcluster.engine.run import EngineRun, simulate_tables
 from simcluster.engine.tables import HopRounds
 from simcluster.reference.instants import process_events
 from simcluster.reference.network import FluidNetwork
@@ -30,7 +30,7 @@ CAPACITY = [16.0, 8.0]
 """B/s: powers of two, so that seconds lie on the grid."""
 
 
-def run(program: ExplicitProgram, capacity: list[float] = CAPACITY, **varying: Any) -> Simulated:
+def run(program: ExplicitProgram, capacity: list[float] = CAPACITY, **varying: Any) -> EngineRun:
     return simulate_tables(program.tables(capacity, **varying), "op {}".format, keeps_times=True)
 
 

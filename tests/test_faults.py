@@ -493,8 +493,9 @@ def test_a_link_that_stays_down_is_named(tiny: Tiny, engine: Engine) -> None:
     with pytest.raises(DeadlockError) as caught:
         simulate(tiny(**PLAIN, faults=faults), engine=engine)
     assert str(caught.value).startswith(
-        "the link from node0.nic0 to unit0.leaf0 is down for ever from 100.0 us on: faults.1 (background_load) leaves "
-        "nothing of it, and what has to cross it never ends; give the fault an end, or let it leave a part\ndeadlock: "
+        "the link from node0.nic0 to unit0.leaf0 stays down from 100.0 us on: faults.1 (background_load) leaves "
+        "it no capacity, and transfers that cross it never end; give the fault an end, or let it leave some capacity\n"
+        "deadlock: "
     )
     assert simulate(tiny(**PLAIN, faults=[{**load, "end": "200 us"}]), engine=engine).step_time > 200e-6
 
@@ -507,11 +508,11 @@ def test_links_that_are_down_in_turns_are_named(tiny: Tiny, engine: Engine, rank
     rings: dict[str, Any] = {**PLAIN, "parallel": {"tp": 2, "dp": 4}}
     with pytest.raises(DeadlockError) as caught:
         simulate(tiny(**rings, faults=turns), engine=engine)
-    down = "the link from node0.nic0 to unit0.leaf0 is down for ever"
+    down = "the link from node0.nic0 to unit0.leaf0 stays down"
     if rank:
         down = "one of the links from node0.nic0 to unit0.leaf0 and from node1.nic0 to unit0.leaf0 is always down"
     assert str(caught.value).startswith(
-        f"{down} from 0 s on: faults.0 (link_flap) and faults.1 (link_flap) take turns, and what has to cross "
+        f"{down} from 0 s on: faults.0 (link_flap) and faults.1 (link_flap) take turns, and transfers that cross "
     )
 
 
@@ -543,7 +544,7 @@ def test_links_that_are_seldom_up_together_move_all(tiny: Tiny) -> None:
 )
 def test_faults_that_change_too_often_end(tiny: Tiny, engine: Engine, faults: list[Document]) -> None:
     scenario = tiny(**{**PLAIN, "parallel": {"tp": 2, "dp": 4}}, faults=faults)
-    with at_most(0.5), pytest.raises(InputError, match="and the steps are not over then; without being asked"):
+    with at_most(0.5), pytest.raises(InputError, match="and the steps are not finished; without being asked"):
         simulate(scenario, engine=engine)
 
 
@@ -555,7 +556,7 @@ def test_changes_in_a_long_stall_are_skipped(tiny: Tiny) -> None:
         times = [simulate(scenario, engine=engine).step_time for engine in ("compiled", "simpy", "reference")]
     assert times[0] > 1000
     assert times == [times[0]] * 3
-    with pytest.raises(InputError, match=r"a period of 1.1e-06 s is too short to be followed"):
+    with pytest.raises(InputError, match=r"a period of 1.1e-06 s is too short: times in"):
         simulate(tiny(**rings, faults=[{**STALL, "seconds": 1e14}, flap]))
 
 

@@ -127,7 +127,7 @@ def test_wrong_folding_is_found(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, eng
         found = simulate(scenario, engine=engine)
     assert found.step_time == right.step_time
     assert [*found.weights.values()] == [1] * 8
-    assert replay(scenario).step_time < right.step_time  # what a study, which does not check, would find
+    assert replay(scenario).step_time < right.step_time  # studies do not check
 
 
 def test_a_transfer_that_arrives_beside_a_collective(tiny: Tiny, table: Table) -> None:
@@ -353,7 +353,7 @@ def test_colours_that_meet_by_chance_are_told_apart(monkeypatch: pytest.MonkeyPa
 
 
 def test_rings_and_sends_across_units_do_not_split_stages(tiny: Tiny) -> None:
-    """The rings' way over the spines loads links unevenly, and slows down none of them."""
+    """Ring traffic over the spines loads links unevenly, but slows down no ring."""
     scenario = tiny(
         cluster={"topology": "dgx_h100", "nodes": 128},
         parallel={"tp": 8, "pp": 2, "dp": 64, "zero": 1},

@@ -137,12 +137,12 @@ def test_replicas_end_when_their_mean_is_known(tiny: Any, monkeypatch: pytest.Mo
     part = 1.5 * half_width(every) / float(every.mean())
     needed = next(count for count in range(50, 301, 50) if half_width(every[:count]) <= part * every[:count].mean())
     assert 50 < needed < 300
-    monkeypatch.setattr(replica_sweep, "_side_by_side", lambda job, blocks, _: replica_sweep._played(job, blocks))
+    monkeypatch.setattr(replica_sweep, "_in_processes", lambda job, blocks, _: replica_sweep._simulate(job, blocks))
     for processes in (1, 2, 4):
         assert monte_carlo(job, until=part, processes=processes).step_times.tolist() == every[:needed].tolist()
     assert len(monte_carlo(job, until=1e-9, processes=1)) == 300
     assert len(monte_carlo(job, until=0.5, method="events")) == 10
-    with pytest.raises(InputError, match="no part of the mean"):
+    with pytest.raises(InputError, match="not a fraction of the mean"):
         monte_carlo(job, until=1.0)
 
 

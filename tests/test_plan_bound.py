@@ -214,7 +214,7 @@ def test_without_disturbance_the_bound_is_the_step() -> None:
 
 @pytest.mark.parametrize("pieces", [2, 4])
 def test_a_ring_of_copies_overlaps_from_its_first_copy_on(pieces: int) -> None:
-    """A layer's backward begins with a gather, whose first copy overlaps with a product: nothing else is there."""
+    """A layer's backward begins with a gather, whose first copy overlaps with a matmul and nothing else."""
     scenario = base(
         gpus=pieces, parallel__tp=pieces, parallel__pp=1, parallel__dp=1, parallel__sequence_parallel=True,
         overlap__tensor=True, overlap__tensor_pieces=pieces, overlap__interference="none", model__gated_mlp=True,

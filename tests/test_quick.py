@@ -43,7 +43,7 @@ SMALL = {
 
 @pytest.fixture(autouse=True, scope="module")
 def in_two_parts() -> Iterator[None]:
-    """Small steps, too, continue from their main parts."""
+    """Let small steps, too, continue from their main parts."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(step_tables, "_FEW", 0)
         yield

@@ -1,4 +1,4 @@
-"""Ranks that are read from the tables of the compiled engine are measured as those read from columns of all ops."""
+"""Ranks read from the compiled engine's tables have the same metrics as ranks read from columns of all ops."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_the_sweep_is_the_reference_replica_by_replica(document: dict[str, Any],
 
 
 def loop_digest() -> str:
-    """Return a digest of what the compiled loops, or plain Python, make of drawn arrays."""
+    """Return a digest of the arrays that the loops return, compiled or in plain Python, for drawn arrays."""
     streams, digest = QuickStreams(), hashlib.sha256()
     for count in (7, 1024):
         for law in (Lognormal(kind="lognormal", sigma=0.3), Normal(kind="normal", sigma=0.7)):

@@ -527,10 +527,10 @@ def test_text_that_is_no_utf_8_is_refused_and_no_trace_is_printed(tmp_path: Path
                 assert "must be JSON" in str(wire.recv(30))
         finally:
             server.terminate()
-            hangs = threading.Timer(30, server.kill)
-            hangs.start()
+            timer = threading.Timer(30, server.kill)
+            timer.start()
             printed = server.communicate()[1]
-            hangs.cancel()
+            timer.cancel()
         assert printed == ""
     assert refused.value.rcvd is not None
     assert refused.value.rcvd.code == 1007

@@ -23,7 +23,7 @@ _TREE = Path(__file__).parents[2]
 def check_compiled() -> None:
     """Note once per command that compiled modules run as plain Python.
 
-    Raises InputError for a source tree whose compiled modules are older than their source, or have none any more.
+    Raises InputError if a compiled module of a source tree is older than its source, or its source is gone.
     """
     if stale := stale_modules():
         raise InputError(

@@ -55,11 +55,11 @@ def require_begun(seconds: float, what: str, remedy: str) -> None:
 
 
 def require_few(what: str, count: int, seconds: float, until: float) -> None:
-    """Raise InputError where a simulation has come to this instant (s) by ``count`` events, of ``seconds`` of a
-    processor each, and that is longer than is begun without a question."""
+    """Raise InputError if ``count`` events, of ``seconds`` of processor time each, take longer than is allowed without
+    ``--yes``; ``until`` (s) is the simulated time that they reached."""
     if count * seconds > most_seconds():
         raise InputError(
-            f"the first {until:.3g} s of the steps take {count:,} {what}, and the steps are not over then; "
+            f"the first {until:.3g} s of the steps take {count:,} {what}, and the steps are not finished; "
             f"{unless_asked('give faults longer periods or an end, use faster devices or links')}"
         )
 

@@ -1,4 +1,4 @@
-"""A heap of numbered events, the earliest first; compiled, see ``base.pointers``."""
+"""Priority queue of numbered events, the earliest first; compiled, see ``base.pointers``."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if not cython.compiled:
     Chain = Event = SimpleNamespace
 
 CHAIN = [("time", np.float64), ("first", np.int32)]
-"""The numbers of a Chain of events (see the .pxd file)."""
+"""Fields of a Chain, events at the same time (see the .pxd file)."""
 EVENT = [("key", np.int32), ("following", np.int32)]
-"""The numbers of an Event: ``following`` is the next one of its chain, or the next free one, plus one."""
+"""Fields of an Event: ``following`` is the index, plus one, of the next event in its chain, or of the next free one."""
 
 
 class EventQueue:
-    """Events by time: ``chains[0]`` has the earliest of ``count`` times.  Events of one time come in no order.
+    """4-ary heap of chains of events: ``chains[0]`` has the earliest of ``count`` times.
 
-    Below chain i are chains 4 i + 1 to 4 i + 4: these lie next to each other.  Events that are put one after the other
-    with one time are in one chain: ranks of a group that compute the same begin together.
+    The children of chain i are chains 4 i + 1 to 4 i + 4.  Consecutive events at the same time share a chain: ranks of
+    a group often compute equally long.  Events at the same time have no defined order.
     """
 
     def __init__(self, room: int) -> None:
         self.buffers = Buffers()
         self.count = self._room = self._events = self._free = 0
-        self._latest = -1  # the first event of the chain that was made last
+        self._latest = -1  # the first event of the newest chain
         self._latest_time = 0.0
         self._make_room(room)
         self._make_events(room)

@@ -1,4 +1,4 @@
-"""Compiled loops over large arrays that would take numpy several passes; plain Python gives the same bits by numpy."""
+"""Compiled loops over large arrays that replace several numpy passes; uncompiled, numpy gives the same bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TURN = 2.0 * np.pi
 
 
 def draw_uniforms(bits: Any, first: Any, second: Any) -> None:
-    """Fill two float32 arrays in turns with uniform numbers of an SFC64 generator, those of the second times 2 pi."""
+    """Fill two float32 arrays alternately with uniforms of an SFC64 generator; scale those of ``second`` by 2 pi."""
     count: cython.longlong = len(first)
     if not cython.compiled:
         uniform = (bits.random_raw(count).view(np.uint32).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32)
@@ -45,7 +45,7 @@ def draw_uniforms(bits: Any, first: Any, second: Any) -> None:
 
 
 def to_normals(radius: Any, cosine: Any, sine: Any, mean: cython.double, scale: cython.double) -> Floats:
-    """Return ``mean`` plus ``scale`` times the products of float32 radii with cosines and sines, in turns."""
+    """Return ``mean + scale * z``, where ``z`` alternates ``radius * cosine`` and ``radius * sine``, in float32."""
     count: cython.longlong = len(radius)
     found = np.empty(2 * count)
     if not cython.compiled:
@@ -65,7 +65,7 @@ def to_normals(radius: Any, cosine: Any, sine: Any, mean: cython.double, scale: 
 def add_product(begin: Floats, seconds: cython.double, factor: Floats) -> Floats:
     """Return ``begin`` plus ``seconds`` times ``factor`` [case, place].
 
-    ``begin`` may have one value for every few neighbouring places.
+    ``begin`` may have fewer columns: each then applies to a group of neighbouring places.
     """
     places: cython.longlong = factor.size
     near: cython.longlong = places // begin.size
@@ -90,7 +90,7 @@ def add_product(begin: Floats, seconds: cython.double, factor: Floats) -> Floats
 
 
 def latest(ends: Floats, groups: cython.longlong) -> Floats:
-    """Return the latest of each group of neighbouring places [case, group]."""
+    """Return the latest end of each group of neighbouring places, [case, group]; ``ends`` is [case, place]."""
     cases: cython.longlong = ends.shape[0]
     if not cython.compiled:
         return np.asarray(ends.reshape(cases, groups, -1).max(axis=2))

@@ -1,4 +1,4 @@
-"""A stable sort that merges ascending runs, for numbers that consist of a few; compiled, see ``base.pointers``."""
+"""Stable merge sort of numbers that consist of a few ascending runs; compiled, see ``base.pointers``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if not cython.compiled:
 
 
 class MergeSort:
-    """Sorts ``keys``, which the caller writes: then they ascend, and ``order`` has the former place of each."""
+    """Sorter of ``keys``, which the caller fills; ``order`` is then the former index of each sorted key."""
 
     def __init__(self) -> None:
         self.buffers = Buffers()
@@ -17,7 +17,7 @@ class MergeSort:
         self.make_room(64)
 
     def make_room(self, room: cython.int) -> cython.void:
-        """Make room for that many keys, the present ones are lost."""
+        """Make room for ``room`` keys; the present keys are lost."""
         if room > self._room:
             self._room = room
             self.keys = self.buffers.doubles("keys", room)
@@ -27,7 +27,7 @@ class MergeSort:
             self._run = self.buffers.ints("run", room + 1)
 
     def sort(self, count: cython.int) -> cython.void:
-        """Sort the first keys, that many."""
+        """Sort the first ``count`` keys."""
         runs: cython.int = 0
         run: cython.int
         i: cython.int
@@ -46,7 +46,7 @@ class MergeSort:
             self.order, self._order = self._order, self.order
 
     def _merge(self, left: cython.int, right: cython.int, end: cython.int) -> cython.void:
-        """Merge the runs that begin at ``left`` and ``right``, of which the second ends before ``end``."""
+        """Merge the adjacent runs [left, right) and [right, end)."""
         a: cython.int = left
         b: cython.int = right
         i: cython.int

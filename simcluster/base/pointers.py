@@ -82,7 +82,7 @@ class Buffers:
         return records
 
     def given_records(self, name: str, columns: Any) -> Any:
-        """Return records that have the numbers of int32 columns, by name."""
+        """Return records whose int32 fields are filled from the columns of the same names."""
         records = self.records(name, [(number, np.int32) for number in columns], len(next(iter(columns.values()))))
         for number, values in columns.items():
             self.fill(name, number, values)
@@ -97,7 +97,7 @@ class Buffers:
                 setattr(record, number, value)
 
     def column(self, name: str, number: str) -> Any:
-        """Return one of their numbers of all records, as an array."""
+        """Return the field ``number`` of all records as an array."""
         if cython.compiled:
             return self.arrays[name][number]
         return np.array([getattr(record, number) for record in self.arrays[name]])
@@ -107,10 +107,10 @@ class Buffers:
         return np.asarray(self.arrays[name])
 
     def take(self, other: Buffers, names: Any) -> None:
-        """Begin these columns with what they hold in another place, which is no longer."""
+        """Copy the arrays of these names from ``other`` to the start of these, which are at least as long."""
         for name in names:
             values = other.arrays[name]
-            if cython.compiled:  # numpy copies records number by number
+            if cython.compiled:  # numpy copies records field by field
                 memcpy(address(self.arrays[name]), address(values), values.nbytes)
             else:
                 self.arrays[name][: len(values)] = [copy(each) for each in values]

@@ -32,7 +32,7 @@ class Profile(Protocol):
 STEADY = Window(1.0)
 """Nothing ever changes."""
 _TURNS = 10_000
-_SPELL = 4e-5  # s of a processor; less, but all are held in memory
+_SPELL = 4e-5  # processor seconds per period; they take less, but all are kept in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Spells:
     def _spell(self, instant: float) -> int:
         while self._edges[-1] <= instant:
             self._edges.append(on_grid(self._edges[-1] + next(self._lengths)))
-            require_few("spells of a fault", len(self._edges), _SPELL, self._edges[-1])
+            require_few("periods of a fault", len(self._edges), _SPELL, self._edges[-1])
         return bisect_right(self._edges, instant) - 1
 
 
@@ -100,9 +100,9 @@ def product(parts: Sequence[Profile]) -> Profile:
 
 
 def first_open(profiles: Iterable[Profile], instant: float) -> float:
-    """Return the first instant from this one on at which no profile is 0; infinite where they take turns at 0.
+    """Return the first instant, from this one on, at which no profile is 0; infinity if one of them always is.
 
-    Faults that have done so 10,000 times are taken to do so for ever.
+    Profiles that have alternated at 0 for 10,000 times are assumed to alternate forever.
     """
     parts = [part for profile in profiles for part in _parts(profile)]
     now = instant
@@ -115,7 +115,7 @@ def first_open(profiles: Iterable[Profile], instant: float) -> float:
 
 
 def _parts(profile: Profile) -> Iterator[Profile]:
-    """Yield the profiles that are multiplied, at any depth."""
+    """Yield the factors of a profile, also those of nested products."""
     if isinstance(profile, _Product):
         for part in profile.parts:
             yield from _parts(part)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_AGAIN = 0.05  # s between alarms once time is up
+_AGAIN = 0.05  # seconds between alarms after the limit
 _LONGEST = 86400.0  # s that an alarm is set for: the system takes no time that is far beyond a life
 
 
@@ -55,7 +55,7 @@ def within(seconds: float | None) -> Iterator[Deadline]:
             return
         if deadline.left <= 0:
             signal.setitimer(signal.ITIMER_REAL, _AGAIN, every)
-            if not _is_handled(raised):
+            if not _is_propagating(raised):
                 raised.append(TimeUp())
                 raise raised[-1]
             return
@@ -73,8 +73,8 @@ def within(seconds: float | None) -> Iterator[Deadline]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _is_handled(raised: list[BaseException]) -> bool:
-    """Return whether one of these is on its way: Python drops what is raised in a ``__del__`` or a callback."""
+def _is_propagating(raised: list[BaseException]) -> bool:
+    """Return whether one of these exceptions propagates: Python drops those raised in ``__del__`` or a callback."""
     error = sys.exc_info()[1]
     while error is not None and error not in raised:
         error = error.__context__

@@ -79,7 +79,7 @@ def _not_valid(text: str, source: str, problem: Any) -> InputError:
 
 @lru_cache(maxsize=4)
 def in_python(text: str, source: str) -> Node | None:
-    """Return the tree by ruamel.yaml, made once: a command reads its scenario several times, as do its processes."""
+    """Return the tree parsed by ruamel.yaml, cached: a command and its processes read a scenario several times."""
     from ruamel.yaml import YAML  # here, so that `simcluster --help` does not pay for it
     from ruamel.yaml.error import YAMLError
     from ruamel.yaml.scanner import Scanner

@@ -63,7 +63,7 @@ cdef class Engine:
     cpdef object load_changes(self, object times, object of, object factors, bint more)
     cpdef object resume(self, Engine other)
     cpdef int run(self, long long events)
-    cpdef object kept(self)
+    cpdef object kept_times(self)
     cpdef tuple arrived(self, int meeting)
     cdef object _use_tables(self, object tables)
     cpdef double next_event(self) noexcept

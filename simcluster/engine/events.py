@@ -29,7 +29,7 @@ if not cython.compiled:
     Meeting = SimpleNamespace
 
     def prefetch(record: object) -> None:
-        """Do nothing: compiled modules have the processor's instruction of that name."""
+        """Do nothing; compiled modules use the processor's prefetch instruction."""
 
 
 OVER, PAUSED, NEEDS_CHANGES, BEYOND_GRID, STUCK = range(5)
@@ -40,8 +40,8 @@ MEETING = [
     ("since", np.float64),
     *((name, np.int32) for name in ("arrived", "kind", "head", "last", "number", "unused")),
 ]
-"""The numbers of a Meeting (see the .pxd file): how many have arrived; since when nobody else; the op that arrived last
-and its rank's number; the kind plus one; the lane that arrived last, or the state in rounds, plus one."""
+"""Fields of a Meeting (see the .pxd file): ``since`` is the time of the last of ``arrived`` arrivals, by op ``last`` of
+rank ``number``; ``kind`` is plus one; ``head`` is the lane that arrived last, or the state in rounds, plus one."""
 _INFINITE = cython.declare(cython.double, math.inf)
 _KEPT = ("since", "kind", "last", "number")
 
@@ -98,9 +98,9 @@ class Engine:
         self._more_changes = more
 
     def resume(self, other: Engine) -> None:
-        """Continue from where another engine has stopped, whose ops, lanes, kinds and meetings are the first of these.
+        """Continue from where ``other`` stopped: its ops, lanes, kinds and meetings are the first ones of this engine.
 
-        Neither has changes, and the instances are one.
+        Both have one instance, and no changes of links or speeds.
         """
         self.now, self.events = other.now, other.events
         self.buffers.take(other.buffers, ("meetings",))
@@ -128,13 +128,13 @@ class Engine:
     def _next_time(self) -> cython.double:
         """Return when something will happen next; infinite for never."""
         time: cython.double = self.next_event()
-        changes: cython.bint = self.links.under_way or self.ranks.computing_lanes  # else nothing is there to change
+        changes: cython.bint = self.links.under_way or self.ranks.computing_lanes  # else changes have no effect
         if changes and self.change < self._changes and self._change_time[self.change] < time:
             return self._change_time[self.change]
         return time
 
     def next_event(self) -> cython.double:
-        """Return when the next event is due if nothing changes; infinite for none."""
+        """Return when the next event is due unless links or speeds change; infinity if there is none."""
         time: cython.double
         key: cython.int
         queue: EventQueue = self.queue
@@ -198,7 +198,7 @@ class Engine:
             self.lanes.end_op(key >> 1, self.now)
 
     def _fetch(self, lane: cython.int) -> cython.void:
-        """Let the processor fetch what it will need of a lane: then it does not wait for memory."""
+        """Prefetch the state of a lane, so that the processor does not wait for memory."""
         if cython.compiled:
             prefetch(cython.address(self.ranks.computation[lane]))
             prefetch(cython.address(self.lanes.state[lane]))
@@ -239,7 +239,7 @@ class Engine:
             self._all_there(meeting, kind)
 
     def _note_arrival(self, meeting: cython.int, op: cython.int, number: cython.int) -> cython.void:
-        """Note that the op of a rank with this number arrives; of several at an instant the lowest number is named."""
+        """Record that an op of rank ``number`` arrives; of several arrivals at an instant, keep the lowest number."""
         since: cython.double = self._meetings[meeting].since
         other: cython.int = self._meetings[meeting].number
         first: cython.bint = self._meetings[meeting].arrived == 0
@@ -252,7 +252,7 @@ class Engine:
     def _arrive_in_rounds(
         self, lane: cython.int, place: cython.int, meeting: cython.int, kind: cython.int
     ) -> cython.void:
-        """Begin the part of a member of a collective in rounds."""
+        """Begin a member's part of a collective that goes round by round."""
         position: cython.int = self._position[
             self.lanes.state[lane].instance * self._position_count + self.lanes.ops[place].slot
         ]
@@ -308,8 +308,8 @@ class Engine:
             self.rounds.left -= 1
             self.lanes.end_op(self.rounds.left_lane[self.rounds.left], self.now)
 
-    def kept(self) -> KeptTimes:
-        """Return what is kept of times."""
+    def kept_times(self) -> KeptTimes:
+        """Return the times that the engine kept."""
         since, kind, last, number = [self.buffers.column("meetings", name) for name in _KEPT]
         in_rounds = np.append(self.buffers.read("in_rounds"), -1)[kind - 1] >= 0
         return KeptTimes(self.lanes.buffers.read("end"), np.where(in_rounds, -1.0, since), last, number)

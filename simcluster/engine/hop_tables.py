@@ -19,9 +19,9 @@ from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 class HopTables(NamedTuple):
     """Hops of all blocks of all collectives, numbered one after the other.
 
-    ``collectives`` has how many ``members``, ``blocks``, ``channels`` and ``hops`` each has, and its ``first_hop``.  A
-    *port* is a channel of a member in a block: ports of a collective begin at its ``first_port``, block by block and
-    member by member, and touch the hops ``port_hop`` from ``port_first`` on.
+    ``collectives`` has the number of ``members``, ``blocks``, ``channels`` and ``hops`` of each, and its ``first_hop``.
+    A *port* is a channel of a member in a block; those of a collective begin at its ``first_port``, by block and
+    member.  Hops at port i are ``port_hop[port_first[i] : port_first[i + 1]]``.
 
     ``hops`` has the ``block`` of each hop within its collective, how often that ``repeats``, the members ``source`` and
     ``target`` and their ports, and its ``traffic``.  A hop waits for the last round of the hops that touch its source's
@@ -60,7 +60,7 @@ def hop_rounds(
 
 
 def hop_tables(collectives: Sequence[HopRounds], members: Sequence[int]) -> HopTables:
-    """Return the hops of collectives, each among that many members."""
+    """Return the hops of collectives; ``members`` is the size of each."""
     sizes = {
         "members": np.array(members),
         "blocks": np.array([len(each.rounds) for each in collectives]),

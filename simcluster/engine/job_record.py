@@ -9,13 +9,13 @@ import numpy as np
 
 from simcluster.base.clock import later_on_this_grid
 from simcluster.engine.op_times import OpTimesReader
-from simcluster.engine.run import Simulated, simulate_tables
+from simcluster.engine.run import EngineRun, simulate_tables
 from simcluster.engine.table_ops import lanes_of, ops_of, ops_of_ranks
 from simcluster.engine.tabulate import JobTables
 from simcluster.reference.record import RankOps, RankRecord, RankTimes, Record
 
 _KEPT = 250_000_000
-"""Ops up to which their times are kept, which take 2 GB."""
+"""The most ops whose times are kept (2 GB); those of larger jobs are simulated again when they are read."""
 
 
 def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> Record:
@@ -28,7 +28,7 @@ def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> 
     found = simulate_tables(job.tables, job.describe, keeps_times=keeps_times)
 
     @cache
-    def simulated() -> Simulated:
+    def simulated() -> EngineRun:
         return found if found.kept else simulate_tables(job.tables, job.describe, keeps_times=True)
 
     @cache
@@ -49,8 +49,8 @@ def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> 
     )
 
 
-def _ranks(job: JobTables, simulated: Simulated, ops: Sequence[RankOps]) -> Iterator[RankRecord]:
-    """Generate the ranks of a job; their times share memory."""
+def _ranks(job: JobTables, simulated: EngineRun, ops: Sequence[RankOps]) -> Iterator[RankRecord]:
+    """Generate the ranks of a job; their times share memory, so each is valid until the next."""
     assert simulated.kept is not None
     instances = job.tables.instances
     reader = OpTimesReader(job.tables, simulated.kept, max(len(each) + len(each.receiver) for each in ops))

@@ -33,23 +33,22 @@ LANE = [
         "following",
     )
 ]
-"""The numbers of a LaneState (see the .pxd file)."""
+"""Fields of a LaneState (see the .pxd file)."""
 OP = [
     *((name, np.float64) for name in ("seconds", "sensitivity")),
     *((name, np.int32) for name in ("slot", "work", "place", "wait_first", "lane", "at")),
 ]
-"""The numbers of a TemplateOp (see the .pxd file): those of ``Templates``, its lane, and its place in ``lane_op``."""
+"""Fields of a TemplateOp (see the .pxd file): its columns of ``Templates``, its lane, and its index in ``lane_op``."""
 
 
 class LaneStates:
     """In-order queues of ops.
 
-    ``ready_lanes`` lists ``ready_count`` lanes that continue at this instant.  Of each lane, ``state`` has the ``op``
-    that it is at, the place of its ``rank`` among those of all instances, and the ``first`` lane of its instance;
-    ``op - base`` is the op's number in its template, and ``op + shift`` its place in ``ops`` of all templates.
-    ``waiters`` is the first lane that waits for one of its ops, and ``following`` chains lanes that wait for ops of the
-    same lane or for others at a meeting, both plus one; those that wait for an earlier op (``awaited``) come first.
-    The engine ``stops`` when one of the first lanes, the ``watched`` ones, is over.
+    ``ready_lanes`` lists ``ready_count`` lanes that continue at this instant.  ``state`` has each lane's current
+    ``op``, the index of its ``rank`` in all instances, and the ``first`` lane of its instance.  ``op - base`` is the
+    op's number in its template, ``op + shift`` its index in ``ops``.  ``waiters`` is the first lane that waits for an
+    op of this lane, ``following`` the next one at the same lane (by ``awaited`` op) or meeting; both are plus one.
+    The engine ``stops`` when one of the first ``watched`` lanes is finished.
     """
 
     def __init__(self, tables: Tables, *, keeps_times: bool) -> None:
@@ -73,7 +72,7 @@ class LaneStates:
         self._put_at_first_ops(tables)
 
     def _put_at_first_ops(self, tables: Tables) -> None:
-        """Put every lane at its first op."""
+        """Set every lane to its first op."""
         buffers, templates, instances = self.buffers, tables.templates, tables.instances
         template: cython.p_int = buffers.given_ints("template", instances.template)
         op_first: cython.p_int = buffers.given_ints("op_first", instances.op_first)
@@ -101,7 +100,7 @@ class LaneStates:
         self.ready_count = self.count
 
     def _read_ops(self, tables: Tables) -> None:
-        """Collect what is known of the ops of every template."""
+        """Copy the columns of all templates' ops to records."""
         buffers, templates = self.buffers, tables.templates
         seconds: cython.p_double = buffers.given_doubles("seconds", templates.seconds)
         sensitivity: cython.p_double = buffers.given_doubles("sensitivity", templates.sensitivity)
@@ -135,7 +134,7 @@ class LaneStates:
         self.ops[count].wait_first = wait_first[count]
 
     def resume(self, other: LaneStates) -> None:
-        """Continue from the state of the first lanes, whose ops are the first of the template."""
+        """Continue from ``other``, whose lanes and ops are the first ones of these."""
         lane: cython.int
         self.buffers.take(other.buffers, ("lanes", "lane_end"))
         self.lanes_over, self.ops_over = other.lanes_over, other.ops_over
@@ -191,7 +190,7 @@ class LaneStates:
         return False
 
     def _join_waiters(self, lane: cython.int, awaited_lane: cython.int, at: cython.int) -> cython.void:
-        """Put a lane to those that wait for an op of another, behind those that wait for an earlier one."""
+        """Insert a lane in the list of those that wait for ``awaited_lane``, ordered by the awaited op (``at``)."""
         before: cython.int = -1
         after: cython.int = self.state[awaited_lane].waiters - 1
         while after >= 0 and self.state[after].awaited < at:
@@ -205,7 +204,7 @@ class LaneStates:
             self.state[before].following = lane + 1
 
     def _wake(self, ended: cython.int) -> cython.void:
-        """Let the lanes continue that wait for the op that a lane is at."""
+        """Let the lanes continue that wait for the current op of lane ``ended``."""
         lane: cython.int = self.state[ended].waiters - 1
         while lane >= 0 and self.state[lane].awaited == self.state[ended].at:
             self.ready_lanes[self.ready_count] = lane

@@ -53,9 +53,9 @@ class LinkFill:
         return share
 
     def _sum(self, count: cython.int, low: cython.double, high: cython.double) -> cython.double:
-        """Return the sum of the flows of those who want at least ``low`` and at most ``high``, rounded once.
+        """Return the sum, rounded once, of the flows of activities that want a rate from ``low`` to ``high``.
 
-        As ``math.fsum``: by partial sums that do not overlap (Shewchuk 1997).
+        Like ``math.fsum``, it adds partial sums that do not overlap (Shewchuk 1997).
         """
         partials: cython.int = 0
         kept: cython.int

@@ -37,8 +37,8 @@ class LinkActivities:
     Whoever takes an activity keeps there its ``kind``, ``meeting``, ``stage`` and ``hop``.  Numbers are used again.
     Events of activities have odd keys in the queue.
 
-    An activity whose links are idle reserves them from the start of its latency, and its only event is its end.  It
-    loses them when another one comes to one of them.  ``skipped`` counts ends of latency that needed no event.
+    An activity whose links are idle reserves them from the start of its latency; its only event is its end.  The
+    reservation ends when another activity needs one of them.  ``skipped`` counts ends of latency without an event.
     """
 
     def __init__(self, queue: EventQueue, traffics: Sequence[Traffic], capacity: Floats, ticks: float) -> None:
@@ -58,7 +58,7 @@ class LinkActivities:
         self._make_room(64)
 
     def resume(self, other: LinkActivities, now: cython.double) -> None:
-        """Continue from the end of an instant on the same links, where traffics have the same numbers."""
+        """Continue from ``other`` at the end of instant ``now``; links and numbers of traffics are the same."""
         self._make_room(other.room)
         self.shares.resume(other.shares)
         self.buffers.take(other.buffers, _STATE)
@@ -73,7 +73,7 @@ class LinkActivities:
         return self.shares.touched_count > 0 or self.shares.due_count > 0
 
     def moving(self) -> set[int]:
-        """Return the traffics of activities that are on their links."""
+        """Return the traffics of activities that share their links now."""
         traffics: set[int] = set(self.buffers.read("traffic")[self.buffers.read("state") == _JOINED].tolist())
         return traffics
 

@@ -28,8 +28,8 @@ _INFINITE = cython.declare(cython.double, math.inf)
 class MaxMin:
     """Activities on links: ``rate`` is B/s per flow.
 
-    ``owner`` is the activity, plus one, that has reserved a link: it is alone there, though not among its users.
-    ``touched`` lists the activities that joined, or whose rate became another, since the list was last emptied;
+    ``owner`` is the activity (plus one) that has reserved a link; it is not among the link's users.
+    ``touched`` lists the activities that joined, or whose rate changed, since the list was last emptied;
     ``before`` is the rate of each before that.
     """
 
@@ -63,7 +63,7 @@ class MaxMin:
         self.fill.make_room(room)
 
     def resume(self, other: MaxMin) -> None:
-        """Continue from a solution on the same links."""
+        """Continue from the solution of ``other``, for the same links."""
         self.users.resume(other.users)
         self.buffers.take(other.buffers, ("level", "owner", "rate", "bound", "usage"))
 
@@ -90,7 +90,7 @@ class MaxMin:
         self.rate[activity] = rate
 
     def reserve(self, activity: cython.int, traffic: cython.int, bound: cython.double) -> cython.double:
-        """Return the rate of an activity that has its links to itself, and reserve them; -1 if one is in use.
+        """Reserve the links of an activity and return its rate; return -1 if one of them is in use.
 
         Links of rate 0 are not reserved.
         """

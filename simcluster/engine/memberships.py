@@ -16,7 +16,7 @@ MEMBERSHIP = [
     ("weight", np.float64),
     *((name, np.int32) for name in ("member", "following", "container", "previous", "sibling", "unused")),
 ]
-"""The numbers of a Membership (see the .pxd file)."""
+"""Fields of a Membership (see the .pxd file)."""
 
 
 class Memberships:
@@ -41,7 +41,7 @@ class Memberships:
         self.first = self.buffers.ints("first", members)  # of each its first entry plus one
 
     def resume(self, other: Memberships) -> None:
-        """Continue from the state of equal containers."""
+        """Continue from the state of ``other``, which has the same containers."""
         self._make_room(other._room)
         self.buffers.take(other.buffers, ("head", "count", "first", "entry"))
         self._free = other._free

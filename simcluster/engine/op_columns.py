@@ -186,7 +186,7 @@ class OpColumns:
 
     @cached_property
     def computations(self) -> Computations:
-        """The computations by item."""
+        """The keys, steps and numbers of computations, by item."""
         counts = np.bincount(self.item[self.computing], minlength=len(self.keys))
         return Computations(self.keys, self.step.tolist(), counts.tolist())
 

@@ -1,4 +1,4 @@
-"""Times of ops from what the engine keeps: when every op ended, and of every meeting its last arrival; compiled."""
+"""Times of ops, derived from the end of every op and the last arrival at every meeting; compiled."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if not cython.compiled:
 
 
 class KeptTimes(NamedTuple):
-    """When every op ended (s); when the last op arrived at every meeting (-1: every member begins at its own arrival),
-    that op, and the number of its rank."""
+    """Times that the engine keeps: the ``end`` of every op (s), and per meeting its last arrival ``since`` (s; -1 if
+    its members begin separately), the ``last`` op to arrive, and the ``number`` of that op's rank."""
 
     end: Floats
     since: Floats
@@ -26,7 +26,7 @@ class KeptTimes(NamedTuple):
 
 
 class OpTimesReader:
-    """Computes times of the ops of an instance, into columns with room for that many."""
+    """Reader of the times of an instance's ops, into columns of ``room`` ops."""
 
     def __init__(self, tables: Tables, kept: KeptTimes, room: int) -> None:
         templates, instances, groups = tables.templates, tables.instances, tables.groups
@@ -55,7 +55,7 @@ class OpTimesReader:
         self._whose = buffers.ints("op_whose", room)
 
     def read(self, instance: cython.int, at: cython.int) -> cython.int:
-        """Read the times of the ops of an instance, into places from ``at``; return the place after them."""
+        """Read the times of an instance's ops into the columns from index ``at`` on; return the index after them."""
         base: cython.int = self._op_first[instance]
         count: cython.int = self._op_first[instance + 1] - base
         number: cython.int
@@ -75,7 +75,7 @@ class OpTimesReader:
         return at + count
 
     def read_received(self, instance: cython.int, at: cython.int) -> cython.int:
-        """Read the times of what an instance awaits of others, as ``read``; it is ready when it begins."""
+        """Read the times of messages that an instance receives, like ``read``; a message is ready when it starts."""
         first: cython.int = self._template_first[instance]
         end: cython.int = first + self._op_first[instance + 1] - self._op_first[instance]
         wait: cython.int
@@ -91,7 +91,7 @@ class OpTimesReader:
         return at
 
     def columns(self, many: cython.int) -> tuple[Any, ...]:
-        """Return ready, start, end, last op and its rank of what was read so far."""
+        """Return the first ``many`` rows: ready, start, end, the op that arrived last, and that op's rank."""
         return tuple([self.buffers.read(f"op_{name}")[:many] for name in ("ready", "start", "end", "last", "whose")])
 
     def _meeting_of(self, instance: cython.int, number: cython.int) -> cython.int:
@@ -109,7 +109,7 @@ class OpTimesReader:
         return self._ready_of(instance, number)
 
     def _ready_of(self, instance: cython.int, number: cython.int) -> cython.double:
-        """Return when an op could have begun alone: when all that it waits for had ended."""
+        """Return when an op was ready: when the op before it and all ops that it waits for had ended."""
         base: cython.int = self._op_first[instance]
         place: cython.int = self._template_first[instance] + number
         time: cython.double = 0.0

@@ -30,10 +30,10 @@ COMPUTATION = [
     *((name, np.float64) for name in ("left", "since", "factor", "sensitivity")),
     *((name, np.float64) for name in ("left_before", "since_before", "factor_before", "settled")),
 ]
-"""The numbers of a Computation (see the .pxd file): ``rank`` is that of a lane that computes, plus one; ``following``
+"""Fields of a Computation (see the .pxd file): ``rank`` is that of a lane that computes, plus one; ``following``
 and ``previous`` are the next lanes that compute on it, plus one."""
 RANK = [("speed", np.float64), *((name, np.int32) for name in ("computing", "lane", "is_changed", "unused"))]
-"""The numbers of a RankState: how many of its lanes compute, and the first of these plus one."""
+"""Fields of a RankState: ``computing`` is how many of its lanes compute, ``lane`` the first of them, plus one."""
 
 
 class RankActivities:
@@ -64,7 +64,7 @@ class RankActivities:
         self._make_room()
 
     def resume(self, other: RankActivities, lanes: cython.int, now: cython.double) -> None:
-        """Continue from the end of an instant on the same ranks; ``other`` had so many ``lanes``."""
+        """Continue from ``other``, which had ``lanes`` lanes on the same ranks, at the end of instant ``now``."""
         self._make_room()
         self.flights.resume(other.flights)
         self.buffers.take(other.buffers, ("computations", "ranks", "dragged"))
@@ -106,7 +106,7 @@ class RankActivities:
         self.computation[lane].factor = self.computation[lane].factor_before = 1.0
         self.computation[lane].settled = now
         if self.flights.count[rank] or self._state[rank].speed != 1.0:
-            self.computation[lane].due = _INFINITE  # the end of the instant tells
+            self.computation[lane].due = _INFINITE  # set at the end of the instant
             self._change(rank)
         else:
             self.wait(lane, seconds, now)

@@ -19,11 +19,10 @@ if not cython.compiled:
 
 
 class RoundsUnderWay:
-    """Collectives under way: each has its *state* in one array of numbers, which ``allocate`` returns the place of.
+    """Collectives under way: each has its *state* in one array of integers, at the index that ``allocate`` returns.
 
-    That is the number of the collective; how many members are still to leave; per member its lane and its block plus
-    one; per hop the rounds that are over (times two, and one if it moves); and per member and block how many of its
-    hops are to come.
+    A state has the collective's number; the count of members that have not left; each member's lane, and its block plus
+    one; each hop's finished rounds, times two, plus one while it moves; and each member's open hops per block.
 
     ``left_lane`` lists the lanes of ``left`` members whose part is over.
     """
@@ -75,7 +74,7 @@ class RoundsUnderWay:
         self._enter(state, position, 0, now)
 
     def end_hop(self, activity: cython.int, now: cython.double) -> cython.void:
-        """End a round of a hop, whose activity is over; those that wait for it begin."""
+        """End the round of a hop whose activity is over; begin the rounds that wait for it."""
         state: cython.int = self.links.stage[activity]
         hop: cython.int = self.links.hop[activity]
         at: cython.int = self._hop(state, hop)
@@ -88,12 +87,12 @@ class RoundsUnderWay:
         self._continue(state, self._hops[hop].target_port, now)
 
     def _hop(self, state: cython.int, hop: cython.int) -> cython.int:
-        """Return where in the state the rounds of a hop are."""
+        """Return the index at which the state counts the rounds of a hop."""
         collective: cython.int = self._state[state]
         return state + 2 + 2 * self._collectives[collective].members + hop - self._collectives[collective].first_hop
 
     def _continue(self, state: cython.int, port: cython.int, now: cython.double) -> cython.void:
-        """Begin what can begin of the hops that leave from a port."""
+        """Begin the next rounds of hops from a port, if they can begin."""
         i: cython.int
         for i in range(self._port_first[port], self._port_first[port + 1]):
             if self._hops[self._port_hop[i]].source_port == port:

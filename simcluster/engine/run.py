@@ -29,7 +29,7 @@ _SLICE = 100_000
 """Events between two looks at the keyboard."""
 _CHANGES = 4096
 """Changes of links and speeds that are tabulated at a time."""
-_CHANGE = 4e-6  # s of a processor, about
+_CHANGE = 4e-6  # processor seconds per change, about
 _SHOWN = 12
 
 Change = tuple[float, int, float]
@@ -37,9 +37,8 @@ Change = tuple[float, int, float]
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """What the engine found: when every lane was over (s; 0 for one without ops), how many events it processed, and
-    what it kept of times, if that was asked for."""
+class EngineRun:
+    """Outcome of the engine: the end of every lane (s; 0 without ops), the number of events, and the times if kept."""
 
     tables: Tables = field(repr=False)
     lane_end: Floats
@@ -48,7 +47,7 @@ class Simulated:
 
     @cached_property
     def times(self) -> OpTimes:
-        """The times of all ops; only where they were kept."""
+        """The times of all ops, which the engine must have kept."""
         assert self.kept is not None
         return times_of(self.tables, self.kept)
 
@@ -66,8 +65,8 @@ def simulate_until(tables: Tables, lanes: int) -> Engine:
 
 def simulate_tables(
     tables: Tables, describe: Callable[[int], str], *, keeps_times: bool, after: Engine | None = None
-) -> Simulated:
-    """Simulate tables on the clock's grid of now, from the start or ``after`` another engine (``Engine.resume``).
+) -> EngineRun:
+    """Simulate tables on the clock's present grid, from the start or from where ``after`` stopped (``Engine.resume``).
 
     ``describe`` names an op in messages.  Raises DeadlockError when ops are left that can never begin, and
     BeyondGridError when the clock leaves its grid.
@@ -84,13 +83,14 @@ def simulate_tables(
         while state in (events.PAUSED, events.NEEDS_CHANGES):
             state = engine.run(_SLICE)
             if state == events.NEEDS_CHANGES:
-                changes.go_on(engine)
+                changes.load_next(engine)
     if state == events.BEYOND_GRID:
         raise BeyondGridError
     if state == events.STUCK:
         raise _Deadlock(tables, engine, describe).error()
     lane_end = engine.lanes.buffers.read("lane_end")[: engine.lanes.count]
-    return Simulated(tables, lane_end, engine.events + engine.links.skipped, engine.kept() if keeps_times else None)
+    kept = engine.kept_times() if keeps_times else None
+    return EngineRun(tables, lane_end, engine.events + engine.links.skipped, kept)
 
 
 class _Changes:
@@ -101,7 +101,7 @@ class _Changes:
         self._begin(0.0)
 
     def _begin(self, instant: float) -> None:
-        """Tabulate from this instant on."""
+        """Tabulate the changes from this instant on."""
         tables = self._tables
         numbered: dict[int, Profile] = {**tables.capacities, **{-1 - rank: own for rank, own in tables.speeds.items()}}
         self._to_come: Iterator[Change] = merge(
@@ -109,13 +109,13 @@ class _Changes:
         )
         self._loaded: list[Change] = []
 
-    def go_on(self, engine: Engine) -> None:
-        """Give the engine the next changes: none where they help nothing, and those before its next event are skipped
-        where they concern nothing."""
+    def load_next(self, engine: Engine) -> None:
+        """Load the next changes.  Skip those before the next event if nothing moves or computes, and all if they
+        cannot unblock a transfer."""
         due = engine.next_event()
         if not engine.links.under_way and not engine.ranks.computing_lanes:
             self._begin(due if due < clock.exact_until() else math.inf)
-        elif due == math.inf and not self._helps(engine):
+        elif due == math.inf and not self._unblock(engine):
             self._loaded, self._to_come = [], iter(())
         self.load(engine)
 
@@ -128,8 +128,8 @@ class _Changes:
         times, numbers, factors = zip(*self._loaded, strict=True) if self._loaded else ((), (), ())
         engine.load_changes(times, numbers, factors, len(more) == _CHANGES)
 
-    def _helps(self, engine: Engine) -> bool:
-        """Return whether all links of a transfer, of which each crosses one that is down, will be up at an instant."""
+    def _unblock(self, engine: Engine) -> bool:
+        """Return whether the links of some blocked transfer will all be up at the same time."""
         capacities = self._tables.capacities
         usages = [self._tables.traffics[traffic].usage for traffic in engine.links.moving()]
         of_links = [[capacities[link] for link, _ in usage if link in capacities] for usage in usages]

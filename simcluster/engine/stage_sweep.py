@@ -27,10 +27,10 @@ from simcluster.planning.ops import Item, Op, StageProgram, Work
 from simcluster.planning.parallel import RankLayout
 
 Duration = Floats | tuple[float, Floats]
-"""Seconds [case, place], or one of a dimension for all; or seconds for all and a factor [case, place]."""
+"""Seconds [case, place], where a dimension of 1 applies to all; or one number of seconds and factors [case, place]."""
 Seconds = Callable[[int, int, Callable[[], Floats]], Duration]
-"""Durations of an op, by its stage, its number there and a function of when it begins [case, place]: ops are numbered
-lane by lane, item by item, in the order of the program."""
+"""Function that returns the durations of an op, given its stage, its number and a function that returns its start
+[case, place].  Ops of a stage are numbered by lane, then by item, in the program's order."""
 
 
 @dataclass(slots=True)
@@ -46,9 +46,9 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """Nodes that meet.  ``members[group]`` are places of ranks, counted through the nodes one after the other; of a
-    single node whose groups are neighbours ``groups`` is how many, 0 of others.  No members: the same places of the
-    nodes meet (a send and its receive)."""
+    """Nodes that meet.  ``members[group]`` are places of ranks in all nodes, concatenated; None if equal places of the
+    nodes meet (a send and its receive).  ``groups`` is the number of groups if there is one node and its groups are
+    neighbouring places, else 0."""
 
     nodes: tuple[int, ...]
     members: Ints | None
@@ -113,7 +113,7 @@ class StageSweep:
                 yield self._end(node, [np.ascontiguousarray(start)], seconds)
 
     def _end(self, node: _Node, ready: Sequence[Floats], seconds: Seconds) -> Floats:
-        """Return when a node ends that begins when all of these are over."""
+        """Return when a node ends that begins at the latest of the ``ready`` times."""
         begin, places = _latest_of(ready), len(self.stage_ranks[node.stage])
         took = seconds(node.stage, node.number, lambda: _widened(begin, places))
         scale, factor = took if isinstance(took, tuple) else (1.0, np.atleast_2d(took))
@@ -224,7 +224,7 @@ def _order(nodes: Sequence[_Node], meetings: Sequence[_Meeting]) -> list[tuple[i
 
 
 def _latest_of(times: Sequence[Floats]) -> Floats:
-    """Return the latest of arrays."""
+    """Return the elementwise latest of times, as wide as all of them need."""
     if len(times) == 1:
         return times[0]
     places = math.lcm(*(each.shape[1] for each in times))
@@ -232,7 +232,7 @@ def _latest_of(times: Sequence[Floats]) -> Floats:
 
 
 def _at_groups(times: Floats, groups: int) -> Floats:
-    """Return the latest time of every group of neighbours, or of several that have the same."""
+    """Return the latest time of every group of neighbours; times that are equal in whole groups stay as they are."""
     places = math.lcm(times.shape[1], groups)
     return latest(_widened(times, places), groups) if places > groups else times
 
@@ -242,7 +242,7 @@ def _widened(times: Floats, places: int) -> Floats:
 
 
 _GroupsByStages = Callable[[str], list[tuple[tuple[int, ...], Ints, int]]]
-"""By axis: stages that share groups, the members of these, and how many there are where they are neighbours."""
+"""Function from an axis to the stages that share groups, with ``members`` and ``groups`` as in ``_Meeting``."""
 
 
 def _groups_by_stages(stage_ranks: Sequence[Ints], layout: RankLayout) -> _GroupsByStages:

@@ -58,7 +58,7 @@ def _ops_of_template(job: JobTables, template: int, labels: list[Label], shown: 
 
 
 def _plain_labels(job: JobTables) -> tuple[list[Label], Ints]:
-    """Return what ops show, without traffic, and that of every op of the segments, -1 for receives."""
+    """Return the labels of ops, without traffic, and the number of the label of every segment op, -1 for receives."""
     found: dict[Label, int] = {}
     shown = []
     for op in job.segments.ops:
@@ -186,7 +186,7 @@ class _Expansion:
         return labels, found
 
     def _variants(self, shown_by: Ints) -> list[tuple[Ints, Ints, Ints, Ints]]:
-        """Return per template its different ops: what they show, their slots and works; and which every op is."""
+        """Return, per template, the label, slot and work of its distinct ops, and which of these each op is."""
         templates, found = self._tables.templates, []
         for columns, begin, end in zip(
             self._job.columns, templates.op_first[:-1], templates.op_first[1:], strict=True

@@ -101,7 +101,7 @@ class Kinds(NamedTuple):
 
 
 class CommunicationKind(NamedTuple):
-    """One kind, by the names of ``Kinds``; what ``moves`` shows its traffics in records."""
+    """One kind, with the columns of ``Kinds`` as fields; records show the traffics of a kind that ``moves``."""
 
     parties: int
     traffics: Sequence[int]
@@ -113,7 +113,7 @@ class CommunicationKind(NamedTuple):
 
 
 class TrafficColumns(NamedTuple):
-    """Traffics in columns: where the links of each begin, these with their flows, and the numbers of each."""
+    """Columns of traffics: from ``first[i]`` to ``first[i + 1]`` are the links of traffic i and the flows on them."""
 
     first: Int32s
     link: Int32s
@@ -125,7 +125,7 @@ class TrafficColumns(NamedTuple):
 
 
 class Traffics(tuple[Traffic, ...]):
-    """Traffics that many tables share: their columns are made once."""
+    """Traffics that many tables share; their columns are computed once."""
 
     @cached_property
     def columns(self) -> TrafficColumns:
@@ -186,10 +186,10 @@ def kinds_table(kinds: Sequence[CommunicationKind]) -> Kinds:
 
 
 def int32s(values: Sequence[int] | Numbers) -> Int32s:
-    """Return whole numbers as an array."""
+    """Return integers as an int32 array."""
     return np.array(values, dtype=np.int32)
 
 
 def firsts(sizes: Sequence[int] | Numbers) -> Int32s:
-    """Return where the part of each begins, and the end of all."""
+    """Return the first index of each part, given their sizes, and the total size (CSR offsets)."""
     return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int32)

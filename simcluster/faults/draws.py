@@ -50,7 +50,7 @@ class Streams:
 
 class _Quick(np.random.Generator):
     """A generator whose normals come from whole arrays (Box and Muller, Ann. Math. Stat. 29, 1958, in single
-    precision): a million take 2 ms, instead of 13.  The first of them are the same however many are asked for."""
+    precision): a million take 2 ms instead of 13 ms.  The first n normals do not depend on how many are drawn."""
 
     _room = np.empty((3, 0), np.float32)
 
@@ -92,12 +92,12 @@ class QuickStreams:
         self._state["state"]["state"][3] = 1
         self._state["has_uint32"] = 0
         self._bits.state = self._state
-        draw_uniforms(self._bits, *self._unused)  # 12 numbers, as SFC64's author has it: until its state is mixed
+        draw_uniforms(self._bits, *self._unused)  # discard 12 numbers to mix the state, as SFC64's author does
         return self._generator
 
 
 def _normals(generator: np.random.Generator, mean: float, sigma: float, count: int) -> Floats:
-    """Return normals; numpy's own ``normal`` may round in another way."""
+    """Return normals as ``mean + sigma * z``; numpy's ``normal`` may round them differently."""
     if isinstance(generator, _Quick):
         return generator.normal(mean, sigma, count)
     return mean + sigma * generator.standard_normal(count)

@@ -96,7 +96,7 @@ class ExpertLoads:
         return np.concatenate([self._loads(layer, step, microbatch, group) for group in range(self._groups)])
 
     def program(self, rank: int, program: StageProgram) -> StageProgram:
-        """With the tokens that the experts of this rank get."""
+        """Return the program with the tokens that the experts of this rank get."""
         return program.with_items(lambda item: self._routed_item(rank, item))
 
     def _routed_item(self, rank: int, item: Item) -> Item:

@@ -48,7 +48,7 @@ class Jitter(OnRanks):
         return setting.worker[rank] if self.shared_by == "worker" else (rank,)
 
     def retime(self, rank: int, computations: Computations, seconds: Floats, setting: Setting) -> Floats:
-        """Return the seconds of a rank's computations, each with its draw."""
+        """Return the seconds of a rank's computations, each changed by its random draw."""
         moments = computations.steps if self.per == "step" else computations.keys
         pairs = [(moment, count) for moment, count in zip(moments, computations.counts, strict=True) if count]
         colour, known = self.colour(rank, setting), dict[Hashable, Floats]()

@@ -104,7 +104,7 @@ class RankPrograms:
         return program
 
     def retime(self, rank: int, computations: Computations, seconds: Floats) -> Floats:
-        """Return the seconds of the rank's computations; the same array where none changes."""
+        """Return the new seconds of the rank's computations; the same array if none changes."""
         for fault, ranks in self._retimes:
             seconds = fault.retime(rank, computations, seconds, self._setting) if rank in ranks else seconds
         return seconds

@@ -3,8 +3,8 @@
 All methods have neutral defaults: a kind of fault overrides what it does.  Its effects are factors (``slowness`` of
 ranks, the part ``left`` of links, each for ever or over time, ``profile``; ``slowdowns`` and ``lefts``, each rank and
 link its own), work that is uneven (``attention``, ``expert_loads``), other programs of ranks (``program``), and other
-seconds of single computations (``retime``).  Where faults are played, those with an effect are asked for it
-(``acting``), whatever their kinds.
+seconds of single computations (``retime``).  Simulations ask every fault that has an effect for it (``acting``),
+whatever its kind.
 """
 
 from __future__ import annotations
@@ -204,11 +204,11 @@ class FaultSpec(Spec):
         return program
 
     def retime(self, rank: int, computations: Computations, seconds: Floats, setting: Setting) -> Floats:
-        """Return the seconds that computations of a rank that it is on take, given those before, after all programs."""
+        """Return the new seconds of a rank's computations, given the present ones; called after all ``program``s."""
         return seconds
 
     def colour(self, rank: int, setting: Setting) -> Hashable:
-        """What is equal for ranks of a stage whose ``program`` it changes, or ``retime``s, alike."""
+        """Return a value that is equal for ranks of a stage that ``program`` and ``retime`` change equally."""
         return rank
 
     # --- what is asked of it --------------------------------------------------------------------------------------

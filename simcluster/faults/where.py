@@ -211,7 +211,7 @@ def window(
         return Window(value, on_grid(start or 0.0), ends)
     if on_grid(period) == 0:
         raise InputError(
-            f"faults: a period of {period:g} s is too short to be followed in steps so long that their times are "
-            f"multiples of {tick():.2g} s; give a longer period"
+            f"faults: a period of {period:g} s is too short: times in steps this long are multiples of "
+            f"{tick():.2g} s; give a longer period"
         )
     return Window(value, on_grid(start or 0.0), ends, on_grid(period), on_grid(duty * period))

@@ -15,7 +15,7 @@ from simcluster.planning.ops import Item, Op, StageProgram, Work
 
 
 class Computations(NamedTuple):
-    """The computations of a program's items: each item's ``keys`` and ``steps``, and how many ``counts`` it has."""
+    """Computations of a program by item: the key and step of each item, and its number of computations (``counts``)."""
 
     keys: Sequence[Hashable]
     steps: Sequence[int]
@@ -23,17 +23,17 @@ class Computations(NamedTuple):
 
 
 Retime = Callable[[int, Computations, Floats], Floats]
-"""Return the seconds of a rank's computations, given those before; the same array for a rank that keeps them."""
+"""Function that returns new seconds of a rank's computations, given the present ones; the same array if all stay."""
 
 
 @dataclass(frozen=True)
 class Disturbances:
-    """What makes ranks of a stage differ, and links.
+    """Causes of differences between the ranks of a stage, and between links.
 
     ``speeds[rank]`` multiplies the seconds of what a rank computes as time goes on, ``capacities[link]`` a link's
     capacity.  ``program`` gives a rank's own version of its stage's program: other seconds of computation, stalls; no
     other groups, sends or collectives.  ``retime`` then changes the seconds of that program's computations.  ``colour``
-    is equal for ranks of a stage that are disturbed alike.
+    is equal for ranks of a stage that are disturbed equally.
     """
 
     speeds: Mapping[int, Profile] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Disturbances:
         )
 
     def retimed_program(self, rank: int, program: StageProgram) -> StageProgram:
-        """Return a rank's own version of its stage's program, its computations retimed."""
+        """Return a rank's version of its stage's program, after ``program`` and ``retime``."""
         own = self.program(rank, program)
         items = list(chain.from_iterable(own.lanes.values()))
         works = [[op.work.seconds for op in item.segment.ops if op.work.sensitivity is not None] for item in items]

@@ -10,7 +10,7 @@ from simpy.events import EventPriority
 from simcluster.base.clock import exact_until
 from simcluster.base.effort import require_few
 
-_EVENT = 1e-5  # s of a processor, about
+_EVENT = 1e-5  # processor seconds per event, about
 _LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1)
 
 

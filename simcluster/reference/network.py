@@ -120,7 +120,7 @@ class FluidNetwork:
         self._following = False
 
     def _can_move(self) -> bool:
-        """Will all links of a transfer be up at an instant, from this one on?"""
+        """Return whether the links of some blocked transfer will all be up at the same time."""
         usages = [activity.traffic.usage for activity in self._moving]
         of_links = [[self._profiles[link] for link, _ in usage if link in self._profiles] for usage in usages]
         return any(first_open(profiles, self._env.now) < math.inf for profiles in of_links)

@@ -110,9 +110,9 @@ class Ops:
 class RankOps:
     """Columns over the ops of a rank, or of all ranks that run the same program.
 
-    ``label`` is the place of an op's label in ``labels`` (-1: it leaves no span), ``lane`` its lane, and ``pair``:
-    is it one side of a transfer at which sender and receiver meet?  ``receiver`` is, per message from another rank, the
-    op that waits for it; ``sent`` is the label of the message, and ``meets``: do its sender and receiver meet?
+    ``label`` is the index of an op's label in ``labels`` (-1: the op has no span).  ``pair`` marks the two ops of a
+    transfer whose sender and receiver meet.  Per message from another rank, ``receiver`` is the op that waits for it,
+    ``sent`` the label of the message, and ``meets`` whether its sender and receiver meet.
     """
 
     labels: Sequence[Label] = field(repr=False)
@@ -146,7 +146,7 @@ class RankOps:
 
 
 class RankTimes(NamedTuple):
-    """Seconds when ops of a rank, and after them the messages that it receives, were ready, began and ended.
+    """Times of a rank's ops, followed by those of the messages that it receives: ready, start and end (s).
 
     ``last`` is the rank whose op arrived last at the op's meeting, or that sent the message.
     """

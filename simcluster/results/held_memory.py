@@ -1,4 +1,4 @@
-"""The memory that a rank holds over time, from its changes; compiled, see ``base.pointers``."""
+"""Memory that a rank holds over time, summed from its changes; compiled, see ``base.pointers``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if not cython.compiled:
 
 
 class HeldMemory:
-    """Changes of memory: the place of each in an array of times, its pool, and bytes; frees first, then by op."""
+    """Changes of memory, frees first, then by op: ``source`` indexes an array of times, ``delta`` is in bytes."""
 
     def __init__(self, source: Any, pool: Any, delta: Any, pools: int) -> None:
         self.buffers = buffers = Buffers()
@@ -26,10 +26,9 @@ class HeldMemory:
         self._sort.make_room(self._count)
 
     def peak(self, times: Any) -> list[Any]:
-        """Return the change that allocates last up to the first moment when most is held, and bytes of every pool then;
-        -1 if nothing ever changes.
+        """Return the last allocation before the first peak (-1 for none), and the bytes of every pool at the peak.
 
-        Changes of an instant count together.
+        ``times`` are in seconds.  Changes at the same instant count together.
         """
         seconds: cython.p_double = doubles(times)
         held: cython.double = 0.0

@@ -1,4 +1,4 @@
-"""Intervals of time that others cover, and the streams of a rank's host."""
+"""Time intervals that other intervals cover, and the streams of a rank's host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ops of a rank allocate and free, and when it holds most."""
+"""Memory that the ops of a rank allocate and free, and its peak."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """The moment when a rank holds most of what comes and goes, and the op that brought it there.
+    """The peak of a rank's memory besides model state, and the op that allocated last before it.
 
     ``time`` in seconds, ``pools`` in bytes.  ``kind`` is "" where nothing is ever allocated, "recv" for a tensor that
     arrives; layer, chunk and microbatch are -1 where the op has none.
@@ -43,12 +43,12 @@ class MemoryPeak:
         return sum(self.pools.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """As in the result JSON: rank, stage, seconds, and the op."""
+        """Return the entry of the result JSON: rank, stage, seconds, and the op."""
         op = {name: getattr(self, name) for name in ("kind", "name", "layer", "step", "chunk", "microbatch")}
         return {"rank": self.rank, "stage": self.stage, "time_s": self.time, "op": op}
 
     def describe(self) -> str:
-        """The op in words: 'forward mlp, layer 3, microbatch 7'; "" where nothing is ever allocated."""
+        """Return the op in words: 'forward mlp, layer 3, microbatch 7'; "" where nothing is ever allocated."""
         if not self.kind:
             return ""
         layer = f", layer {self.layer}" if self.layer >= 0 else ""
@@ -59,7 +59,7 @@ class MemoryPeak:
 class MemoryChanges:
     """Changes of memory on a rank, column by column: frees first, then by op.
 
-    ``source`` is the place of the time of a change among times of the rank, the others as in ``MemoryTimeline``.
+    ``source`` is the index of a change's time in the rank's times; other columns are as in ``MemoryTimeline``.
     """
 
     rows: Sequence[Row]
@@ -76,7 +76,7 @@ class MemoryChanges:
         return HeldMemory(self.source, self.pool, self.delta, len(POOLS))
 
     def peak(self, times: Floats, rank: int, stage: int) -> MemoryPeak:
-        """Return the first moment when a rank (of this stage) with these changes holds most."""
+        """Return the first memory peak of a rank of ``stage`` with these changes, given its times (s)."""
         at, *held = self._held.peak(times)
         if at < 0:
             return MemoryPeak(rank, stage, 0.0, dict.fromkeys(POOLS, 0.0))
@@ -96,8 +96,8 @@ class MemoryChanges:
 
 
 def memory_changes(ops: RankOps) -> MemoryChanges:
-    """Return what ranks that run these ops allocate and free; ``source`` is a place among ready, start and end of all
-    their times, one after the other."""
+    """Return what ranks with these ops allocate and free; ``source`` indexes the ready, start and end times of ops and
+    messages, concatenated."""
     rows: dict[Row, int] = {}
     many = len(ops) + len(ops.receiver)
     found: list[tuple[int, int, int, int, float]] = []  # frees or allocates, op, row, pool, bytes

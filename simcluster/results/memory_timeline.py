@@ -133,7 +133,7 @@ def memory_timeline(ranks: Iterable[RankRecord]) -> MemoryTimeline:
 
 
 def memory_peaks(ranks: Iterable[RankRecord]) -> list[MemoryPeak]:
-    """Return the first moment when each of these ranks holds most."""
+    """Return the first memory peak of each of these ranks."""
     known: dict[RankOps, MemoryChanges] = {}
     found = []
     for each in ranks:

@@ -38,7 +38,7 @@ class RankTime:
 
     @classmethod
     def of_seconds(cls, seconds: list[float]) -> RankTime:
-        """Return the time of a rank from what ``RankStates`` measured."""
+        """Return the time of a rank from the seconds that ``RankStates.measure`` returns."""
         states = dict.fromkeys(BREAKDOWN, 0.0)
         *entries, communication, overlapped = seconds
         for name, part in zip(ENTRIES, entries, strict=True):

@@ -88,7 +88,7 @@ def overlaps(
     ``free`` is each span's seconds on free links (``Run.free_seconds``).
     """
     for stream, kind in dict.fromkeys(zip(spans.stream.tolist(), spans.kind.tolist(), strict=True)):
-        bits_of(spans.words[stream], spans.words[kind])  # raises for what the breakdown does not know
+        bits_of(spans.words[stream], spans.words[kind])  # raises if the breakdown does not know it
     found = {}
     for rank in weights:
         low, high = np.searchsorted(spans.rank, [rank, rank + 1])

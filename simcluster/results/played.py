@@ -95,7 +95,7 @@ class Run(TimedNumbers):
         return step_time(self._ranks, self.weights, steps=self.steps)
 
     def _ranks(self) -> Iterator[RankRecord]:
-        """Generate the simulated ranks of this job, with its own numbers of ranks and stages."""
+        """Generate the simulated ranks of this job, with ranks and stages numbered within the job."""
         first, stages = self.ranks.start, self._stages
         for rank, _, ops, times in self.record.ranks():
             if rank in self.ranks:

@@ -1,4 +1,4 @@
-"""The time of a rank, cut where its spans begin and end, and the entry that every interval counts to; compiled.
+"""Time of a rank, cut where its spans begin and end, and the breakdown entry of every interval; compiled.
 
 ``metrics`` defines the entries, ``span_states`` the bits of spans.
 """
@@ -31,7 +31,7 @@ _BUBBLE = cython.declare(cython.int, len(span_states.ENTRIES) - 1)
 
 
 class RankStates:
-    """Measures ranks with these spans; ``begin`` and ``end`` are per step of the computation of microbatches on all."""
+    """Meter of ranks with these spans; ``begin`` and ``end`` bound each step's computation of microbatches."""
 
     def __init__(self, spans: SpanBits, steps: int) -> None:
         self.buffers = buffers = Buffers()
@@ -62,7 +62,7 @@ class RankStates:
         self._seconds = buffers.doubles("seconds", _BUBBLE + 3)
 
     def ends(self, end: Any) -> tuple[float, float]:
-        """Return when all spans of a rank are over, and when all but writes to storage are; -1 if it has none."""
+        """Return when all spans of a rank have ended, and when all but writes to storage have; -1 without spans."""
         seconds: cython.p_double = doubles(end)
         last: cython.double = -1.0
         done: cython.double = -1.0
@@ -83,10 +83,10 @@ class RankStates:
         worked: cython.double,
         alone: cython.bint,
     ) -> list[float]:
-        """Return the seconds from 0 to ``total`` of every entry, of communication, and of what of that is overlapped.
+        """Return the seconds from 0 to ``total`` of every entry, of communication, and of overlapped communication.
 
-        The last rank of the stage is done at ``stage_done``; after ``worked`` only writes of a checkpoint are under
-        way; ``alone``: there is no other stage.
+        The last rank of the stage finishes at ``stage_done``; after ``worked``, only writes of a checkpoint are under
+        way; ``alone`` means that there is no other stage.
         """
         done: cython.double = self._cut(doubles(ready), doubles(start), doubles(end))
         self._put(0.0, 0)
@@ -103,7 +103,7 @@ class RankStates:
         return np.array(self.buffers.read("begin")), np.array(self.buffers.read("end"))
 
     def _put(self, time: cython.double, change: cython.int) -> cython.void:
-        """Add an instant at which these bits begin, or end if negative."""
+        """Add an instant at which the bits of ``change`` begin, or end if it is negative."""
         self._sort.keys[self._events] = time
         self._change[self._events] = change
         self._events += 1
@@ -170,14 +170,14 @@ class RankStates:
             self._active[self._edges - 1] = active
 
     def _is_free(self, edge: cython.int, worked: cython.double) -> cython.bint:
-        """Return whether the rank neither computes nor communicates nor stands for anything after an edge."""
+        """Return whether the rank is idle after an edge: no computation, communication or stall."""
         return self._edge[edge] < worked and self._active[edge] & ((1 << _LATE) - 1 | 15 << _STANDING) == 0
 
     def _find_held_up(self, worked: cython.double) -> cython.void:
         """Find the intervals in which the rank waits for its host.
 
-        Idle time belongs to copies and host work where it ends as one of them ends, and as far back as they reach
-        without a break: a copy that ends in the middle of a bubble holds nothing up.
+        Idle time that ends together with a copy or host work is a wait for it, as far back as these reach without a
+        gap.  A copy that ends in the middle of a bubble delays nothing.
         """
         edge: cython.int
         place: cython.int
@@ -197,7 +197,7 @@ class RankStates:
     def _sum(
         self, done: cython.double, stage_done: cython.double, worked: cython.double, alone: cython.bint
     ) -> cython.void:
-        """Add up the intervals by the entry that they count to."""
+        """Add up the intervals of every entry."""
         edge: cython.int
         entry: cython.int
         active: cython.int
@@ -229,7 +229,7 @@ class RankStates:
 
 
 def _lowest(bits: cython.int, bit: cython.int) -> cython.int:
-    """Return the number of the first bit from this one on that is set."""
+    """Return the number of the lowest set bit, from this one on."""
     while not bits >> bit & 1:
         bit += 1
     return bit

@@ -15,7 +15,7 @@ if not cython.compiled:
 
 
 class RankWaits:
-    """Measures ranks that run these ops; see ``waits.waits`` for what counts."""
+    """Meter of the waits of ranks that run these ops; ``waits.waits`` defines a wait."""
 
     def __init__(self, ops: RankOps) -> None:
         self.buffers = buffers = Buffers()
@@ -41,7 +41,7 @@ class RankWaits:
         self._until = buffers.doubles("until", room)
 
     def measure(self, ready: Any, start: Any, end: Any, last: Any) -> list[tuple[int, bool, float]]:
-        """Return the ranks that a rank waits for, where (pipeline or group), and the seconds."""
+        """Return, per rank that is waited for, its number, whether in the pipeline (else in a group), and seconds."""
         self._ready, self._start, self._end = doubles(ready), doubles(start), doubles(end)
         self._last = ints(last)
         self._found = 0
@@ -65,7 +65,7 @@ class RankWaits:
             place = self._place_of(self._last[op], 1)
             self._seconds[place] += self._idle(op, max(self._ready[op], self._until[place]))
             self._until[place] = max(self._until[place], self._start[op])
-        for i in range(self._messages):  # until the send began: then it communicates
+        for i in range(self._messages):  # until the send begins: from then on it communicates
             gap = min(self._start[self._message[i]], self._ready[self._receiver[i]])
             if self._before[i] >= 0:
                 gap -= self._end[self._before[i]]
@@ -75,7 +75,7 @@ class RankWaits:
         return [(self._of[i], self._in_pair[i] == 1, self._seconds[i]) for i in range(self._found)]
 
     def _place_of(self, rank: cython.int, in_pair: cython.int) -> cython.int:
-        """Return the place of the wait for a rank."""
+        """Return the index of the wait for a rank, added if there is none."""
         place: cython.int = self._found - 1
         while place >= 0:
             if self._of[place] == rank and self._in_pair[place] == in_pair:
@@ -111,7 +111,7 @@ class RankWaits:
             self._busy[i + 1] = self._busy[i] + (self._end[op] - self._start[op])
 
     def _idle(self, op: cython.int, begin: cython.double) -> cython.double:
-        """Return the seconds until an op starts in which the main lane does nothing; all, if that is its lane."""
+        """Return the idle seconds of the main lane from ``begin`` until an op starts; all for an op on that lane."""
         idle: cython.double = self._start[op] - begin
         if not self._on_main[op]:
             idle -= self._busy_until(self._start[op]) - self._busy_until(begin)

@@ -1,4 +1,4 @@
-"""States of spans in the breakdown of a rank's step: computation by kind, communication by axis, what its host does."""
+"""States of spans in the breakdown of a rank's step: computation by kind, communication by axis, host work."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ EXPOSED = ("tp", "cp", "ep", "pp", "dp")
 # A late member of one of these groups is a straggler; across stages it is a bubble.
 GROUPS_OF_A_STAGE = ("tp", "cp", "ep", "dp")
 STALLS = ("checkpoint", "data", "validation")
-"""Kinds of host work, and entries, for which a rank's own process stands, whether others are idle meanwhile or not."""
+"""Kinds of host work, and entries, that stop the rank's process, whether or not other ranks are idle meanwhile."""
 HELD_BY = {"optimizer": "optimizer", "checkpoint": "checkpoint", "offload": "copy"}
-"""Entries for what is done beside where a rank waits for it, and its kind: of several at once, the first."""
+"""Entries for concurrent host work that a rank waits for, and its kind; of several at once, the first counts."""
 STREAMS = ("compute", *EXPOSED, *BESIDE)
 COMPUTATION = tuple(kind for kinds in COMPUTE_KINDS.values() for kind in kinds)
 
@@ -33,18 +33,18 @@ ENTRIES = (
     *COMPUTE_KINDS, *(f"exposed_{axis}" for axis in EXPOSED), "straggler_wait", "checkpoint", *STALLS, *HELD_BY,
     "other", "bubble",
 )  # fmt: skip
-"""The entry of the breakdown that an interval counts to, by the number of the bit that decides."""
+"""Entries of the breakdown, by the number of the bit that selects one for an interval."""
 LATE, STANDING, STALLED, HELD, HOST, STORAGE = 10, 11, 12, 15, 18, 20
-"""Bits: a wait for late members of a group; training stands for a checkpoint; the first of STALLS and of HELD_BY; a
-stream of the host; the stream of writes to storage.  Those below are computation and communication."""
+"""Bits: waiting for late members of a group; stopped for a checkpoint; the first of STALLS; the first of HELD_BY; a
+stream of the host; the stream of writes to storage.  Lower bits are computation and communication."""
 
 
 class SpanBits(NamedTuple):
-    """The spans of a rank, lane by lane, and after these the messages that it receives.
+    """The spans of a rank, lane by lane, followed by the messages that it receives.
 
-    ``source`` is the place of a span among the rank's times, ``bits`` what it counts as; ``late``: is a wait before it
-    one for stragglers?  ``pipeline`` is its step if it is computation of a microbatch, else -1; ``checkpoint`` its step
-    if it is of a checkpoint, else -1, and ``barriers`` are the spans that end checkpoints.
+    ``source`` is the index of a span in the rank's times; ``bits`` select its entry; ``late`` marks spans that wait for
+    stragglers before they start.  ``pipeline`` is the step of a microbatch's computation, ``checkpoint`` the step of a
+    checkpoint's span, -1 for other spans.  ``barriers`` are the spans that end checkpoints.
     """
 
     source: Int32s
@@ -56,7 +56,7 @@ class SpanBits(NamedTuple):
 
 
 def bits_of(stream: str, kind: str) -> int:
-    """Return what a span counts as; ValueError if no entry of the breakdown counts its time."""
+    """Return the bits of a span; raise ValueError if no entry of the breakdown counts its time."""
     _require(stream, STREAMS, "stream")
     if stream == "compute":
         _require(kind, COMPUTATION, "computation of kind")

@@ -32,10 +32,9 @@ class Wait:
 def waits(ranks: Iterable[RankRecord]) -> list[Wait]:
     """Return all waiting of these ranks, longest first (ties by rank).
 
-    What waits concurrently with computation (a bucket of gradients for the other replicas') counts only while its rank
-    has nothing else to do: an op on another lane than the main one while that is idle.  A message counts from the end
-    of the op before the one that awaits it until its send begins; of sends and receives that meet and wait for the same
-    rank at a time, only one counts.
+    An op outside the main lane (a gradient bucket that waits for the other replicas) counts only while the main lane is
+    idle.  The wait for a message lasts from the end of the op before its receiver until its send begins.  Of sends and
+    receives that meet and wait for the same rank at the same time, only one counts.
     """
     known: dict[RankOps, RankWaits] = {}
     found = []

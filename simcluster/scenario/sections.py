@@ -26,8 +26,8 @@ from simcluster.schedules.stage_layout import StageLayout
 
 Axis = Literal["tp", "cp", "dp", "pp"]
 Engine = Literal["auto", "simpy", "compiled", "reference"]
-"""What simulates a step: SimPy on one rank of each class of equal ranks, the compiled engine on these, or the
-``reference``, SimPy on every rank; ``auto``: SimPy for one small step, the compiled one for others and in studies."""
+"""Engine of a step: SimPy or the compiled engine on one rank of each class of equal ranks, or the ``reference``: SimPy
+on every rank.  ``auto`` takes SimPy for a single small step, and the compiled engine for others and in studies."""
 
 
 def _renamed_engine(value: object) -> object:

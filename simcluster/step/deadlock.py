@@ -1,4 +1,4 @@
-"""Explanations of deadlocks: a link that is down for ever, or an order that blocking sends cannot have."""
+"""Explanations of deadlocks: a link that stays down, or an order that is impossible with blocking sends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def explained_deadlocks(scenario: Scenario, planned: Planned, step: FoldedStep) 
 
 
 def _links_down(scenario: Scenario, step: FoldedStep) -> Iterator[str]:
-    """Yield a sentence for the first link that is down for ever, or for links of which one always is."""
+    """Yield a sentence for the first link that stays down, or for links of which one is always down."""
     cluster, capacities = step.cluster, step.disturbances.capacities
     faults = {
         f"faults.{scenario.faults.index(fault)} ({fault.kind})": {
@@ -47,19 +47,19 @@ def _links_down(scenario: Scenario, step: FoldedStep) -> Iterator[str]:
             continue
         causes = {name: min(own.intersection(links)) for name, own in faults.items() if own.intersection(links)}
         shown = [" to ".join(cluster.links[link]) for link in dict.fromkeys(causes.values())]
-        one, it = f"the link from {shown[0]} is down for ever from {format_seconds(since)} on", "it"
+        one, it = f"the link from {shown[0]} stays down from {format_seconds(since)} on", "it"
         if shown[1:]:
             one = f"one of the links from {' and from '.join(shown)} is always down from {format_seconds(since)} on"
             it = "all of them"
-        does = "leaves nothing of it", "give the fault an end, or let it leave a part"
+        does = "leaves it no capacity", "give the fault an end, or let it leave some capacity"
         if len(causes) > 1:
             does = "take turns", "let them be down at the same times, or one of them only once"
-        yield f"{one}: {' and '.join(causes)} {does[0]}, and what has to cross {it} never ends; {does[1]}"
+        yield f"{one}: {' and '.join(causes)} {does[0]}, and transfers that cross {it} never end; {does[1]}"
         return
 
 
 def _down_since(profiles: Sequence[Profile]) -> float | None:
-    """Return from when on one of these is always 0 (s); None if all are up again and again, or never 0."""
+    """Return the time (s) from which one profile is always 0; None if they are all up again and again, or never 0."""
     now = 0.0
     for _ in range(_CHANGES):
         up = first_open(profiles, now)

@@ -26,7 +26,7 @@ class ChosenEngine(NamedTuple):
 
 
 def choose_engine(asked: Engine, ops: int, *, in_steps: bool, single: bool) -> ChosenEngine:
-    """Return the engine for a step of as many ops on simulated ranks.
+    """Return the engine for a step with this number of ops on simulated ranks.
 
     ``auto`` takes SimPy for a ``single`` step (``simulate``, ``simcluster run``) where that needs less than
     ``SIMPY_SECONDS``.  Studies simulate many steps: they take the compiled engine whatever the size.
@@ -45,7 +45,7 @@ def choose_engine(asked: Engine, ops: int, *, in_steps: bool, single: bool) -> C
 
 
 def count_ops(programs: Sequence[StageProgram], stages: Numbers) -> int:
-    """Return the ops of ranks of these stages."""
+    """Return the number of ops on ranks of these stages."""
     items = (chain.from_iterable(program.lanes.values()) for program in programs)
     each = np.array([sum(len(item.segment.ops) for item in own) for own in items])
     return int(each[stages].sum())

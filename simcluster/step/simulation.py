@@ -17,7 +17,7 @@ from simcluster.scenario.effort import estimated_seconds, expected_changes
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.deadlock import explained_deadlocks
 from simcluster.step.engine_choice import ChosenEngine, choose_engine, count_ops, ops_of
-from simcluster.step.fold_check import checked
+from simcluster.step.fold_check import check_folding
 from simcluster.step.planned import FoldedStep, Planned, facts_of_step, fold, tabulate_step
 from simcluster.step.reference_step import simulate_every_rank
 from simcluster.step.simpy_step import simulate_representatives
@@ -45,7 +45,7 @@ def simulate_step(
 ) -> SimulatedStep:
     """Simulate a planned step on the finest grid that its times are exact on: see ``fold``.
 
-    ``single`` is that of ``choose_engine``.
+    ``single`` is passed to ``choose_engine``.
     """
 
     def simulated() -> SimulatedStep:
@@ -62,7 +62,7 @@ def simulate_step(
             else:
                 record = _by_reference(scenario, planned, step, choice)
             if single and folded:
-                step, record = checked(scenario, planned, step, record)
+                step, record = check_folding(scenario, planned, step, record)
         classes = step.folding.classes
         capacity = step.cluster.link_capacity.of(np.array(classes.link_representatives, dtype=np.int64)).tolist()
         hop_by_hop = planned.choices.steps and any(

@@ -112,7 +112,7 @@ def carried(of_communicator: Ints, bindings: Bindings) -> Hashes:
 
 
 def _flows(users: Ints, bindings: Bindings) -> Hashes:
-    """Return a number for every row of usage, given the number of its user: equal for equal flows."""
+    """Return a hash of every row of usage: equal for rows of equal user, place and flows."""
     uses = users * int(bindings.places.max(initial=1)) + bindings.place
     return mixed(mixed(uses, 3) ^ bits(bindings.flows), 5)
 
@@ -219,10 +219,10 @@ def _refined(ranks: Hashes, of_links: Colours, bindings: Bindings, heeded: Bools
 
 
 def _different(bindings: Bindings, of_links: Colours, heeded: Bools | None) -> tuple[Ints, Hashes]:
-    """Return the heeded rows of one of all links that carry the same of the same users, and how many each represents.
+    """Return the heeded rows of one link for each set of links with equal flows of the same users, and how many each
+    represents.
 
-    Links of a path that nothing else uses are such links: in Llama 3 405B with 16 slow GPUs 167,000 of 2.4 million rows
-    are left.
+    The links of a path that nothing else uses are such a set.  With 16 slow GPUs, 167,000 of 2.4 million rows remain.
     """
     used, link_of, order, starts = bindings.on_links
     there = np.ones(len(link_of), dtype=bool) if heeded is None else heeded

@@ -3,7 +3,7 @@
   python tests/drawn --count 5000 --seed 0            on two processes
   python tests/drawn --count 1 --seed 17 --show       one scenario again, with its document
   python tests/drawn --vary                           what a new field of a scope needs: documents that vary it
-  python tests/drawn --shipped                        every shipped scenario, where the reference takes up to 90 s
+  python tests/drawn --shipped                        every built-in scenario that the reference simulates in 90 s
 
 It says of every way how many scenarios were equal and how many were refused, by reason, and ends with status 1 if one
 differs.
@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--within", choices=SCOPES, help="draw what the scope of this fast path vouches for")
     parser.add_argument("--show", action="store_true", help="print the documents")
     parser.add_argument("--vary", action="store_true", help="draw documents for varied.json")
-    parser.add_argument("--shipped", action="store_true", help="compare the shipped scenarios instead of drawn ones")
+    parser.add_argument("--shipped", action="store_true", help="compare the built-in scenarios instead of drawn ones")
     asked = parser.parse_args()
     if asked.shipped:
         begin()

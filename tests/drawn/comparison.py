@@ -48,7 +48,7 @@ def compared(scenario: Scenario) -> list[Answer]:
 
 
 def meaning(scenario: Scenario) -> Meant:
-    """Return what the reference gives."""
+    """Return the reference's result, with a table of spans for every rank."""
     result = replay(scenario.model_copy(update={"engine": "reference"}))
     return Meant(result, [table_of(result, rank) for rank in range(scenario.gpus)])
 
@@ -171,7 +171,7 @@ def quickly(scenario: Scenario, meant: Meant) -> None:
 
 
 def bounded(scenario: Scenario, meant: Meant) -> None:
-    """Check the tightest bound of a search for layouts."""
+    """Check that the tightest bound of a layout search does not exceed the reference's step time."""
     obstacle, layout = PLAN.obstacle(scenario), own_layout(scenario)
     if obstacle or scenario.faults:
         raise RefusedError(obstacle or "faults")

@@ -1,4 +1,4 @@
-"""Every shipped scenario in every way beside the reference, where that simulates it within a limit."""
+"""Comparison of every built-in scenario, in every way, with the reference if that simulates it within a limit."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from simcluster.step.planned import plan
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SECONDS, OPS = 90, 3_000_000
-"""Processor time for a scenario in the reference, and ops on all ranks that it does not reach in that time."""
+"""Limits of a scenario for the reference: its processor time, and the ops on all ranks that surely take longer."""
 
 
 def compare_shipped(out: Callable[[str], object]) -> int:
-    """Compare them, small ones first, write a line for each, and return 1 if one differs."""
+    """Compare the built-in scenarios, small ones first; write a line for each and return 1 if one differs."""
     different = 0
     scenarios = [load(str(path)) for path in sorted(SCENARIOS.glob("*.yaml"))]
     for ops, scenario in sorted(((_ops(each), each) for each in scenarios), key=lambda pair: pair[0]):
         took, answers = _answers(scenario) if ops < OPS else (0.0, _on_folded_ranks(scenario))
-        told = ", ".join(f"{each.way} {each.verdict}{each.why and f' ({each.why})'}" for each in answers)
+        verdicts = ", ".join(f"{each.way} {each.verdict}{each.why and f' ({each.why})'}" for each in answers)
         seconds = f"{took:.0f} s" if took else f"more than {SECONDS} s or 4 GB"
-        out(f"{scenario.name}: {scenario.gpus:,} ranks, {ops:,} ops, reference {seconds}: {told}")
+        out(f"{scenario.name}: {scenario.gpus:,} ranks, {ops:,} ops, reference {seconds}: {verdicts}")
         different += sum(each.verdict == "differs" for each in answers)
     return 1 if different else 0
 
@@ -42,7 +42,7 @@ def _ops(scenario: Scenario) -> int:
 
 
 def _answers(scenario: Scenario) -> tuple[float, list[Answer]]:
-    """Return the seconds of the reference, 0 where it takes too long, and what every way gives."""
+    """Return the seconds of the reference (0 if it takes too long) and the answer of every way."""
     begun = time.process_time()
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
@@ -56,7 +56,7 @@ def _answers(scenario: Scenario) -> tuple[float, list[Answer]]:
 
 
 def _on_folded_ranks(scenario: Scenario) -> list[Answer]:
-    """Compare all that the record of the compiled engine has with SimPy's on the same ranks."""
+    """Compare the whole record of the compiled engine with that of SimPy on the same ranks."""
     one, other = (replay(scenario.model_copy(update={"engine": engine})).record for engine in ("compiled", "simpy"))
     where = record_difference(one, other)
     return [Answer("folded ranks by SimPy", "differs" if where else "equal", where)]

@@ -218,8 +218,8 @@ class AnytimeSearch:
             self._note(number, row, self.frontier, ranking)
         else:
             each = self.known.score(layout, 1.0) if layout else 1.0
-            told = ranking.limit / each if candidate else 0.0  # what comes first is told first
-            self._workers.begin(LayoutTask(self.player.text, layout, account, told))
+            within = ranking.limit / each if candidate else 0.0  # a best layout is reported with its account
+            self._workers.begin(LayoutTask(self.player.text, layout, account, within))
 
     def _collect(self, seconds: float, frontier: Frontier | None = None, ranking: Ranking | None = None) -> None:
         """What is done, waiting for it so long at most."""

@@ -1,4 +1,4 @@
-"""A lower bound of a layout's step time, in three steps from cheap to tight; none is ever above what the engine plays.
+"""A lower bound of a layout's step time, in three steps from cheap to tight; none exceeds the simulated time.
 
 Why.  The engine plays each lane of a rank in order, an op begins when those it waits for are over, and takes at least
 its planned time: compute is only slowed down (interference, drag; by how much at the least: ``stretches``),
@@ -189,7 +189,7 @@ class Bounds:
     def _with_optimizer(
         self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], tails: Sequence[tuple[float, float]]
     ) -> float:
-        """The step whose stages have done their passes at ``ends``, with what blocks behind them (``_tails``)."""
+        """Return the step time of stages whose passes end at ``ends``; ``tails`` block after these (``_tails``)."""
         calls, before, done = self.calls(layout), 0.0, 0.0
         for stage, end, (blocked, behind) in zip(stages, ends, tails, strict=True):
             norm, update = calls.update(stage)
@@ -285,7 +285,7 @@ class Bounds:
         return self._once(("least", grid_of(layout)), stages)
 
     def _played(self, layout: Layout) -> tuple[list[Stage], list[float]] | None:
-        """The stages, and when their passes are over by the schedule."""
+        """Return the stages, and when their passes end in the schedule."""
         times = self.times(layout)
         stages = self._outlined(layout, times)
         if stages is None or SCHEDULES[layout.schedule].made_for_times:

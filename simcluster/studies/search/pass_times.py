@@ -270,13 +270,13 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment
                 continue
             if name == EMBEDDING and kind == "I" and not (shape.sequence_parallel and shape.tp > 1):
                 continue  # nothing is before it
-            found[name, kind] = _behind_others(make(part))
+            found[name, kind] = _after_another_op(make(part))
     return found
 
 
-def _behind_others(segment: Segment) -> Segment:
-    """Return a part's ops behind another op, of no time: a ring's first copy overlaps with the first piece of its
-    product there, and the second piece waits for it."""
+def _after_another_op(segment: Segment) -> Segment:
+    """Return a part's ops after an op of no time, so that a ring's first copy overlaps with the first piece of its
+    matmul, and the second piece waits for the copy."""
     first = segment.ops[0]
     if first.kind != "send_recv" or not isinstance(first.work, Collective):
         return segment

@@ -21,12 +21,12 @@ from simcluster.studies.sweep.stage_network import NotQuickError
 Row = dict[str, Any]
 
 
-def measured(text: str, layout: Layout | None, told: float = 0.0) -> Row:
+def measured(text: str, layout: Layout | None, account_within: float = 0.0) -> Row:
     """Return the numbers of a layout's step, by the quick step (``sweep.quick``) where that is exact.
 
-    A step of at most ``told`` seconds that is simulated in full has its account as well, so that it is not simulated
-    again for it.  ``text`` is the base scenario's document as JSON, which a process reads once.  A layout of None is
-    the scenario's.
+    A step that is simulated in full and takes at most ``account_within`` seconds has its account as well, so that it is
+    not simulated again.  ``text`` is the base scenario's document as JSON, which a process reads once.  A layout of
+    None is the scenario's.
     """
     try:
         scenario = _laid_out(text, layout)
@@ -35,7 +35,7 @@ def measured(text: str, layout: Layout | None, told: float = 0.0) -> Row:
         except NotQuickError:
             pass
         result = replay(scenario)
-        account = details(result) if result.step_time <= told else {}
+        account = details(result) if result.step_time <= account_within else {}
         return {"status": "ok", "error": "", **timed_numbers(result), **account}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}

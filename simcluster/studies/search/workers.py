@@ -22,20 +22,20 @@ _KILLED = (
 class LayoutTask(NamedTuple):
     """A layout to simulate, of a base scenario (its document as JSON); None is the scenario's own.
 
-    A layout that is simulated in full and takes at most ``told`` seconds has its account as well, as all do
-    ``with_account``.
+    All have an account ``with_account``; otherwise those that are simulated in full and take at most
+    ``account_within`` seconds.
     """
 
     text: str
     layout: Layout | None
     with_account: bool
-    told: float = 0.0
+    account_within: float = 0.0
 
     def play(self) -> Row:
         """Its numbers."""
         if self.with_account:
             return accounted(self.text, self.layout)
-        return measured(self.text, self.layout, self.told)
+        return measured(self.text, self.layout, self.account_within)
 
 
 class Workers(Protocol):

@@ -51,7 +51,7 @@ class SharedCosts:
 class Order(NamedTuple):
     """A schedule, the sends between its stages, and the stages that hold copies of each other.
 
-    ``sends`` are those of ``hops``, as a set, whose hash is computed once.
+    ``sends`` is the set of ``hops``; its hash is computed once.
     """
 
     schedule: Schedule
@@ -72,7 +72,7 @@ def order_of(scenario: Scenario) -> Order:
 class StepCosts:
     """The costs of a scenario's step; NotQuickError where it needs a full run.
 
-    ``of_main`` names all that the step follows from up to the last actions.
+    ``main_key`` is the cache key of the step up to the last actions.
     """
 
     def __init__(self, scenario: Scenario, order: Order, shared: SharedCosts) -> None:
@@ -104,7 +104,7 @@ class StepCosts:
         )
         exchanged = (self.drawn, self._stages, replace(shape, recompute="none"))
         self.exchanges: Exchanges = shared.exchanges.once(exchanged, lambda: Exchanges(job(), self._stages, self.drawn))
-        self.of_main = self.drawn, parallel.model_copy(update={"zero": 0}), of_others, of_passes, scenario.microbatches
+        self.main_key = self.drawn, parallel.model_copy(update={"zero": 0}), of_others, of_passes, scenario.microbatches
 
     def of(self, works: Sequence[ActionWork | Sent]) -> list[Costs]:
         """Return the costs of actions and sends.

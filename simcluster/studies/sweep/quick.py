@@ -89,7 +89,7 @@ class QuickSteps:
             )
         self._keep(scenario.cluster)
         costs = StepCosts(scenario, order, self.shared)
-        main: MainPart = self.mains.once(costs.of_main, lambda: self._main(scenario, order.schedule, costs))
+        main: MainPart = self.mains.once(costs.main_key, lambda: self._main(scenario, order.schedule, costs))
         seconds = main.step_seconds(costs.exchanges.ends)
         if seconds >= MOST_SECONDS:
             raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is simulated on a coarser grid")

@@ -32,7 +32,7 @@ class _BaseRead(NamedTuple):
     made: Kept
 
     def section(self, name: str, changes: Mapping[str, Any]) -> Any:
-        """Return a section with these changes, one object for all variants that change it alike."""
+        """Return a section with these changes, one object for all variants that have the same changes."""
         section = type(self.sections[name])
         return self.made.once((name, repr(changes)), lambda: section(**{**self.said[name], **changes}))
 

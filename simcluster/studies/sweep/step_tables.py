@@ -33,7 +33,7 @@ from simcluster.studies.sweep.order import Items, ranges
 from simcluster.traffic.traffic import Traffic
 
 _FEW = 1500
-"""Ops that are simulated again for each end: to make an engine takes as long as 1,300 ops."""
+"""The most ops of a main part that is simulated again per variant: to make an engine takes as long as 1,300 ops."""
 
 
 class CommunicationCost(NamedTuple):
@@ -201,7 +201,7 @@ class StepTemplate:
 
 
 class Columns(NamedTuple):
-    """What the engine reads of all ops of a step besides their costs."""
+    """Tables of all ops of a step, without their costs."""
 
     templates: Templates
     instances: Instances
@@ -209,7 +209,7 @@ class Columns(NamedTuple):
 
 
 class MainPart:
-    """A step up to the last actions with the costs of its units; variants share it whose stages end otherwise.
+    """A step up to the last actions, with its costs; variants that differ only in the ops after these share it.
 
     ``capacity`` is in B/s per link; ``kept`` has the tables of kinds of communication.
     """
@@ -230,7 +230,7 @@ class MainPart:
 
     @cached_property
     def _simulated(self) -> Engine:
-        """The engine when the first stage is over with its actions."""
+        """The engine at the instant when the first stage has finished its actions."""
         return simulate_until(self._tables(EndOps([])), self._template.stages)
 
     def _tables(self, ends: EndOps) -> Tables:
@@ -255,7 +255,7 @@ def _instance(templates: Templates, stages: int) -> Instances:
 
 
 class CommunicationTables(NamedTuple):
-    """Kinds of communication, and what they move; ``every`` keeps what their tables are known by."""
+    """Kinds of communication and their traffics; ``every`` keeps the costs alive whose ids are the cache key."""
 
     kinds: Kinds
     traffics: Traffics

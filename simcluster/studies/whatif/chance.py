@@ -75,7 +75,7 @@ class Chance:
         self._streams = QuickStreams()
 
     def seconds(self, stage: int, number: int, planned: Floats) -> Duration:
-        """Return durations [replica of the block, place] of an op that is ``planned`` [place] to take so long."""
+        """Return the durations [replica of the block, place] of an op with these ``planned`` seconds [place]."""
         item, op = self._ops[stage][number]
         if op.work.sensitivity is None:
             return planned

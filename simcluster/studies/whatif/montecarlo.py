@@ -28,7 +28,7 @@ from simcluster.studies.whatif.replica_sweep import sweep_replicas
 
 Method = Literal["auto", "sweep", "events"]
 
-_LOOK = 10  # replicas on the engine, until somebody looks how well the mean is known
+_LOOK = 10  # replicas on the engine between checks of how precise the mean is
 
 
 @checked
@@ -66,7 +66,7 @@ def monte_carlo(
             "without_chance(scenario): leave it out, and it is played here"
         )
     if until is not None and not 0 < until < 1:
-        raise InputError(f"until: {until:g} is no part of the mean; give one above 0 and below 1, as in 0.001")
+        raise InputError(f"until: {until:g} is not a fraction of the mean; give one above 0 and below 1, as in 0.001")
 
     def enough(times: Floats) -> bool:
         return until is not None and half_width(times) <= until * float(times.mean())

@@ -91,9 +91,9 @@ class LinkSpells:
         self._known: dict[tuple[int, float], tuple[Floats, Floats]] = {}
 
     def seconds(self, stage: int, number: int, start: Callable[[], Floats], took: Duration) -> Duration:
-        """Return what an op that begins at ``start`` takes [replica, place], where it takes ``took`` on free links."""
+        """Return the duration [replica, place] of an op that begins at ``start()`` and takes ``took`` on free links."""
         for each in self._slowed[stage].get(number, ()):
-            assert not isinstance(took, tuple)  # it moves data
+            assert not isinstance(took, tuple)  # an op that moves data has no factor
             begin = start()
             took = self._stretched(each, begin, np.broadcast_to(took, begin.shape))
         return took

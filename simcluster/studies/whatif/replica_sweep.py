@@ -1,7 +1,7 @@
 """All replicas of a step in one sweep: longest paths through it with other durations (``engine.stage_sweep``).
 
-Kernels jitter, documents differ, hosts stall, transfers meet others' traffic in spells.  Links and interference are
-otherwise those of the run without chance.
+Random are kernels (jitter), lengths of documents, host stalls, and periods of others' traffic on links.  Otherwise,
+links and interference are those of the run without chance.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WORTH_A_PROCESS = 20e6  # durations to be drawn; below, starting one takes long
 def sweep_replicas(
     scenario: Scenario, base: Result, processes: int, enough: Callable[[Floats], bool] | None = None
 ) -> Floats:
-    """Return the step times of a scenario's replicas, or of its first blocks of them that are ``enough``.
+    """Return the step times of a scenario's replicas, up to the first block after which these are ``enough``.
 
     ``base`` is the result of the scenario without chance; ``processes`` is how many share the blocks, 0 for one per
     core where that pays.
@@ -52,7 +52,7 @@ def sweep_replicas(
     turn = len(blocks) if enough is None else workers
     times = np.zeros(0)
     for first in range(0, len(blocks), turn):
-        for block in _side_by_side(job, blocks[first : first + turn], workers):
+        for block in _in_processes(job, blocks[first : first + turn], workers):
             times = np.concatenate([times, block / scenario.steps])
             if enough and enough(times):
                 return times
@@ -61,7 +61,7 @@ def sweep_replicas(
 
 @dataclass(frozen=True)
 class _Job:
-    """What it takes to play any block of replicas: small enough to be handed to another process."""
+    """Data to simulate any block of replicas, small enough to be passed to another process."""
 
     sweep: StageSweep
     planned: list[OfStage]  # seconds of a stage's ops
@@ -78,7 +78,7 @@ class _Job:
     loaded: Callable[..., LinkSpells]
 
     def block(self, number: int) -> Floats:
-        """Seconds of all steps together, in the replicas of a block: the last one has what is left."""
+        """Return the seconds of all steps together per replica of a block; the last block has the remaining ones."""
         first = number * BLOCK
         seeds = [seed_of(self.seed, replica) for replica in range(first, min(first + BLOCK, self.replicas))]
         chance = Chance(
@@ -111,7 +111,7 @@ class OfStage:
 
     @classmethod
     def of_ranks(cls, values: Sequence[Floats], ops: Sequence[tuple[Item, Op]]) -> OfStage:
-        """From those [op, ...] of the rank at every place, equal ones one object; room for stalls has 0."""
+        """Return a stage's values, given those [op, ...] of every rank (one object where equal); stalls get 0."""
         first = {id(each): place for place, each in enumerate(values)}
         sorts = {name: sort for sort, name in enumerate(first)}
         room = np.array([is_stall(item) for item, _ in ops])
@@ -121,7 +121,7 @@ class OfStage:
         return cls(whole, np.array([sorts[id(each)] for each in values]))
 
     def of(self, op: int) -> Floats:
-        """Of an op [place], or of one for all of them."""
+        """Return the values of an op [place], or one value for all places."""
         return np.asarray(self.values[op] if self.values.shape[1] == 1 else self.values[op][self.sort])
 
 
@@ -156,24 +156,24 @@ def _job(scenario: Scenario, base: Result) -> _Job:
 
 
 def _of(kind: type[Kind], scenario: Scenario) -> list[Kind]:
-    """The faults of a kind that the sweep knows (``chance_scope``)."""
+    """Return the faults of a kind that the sweep supports (``chance_scope``)."""
     return [fault for fault in scenario.faults if isinstance(fault, kind) and not fault.neutral]
 
 
 @dataclass(frozen=True)
 class _Roomy:
-    """Values of the ops of a run for the ops of a sweep, which has room for stalls of its own."""
+    """Values of a run's ops for the ops of a sweep, which has room for stalls."""
 
     base: Result
     sweep: StageSweep
     program_of: Callable[[int], StageProgram]
 
     def durations(self) -> dict[int, Floats]:
-        """Seconds of ops, by simulated rank, [op]."""
+        """Return the seconds [op] of every simulated rank's ops."""
         return durations(self.base)
 
     def of_stages(self, of_ranks: Mapping[int, Floats]) -> list[OfStage]:
-        """From values of every simulated rank's ops [op, ...] to those of every stage's."""
+        """Return the values of every stage's ops, given those of every simulated rank's ops [op, ...]."""
         played = {rank: self._without_stalls(rank, values) for rank, values in of_ranks.items()}
         return [
             OfStage.of_ranks([played[self.base.simulated_for(rank)] for rank in ranks.tolist()], ops)
@@ -185,7 +185,7 @@ class _Roomy:
         return np.asarray(values[np.array([not is_stall(item) for item in items for _ in item.segment.ops])])
 
     def slowed(self, loads: Sequence[BackgroundLoad], cluster: Cluster) -> list[dict[int, list[Slowed]]]:
-        """By stage, the ops that others' traffic can hold up."""
+        """Return, by stage, the ops that others' traffic can slow down."""
         found: list[dict[int, list[Slowed]]] = [{} for _ in self.sweep.stage_ranks]
         for number, load in enumerate(loads):
             left = {link: load.left(float(cluster.capacity[link])) for link in load.links(cluster)}
@@ -199,25 +199,25 @@ class _Roomy:
 
 
 def _slowdowns(speeds: Sequence[Speeds], ranks: int, seeds: Sequence[int]) -> Floats | None:
-    """What multiplies all computation in the replicas of these seeds [replica, rank]; None for nothing."""
+    """Return the factors of all computation in the replicas of these seeds [replica, rank]; None without any."""
     return np.stack([speeds[0].slowdowns(ranks, seed) for seed in seeds]) if speeds else None
 
 
 def _documents(fault: SequenceLengths, seed: int, batch: Batch, dp: int, seeds: Sequence[int]) -> Documents:
-    """What microbatches weigh in the replicas of these seeds, and evenly spread in the scenario, of ``seed``."""
+    """Return the weights of microbatches in the replicas of these seeds, and those of evenly spread documents."""
     replicas = [fault.attention(each, batch, dp) for each in seeds]
     return Documents(np.stack(replicas), fault.without().attention(seed, batch, dp)[:, 0, 0])
 
 
-def _side_by_side(job: _Job, blocks: Sequence[int], workers: int) -> list[Floats]:
-    """Blocks dealt out to processes."""
+def _in_processes(job: _Job, blocks: Sequence[int], workers: int) -> list[Floats]:
+    """Return the times of blocks, which are simulated by several processes."""
     dealt = [blocks[place::workers] for place in range(workers)]
-    helpers = [ProcessCall(partial(_played, job, own)) for own in dealt[1:]]
-    played = [_played(job, dealt[0]), *(helper.result() for helper in helpers)]
+    helpers = [ProcessCall(partial(_simulate, job, own)) for own in dealt[1:]]
+    played = [_simulate(job, dealt[0]), *(helper.result() for helper in helpers)]
     found = {number: times for own, answer in zip(dealt, played, strict=True)
              for number, times in zip(own, answer, strict=True)}  # fmt: skip
     return [found[number] for number in blocks]
 
 
-def _played(job: _Job, blocks: Sequence[int]) -> list[Floats]:
+def _simulate(job: _Job, blocks: Sequence[int]) -> list[Floats]:
     return [job.block(number) for number in blocks]
