@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.arrays import Bools, Floats, Int32s, Ints
 from simcluster.base.clock import all_on_grid
 from simcluster.engine.tabulate import JobTables
 from simcluster.planning.ops import MAIN
@@ -200,31 +201,27 @@ class _Expansion:
 
     def _waits(self) -> Waits:
         """Return what ops wait for besides the op before them on their lane."""
-        templates, instances = self._tables.templates, self._tables.instances
-        counts, ops = [], []
-        for instance, template in enumerate(self._template):
-            begin, end = templates.op_first[template], templates.op_first[template + 1]
-            first = templates.wait_first[begin : end + 1]
-            counts.append(np.diff(first))
-            rows = slice(first[0], first[-1])
-            peer = templates.wait_peer[rows]
-            whose = np.full(len(peer), instance)
-            whose[peer >= 0] = instances.peer[instance][peer[peer >= 0]]
-            ops.append(self._first[whose].astype(np.int64) + templates.wait_op[rows])
+        _, counts, _, ops = zip(*self._awaited(), strict=True)
         return Waits(np.concatenate([[0], np.cumsum(np.concatenate(counts))]), np.concatenate(ops))
 
     def _receives(self) -> tuple[Ints, Ints]:
         """Return transfers, and the ops on the receivers that wait for them."""
+        sends, waiting = [], []
+        for first, counts, there, ops in self._awaited():
+            sends.append(ops[there])
+            waiting.append(first + np.repeat(np.arange(len(counts)), counts)[there])
+        return np.concatenate(sends), np.concatenate(waiting)
+
+    def _awaited(self) -> Iterator[tuple[int, Int32s, Bools, Ints]]:
+        """Yield the first op of each instance, how many ops each of its ops waits for, which of these are of other
+        instances, and the ops."""
         templates, instances = self._tables.templates, self._tables.instances
-        sends, waiting = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
         for instance, template in enumerate(self._template):
             begin, end = templates.op_first[template], templates.op_first[template + 1]
             first = templates.wait_first[begin : end + 1]
             rows = slice(first[0], first[-1])
-            there = np.flatnonzero(templates.wait_peer[rows] >= 0)
-            if len(there):
-                whose = instances.peer[instance][templates.wait_peer[rows][there]]
-                op = np.repeat(np.arange(end - begin), np.diff(first))[there]
-                sends.append(self._first[whose].astype(np.int64) + templates.wait_op[rows][there])
-                waiting.append(self._first[instance] + op)
-        return np.concatenate(sends), np.concatenate(waiting)
+            peer = templates.wait_peer[rows]
+            whose = np.full(len(peer), instance)
+            whose[peer >= 0] = instances.peer[instance][peer[peer >= 0]]
+            ops = self._first[whose].astype(np.int64) + templates.wait_op[rows]
+            yield self._first[instance], np.diff(first), peer >= 0, ops

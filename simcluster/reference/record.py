@@ -94,11 +94,7 @@ class Ops:
     @cached_property
     def before(self) -> Ints:
         """The op before each on its lane, -1 for the first ones."""
-        order = np.concatenate(self.lanes)
-        follows = np.flatnonzero(np.diff(self.lane[order]) == 0)
-        found = np.full(len(self), -1, dtype=np.int64)
-        found[order[follows + 1]] = order[follows]
-        return found
+        return _before(self.lane, np.concatenate(self.lanes))
 
     @cached_property
     def waits(self) -> Waits:
@@ -138,11 +134,15 @@ class RankOps:
     @cached_property
     def before(self) -> Ints:
         """The op before each on its lane, -1 for the first ones."""
-        order = self.in_lanes
-        follows = np.flatnonzero(np.diff(self.lane[order]) == 0)
-        found = np.full(len(self), -1, dtype=np.int64)
-        found[order[follows + 1]] = order[follows]
-        return found
+        return _before(self.lane, self.in_lanes)
+
+
+def _before(lane: Int32s, order: Ints) -> Ints:
+    """Return the op before each on its lane, -1 for the first ones; ``order`` has the ops lane by lane."""
+    follows = np.flatnonzero(np.diff(lane[order]) == 0)
+    found = np.full(len(lane), -1, dtype=np.int64)
+    found[order[follows + 1]] = order[follows]
+    return found
 
 
 class RankTimes(NamedTuple):

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.shown import Shown
-from simcluster.reference.record import RankOps, RankRecord
+from simcluster.reference.record import RankRecord
 from simcluster.results.memory_changes import POOLS, MemoryChanges, MemoryPeak, Row, memory_changes
 
 if TYPE_CHECKING:
@@ -116,12 +116,9 @@ _COLUMNS = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool
 def memory_timeline(ranks: Iterable[RankRecord]) -> MemoryTimeline:
     """Return all changes of memory."""
     rows: dict[Row, int] = {}
-    known: dict[RankOps, MemoryChanges] = {}
-    parts = []
+    changes_of, parts = cache(memory_changes), []
     for each in ranks:
-        if each.ops not in known:
-            known[each.ops] = memory_changes(each.ops)
-        changes = known[each.ops]
+        changes = changes_of(each.ops)
         time = np.concatenate(each.times[:3])[changes.source]
         order = np.argsort(time, kind="stable")
         row = np.array([rows.setdefault(row, len(rows)) for row in changes.rows], dtype=np.int64)
@@ -134,13 +131,8 @@ def memory_timeline(ranks: Iterable[RankRecord]) -> MemoryTimeline:
 
 def memory_peaks(ranks: Iterable[RankRecord]) -> list[MemoryPeak]:
     """Return the first memory peak of each of these ranks."""
-    known: dict[RankOps, MemoryChanges] = {}
-    found = []
-    for each in ranks:
-        if each.ops not in known:
-            known[each.ops] = memory_changes(each.ops)
-        found.append(known[each.ops].peak(np.concatenate(each.times[:3]), each.rank, each.stage))
-    return found
+    changes_of = cache(memory_changes)
+    return [changes_of(each.ops).peak(np.concatenate(each.times[:3]), each.rank, each.stage) for each in ranks]
 
 
 def _instants(time: Floats) -> tuple[Floats, Ints]:

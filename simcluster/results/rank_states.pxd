@@ -6,7 +6,6 @@ cdef class RankStates:
     cdef Buffers buffers
     cdef MergeSort _sort
     cdef int _count
-    cdef int _steps
     cdef int _events
     cdef int _edges
     cdef int _barrier_count

@@ -36,7 +36,6 @@ class RankStates:
     def __init__(self, spans: SpanBits, steps: int) -> None:
         self.buffers = buffers = Buffers()
         self._count = len(spans.source)
-        self._steps = steps
         self._source = buffers.given_ints("source", spans.source)
         self._bits = buffers.given_ints("bits", spans.bits)
         self._late = buffers.given_ints("late", spans.late)

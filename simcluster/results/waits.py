@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, assert_never
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.planning.parallel import Plan
-from simcluster.reference.record import RankOps, RankRecord
+from simcluster.reference.record import RankRecord
 from simcluster.results.rank_waits import RankWaits
 
 
@@ -36,12 +37,9 @@ def waits(ranks: Iterable[RankRecord]) -> list[Wait]:
     idle.  The wait for a message lasts from the end of the op before its receiver until its send begins.  Of sends and
     receives that meet and wait for the same rank at the same time, only one counts.
     """
-    known: dict[RankOps, RankWaits] = {}
-    found = []
+    waits_of, found = cache(RankWaits), []
     for each in ranks:
-        if each.ops not in known:
-            known[each.ops] = RankWaits(each.ops)
-        for culprit, in_pair, seconds in known[each.ops].measure(*each.times):
+        for culprit, in_pair, seconds in waits_of(each.ops).measure(*each.times):
             if seconds:
                 found.append(Wait(each.rank, culprit, "pipeline" if in_pair else "group", seconds))
     return sorted(found, key=lambda wait: (-wait.seconds, wait.rank, wait.culprit, wait.where))
