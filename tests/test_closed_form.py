@@ -133,17 +133,18 @@ def _check_routes(cluster: Cluster, graph: Cluster) -> None:
     for each in (cluster, graph):
         flow, link, fraction, latency = each.routes(src, dst, number)
         assert (np.diff(flow) >= 0).all()
-        parts = _added(zip(zip(flow.tolist(), link.tolist(), strict=True), fraction.tolist(), strict=True))
+        parts = _by_link(zip(zip(flow.tolist(), link.tolist(), strict=True), fraction.tolist(), strict=True))
         found.append((sorted(parts), latency.tolist()))
     assert found[0] == found[1]
     flow, link, fraction, _ = cluster.routes(src, dst, number)
     for place in range(0, 120, 10):
         alone = graph.spread(int(src[place]), int(dst[place]), int(number[place]))
         there = flow == place
-        assert sorted(_added(zip(link[there].tolist(), fraction[there].tolist(), strict=True))) == sorted(_added(alone))
+        parts = _by_link(zip(link[there].tolist(), fraction[there].tolist(), strict=True))
+        assert sorted(parts) == sorted(_by_link(alone))
 
 
-def _added(spread: Any) -> list[tuple[Any, float]]:
+def _by_link(spread: Any) -> list[tuple[Any, float]]:
     """Return the part of the bytes on each link; connections of a flow may share some."""
     found: dict[Any, float] = {}
     for link, part in spread:

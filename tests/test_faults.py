@@ -502,7 +502,7 @@ def test_a_link_that_stays_down_is_named(tiny: Tiny, engine: Engine) -> None:
 
 @pytest.mark.parametrize("engine", ["simpy", "reference", "compiled"])
 @pytest.mark.parametrize("rank", [0, 4])
-def test_links_that_are_down_in_turns_are_named(tiny: Tiny, engine: Engine, rank: int) -> None:
+def test_links_that_are_down_alternately_are_named(tiny: Tiny, engine: Engine, rank: int) -> None:
     flap: Document = {"kind": "link_flap", "nic_of": 0, "down": "60 us", "period": "100 us"}
     turns = [flap, {**flap, "nic_of": rank, "start": "50 us"}]
     rings: dict[str, Any] = {**PLAIN, "parallel": {"tp": 2, "dp": 4}}
@@ -516,7 +516,7 @@ def test_links_that_are_down_in_turns_are_named(tiny: Tiny, engine: Engine, rank
     )
 
 
-def test_links_that_are_seldom_up_together_move_all(tiny: Tiny) -> None:
+def test_links_that_are_rarely_up_together_carry_all_transfers(tiny: Tiny) -> None:
     flap: Document = {"kind": "link_flap", "nic_of": 0, "down": "5 ms", "period": "5.2 ms"}
     often: Document = {"kind": "link_flap", "nic_of": 0, "down": "200 ns", "period": "1.1 us"}
     rings: dict[str, Any] = {**PLAIN, "parallel": {"tp": 2, "dp": 4}}
@@ -540,9 +540,9 @@ def test_links_that_are_seldom_up_together_move_all(tiny: Tiny) -> None:
             {"kind": "background_load", "nic_of": 0, "share": 0.5, "on": "1 us", "off": "1 us"},
         ],
     ],
-    ids=["speed", "links", "spells"],
+    ids=["speed", "links", "periods"],
 )
-def test_faults_that_change_too_often_end(tiny: Tiny, engine: Engine, faults: list[Document]) -> None:
+def test_faults_that_change_too_often_are_rejected(tiny: Tiny, engine: Engine, faults: list[Document]) -> None:
     scenario = tiny(**{**PLAIN, "parallel": {"tp": 2, "dp": 4}}, faults=faults)
     with at_most(0.5), pytest.raises(InputError, match="and the steps are not finished; without being asked"):
         simulate(scenario, engine=engine)

@@ -190,7 +190,7 @@ def test_an_alarm_that_is_lost_rings_again() -> None:
         work()
 
 
-def test_alarms_do_not_cut_off_what_cleans_up() -> None:
+def test_alarms_do_not_interrupt_cleanup() -> None:
     cleaned = False
 
     def work() -> None:
@@ -330,9 +330,9 @@ def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(
 def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account() -> None:
     scenario = alone(tiny()).with_({"parallel.zero": 3, "pipeline.schedule": "1f1b"})
     text = json.dumps(scenario.document())
-    told = playing.measured(text, None, math.inf)
-    step = told["step_time_s"]
-    assert told == playing.accounted(text, None)
+    row = playing.measured(text, None, math.inf)
+    step = row["step_time_s"]
+    assert row == playing.accounted(text, None)
     slower = playing.measured(text, None, 0.99 * step)
     assert "account" not in slower
     assert slower["step_time_s"] == step

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.base.loops import add_product, latest
+from simcluster.base.loops import add_product, latest_per_group
 from simcluster.engine.stage_sweep import StageSweep
 from simcluster.faults.draws import Lognormal, Normal, QuickStreams
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
@@ -128,7 +128,8 @@ def loop_digest() -> str:
             digest.update(law.draw(streams(3, count), count).tobytes())
             digest.update(streams(4, count).gumbel(size=count).tobytes())
     few, many = (np.random.default_rng(5).random((3, places)) for places in (4, 64))
-    for found in (latest(many, 4), latest(many, 1), add_product(few, 0.3, many), add_product(many, 0.3, many)):
+    latest = latest_per_group(many, 4), latest_per_group(many, 1)
+    for found in (*latest, add_product(few, 0.3, many), add_product(many, 0.3, many)):
         digest.update(found.tobytes())
     return digest.hexdigest()
 

@@ -89,7 +89,7 @@ def add_product(begin: Floats, seconds: cython.double, factor: Floats) -> Floats
     return found
 
 
-def latest(ends: Floats, groups: cython.longlong) -> Floats:
+def latest_per_group(ends: Floats, groups: cython.longlong) -> Floats:
     """Return the latest end of each group of neighbouring places, [case, group]; ``ends`` is [case, place]."""
     cases: cython.longlong = ends.shape[0]
     if not cython.compiled:

@@ -106,7 +106,7 @@ class Buffers:
         """Return the present numbers of a column that was made here, as an array."""
         return np.asarray(self.arrays[name])
 
-    def take(self, other: Buffers, names: Any) -> None:
+    def copy_from(self, other: Buffers, names: Any) -> None:
         """Copy the arrays of these names from ``other`` to the start of these, which are at least as long."""
         for name in names:
             values = other.arrays[name]

@@ -115,7 +115,7 @@ def first_open(profiles: Iterable[Profile], instant: float) -> float:
 
 
 def _parts(profile: Profile) -> Iterator[Profile]:
-    """Yield the factors of a profile, also those of nested products."""
+    """Yield the profiles whose product a profile is; nested products are expanded."""
     if isinstance(profile, _Product):
         for part in profile.parts:
             yield from _parts(part)

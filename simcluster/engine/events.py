@@ -71,7 +71,7 @@ class Engine:
     def _use_tables(self, tables: Tables) -> None:
         buffers = self.buffers
         instances, groups, kinds = tables.instances, tables.groups, tables.kinds
-        firsts = [groups.place_first[instances.group], groups.kind_first[instances.group]]  # meaningless for no group
+        firsts = [groups.place_first[instances.group], groups.kind_first[instances.group]]  # not used without a group
         self._slots = buffers.given_ints("slots", np.stack(firsts, axis=-1))
         self._position = buffers.given_ints("position", instances.position)
         self._group_count = instances.group.shape[1]
@@ -103,7 +103,7 @@ class Engine:
         Both have one instance, and no changes of links or speeds.
         """
         self.now, self.events = other.now, other.events
-        self.buffers.take(other.buffers, ("meetings",))
+        self.buffers.copy_from(other.buffers, ("meetings",))
         self.lanes.resume(other.lanes)
         self.links.resume(other.links, self.now)
         self.ranks.resume(other.ranks, other.lanes.count, self.now)

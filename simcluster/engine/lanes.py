@@ -136,7 +136,7 @@ class LaneStates:
     def resume(self, other: LaneStates) -> None:
         """Continue from ``other``, whose lanes and ops are the first ones of these."""
         lane: cython.int
-        self.buffers.take(other.buffers, ("lanes", "lane_end"))
+        self.buffers.copy_from(other.buffers, ("lanes", "lane_end"))
         self.lanes_over, self.ops_over = other.lanes_over, other.ops_over
         self.ready_count = self.count - other.count
         for lane in range(self.ready_count):

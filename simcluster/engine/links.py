@@ -61,7 +61,7 @@ class LinkActivities:
         """Continue from ``other`` at the end of instant ``now``; links and numbers of traffics are the same."""
         self._make_room(other.room)
         self.shares.resume(other.shares)
-        self.buffers.take(other.buffers, _STATE)
+        self.buffers.copy_from(other.buffers, _STATE)
         self._free, self.under_way, self.skipped = other._free, other.under_way, other.skipped
         activity: cython.int
         for activity in range(self.room):
@@ -72,7 +72,7 @@ class LinkActivities:
         """Return whether links have to be shared out anew at the end of this instant."""
         return self.shares.touched_count > 0 or self.shares.due_count > 0
 
-    def moving(self) -> set[int]:
+    def moving_traffics(self) -> set[int]:
         """Return the traffics of activities that share their links now."""
         traffics: set[int] = set(self.buffers.read("traffic")[self.buffers.read("state") == _JOINED].tolist())
         return traffics

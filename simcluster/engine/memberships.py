@@ -43,7 +43,7 @@ class Memberships:
     def resume(self, other: Memberships) -> None:
         """Continue from the state of ``other``, which has the same containers."""
         self._make_room(other._room)
-        self.buffers.take(other.buffers, ("head", "count", "first", "entry"))
+        self.buffers.copy_from(other.buffers, ("head", "count", "first", "entry"))
         self._free = other._free
 
     def add(self, container: cython.int, member: cython.int, weight: cython.double) -> cython.void:

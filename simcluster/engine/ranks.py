@@ -67,7 +67,7 @@ class RankActivities:
         """Continue from ``other``, which had ``lanes`` lanes on the same ranks, at the end of instant ``now``."""
         self._make_room()
         self.flights.resume(other.flights)
-        self.buffers.take(other.buffers, ("computations", "ranks", "dragged"))
+        self.buffers.copy_from(other.buffers, ("computations", "ranks", "dragged"))
         self.computing_lanes = other.computing_lanes
         lane: cython.int
         for lane in range(lanes):

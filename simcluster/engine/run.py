@@ -115,7 +115,7 @@ class _Changes:
         due = engine.next_event()
         if not engine.links.under_way and not engine.ranks.computing_lanes:
             self._begin(due if due < clock.exact_until() else math.inf)
-        elif due == math.inf and not self._unblock(engine):
+        elif due == math.inf and not self._can_unblock(engine):
             self._loaded, self._to_come = [], iter(())
         self.load(engine)
 
@@ -128,10 +128,10 @@ class _Changes:
         times, numbers, factors = zip(*self._loaded, strict=True) if self._loaded else ((), (), ())
         engine.load_changes(times, numbers, factors, len(more) == _CHANGES)
 
-    def _unblock(self, engine: Engine) -> bool:
+    def _can_unblock(self, engine: Engine) -> bool:
         """Return whether the links of some blocked transfer will all be up at the same time."""
         capacities = self._tables.capacities
-        usages = [self._tables.traffics[traffic].usage for traffic in engine.links.moving()]
+        usages = [self._tables.traffics[traffic].usage for traffic in engine.links.moving_traffics()]
         of_links = [[capacities[link] for link, _ in usage if link in capacities] for usage in usages]
         return any(first_open(profiles, engine.now) < math.inf for profiles in of_links)
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
-from simcluster.base.loops import add_product, latest
+from simcluster.base.loops import add_product, latest_per_group
 from simcluster.planning import works
 from simcluster.planning.ops import Item, Op, StageProgram, Work
 from simcluster.planning.parallel import RankLayout
@@ -106,7 +106,7 @@ class StageSweep:
             yield self._end(nodes[0], [_at_groups(each, meeting.groups) for each in ready[0]], seconds)
         else:
             sizes = [len(self.stage_ranks[node.stage]) for node in nodes]
-            wide = [_widened(_latest_of(own), size) for own, size in zip(ready, sizes, strict=True)]
+            wide = [_widen(_latest_of(own), size) for own, size in zip(ready, sizes, strict=True)]
             whole = np.concatenate(wide, axis=1)
             whole[:, meeting.members] = whole[:, meeting.members].max(axis=2)[:, :, None]
             for node, start in zip(nodes, np.split(whole, np.cumsum(sizes)[:-1], axis=1), strict=True):
@@ -115,7 +115,7 @@ class StageSweep:
     def _end(self, node: _Node, ready: Sequence[Floats], seconds: Seconds) -> Floats:
         """Return when a node ends that begins at the latest of the ``ready`` times."""
         begin, places = _latest_of(ready), len(self.stage_ranks[node.stage])
-        took = seconds(node.stage, node.number, lambda: _widened(begin, places))
+        took = seconds(node.stage, node.number, lambda: _widen(begin, places))
         scale, factor = took if isinstance(took, tuple) else (1.0, np.atleast_2d(took))
         if factor.shape[1] == 1:
             return np.asarray(begin + scale * factor)
@@ -228,16 +228,16 @@ def _latest_of(times: Sequence[Floats]) -> Floats:
     if len(times) == 1:
         return times[0]
     places = math.lcm(*(each.shape[1] for each in times))
-    return reduce(np.maximum, [_widened(each, places) for each in times])
+    return reduce(np.maximum, [_widen(each, places) for each in times])
 
 
 def _at_groups(times: Floats, groups: int) -> Floats:
     """Return the latest time of every group of neighbours; times that are equal in whole groups stay as they are."""
     places = math.lcm(times.shape[1], groups)
-    return latest(_widened(times, places), groups) if places > groups else times
+    return latest_per_group(_widen(times, places), groups) if places > groups else times
 
 
-def _widened(times: Floats, places: int) -> Floats:
+def _widen(times: Floats, places: int) -> Floats:
     return times if times.shape[1] == places else np.repeat(times, places // times.shape[1], axis=1)
 
 

@@ -75,10 +75,10 @@ class Disturbances:
 def _with_seconds(item: Item, seconds: Iterator[float]) -> Item:
     """Return an item whose computations take the next of these seconds."""
 
-    def retimed(op: Op) -> Work:
+    def new_work(op: Op) -> Work:
         return op.work if op.work.sensitivity is None else op.work.slowed(0.0, next(seconds))
 
-    return item._replace(segment=item.segment.with_works(retimed))
+    return item._replace(segment=item.segment.with_works(new_work))
 
 
 UNDISTURBED = Disturbances()

@@ -30,7 +30,7 @@ cdef class RankStates:
     cdef void _put(self, double time, int change) noexcept
     cdef double _cut(self, double* ready, double* start, double* end) noexcept
     cdef void _find_active(self) noexcept
-    cdef bint _is_free(self, int edge, double worked) noexcept
+    cdef bint _is_idle(self, int edge, double worked) noexcept
     cdef void _find_held_up(self, double worked) noexcept
     cdef void _sum(self, double done, double stage_done, double worked, bint alone) noexcept
 

@@ -168,7 +168,7 @@ class RankStates:
                 self._host_ends[self._edges - 1] = 1
             self._active[self._edges - 1] = active
 
-    def _is_free(self, edge: cython.int, worked: cython.double) -> cython.bint:
+    def _is_idle(self, edge: cython.int, worked: cython.double) -> cython.bint:
         """Return whether the rank is idle after an edge: no computation, communication or stall."""
         return self._edge[edge] < worked and self._active[edge] & ((1 << _LATE) - 1 | 15 << _STANDING) == 0
 
@@ -182,12 +182,12 @@ class RankStates:
         place: cython.int
         for edge in range(self._edges):
             self._held_up[edge] = 0
-            if self._host_ends[edge] and (edge == self._edges - 1 or not self._is_free(edge, worked)):
+            if self._host_ends[edge] and (edge == self._edges - 1 or not self._is_idle(edge, worked)):
                 place = edge - 1
                 while (
                     place >= 0
                     and self._active[place] & 1 << _HOST
-                    and self._is_free(place, worked)
+                    and self._is_idle(place, worked)
                     and not self._held_up[place]
                 ):
                     self._held_up[place] = 1

@@ -17,7 +17,7 @@ _CHANGES = 1_000
 
 
 @contextmanager
-def explained_deadlocks(scenario: Scenario, planned: Planned, step: FoldedStep) -> Iterator[None]:
+def explain_deadlocks(scenario: Scenario, planned: Planned, step: FoldedStep) -> Iterator[None]:
     """Explain a deadlock by the fault that takes a link away, or by blocking sends."""
     try:
         yield
@@ -51,10 +51,10 @@ def _links_down(scenario: Scenario, step: FoldedStep) -> Iterator[str]:
         if shown[1:]:
             one = f"one of the links from {' and from '.join(shown)} is always down from {format_seconds(since)} on"
             it = "all of them"
-        does = "leaves it no capacity", "give the fault an end, or let it leave some capacity"
+        cause, remedy = "leaves it no capacity", "give the fault an end, or let it leave some capacity"
         if len(causes) > 1:
-            does = "take turns", "let them be down at the same times, or one of them only once"
-        yield f"{one}: {' and '.join(causes)} {does[0]}, and transfers that cross {it} never end; {does[1]}"
+            cause, remedy = "take turns", "let them be down at the same times, or one of them only once"
+        yield f"{one}: {' and '.join(causes)} {cause}, and transfers that cross {it} never end; {remedy}"
         return
 
 

@@ -15,7 +15,7 @@ from simcluster.planning.footprint import Facts
 from simcluster.reference.record import Record
 from simcluster.scenario.effort import estimated_seconds, expected_changes
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.deadlock import explained_deadlocks
+from simcluster.step.deadlock import explain_deadlocks
 from simcluster.step.engine_choice import ChosenEngine, choose_engine, count_ops, ops_of
 from simcluster.step.fold_check import check_folding
 from simcluster.step.planned import FoldedStep, Planned, facts_of_step, fold, tabulate_step
@@ -56,7 +56,7 @@ def simulate_step(
         stages = step.folding.communicators.stage_of[list(classes.rank_representatives)]
         ops = count_ops(planned.programs, stages) + int(expected_changes(scenario))
         choice = choose_engine(scenario.engine, ops, in_steps=planned.choices.steps, single=single)
-        with explained_deadlocks(scenario, planned, step):
+        with explain_deadlocks(scenario, planned, step):
             if choice.engine == "compiled":
                 record = simulate_job(tabulate_step(scenario, planned, step), choice.why)
             else:

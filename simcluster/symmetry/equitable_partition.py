@@ -175,7 +175,7 @@ def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
 
 def _refined(ranks: Hashes, of_links: Colours, bindings: Bindings, heeded: Bools | None) -> tuple[Hashes, Hashes]:
     """Colours of communicators and ranks once nothing splits any more."""
-    rows, times = _different(bindings, of_links, heeded)
+    rows, times = _distinct_rows(bindings, of_links, heeded)
     used, link_of = compact(bindings.link[rows])
     user = bindings.user[rows]
     per_use = np.searchsorted(user, np.arange(len(bindings) + 1))
@@ -218,7 +218,7 @@ def _refined(ranks: Hashes, of_links: Colours, bindings: Bindings, heeded: Bools
         before = now
 
 
-def _different(bindings: Bindings, of_links: Colours, heeded: Bools | None) -> tuple[Ints, Hashes]:
+def _distinct_rows(bindings: Bindings, of_links: Colours, heeded: Bools | None) -> tuple[Ints, Hashes]:
     """Return the heeded rows of one link for each set of links with equal flows of the same users, and how many each
     represents.
 

@@ -17,7 +17,7 @@ _INF = math.inf
 
 
 class AgingParts:
-    """The parts that are there from the begin, in the order in which they end, and the ends of replaced ones.
+    """The parts of the start, in the order in which they end, and the ends of their replacements.
 
     Times are seconds of exposure; ``at`` is the last end, ``first`` the next end of the first ``parts``, if it is
     ``drawn``; ``failed`` of them have ended.  ``life`` is the number of the draw of a new part's life.

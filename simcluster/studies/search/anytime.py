@@ -210,7 +210,7 @@ class AnytimeSearch:
     def _begin(
         self, number: int, candidate: Candidate | None, ranking: Ranking, *, account: bool = False
     ) -> None:  # fmt: skip
-        """Begin to simulate a layout, or take what the store has of it."""
+        """Begin to simulate a layout, or take its row from the store."""
         layout = None if number == _OWN else self.known.layouts[number]
         self._under_way[number] = candidate
         row = self.player.stored(layout)

@@ -129,7 +129,7 @@ class StepTemplate:
             stages,
         )
         self._waits(items, shapes, op_first)
-        self._with: dict[Hashable, Columns] = {}
+        self._columns: dict[Hashable, Columns] = {}
         communicates = np.array([communicates for shape in shapes for _, _, communicates in shape])
         self._kinds = int(communicates.sum())
         self._work = int32s(np.where(communicates, np.cumsum(communicates) - 1, -1))[self.unit]
@@ -168,9 +168,9 @@ class StepTemplate:
 
     def columns(self, ends: EndOps) -> Columns:
         """Return the columns of all ops, with those after the last actions."""
-        if ends.shape not in self._with:
-            self._with[ends.shape] = self._with_ends(ends)
-        return self._with[ends.shape]
+        if ends.shape not in self._columns:
+            self._columns[ends.shape] = self._with_ends(ends)
+        return self._columns[ends.shape]
 
     def _with_ends(self, ends: EndOps) -> Columns:
         """Return the ops with those after the last actions, without costs."""
@@ -225,11 +225,11 @@ class MainPart:
 
     def step_seconds(self, ends: EndOps) -> float:
         """Return the step time."""
-        after = self._simulated if len(self._seconds) > _FEW else None
+        after = self._stopped_engine if len(self._seconds) > _FEW else None
         return float(simulate_tables(self._tables(ends), str, keeps_times=False, after=after).lane_end.max())
 
     @cached_property
-    def _simulated(self) -> Engine:
+    def _stopped_engine(self) -> Engine:
         """The engine at the instant when the first stage has finished its actions."""
         return simulate_until(self._tables(EndOps([])), self._template.stages)
 

@@ -73,7 +73,7 @@ class _Job:
     ranks: int
     stalls: bool
     loads: bool
-    data: list[Callable[[Sequence[int]], Documents]]  # of replicas' seeds; none where sequences are whole
+    data: list[Callable[[Sequence[int]], Documents]]  # by seeds of replicas; empty without SequenceLengths
     stalled: Callable[..., Stalled]
     loaded: Callable[..., LinkSpells]
 
@@ -129,7 +129,7 @@ def _job(scenario: Scenario, base: Result) -> _Job:
     parallel = scenario.parallel
     certain = base.scenario
     loads = tuple(fault for fault in _of(BackgroundLoad, scenario) if fault.by_chance)
-    if loads:  # ranks that others' traffic meets must be told from those that it does not
+    if loads:  # separate the ranks that others' traffic meets from the rest
         base = replay(certain, watched=loads)
     cluster = with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
     programs, layout = stage_programs(base.job), base.job.plan
