@@ -16,13 +16,13 @@ from simcluster.engine.tables import (
     CommunicationKind,
     Groups,
     HopRounds,
-    Instances,
     Kinds,
     Tables,
     Templates,
     firsts,
     int32s,
     kinds_table,
+    one_instance,
 )
 from simcluster.traffic.traffic import Traffic
 
@@ -98,9 +98,10 @@ class ExplicitProgram:
         ranks = sorted({*self.lane_rank, *chain.from_iterable(each.ranks for each in self.meetings)})
         place = {rank: number for number, rank in enumerate(ranks)}
         kinds, traffics, collectives, kind_of = self._kinds(place)
+        templates = self._template(place)
         return Tables(
-            self._template(place),
-            self._instance(ranks),
+            templates,
+            one_instance(templates, ranks, max([0, *self.position]) + 1),
             Groups(int32s([0, len(self.meetings)]), int32s([0, len(kind_of)]), int32s(kind_of)),
             kinds,
             traffics,
@@ -131,23 +132,6 @@ class ExplicitProgram:
             lane_op_first=firsts([*map(len, self.lanes)]),
             lane_op=int32s([*chain.from_iterable(self.lanes)]),
             lane_rank=int32s([place[rank] for rank in self.lane_rank]),
-        )
-
-    def _instance(self, ranks: Sequence[int]) -> Instances:
-        """Return the one instance, of all ranks."""
-        slots = max([0, *self.position]) + 1
-        return Instances(
-            template=int32s([0]),
-            group=np.zeros((1, slots), dtype=np.int32),
-            peer=np.zeros((1, 0), dtype=np.int32),
-            position=np.arange(slots, dtype=np.int32)[None],
-            op_first=int32s([0, len(self.seconds)]),
-            lane_first=int32s([0, len(self.lanes)]),
-            rank_first=int32s([0, len(ranks)]),
-            number=int32s(ranks),
-            slowness=np.ones(len(ranks)),
-            own_seconds=int32s([-1]),
-            seconds=np.zeros(0),
         )
 
     def _kinds(self, place: Mapping[int, int]) -> tuple[Kinds, list[Traffic], list[HopRounds], list[int]]:

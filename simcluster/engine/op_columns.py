@@ -108,8 +108,7 @@ class SegmentOps:
     def after(self) -> tuple[Ints, Ints]:
         """Ops of its segment that every op waits for: where they begin, and how far before the op each one is."""
         counts = np.array(list(map(len, self._after)), dtype=np.int64)
-        first = np.array(self._first, dtype=np.int64)
-        begins = np.repeat(first[:-1], np.diff(first)).tolist()
+        begins = np.repeat(self.first[:-1], np.diff(self.first)).tolist()
         back = [
             place - begin - other
             for place, (begin, others) in enumerate(zip(begins, self._after, strict=True))
@@ -131,7 +130,7 @@ class OpColumns:
         columns: list[tuple[Any, ...]] = list(zip(*items, strict=True)) or [()] * 7
         self.segments, self.keys, needs, step, chunk, microbatch, also = columns
         place = segments.place
-        self._which = [place(segment, program.stage) for segment in self.segments]
+        self._which = np.array([place(segment, program.stage) for segment in self.segments], dtype=np.int64)
         self.step, self.chunk, self.microbatch = (
             np.array(each, dtype=np.int32) for each in (step, chunk, microbatch)
         )  # fmt: skip
@@ -147,8 +146,7 @@ class OpColumns:
 
     @cached_property
     def _counts(self) -> Ints:
-        which = np.array(self._which, dtype=np.int64)
-        return np.asarray(np.diff(self._segments.first)[which])
+        return np.asarray(np.diff(self._segments.first)[self._which])
 
     @cached_property
     def ends(self) -> Ints:
@@ -173,8 +171,7 @@ class OpColumns:
     @cached_property
     def place(self) -> Ints:
         """The place of every op among those of all segments."""
-        which = np.array(self._which, dtype=np.int64)
-        return np.asarray(self._segments.first[which][self.item] + self.index)
+        return np.asarray(self._segments.first[self._which][self.item] + self.index)
 
     def __len__(self) -> int:
         return len(self.place)

@@ -185,6 +185,23 @@ def kinds_table(kinds: Sequence[CommunicationKind]) -> Kinds:
     )
 
 
+def one_instance(templates: Templates, numbers: Sequence[int], slots: int = 1) -> Instances:
+    """Return the only instance, of the only template: all ranks, by their numbers; its slots are of one group."""
+    return Instances(
+        template=int32s([0]),
+        group=np.zeros((1, slots), dtype=np.int32),
+        peer=np.zeros((1, 0), dtype=np.int32),
+        position=np.arange(slots, dtype=np.int32)[None],
+        op_first=templates.op_first,
+        lane_first=templates.lane_first,
+        rank_first=int32s([0, len(numbers)]),
+        number=int32s(numbers),
+        slowness=np.ones(len(numbers)),
+        own_seconds=int32s([-1]),
+        seconds=np.zeros(0),
+    )
+
+
 def int32s(values: Sequence[int] | Numbers) -> Int32s:
     """Return integers as an int32 array."""
     return np.array(values, dtype=np.int32)

@@ -27,6 +27,7 @@ from simcluster.engine.tables import (
     firsts,
     int32s,
     kinds_table,
+    one_instance,
 )
 from simcluster.planning.ops import MAIN
 from simcluster.studies.sweep.order import Items, ranges
@@ -197,7 +198,7 @@ class StepTemplate:
         )
         every = kinds + ends.meetings
         groups = Groups(int32s([0, meetings + ends.meetings]), int32s([0, every]), int32s(np.arange(every)))
-        return Columns(templates, _instance(templates, self.stages), groups)
+        return Columns(templates, one_instance(templates, range(self.stages)), groups)
 
 
 class Columns(NamedTuple):
@@ -242,16 +243,6 @@ class MainPart:
         every = [*self._kinds, *[each for each in ends.kinds if each is not None]]
         made: CommunicationTables = self._kept.once(tuple(map(id, every)), lambda: _communication(every))
         return Tables(templates, instances, groups, made.kinds, made.traffics, (), self._capacity, {}, {})
-
-
-def _instance(templates: Templates, stages: int) -> Instances:
-    """Return the only instance, with a rank for each stage."""
-    zero, none, ranks = int32s([0]), int32s([-1]), int32s(np.arange(stages))
-    return Instances(
-        template=zero, group=zero.reshape(1, 1), peer=np.empty((1, 0), dtype=np.int32), position=none.reshape(1, 1),
-        op_first=templates.op_first, lane_first=templates.lane_first, rank_first=int32s([0, stages]), number=ranks,
-        slowness=np.ones(stages), own_seconds=none, seconds=np.empty(0),
-    )  # fmt: skip
 
 
 class CommunicationTables(NamedTuple):

@@ -84,7 +84,7 @@ class _Job:
         chance = Chance(
             self.jitters, self.sweep.ops, self.sweep.stage_ranks, together=self.together, seed=self.seed, block=number,
             replicas=len(seeds), documents=self.data[0](seeds) if self.data else None,
-            slowdowns=_slowdowns(self.speeds, self.ranks, seeds),
+            slowdowns=np.stack([self.speeds[0].slowdowns(self.ranks, seed) for seed in seeds]) if self.speeds else None,
         )  # fmt: skip
         stalled, loaded = self.stalled(seeds=seeds), self.loaded(seeds=seeds)
 
@@ -143,7 +143,7 @@ def _job(scenario: Scenario, base: Result) -> _Job:
     places = [StallPlaces(program.lanes[MAIN]) for program in programs]
     horizon = 4.0 * base.step_time * scenario.steps
     return _Job(
-        sweep=sweep, planned=roomy.of_stages(roomy.durations()),
+        sweep=sweep, planned=roomy.of_stages(durations(base)),
         jitters=jitters, speeds=[fault for fault in _of(Speeds, scenario) if fault.by_chance],
         together=parallel.tp * parallel.cp, seed=scenario.seed, replicas=scenario.replicas, ranks=scenario.gpus,
         stalls=bool(stalls), loads=bool(loads),
@@ -167,10 +167,6 @@ class _Roomy:
     base: Result
     sweep: StageSweep
     program_of: Callable[[int], StageProgram]
-
-    def durations(self) -> dict[int, Floats]:
-        """Return the seconds [op] of every simulated rank's ops."""
-        return durations(self.base)
 
     def of_stages(self, of_ranks: Mapping[int, Floats]) -> list[OfStage]:
         """Return the values of every stage's ops, given those of every simulated rank's ops [op, ...]."""
@@ -196,11 +192,6 @@ class _Roomy:
                     latency, pace = of_stage.values[op][of_stage.sort].T
                     own.setdefault(op, []).append(Slowed(number, latency, pace))
         return found
-
-
-def _slowdowns(speeds: Sequence[Speeds], ranks: int, seeds: Sequence[int]) -> Floats | None:
-    """Return the factors of all computation in the replicas of these seeds [replica, rank]; None without any."""
-    return np.stack([speeds[0].slowdowns(ranks, seed) for seed in seeds]) if speeds else None
 
 
 def _documents(fault: SequenceLengths, seed: int, batch: Batch, dp: int, seeds: Sequence[int]) -> Documents:
