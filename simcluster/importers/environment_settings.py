@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simcluster.importers.nccl_settings import assumed_of_nccl, given_otherwise
+_OF_NCCL: dict[str, tuple[str, ...]] = {
+    "NCCL_IB_DISABLE": ("0",), "NCCL_P2P_DISABLE": ("0",), "NCCL_SHM_DISABLE": ("0",), "NCCL_NVLS_ENABLE": ("1", "2"),
+    "NCCL_P2P_LEVEL": ("NVL", "SYS"), "NCCL_NET": ("IB",), "NCCL_ALGO": (), "NCCL_PROTO": (), "NCCL_NTHREADS": (),
+    "NCCL_MIN_NCHANNELS": (), "NCCL_MAX_NCHANNELS": (), "NCCL_MIN_CTAS": (), "NCCL_MAX_CTAS": (), "NCCL_BUFFSIZE": (),
+    "NCCL_MIN_P2P_NCHANNELS": (), "NCCL_MAX_P2P_NCHANNELS": (), "NCCL_P2P_NET_CHUNKSIZE": (),
+    "NCCL_NCHANNELS_PER_NET_PEER": (), "NCCL_PXN_DISABLE": ("0",), "NCCL_COLLNET_ENABLE": ("0",),
+    "NCCL_BLOCKING_WAIT": ("0",), "TORCH_NCCL_BLOCKING_WAIT": ("0",), "TORCH_DISTRIBUTED_DEBUG": ("OFF", "INFO"),
+}  # fmt: skip
+"""What changes how long a collective takes, with the values at which it does not."""
 
 _OF_KERNELS: dict[str, tuple[str, ...]] = {
     "CUDA_LAUNCH_BLOCKING": ("0",), "HIP_LAUNCH_BLOCKING": ("0",), "ASCEND_LAUNCH_BLOCKING": ("0",),
@@ -23,10 +31,18 @@ _BACKENDS = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
 
 def assumed_of_environment(environment: Mapping[str, object]) -> tuple[str, ...]:
     """What is said of the settings that change a step's time, if there are any."""
-    kernels, domains = (given_otherwise(environment, table) for table in (_OF_KERNELS, _OF_DOMAINS))
-    told = [f"kernels are taken as they are without {', '.join(kernels)}"] if kernels else []
+    tables = _OF_NCCL, _OF_KERNELS, _OF_DOMAINS
+    nccl, kernels, domains = (_given_otherwise(environment, table) for table in tables)
+    told = [f"NCCL is taken as it is by default on the cluster, without {', '.join(nccl)}"] if nccl else []
+    told += [f"kernels are taken as they are without {', '.join(kernels)}"] if kernels else []
     told += [f"NVLink's domains are those of the cluster, whatever {', '.join(domains)} says"] if domains else []
-    return (*assumed_of_nccl(environment), *told)
+    return tuple(told)
+
+
+def _given_otherwise(environment: Mapping[str, object], usual: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The settings of a table that are given with another value than what is usual, as they are written."""
+    given = {name: str(environment[name]) for name in usual if name in environment}
+    return [f"{name}={value[:20]}" for name, value in given.items() if value and value not in usual[name]]
 
 
 def variables_in(settings: Mapping[str, object], section: str) -> dict[str, object]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simcluster.documents.diagnostics import shown
-from simcluster.importers.torchtitan_float8 import not_as_asked
+from simcluster.documents.diagnostics import listed, shown
 from simcluster.importers.torchtitan_settings import FLOAT8, MXFP8, TABLES, JobSettings
 
 _KERNELS = frozenset(TABLES["kernels"].split())
@@ -14,6 +13,9 @@ _SWITCHED_OFF = "torchtitan switches mixed precision off without FSDP{} (mixed_p
 _BY_AUTOCAST = "mixed precision is by autocast, as without FSDP, whose casts take no time of their own here"
 _OF_REGISTRIES = "mixed precision is on without FSDP, as from April 2026 on; registries before that computed in fp32"
 _REDUCED = "gradients are reduced in fp32, as autocast leaves them, whatever mixed_precision_reduce says"
+_HEAD = {"output", "lm_head"}
+_NEVER = {*_HEAD, "router.gate", "gate"}
+"""Layers whose products are in 16 bits in any case."""
 
 
 def precision_of(job: JobSettings, parallel: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def precision_of(job: JobSettings, parallel: Mapping[str, Any]) -> dict[str, Any
     if job.on("float8.enable_fsdp_float8_all_gather") and converters:
         job.assumed.append("parameters are gathered in 16 bits, though enable_fsdp_float8_all_gather is set")
     if FLOAT8 & set(converters):
-        job.assumed += not_as_asked(values, job.given)
+        job.assumed += _not_as_asked(values, job.given)
     narrow = "mxfp8-mixed" if MXFP8 & set(converters) else "fp8-mixed"
     precision = narrow if converters else "bf16-mixed"
     if values["training.dtype"] == "bfloat16":
@@ -75,3 +77,23 @@ def _without_fsdp(job: JobSettings, parallel: Mapping[str, Any], precision: str)
         return {"precision": "fp32"}
     job.assumed.append(f"what is no product in fp8 is taken in 16 bits, which is in fp32: {why}")
     return {"precision": precision, "memory_recipe": "fp32-16"}
+
+
+def _not_as_asked(values: Mapping[str, Any], given: Mapping[str, str]) -> list[str]:
+    """Sentences: of scales of rows, and of layers left out.
+
+    Recipes and filters are those of torchao's ``Float8LinearConfig.from_recipe_name`` and torchtitan's
+    ``Float8LinearConverter``: without a filter the head is converted with the layers.
+    """
+    said = []
+    recipe = values["float8.recipe_name"]
+    if recipe.startswith("rowwise"):
+        said.append(f"products in fp8 take as long with scales of rows ({recipe}) as with one for each tensor")
+    if recipe.endswith("gw_hp"):
+        said.append(f"products of weights' gradients are in fp8, too, though {recipe} has them in 16 bits")
+    left_out = values["float8.filter_fqns"]
+    if others := [str(name) for name in left_out if name not in _NEVER]:
+        said.append(f"products of layers that filter_fqns leaves in 16 bits are in fp8, too: {listed(others)}")
+    if "float8.filter_fqns" in given and not _HEAD & set(left_out):
+        said.append("the product of the head is in 16 bits, though filter_fqns does not leave it out")
+    return said

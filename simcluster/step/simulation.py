@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,14 +14,16 @@ from simcluster.engine.job_record import simulate_job
 from simcluster.faults.where import OnLinks
 from simcluster.planning.footprint import Facts
 from simcluster.reference.record import Record
+from simcluster.reference.recording import simulate_programs
 from simcluster.scenario.effort import estimated_seconds, expected_changes
+from simcluster.scenario.job import interference_of, methods_of, slowness
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.deadlock import explain_deadlocks
 from simcluster.step.engine_choice import ChosenEngine, choose_engine, count_ops, ops_of
 from simcluster.step.fold_check import check_folding
+from simcluster.step.folded_groups import FoldedGroups
 from simcluster.step.planned import FoldedStep, Planned, facts_of_step, fold, tabulate_step
 from simcluster.step.reference_step import simulate_every_rank
-from simcluster.step.simpy_step import simulate_representatives
 from simcluster.symmetry.folding import Folding
 
 
@@ -91,7 +94,17 @@ def _require_begun(scenario: Scenario, unlike: int) -> None:
 
 def _by_reference(scenario: Scenario, planned: Planned, step: FoldedStep, choice: ChosenEngine) -> Record:
     """Simulate a step by SimPy: every rank where the scenario asks for the reference or nothing can be folded."""
-    job, programs, cluster = planned.job, planned.programs, step.cluster
+    job, programs, cluster, disturbances = planned.job, planned.programs, step.cluster, step.disturbances
     if choice.engine == "reference" or planned.choices.steps:
         return simulate_every_rank(scenario, job, programs, cluster, *choice)
-    return simulate_representatives(scenario, job, programs, cluster, step.folding, step.disturbances, choice.why)
+    interference = interference_of(scenario, scenario.cluster.device)
+    return simulate_programs(
+        programs,
+        cluster,
+        FoldedGroups(job.plan, cluster, methods_of(scenario), interference, step.folding),
+        slowness(scenario),
+        replace(disturbances, capacities=disturbances.capacities_of(step.folding.classes.link_representatives)),
+        in_steps=False,
+        engine="simpy",
+        why=choice.why,
+    )
