@@ -120,6 +120,34 @@ def test_a_crew_answers_raises_and_replaces_who_has_died() -> None:
         crew.close()
 
 
+ENDED_AT_ONCE = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from simcluster.base.processes import Crew
+from simcluster.cli.signals import stopping_signals
+fork = os.fork
+
+def ended_at_once():
+    found = fork()
+    if not found:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return found
+
+os.fork = ended_at_once
+with stopping_signals():
+    Crew(abs, 2).close(now=True)
+print("over")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are copies on Linux alone")
+def test_a_member_that_is_ended_as_it_begins_does_not_run_our_program(tmp_path: Path) -> None:
+    (tmp_path / "ended.py").write_text(ENDED_AT_ONCE)
+    command = [sys.executable, str(tmp_path / "ended.py"), str(Path(__file__).parent.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert (done.stdout, done.stderr) == ("over\n", "")
+
+
 LEFT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
@@ -91,7 +91,8 @@ class Crew(Generic[Task, Answer]):
         ways = context()
         mine, theirs = ways.Pipe()
         process = ways.Process(target=_work, args=(self._call, theirs, mine))  # type: ignore[attr-defined]
-        process.start()
+        with _signals_held():
+            process.start()
         theirs.close()
         return process, mine
 
@@ -131,11 +132,31 @@ class Crew(Generic[Task, Answer]):
             process.join()
 
 
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM until a new process has handlers of its own.
+
+    A copy of this process would raise what the handlers of this one raise: that unwinds its copy of the stack, so it
+    would go on with the work of this process, which waits for its end.
+    """
+    _hold(signal.SIG_BLOCK)
+    try:
+        yield
+    finally:
+        _hold(signal.SIG_UNBLOCK)
+
+
+def _hold(how: int) -> None:
+    if sys.platform != "win32":
+        signal.pthread_sigmask(how, (signal.SIGINT, signal.SIGTERM))
+
+
 def _work(call: Callable[[Task], Answer], pipe: Connection, other: Connection) -> None:
     """What a member does, until the ``other`` end of its pipe is closed everywhere."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a copy has what the one that began it does about it
-    other.close()
     try:
+        _hold(signal.SIG_UNBLOCK)
+        other.close()
         while True:
             task = pipe.recv()
             try:
