@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
-from simcluster.planning.fixed_boundaries import FixedBoundaries
+from simcluster.planning.boundaries import Boundaries, Key
 from simcluster.planning.fixed_costs import StageCosts
 from simcluster.planning.fixed_passes import pass_of, pieces_of, reduction_of, send_of
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.works import Compute, Timed
+from simcluster.planning.works import Compute, Timed, Transfer
 from simcluster.schedules import Action, Hop, Schedule
 
 Way = Literal["beside", "blocking", "rendezvous"]
@@ -45,6 +46,36 @@ class _Part(NamedTuple):
     send: Segment | None
     sent: int
     leave: Callable[[Item], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """Boundaries at which sender and receiver wait for each other and for the end (as ``boundaries.BoundaryRules``)."""
+
+    schedule: Schedule
+    rendezvous: bool = True
+    overlap_sends: bool = False
+    gather_boundary: bool = False
+    send_bytes: float = 0.0
+
+
+class FixedBoundaries(Boundaries):
+    """The boundaries of one stage, each message as long as the costs of its slice say."""
+
+    def __init__(self, costs: StageCosts, schedule: Schedule, lanes: ProgramBuilder) -> None:
+        super().__init__(Meetings(schedule), lanes)
+        self._costs, self._schedule = costs, schedule
+
+    def arrivals(self, actions: Sequence[Action], step: int) -> tuple[Need, ...]:
+        """What actions wait for of other stages."""
+        return tuple(
+            need for action in actions if self._comes_from(action) is not None for need in self.needs(action, step)
+        )
+
+    def _transfer(self, target: int, key: Key) -> Transfer:
+        made, _, microbatch, place = key
+        stage, chunk = self._schedule.route(microbatch)[place]
+        return Transfer(target, 0.0, self._costs.of(stage, chunk).sending(made), rendezvous=True)
 
 
 class FixedStage:
