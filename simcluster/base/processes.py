@@ -139,14 +139,14 @@ def _signals_held() -> Iterator[None]:
     A copy of this process would raise what the handlers of this one raise: that unwinds its copy of the stack, so it
     would go on with the work of this process, which waits for its end.
     """
-    _hold(signal.SIG_BLOCK)
+    _mask_signals_to_end(signal.SIG_BLOCK)
     try:
         yield
     finally:
-        _hold(signal.SIG_UNBLOCK)
+        _mask_signals_to_end(signal.SIG_UNBLOCK)
 
 
-def _hold(how: int) -> None:
+def _mask_signals_to_end(how: int) -> None:
     if sys.platform != "win32":
         signal.pthread_sigmask(how, (signal.SIGINT, signal.SIGTERM))
 
@@ -155,7 +155,7 @@ def _work(call: Callable[[Task], Answer], pipe: Connection, other: Connection) -
     """What a member does, until the ``other`` end of its pipe is closed everywhere."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a copy has what the one that began it does about it
     try:
-        _hold(signal.SIG_UNBLOCK)
+        _mask_signals_to_end(signal.SIG_UNBLOCK)
         other.close()
         while True:
             task = pipe.recv()

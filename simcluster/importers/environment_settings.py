@@ -30,13 +30,13 @@ _BACKENDS = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
 
 
 def assumed_of_environment(environment: Mapping[str, object]) -> tuple[str, ...]:
-    """What is said of the settings that change a step's time, if there are any."""
+    """Return a sentence for each kind of settings that change a step's time."""
     tables = _OF_NCCL, _OF_KERNELS, _OF_DOMAINS
     nccl, kernels, domains = (_given_otherwise(environment, table) for table in tables)
-    told = [f"NCCL is taken as it is by default on the cluster, without {', '.join(nccl)}"] if nccl else []
-    told += [f"kernels are taken as they are without {', '.join(kernels)}"] if kernels else []
-    told += [f"NVLink's domains are those of the cluster, whatever {', '.join(domains)} says"] if domains else []
-    return tuple(told)
+    sentences = [f"NCCL is taken as it is by default on the cluster, without {', '.join(nccl)}"] if nccl else []
+    sentences += [f"kernels are taken as they are without {', '.join(kernels)}"] if kernels else []
+    sentences += [f"NVLink's domains are those of the cluster, whatever {', '.join(domains)} says"] if domains else []
+    return tuple(sentences)
 
 
 def _given_otherwise(environment: Mapping[str, object], usual: Mapping[str, tuple[str, ...]]) -> list[str]:

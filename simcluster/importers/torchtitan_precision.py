@@ -80,7 +80,7 @@ def _without_fsdp(job: JobSettings, parallel: Mapping[str, Any], precision: str)
 
 
 def _not_as_asked(values: Mapping[str, Any], given: Mapping[str, str]) -> list[str]:
-    """Sentences: of scales of rows, and of layers left out.
+    """Return sentences about row-wise scales and about layers that are not converted.
 
     Recipes and filters are those of torchao's ``Float8LinearConfig.from_recipe_name`` and torchtitan's
     ``Float8LinearConverter``: without a filter the head is converted with the layers.
