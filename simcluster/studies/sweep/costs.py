@@ -13,9 +13,7 @@ from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
-from simcluster.base.errors import InputError
 from simcluster.base.kept import Kept
-from simcluster.planning.job import Job
 from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective
@@ -24,7 +22,7 @@ from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import copies_of, plan_of, schedule_of
 from simcluster.schedules import Schedule
-from simcluster.step.planned import by_own_times, choices_of
+from simcluster.step.planned import choices_of
 from simcluster.studies.sweep.exchanges import Exchanges, Stages, hops_of, passes_calls, proved
 from simcluster.studies.sweep.order import ActionWork, Sent
 from simcluster.studies.sweep.stage_network import NotQuickError, RepresentativeCalls, RepresentativeNetwork
@@ -84,7 +82,7 @@ class StepCosts:
         )  # fmt: skip
         self._passes: _PassCosts = shared.passes.once(of_passes, lambda: _PassCosts(scenario))
         self.casts = self._passes.passes.casts
-        job = cache(lambda: _small_job(scenario, self._passes.passes))
+        job = cache(lambda: job_of(scenario, cluster.device, self._passes.passes))
         of_network = (
             id(cluster), scenario.gpus, parallel.model_copy(update={"zero": 0, "sequence_parallel": False}),
             scenario.collectives, overlap.interference, order.sends, order.copies,
@@ -189,19 +187,6 @@ class _PassCosts:
 def _repeated(layers: int, first: float, one: float, two: float) -> Costs:
     """Return a pass of equal layers, of which passes of one and two take this long, and one with all else ``first``."""
     return (TimedOp(first + (layers - 1) * (two - one)),)
-
-
-def _small_job(scenario: Scenario, passes: Passes) -> Job:
-    """Return the scenario's job with few microbatches, which only change the order of actions."""
-    training = scenario.training
-    batch = scenario.dp * training.micro_batch * scenario.parallel.pp
-    if batch < training.global_batch:
-        small = scenario.model_copy(update={"training": training.model_copy(update={"global_batch": batch})})
-        try:
-            return by_own_times(small, job_of(small, scenario.cluster.device, passes))
-        except InputError:  # the schedule needs more of them
-            pass
-    return by_own_times(scenario, job_of(scenario, scenario.cluster.device, passes))
 
 
 def _network(scenario: Scenario, schedule: Schedule) -> RepresentativeNetwork:
