@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-MOST_LINES, MOST_FILES = 123_437, 916
+MOST_LINES, MOST_FILES = 123_202, 916
 """Limits of the package's size: lower them whenever it shrinks."""
 
 

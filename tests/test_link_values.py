@@ -1,53 +1,34 @@
-"""A float for each link: by sort or one by one, with some that have their own."""
+"""A float for each link: by sort or one by one, with factors on some."""
 
 from __future__ import annotations
-
-from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.base import link_values
-from simcluster.base.arrays import Floats, Ints
 from simcluster.base.link_values import LinkValues
-
-
-class Turns:
-    """Links of each sort by turns."""
-
-    def __init__(self, total: int, sorts: int) -> None:
-        self.total, self._sorts = total, sorts
-
-    def sorts_of(self, links: Ints) -> Ints:
-        return links % self._sorts
-
-    def by_link(self, of_sort: Floats) -> Floats:
-        return np.resize(of_sort, self.total)
-
 
 floats = st.lists(st.sampled_from([0.1, 0.7, 3.0]), min_size=1, max_size=4)
 factors = st.lists(st.tuples(st.integers(0, 8), st.sampled_from([0.3, 0.5, 1.0])), max_size=5)
 
 
-@given(of_sort=floats, factors=factors, by_sort=st.booleans(), few=st.sampled_from([0, 100]))
-def test_of_some_links_is_that_of_all(
-    of_sort: list[float], factors: list[tuple[int, float]], by_sort: bool, few: int
-) -> None:
+@given(of_sort=floats, factors=factors, by_sort=st.booleans())
+def test_of_some_links_is_that_of_all(of_sort: list[float], factors: list[tuple[int, float]], by_sort: bool) -> None:
     plain = np.resize(np.array(of_sort), 9)
-    values = LinkValues(np.array(of_sort), Turns(9, len(of_sort))) if by_sort else LinkValues(plain.copy())
+    sorts = np.arange(9, dtype=np.uint8) % len(of_sort)
+    values = LinkValues(np.array(of_sort), sorts) if by_sort else LinkValues(plain.copy())
     scaled = values.times(factors[:2]).times(factors[2:])
     expected = plain.copy()
     for link, factor in factors:
         expected[link] *= factor
     links = np.array([3, 8, 0, 3, 1])
-    with mock.patch.object(link_values, "_FEW", few):
-        assert len(scaled) == 9
-        assert scaled.of(links).tolist() == expected[links].tolist()
-        assert values.of(links).tolist() == plain[links].tolist()
-        assert scaled.unlike(values).tolist() == np.flatnonzero(expected != plain).tolist()
-        assert values.unlike(LinkValues(expected)).tolist() == np.flatnonzero(expected != plain).tolist()
+    assert len(scaled) == 9
+    assert scaled.of(links).tolist() == expected[links].tolist()
+    assert values.of(links).tolist() == plain[links].tolist()
+    assert scaled.unlike(values).tolist() == np.flatnonzero(expected != plain).tolist()
+    assert values.unlike(LinkValues(expected)).tolist() == np.flatnonzero(expected != plain).tolist()
+    assert values.unlike(values).tolist() == []
     assert scaled.all.tolist() == expected.tolist()
     assert values.all.tolist() == plain.tolist()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ast import literal_eval
 from functools import cache
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster import load_cluster
-from simcluster.base import link_columns
-from simcluster.base.link_columns import LinkRows, LinkRule, PerLink
+from simcluster.base.link_columns import LinkRows, PerLink
 from simcluster.collectives.description import Phase
 from simcluster.collectives.group import Walks
 from simcluster.collectives.tree import Chained
@@ -26,7 +24,7 @@ from simcluster.traffic.link_usage import OnMost, drawn
 
 @st.composite
 def rows(draw: st.DrawFn) -> LinkRows:
-    """Links dealt to tables in any order, or ascending, some to none; of some the first ones by a rule."""
+    """Links dealt to tables in any order, or ascending, some to none."""
     shapes = draw(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), max_size=3))
     used = sum(height * width for height, width in shapes)
     size = used + draw(st.integers(0, 5)) + (not used)
@@ -35,18 +33,7 @@ def rows(draw: st.DrawFn) -> LinkRows:
     for height, width in shapes:
         tables.append(links[first : first + height * width].reshape(height, width))
         first += height * width
-    if not shapes or not draw(st.booleans()):
-        return LinkRows.of([table.astype(np.int32) for table in tables], size)
-    height, width = shapes[0]
-    cut = draw(st.integers(0, width))
-    told = height * cut  # all tables one number for another, so that a rule says where the first links are
-    begins = np.concatenate([tables[0][:, :cut].ravel(), np.setdiff1d(links, tables[0][:, :cut])])
-    number = np.empty(size, dtype=np.int64)
-    number[begins] = np.arange(size)
-    dealt = [number[table].astype(np.int32) for table in tables]
-    rule = LinkRule(told, dealt[0][:, cut:], lambda some: (some // max(cut, 1), some % max(cut, 1)))
-    with mock.patch.object(link_columns, "_FEW", 0):
-        return LinkRows.of(dealt, size, rule)
+    return LinkRows.of([table.astype(np.int32) for table in tables], size)
 
 
 @st.composite

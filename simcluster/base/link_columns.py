@@ -11,97 +11,48 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
+from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.multiset_hash import compact, firsts
 
-_FEW = 1 << 20  # links that are listed sooner than a rule is followed
 _SPARSE = 8  # so many more links than numbers that are looked up one by one
-
-
-class LinksByOwner(Protocol):
-    """Rows of links, in an array or by a rule."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows and columns."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, rows: Any, /) -> Int32s: ...
-
-
-class LinkRule(NamedTuple):
-    """A rule for the first columns of the first table, whose links are those below ``first``, ascending by row in each:
-    ``told`` says in which row and column they are.  ``back`` are the other columns."""
-
-    first: int
-    back: Int32s
-    told: Callable[[Numbers], tuple[Ints, Ints]]
 
 
 @dataclass(frozen=True, eq=False)
 class LinkRows:
     """Links in tables: a row has those of one owner, a machine or a leaf; ``rest`` are of none.
 
-    ``places`` says of links where they are in all of that, one table after the other; those of the rest come last.
-    ``listed`` has it of the ``size`` links from the first on of which there is no ``rule``.
+    ``place`` says of every link where it is in all of that, one table after the other; those of the rest come last.
     """
 
-    tables: tuple[LinksByOwner, ...]
+    tables: tuple[Int32s, ...]
     rest: Int32s
-    size: int
-    listed: Int32s
-    rule: LinkRule | None = None
+    place: Int32s
 
     @classmethod
-    def of(cls, tables: Sequence[LinksByOwner], size: int, rule: LinkRule | None = None) -> LinkRows:
+    def of(cls, tables: Sequence[Int32s], size: int) -> LinkRows:
         """Of ``size`` links; none is twice in the tables."""
-        if rule and size <= _FEW:
-            tables, rule = [tables[0][np.arange(len(tables[0]))], *tables[1:]], None
-        low, first = rule.first if rule else 0, 0
-        listed = np.full(size - low, -1, dtype=np.int32)
-        for number, table in enumerate(tables):
-            width = table.shape[1]
-            links = rule.back if rule and not number else table[:]
-            columns = np.arange(first + width - links.shape[1], first + width, dtype=np.int32)
-            listed[links - low] = np.arange(len(table), dtype=np.int32)[:, None] * np.int32(width) + columns
-            first += len(table) * width
-        rest = np.flatnonzero(listed < 0).astype(np.int32)
-        listed[rest] = np.arange(first, size, dtype=np.int32)
-        return cls(tuple(tables), rest + np.int32(low), size, listed, rule)
-
-    def places(self, links: Numbers) -> Numbers:
-        """Where some links are."""
-        if self.rule is None:
-            return np.asarray(self.listed[links])
-        low = links < self.rule.first
-        found = np.empty(links.shape, dtype=np.int32)
-        row, column = self.rule.told(links[low])
-        found[low] = row * self.tables[0].shape[1] + column
-        found[~low] = self.listed[links[~low] - self.rule.first]
-        return found
-
-    @cached_property
-    def place(self) -> Int32s:
-        """Where all are."""
-        if self.rule is None:
-            return self.listed
-        return np.concatenate([self.places(np.arange(self.rule.first)), self.listed])
+        place, first = np.full(size, -1, dtype=np.int32), 0
+        for table in tables:
+            place[table] = np.arange(first, first + table.size, dtype=np.int32).reshape(table.shape)
+            first += table.size
+        rest = np.flatnonzero(place < 0).astype(np.int32)
+        place[rest] = np.arange(first, size, dtype=np.int32)
+        return cls(tuple(tables), rest, place)
 
     @cached_property
     def ascending(self) -> tuple[bool, ...]:
         """Of every table: do the links of later rows have higher numbers, column by column?"""
-        tables = [self.rule.back if self.rule and not number else table[:] for number, table in enumerate(self.tables)]
-        return tuple([bool((table[1:] > table[:-1]).all()) for table in tables])
+        return tuple([bool((table[1:] > table[:-1]).all()) for table in self.tables])
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
         """Where every table ends, in ``place``."""
-        return tuple(np.cumsum([len(table) * table.shape[1] for table in self.tables], dtype=np.int64).tolist())
+        return tuple(np.cumsum([table.size for table in self.tables], dtype=np.int64).tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,11 +69,11 @@ class PerLink:
     def one_by_one(cls, values: npt.NDArray[np.int32]) -> PerLink:
         """Of an array."""
         links = np.arange(len(values), dtype=np.int32)
-        return cls(LinkRows((), links, len(links), links), (), (), values)
+        return cls(LinkRows((), links, links), (), (), values)
 
     def of(self, links: Ints) -> Int32s:
         """Those of some links."""
-        place = self.rows.places(links)
+        place = self.rows.place[links]
         found, first = np.empty(len(place), dtype=np.int32), 0
         for end, kind, values in zip(self.rows.ends, self.kinds, self.values, strict=True):
             there = np.flatnonzero((place >= first) & (place < end))
@@ -162,14 +113,14 @@ class PerLink:
     @property
     def different(self) -> Ints:
         """The different ones, ascending, where they are numbers of links: -1 is none."""
-        there = np.zeros(self.rows.size + 1, dtype=bool)  # the last is for -1
+        there = np.zeros(len(self.rows.place) + 1, dtype=bool)  # the last is for -1
         for each in (*self.values, self.rest):
             there[each] = True
         return np.flatnonzero(there[:-1])
 
     def among(self, links: Ints) -> PerLink:
         """The place of each number among these links, ascending; as many as there are for one that is not."""
-        if len(self.rest) + sum(each.size for each in self.values) <= self.rows.size // _SPARSE:
+        if len(self.rest) + sum(each.size for each in self.values) <= len(self.rows.place) // _SPARSE:
             ends = np.append(links, -1)
 
             def looked_up(values: Int32s) -> Int32s:
@@ -178,13 +129,13 @@ class PerLink:
                 return found
 
             return self.each(looked_up)
-        place = np.full(self.rows.size + 1, len(links), dtype=np.int32)  # the last is for -1
+        place = np.full(len(self.rows.place) + 1, len(links), dtype=np.int32)  # the last is for -1
         place[links] = np.arange(len(links), dtype=np.int32)
         return self.each(lambda values: place.take(values, mode="wrap"))
 
     def firsts(self, count: int) -> Ints:
         """The first link of each number below ``count``, -1 for those that no link has."""
-        found = np.full(count, self.rows.size, dtype=np.int32)
+        found = np.full(count, len(self.rows.place), dtype=np.int32)
         parts = zip(self.rows.tables, self.rows.ascending, self.kinds, self.values, strict=True)
         for table, ascending, kind, values in parts:
             if ascending:  # the first row of each kind
@@ -195,7 +146,7 @@ class PerLink:
                 kinds, rows = kind, np.arange(len(kind))
             np.minimum.at(found, values[kinds].ravel(), table[rows].ravel())
         np.minimum.at(found, self.rest, self.rows.rest)
-        return np.where(found < self.rows.size, found, -1).astype(np.int64)
+        return np.where(found < len(self.rows.place), found, -1).astype(np.int64)
 
 
 class FlowsPerLink(NamedTuple):

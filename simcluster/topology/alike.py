@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Int32s, Ints
+from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.in_turn import in_turn
 from simcluster.base.multiset_hash import compact, numbered, rows_alike
+from simcluster.topology.draft import Draft
 from simcluster.topology.hops import Hops
-from simcluster.topology.numbering import LinkNumbers, MachineLinks
+from simcluster.topology.numbering import LinkNumbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +29,23 @@ class Machines:
     """The ways inside a machine that have been asked for so far, by pair: as ``ways_inside``; empty for none."""
 
     @cached_property
-    def gpus(self) -> Ints:
+    def gpus(self) -> Int32s:
         """The GPUs of every machine by place."""
-        return np.arange(self.count * self.size).reshape(self.count, self.size)
+        return np.arange(self.count * self.size, dtype=np.int32).reshape(self.count, self.size)
+
+    def links(self, gpus: Numbers, columns: Ints) -> Int32s:
+        """Links of some GPUs, in the columns that each place has; -1 for no column."""
+        machine, place = np.divmod(gpus, self.size)
+        own = columns[place]
+        return np.where(own < 0, np.int32(-1), self.owned[machine[:, None], own])
 
     @cached_property
     def origin(self) -> Ints:
         """Of every column of ``owned`` the place of the link that is it, or that it is the way back of."""
-        return np.concatenate([np.arange(self.numbers.width), self.numbers.outside])
+        return np.concatenate([np.arange(self.numbers.width), self.numbers.back[self.numbers.width :]])
 
     @property
-    def owned(self) -> MachineLinks:
+    def owned(self) -> Int32s:
         """The links of every machine: those that begin in it, and the ways back of those that end outside."""
         return self.numbers.owned
 
@@ -49,8 +56,7 @@ class Machines:
         """
         for pair in pairs.tolist():
             if pair not in self.known:
-                links = np.array(walk(*divmod(pair, self.size)) or [], dtype=np.int64)
-                self.known[pair] = self.numbers.column(links)
+                self.known[pair] = np.array(walk(*divmod(pair, self.size)) or [], dtype=np.int64)
         found = np.full((self.size**2, max(1, max(map(len, self.known.values()), default=0))), -1, dtype=np.int64)
         for pair, way in self.known.items():
             found[pair, : len(way)] = way
@@ -92,38 +98,34 @@ class ByMachine(NamedTuple):
 class Ends:
     """How every GPU leaves its machine and is entered: by which switch, its ``leaf`` (a number), and which links.
 
-    ``out_links`` and ``in_links`` are rows, -1 behind the last; ``order`` is the place of the GPU in tree order,
-    ``part`` numbers the parts of the fabric and ``position`` their places in natural order of all names, by switch.
-    ``leaves`` are those of every machine.
+    ``out`` and ``back`` have the columns of these links by place, -1 behind the last; ``order`` is the place of the GPU
+    in tree order, ``part`` numbers the parts of the fabric and ``position`` their places in natural order of all names,
+    by switch.  ``leaves`` are those of every machine.
     """
 
     part: Ints
     position: Ints
-    order: Ints
-    leaf: Ints
-    out_links: Int32s
-    in_links: Int32s
+    order: Int32s
+    leaf: Int32s
+    out: Ints
+    back: Ints
     leaves: ByMachine
 
     @classmethod
     def of(
-        cls, machines: Machines, ways: Sequence[Sequence[int]], nics: Sequence[str], hops: Hops, position: Ints
+        cls, machines: Machines, ways: Sequence[Sequence[int]], nics: Sequence[str], draft: Draft, hops: Hops,
+        position: Ints,
     ) -> Ends:  # fmt: skip
-        """From machine 0, whose GPUs leave by these ``ways``, links from their leaf on, and by ``nics``."""
+        """From machine 0, whose GPUs leave by these ``ways``, columns from their leaf on, and by ``nics``."""
         numbers = machines.numbers
-        links, back = np.empty((2, *machines.gpus.shape, max(map(len, ways))), dtype=np.int32)
-        leaf, every = np.empty_like(machines.gpus), np.arange(machines.count, dtype=np.int32)
+        out = np.full((len(ways), max(map(len, ways))), -1, dtype=np.int64)
         for place, way in enumerate(ways):
-            columns = numbers.column(np.array(way, dtype=np.int64))
-            links[:, place, len(way) :] = back[:, place, len(way) :] = -1
-            for hop, column in enumerate(columns):
-                links[:, place, hop] = machines.owned.at(every, column)
-                back[:, place, hop] = machines.owned.at(every, numbers.back[column])
-            leaf[:, place] = hops.switches(numbers.begins[back[:, place, 0] - numbers.first])
+            out[place, : len(way)] = way
+        back = np.where(out < 0, -1, numbers.back[out])
+        enter = [numbers.came[column] for column in back[:, 0]]
+        leaf = hops.switches(np.stack([draft.blocks[block].column(0, column) for block, column in enter], axis=1))
         nodes = list(dict.fromkeys(nics))  # by their first GPU
-        of_gpu = [nodes.index(nic) for nic in nics]
-        first = np.array([list(nics).index(node) for node in nodes])
+        first = [list(nics).index(node) for node in nodes]
         (of_node,), _ = in_turn([[*leaf[:, first].T]], int(leaf.max()) + 1)  # leaf by leaf, then by the first GPU
-        links, back = (each.reshape(machines.gpus.size, -1) for each in (links, back))
-        order = np.stack([of_node[node] for node in of_gpu], axis=1).astype(np.int64)
-        return cls(hops.parts(), position, order.ravel(), leaf.ravel(), links, back, ByMachine.of(leaf))
+        order = np.stack([of_node[nodes.index(nic)] for nic in nics], axis=1)
+        return cls(hops.parts(), position, order.ravel(), leaf.astype(np.int32).ravel(), out, back, ByMachine.of(leaf))

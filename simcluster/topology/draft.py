@@ -15,9 +15,8 @@ from typing import Any, TypeAlias
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 
-from simcluster.base.arrays import Int32s, Ints
+from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.topology.links import EdgeData, Graph
 
 Named: TypeAlias = Iterable[tuple[str, dict[str, Any]]]
@@ -41,43 +40,35 @@ class Recorder(nx.DiGraph):  # type: ignore[type-arg]  # at run time networkx is
 class LinkBlock:
     """Links, row by row as they come; a column's have ``data`` in common, and two columns are the two ways of one.
 
-    The ends of these two are in a column of ``lower`` and in one of ``upper``, tables of nodes: in the same place, or,
-    of the nodes of machines, in the places that the pattern's links join (``joined``).
+    These two join nodes of two ``tables``, in the ``places`` (columns there) that each table has for every two.
     """
 
-    lower: Int32s
-    upper: Int32s
+    tables: tuple[Int32s, Int32s]
+    places: tuple[Sequence[int], Sequence[int]]
     data: Sequence[EdgeData]
-    joined: tuple[Ints, Ints] | None = None
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are."""
-        return len(self.lower)
 
     def column(self, which: int, column: int) -> Int32s:
         """The nodes where the links of a column begin (0) or end (1)."""
-        side, place = (which + column) % 2, column // 2
-        found: Int32s = (self.lower, self.upper)[side][:, place if self.joined is None else self.joined[side][place]]
+        side = (which + column) % 2
+        found: Int32s = self.tables[side][:, self.places[side][column // 2]]
         return found
 
     def side(self, which: int) -> Int32s:
         """The nodes where all links begin (0) or end (1)."""
-        found = [self.column(which, column) for column in range(len(self.data))]
-        return np.stack(found, axis=1) if found else np.zeros((self.rows, 0), dtype=np.int32)
-
-    def first(self, which: int) -> list[int]:
-        """The nodes where the links of the first row begin (0) or end (1)."""
-        return [int(self.column(which, column)[0]) for column in range(len(self.data))]
+        columns = np.arange(len(self.data))
+        return self.at(which, np.arange(len(self.tables[0]))[:, None], columns[None])
 
     def at(self, which: int, rows: Ints, columns: Ints) -> Int32s:
         """The nodes where some links begin (0) or end (1)."""
-        found = np.empty(len(rows), dtype=np.int32)
-        for side, table in enumerate((self.lower, self.upper)):
-            own = np.flatnonzero((which + columns) % 2 == side)
-            place = columns[own] // 2
-            found[own] = table[rows[own], place if self.joined is None else self.joined[side][place]]
-        return found
+        lower, upper = (
+            table[rows, np.array(places, dtype=np.int64)[columns // 2]]
+            for table, places in zip(self.tables, self.places, strict=True)
+        )
+        return np.where((which + columns) % 2, upper, lower)
+
+    def begin(self, machines: Int32s, column: int) -> int:
+        """The place in ``machines``, their table of nodes, where links of a column begin; -1 for at switches."""
+        return self.places[column % 2][column // 2] if self.tables[column % 2] is machines else -1
 
 
 @dataclass
@@ -133,8 +124,8 @@ class Draft:
         place = {node: number for number, node in enumerate(names)}
         runs = [list(run) for _, run in itertools.groupby(pattern.came, key=lambda link: id(link[2]))]
         for run in runs if kinds else [pattern.came]:  # kind by kind links come call by call, else machine by machine
-            ends = np.array([(place[a], place[b]) for a, b, _ in run[::2]], dtype=np.int64).reshape(-1, 2)
-            self.blocks.append(LinkBlock(self.nodes, self.nodes, [data for *_, data in run], (ends[:, 0], ends[:, 1])))
+            ends = [place[a] for a, *_ in run[::2]], [place[b] for _, b, _ in run[::2]]
+            self.blocks.append(LinkBlock((self.nodes, self.nodes), ends, [data for *_, data in run]))
 
     def add_switches(self, names: Sequence[str], data: Mapping[str, Any]) -> list[int]:
         """Switches of a fabric; their numbers."""
@@ -145,13 +136,15 @@ class Draft:
         self._named.append(lambda: ((name, dict(data)) for name in names))
         return numbers
 
-    def connect(
-        self, lower: NDArray[np.integer[Any]], upper: NDArray[np.integer[Any]], data: EdgeData | Sequence[EdgeData]
-    ) -> None:
-        """Full-duplex links, each with its two ways together; of tables row by row, with data for every column."""
-        low, high = (each.reshape(len(each), -1).astype(np.int32, copy=False) for each in (lower, upper))
-        columns = [data] * low.shape[1] if isinstance(data, dict) else list(data)
-        self.blocks.append(LinkBlock(low, high, [each for each in columns for _ in range(2)]))
+    def connect(self, lower: Sequence[int] | Numbers, upper: Sequence[int] | Numbers, data: EdgeData) -> None:
+        """Full-duplex links, each with its two ways together, from switches to switches."""
+        tables = tuple(np.asarray(each, dtype=np.int32)[:, None] for each in (lower, upper))
+        self.blocks.append(LinkBlock((tables[0], tables[1]), ([0], [0]), [data, data]))
+
+    def attach(self, places: Sequence[int], switches: Sequence[int] | Numbers, data: Sequence[EdgeData]) -> None:
+        """The same from nodes in these places of every machine to its switch, with ``data`` for each place."""
+        tables = self.nodes, np.asarray(switches, dtype=np.int32)[:, None]
+        self.blocks.append(LinkBlock(tables, (places, [0] * len(places)), [each for each in data for _ in range(2)]))
 
     def _copies(self, names: Sequence[str]) -> Named:
         """Nodes of the pattern in every machine, machine by machine."""

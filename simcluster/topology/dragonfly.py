@@ -86,4 +86,4 @@ class DragonflyPlusSpec(Spec):
                     pairs[a, b] = pairs.get((a, b), 0) + 1
                 for pair, count in pairs.items():
                     rates = {key: count * cable[key] for key in ("line_rate", "bandwidth")}
-                    site.draft.connect(np.array(pair[:1]), np.array(pair[1:]), cable | rates)
+                    site.draft.connect(pair[:1], pair[1:], cable | rates)

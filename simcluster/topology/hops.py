@@ -20,7 +20,7 @@ class Hops:
     """Links between switches (by number), both ways: ``link`` leads to switch ``near``, ascending for each switch.
 
     Those that begin at a switch are from ``first`` on.  ``onto`` numbers the sets of switches that are next to each:
-    ``neighbours`` of that number.  ``number`` has that of every node from the ``lowest`` on, -1 for other nodes.
+    ``neighbours`` of that number.  ``number`` has that of every node from the ``lowest`` on, -1 for other networks'.
     """
 
     size: int
@@ -34,18 +34,16 @@ class Hops:
     _known: dict[int, Ints] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, numbers: LinkNumbers, switches: Sequence[int], nodes: int) -> Hops:
-        """The links between these switches, which are numbered as they come here; ``nodes`` are all there are."""
-        size, lowest = len(switches), min(switches, default=0)
-        number = places(np.array(switches, dtype=np.int64) - lowest, max(0, nodes - lowest)).astype(np.int32)
-        early = int(np.searchsorted(numbers.begins, np.int32(lowest)))
-        begins, ends = numbers.begins[early:], numbers.ends[early:]
-        among = np.flatnonzero(ends >= lowest).astype(np.int32)  # few others come after machines
-        start, near = number[begins[among] - lowest], number[ends[among] - lowest]
-        if min(start.min(initial=0), near.min(initial=0)) < 0:
-            both = (start >= 0) & (near >= 0)
-            among, start, near = among[both], start[both], near[both]
-        among += early + numbers.first
+    def of(cls, numbers: LinkNumbers, switches: Sequence[int], lowest: int) -> Hops:
+        """The links between these switches, which are numbered as they come here; the first of all is ``lowest``."""
+        size = len(switches)
+        number = places(np.array(switches, dtype=np.int64) - lowest, len(numbers.starts) - 1).astype(np.int32)
+        begins = np.repeat(number, np.diff(numbers.starts))
+        among = np.flatnonzero((numbers.turned >= numbers.first) & (begins >= 0)).astype(np.int32)
+        start, near = begins[among], begins[numbers.turned[among] - numbers.first]
+        if near.min(initial=0) < 0:  # a switch of another network
+            among, start, near = (column[near >= 0] for column in (among, start, near))
+        among += numbers.first
         degrees = np.bincount(start, minlength=size)
         first = np.concatenate([[0], np.cumsum(degrees)])
         if (start[1:] < start[:-1]).any():  # switches come in another order than nodes, each with all of its links

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Ints
+from simcluster.base.link_columns import LinkRows
 from simcluster.base.multiset_hash import compact
 from simcluster.topology.draft import Draft
 from simcluster.topology.levels import called
@@ -30,8 +31,8 @@ class LinkKind(NamedTuple):
 class LinkEnds:
     """The nodes that the links of a draft join."""
 
-    def __init__(self, draft: Draft, numbers: LinkNumbers) -> None:
-        self._draft, self._numbers = draft, numbers
+    def __init__(self, draft: Draft, numbers: LinkNumbers, rows: LinkRows) -> None:
+        self._draft, self._numbers, self._rows = draft, numbers, rows
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
         """Names of the nodes where links begin and end."""
@@ -47,7 +48,7 @@ class LinkEnds:
         for first in range(0, len(links), _AT_ONCE):
             some = links[first : first + _AT_ONCE]
             begin, end = (by_node[nodes].astype(np.int64) for nodes in self._nodes(some))
-            medium = of_sort[self._numbers.sorts_of(some)]
+            medium = of_sort[self._numbers.sorts[some]]
             codes[first : first + _AT_ONCE] = (begin * len(labels) + end) * len(media) + medium
         different, number = compact(codes)
         kinds = []
@@ -61,16 +62,17 @@ class LinkEnds:
         """The nodes where links begin and end."""
         numbers = self._numbers
         begin, end = np.empty((2, len(links)), dtype=np.int64)
-        inside = np.flatnonzero(links < numbers.first)
-        machine, column = numbers.begun(links[inside])
-        came = np.array(numbers.came[: numbers.width], dtype=np.int64).reshape(-1, 2)[column]
+        place = self._rows.place[links]
+        inside, others = np.flatnonzero(place < numbers.owned.size), links[place >= numbers.owned.size]
+        machine, column = np.divmod(place[inside], numbers.owned.shape[1])
+        came = np.array(numbers.came, dtype=np.int64).reshape(-1, 2)[column]
         for which, block in enumerate(self._draft.blocks):
             own = np.flatnonzero(came[:, 0] == which)
             for found, side in ((begin, 0), (end, 1)):
                 found[inside[own]] = block.at(side, machine[own], came[own, 1])
-        outside = np.flatnonzero(links >= numbers.first)
-        begin[outside] = numbers.begins[links[outside] - numbers.first]
-        end[outside] = numbers.ends[links[outside] - numbers.first]
+        for found, those in ((begin, others), (end, numbers.turned[others - numbers.first])):
+            switch = np.searchsorted(numbers.starts, those, side="right") - 1
+            found[place >= numbers.owned.size] = self._draft.nodes.size + switch
         return begin, end
 
     @cached_property

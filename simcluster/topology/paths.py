@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Floats, Int32s, Ints
+from simcluster.base.arrays import Floats, Int32s, Ints, Numbers
 from simcluster.base.link_columns import FlowsPerLink, PerLink
 from simcluster.base.multiset_hash import compact, firsts, numbered
 from simcluster.topology.access_paths import WHOLE, Spread, split
@@ -81,7 +81,7 @@ class Paths:
         kinds = [np.bincount(each, minlength=len(own)) for each in (src, dst)]  # sends and receives
         kind_of, which = compact(kinds[0] * (int(kinds[1].max(initial=0)) + 1) + kinds[1])
         some = firsts(which, len(kind_of))
-        inside = self._in_machines(table[0], places, pairs, [each[some] for each in kinds], [at for at, _ in rails])
+        inside = self._in_machines(places, pairs, [each[some] for each in kinds], [at for at, _ in rails])
         crossed = self._from_leaf_to_leaf(own, places, (src, dst, number), rails)
         if inside is None or crossed is None:
             return None
@@ -97,13 +97,12 @@ class Paths:
         return FlowsPerLink(PerLink(self._rows, (kind, *kinds_of_leaves), tuple(values), rest), flows)
 
     def _in_machines(
-        self, gpus: Ints, places: Ints, pairs: Pairs, kinds: Sequence[Ints], rails: Sequence[int]
-    ) -> Int32s | None:
+        self, places: Ints, pairs: Pairs, kinds: Sequence[Ints], rails: Sequence[int]
+    ) -> Int32s | None:  # fmt: skip
         """Flows on the links of machines of every kind, and of those that are not used: ``kinds`` send and receive so
-        many on each of the rails; ``gpus`` and their places are of one machine."""
-        machines, ends, rows = self._machines, self._ends, self._rows
-        columns = rows.tables[0].shape[1]
-        found = np.zeros((len(kinds[0]) + 1, columns), dtype=np.int32)
+        many on each of the rails."""
+        machines = self._machines
+        found = np.zeros((len(kinds[0]) + 1, machines.owned.shape[1]), dtype=np.int32)
         keys = {(a, b): int(places[a]) * machines.size + int(places[b]) for a, b in pairs}
         ways = machines.ways_inside(np.array(list(keys.values()), dtype=np.int64), self._walk)
         for pair, times in pairs.items():
@@ -111,13 +110,9 @@ class Paths:
             if way[0] < 0:
                 return None
             found[:-1, way[way >= 0]] += times
-        for rail in rails:
-            for count, links in zip(kinds, (ends.out_links, ends.in_links), strict=True):
-                own = links[gpus[rail]]
-                place = rows.places(own[own >= 0])
-                if (place >= rows.ends[0]).any():
-                    return None
-                for column in (place % columns).tolist():
+        for place in places[rails]:
+            for count, way in zip(kinds, (self._ends.out[place], self._ends.back[place]), strict=True):
+                for column in way[way >= 0].tolist():
                     found[:-1, column] += count
         return found
 
@@ -147,8 +142,8 @@ class Paths:
         )
         rows = self._rows
         first, *last = rows.ends
-        between = np.zeros(rows.size - first, dtype=np.int32)
-        np.add.at(between, rows.places(crossed) - first, 1)
+        between = np.zeros(len(rows.place) - first, dtype=np.int32)
+        np.add.at(between, rows.place[crossed] - first, 1)
         *counts, rest = np.split(between, [end - first for end in last])
         values = [part.reshape(each.shape) for part, each in zip(counts, rows.tables[1:], strict=True)]
         return [np.arange(len(each)) for each in values], values, rest
@@ -185,7 +180,7 @@ class Paths:
             flows, key = flows[known], key[known]
         left[flows] = False
         way = ways[key]
-        link = machines.owned.at((src[flows] // machines.size)[:, None], way).astype(np.int64)
+        link = machines.owned[(src[flows] // machines.size)[:, None], way].astype(np.int64)
         return _flat(flows, link, way >= 0, np.ones(way.shape[1]))
 
     # --- over the fabric ---------------------------------------------------------------------------------------------
@@ -193,12 +188,12 @@ class Paths:
     def _across(self, flows: Ints, src: Ints, dst: Ints, number: Ints, left: NDArray[np.bool_]) -> Rows:
         """Flows between machines that stay in one part of the fabric; those done are taken from ``left``."""
         ends, count = self._ends, len(src)
-        leave, enter = ends.leaf[src[flows]], ends.leaf[dst[flows]]
+        leave, enter = (ends.leaf[gpus[flows]].astype(np.int64) for gpus in (src, dst))
         plain = ends.part[leave] == ends.part[enter]
         flows = flows[plain]
         left[flows] = False
         src, dst, number = src[flows], dst[flows], number[flows]
-        columns = [*ends.out_links[src].T, *ends.in_links[dst].T]
+        columns = [*self._machines.links(src, ends.out).T, *self._machines.links(dst, ends.back).T]
         fractions = [1.0] * len(columns)
         columns_of_flow = (src, dst, ends.order[dst], number)
         for share, rest, crossed in self._over_fabric(columns_of_flow, leave[plain], enter[plain]):
@@ -217,7 +212,7 @@ class Paths:
 
         They are found once for each pair of leaves, and without a graph where both are below the same switches.
         """
-        hops = self._hops
+        hops, machines = self._hops, self._machines
         which, some = numbered(leave * hops.size + enter)
         src, dst, near, far = src[some], dst[some], leave[some], enter[some]
         over, done = hops.onto[near], near == far
@@ -235,7 +230,7 @@ class Paths:
             fractions.append(np.tile(parts, 2 * len(those)))
             first += way.size
         for each in np.flatnonzero(~done & ~meets).tolist():
-            ends = {*self._ends.out_links[src[each]].tolist(), *self._ends.in_links[dst[each]].tolist()}
+            ends = np.append(machines.links(src[[each]], self._ends.out), machines.links(dst[[each]], self._ends.back))
             spread = [part for part in self._spread(int(src[each]), int(dst[each]), 0) if part[0] not in ends]
             begin[each], counts[each] = first, len(spread)
             links.append(np.array([link for link, _ in spread], dtype=np.int64))
@@ -246,7 +241,7 @@ class Paths:
         return np.repeat(flows, many), np.concatenate(links)[row], np.concatenate(fractions)[row]
 
     def _over_fabric(
-        self, columns: Sequence[Ints], leave: Ints, enter: Ints
+        self, columns: Sequence[Numbers], leave: Ints, enter: Ints
     ) -> Iterator[tuple[float, Ints, Ints]]:  # fmt: skip
         """Step by step from leaf to leaf: the part of the bytes, which flows go on, and the links that they cross."""
         for path, share in enumerate(self._shares):
@@ -262,7 +257,7 @@ class Paths:
                 links, here = self._step(here, enter[rest], some, path)
                 yield share, rest, links
 
-    def _step(self, here: Ints, goal: Ints, columns: Sequence[Ints], path: int) -> tuple[Ints, Ints]:
+    def _step(self, here: Ints, goal: Ints, columns: Sequence[Numbers], path: int) -> tuple[Ints, Ints]:
         """From each flow's switch the next link and switch on the way to its goal."""
         hops = self._hops
         links, onward = hops.between(here, goal), goal.copy()
@@ -291,7 +286,7 @@ class Paths:
             links[some] = hops.between(here[some], onward[some])
         return links, onward
 
-    def _turns(self, columns: Sequence[Ints], path: int, here: Ints, ways: int) -> Ints:
+    def _turns(self, columns: Sequence[Numbers], path: int, here: Ints, ways: int) -> Ints:
         """Which of the ways each flow goes on from its switch: the policy's arithmetic, on arrays.
 
         ``columns`` are the flows' fields (sender, receiver, order, number).

@@ -58,7 +58,7 @@ class Regular(Wiring):
     def __init__(self, draft: Draft, numbers: LinkNumbers, routing: RoutingSpec) -> None:
         self.draft, self._numbers, self._routing = draft, numbers, routing
         self.link_capacity, self.link_latency = (
-            LinkValues(np.array([data[key] for data in draft.sorts], dtype=np.float64), numbers)
+            LinkValues(np.array([data[key] for data in draft.sorts], dtype=np.float64), numbers.sorts)
             for key in ("bandwidth", "latency")
         )
         self._locals = [node for node, data in draft.pattern.nodes(data=True) if data["kind"] == "gpu"]
@@ -109,8 +109,8 @@ class Regular(Wiring):
         self.machines = machines = Machines(draft.stamped, len(self._locals), numbers)
         links = [[self._sample_index[hop] for hop in pairwise(way)][::-1] for way in ways]
         self._nics = [way[-2] for way in ways]
-        hops = Hops.of(numbers, switches, draft.size)
-        self._ends = Ends.of(machines, links, self._nics, hops, position)
+        hops = Hops.of(numbers, switches, draft.nodes.size)
+        self._ends = Ends.of(machines, links, self._nics, draft, hops, position)
         sorts = [(data["bandwidth"], data["latency"]) for data in draft.sorts]
         number = {sort: place for place, sort in enumerate(dict.fromkeys(sorts))}
         kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
@@ -165,7 +165,7 @@ class Regular(Wiring):
 
     @cached_property
     def _link_ends(self) -> LinkEnds:
-        return LinkEnds(self.draft, self._numbers)
+        return LinkEnds(self.draft, self._numbers, self._ground.rows)
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
         """The nodes that some links lead from and to; no graph is made for them."""
@@ -235,13 +235,12 @@ class Regular(Wiring):
 
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
         """Numbers of the NVSwitch (0 for none) and of the NICs of GPUs: those of different nodes are different."""
-        before, place = np.divmod(gpus.astype(np.int32), np.int32(len(self._locals)))
+        size = np.int32(len(self._locals))
+        machine = gpus.astype(np.int32) // size  # numpy's divmod is ten times as slow
+        place = gpus - machine * size
         switch, nic, each = self._seats
-        before *= each
-        switches = switch[place]
-        switches += before if switch.all() else np.where(switches > 0, before, 0)
-        before += nic[place]
-        return switches, before.reshape(-1, 1)
+        machine *= np.int32(each)
+        return np.where(switch[place] > 0, switch[place] + machine, 0), (nic[place] + machine).reshape(-1, 1)
 
     @cached_property
     def _seats(self) -> tuple[Int32s, Int32s, int]:
@@ -255,27 +254,23 @@ class Regular(Wiring):
     def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
         """The way of a GPU to its NVSwitch, and back."""
         machine, place = divmod(gpu, len(self._locals))
-        up, down = self.machines.owned.at(np.array(machine), self._nvswitch_columns[place]).tolist()
+        up = self._sample_index[self._locals[place], self._switch_of[place]]
+        up, down = self.machines.owned[machine, [up, self._numbers.back[up]]].tolist()
         return ((up, 1.0),), ((down, 1.0),)
-
-    @cached_property
-    def _nvswitch_columns(self) -> Ints:
-        """Columns of the links of every GPU of a machine to its NVSwitch, and back, [place, 2]."""
-        ups = [self._sample_index[gpu, switch] for gpu, switch in zip(self._locals, self._switch_of, strict=True)]
-        up = self._numbers.column(np.array(ups, dtype=np.int64))
-        return np.stack([up, self._numbers.back[up]], axis=1)
 
     def host_way(self, gpu: int, direction: str) -> Spread:
         """Links between a GPU and its host's memory."""
         machine, place = divmod(gpu, len(self._locals))
         try:
-            return self._moved(machine, self._host_ways[direction][place])
+            way = self._host_ways[direction][place]
         except InputError:
             return super().host_way(gpu, direction)  # complains of this GPU
+        links = self.machines.owned[machine, [column for column, _ in way]].tolist()
+        return tuple((link, part) for link, (_, part) in zip(links, way, strict=True))
 
     @cached_property
     def _host_ways(self) -> dict[str, list[Spread]]:
-        """``host_way`` of the GPUs of machine 0."""
+        """``host_way`` of the GPUs of machine 0, in columns of links."""
         return {direction: [host_way(self._sample, self._sample_index, gpu, direction) for gpu in self._locals]
                 for direction in ("d2h", "h2d", "storage", "peers")}  # fmt: skip
 
@@ -283,16 +278,10 @@ class Regular(Wiring):
         """The tray of a GPU in its rack."""
         return int(self._sample.nodes[self._locals[gpu % len(self._locals)]].get("tray", 0))
 
-    def _moved(self, machine: int, way: Spread | Sequence[tuple[int, float]]) -> Spread:
-        """A way in machine 0 as it is in another: links that begin there, or that lead back along such."""
-        columns = self._numbers.column(np.array([link for link, _ in way], dtype=np.int64))
-        links = self.machines.owned.at(np.array(machine), columns).tolist()
-        return tuple((link, part) for link, (_, part) in zip(links, way, strict=True))
-
     # --- machine 0 ---------------------------------------------------------------------------------------------------
 
     def _one_machine(self) -> tuple[Graph, dict[tuple[str, str], int]]:
-        """Machine 0 with the switches that it is linked to, and the numbers of these links."""
+        """Machine 0 with the switches that it is linked to, and the columns of these links."""
         draft = self.draft
         names = dict(zip(draft.nodes[0].tolist(), draft.pattern, strict=True))
         own = set(names)
@@ -300,8 +289,8 @@ class Regular(Wiring):
         sample.add_nodes_from((name, dict(data)) for name, data in draft.pattern.nodes(data=True))
         pairs: dict[tuple[int, int], tuple[str, str]] = {}
         for which, block in enumerate(draft.blocks):
-            ends = zip(block.first(0), block.first(1), strict=True)
-            for column, both in enumerate(ends):
+            ends = (block.at(side, np.array(0), np.arange(len(block.data))).tolist() for side in (0, 1))
+            for column, both in enumerate(zip(*ends, strict=True)):
                 if own.isdisjoint(both):
                     continue
                 for node in both:
@@ -310,11 +299,10 @@ class Regular(Wiring):
                         sample.add_node(names[node], **data)
                 pairs[which, column] = names[both[0]], names[both[1]]
                 sample.add_edge(*pairs[which, column], **block.data[column])
-        (owned,) = self._numbers.owned[np.zeros(1, dtype=np.int64)].tolist()
-        return sample, {pairs[came]: link for came, link in zip(self._numbers.came, owned, strict=True)}
+        return sample, {pairs[came]: column for column, came in enumerate(self._numbers.came)}
 
     def _walk(self, src: int, dst: int) -> list[int] | None:
-        """Links from GPU to GPU of machine 0, if there is one way, which does not leave it."""
+        """Columns of links from GPU to GPU of machine 0, if there is one way, which does not leave it."""
         ways = self._ways
         walk = ways.only_walk_inside(self._locals[src], self._locals[dst]) if self._stays(src, dst) else None
         return None if walk is None else [self._sample_index[hop] for hop in pairwise(walk)]

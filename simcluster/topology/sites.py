@@ -82,18 +82,19 @@ def _joined(one: Draft, sites: int, wan: LinkSpec) -> Draft:
     draft.stamp(one.recorded, one.stamped * sites, one.domain, one.kinds)
     copies = [_copied(draft, one, site) for site in range(sites)]
     for block in one.blocks:
-        if block.joined is None:
-            lower, upper = (
-                np.concatenate([of_site[side] for of_site in copies]) for side in (block.lower, block.upper)
-            )
-            draft.connect(lower, upper, list(block.data[::2]))
+        lower, upper = (
+            draft.nodes if table is one.nodes else np.concatenate([of_site[table] for of_site in copies])
+            for table in block.tables
+        )
+        if upper is not draft.nodes:
+            draft.blocks.append(replace(block, tables=(lower, upper)))
     top = _top(one)
     network = {"kind": "switch", "tier": "border"}
     borders = draft.add_switches([f"site{site}.border" for site in range(sites)], network)
     (hub,) = draft.add_switches(["wan"], network | {"tier": "wan"})
     near = wan.edge("wan", 0.0)
     draft.connect(np.concatenate([of_site[top] for of_site in copies]), np.repeat(borders, len(top)), near)
-    draft.connect(np.array(borders), np.full(sites, hub), wan.edge("wan", wan.latency / 2))
+    draft.connect(borders, [hub] * sites, wan.edge("wan", wan.latency / 2))
     return draft
 
 
@@ -114,8 +115,10 @@ def _top(one: Draft) -> Ints:
     """The switches of a site that are farthest from its machines; InputError where some never meet the others."""
     among = np.zeros(one.size, dtype=bool)
     among[[number for number, (_, data) in one.switches.items() if data.get("network", COMPUTE) == COMPUTE]] = True
-    start, end = (np.concatenate([block.side(side).ravel() for block in one.blocks if block.joined is None])
-                  for side in (0, 1))  # fmt: skip
+    start, end = (
+        np.concatenate([block.side(side).ravel() for block in one.blocks if block.tables[1] is not one.nodes])
+        for side in (0, 1)
+    )
     level = np.zeros(one.size, dtype=np.int64)
     level[start[among[start] & (end < one.nodes.size)]] = 1
     between = among[start] & among[end]

@@ -71,8 +71,7 @@ class Site:
 
     def attach(self, ports: Sequence[NicPort], leaf_of: Ints) -> None:
         """Links from the ports, which every machine has, to the leaf of each machine."""
-        nic = self.draft.nodes[:, [port.nic for port in ports]]
-        self.draft.connect(nic, np.broadcast_to(leaf_of[:, None], nic.shape), [port.link for port in ports])
+        self.draft.attach([port.nic for port in ports], leaf_of, [port.link for port in ports])
 
     def join(self, lower: Mapping[int, float], upper: Sequence[int], cable: EdgeData) -> EdgeData:
         """Links from every lower switch to all upper ones, which share its uplink line rate (B/s) evenly.

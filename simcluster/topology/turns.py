@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from simcluster.base.arrays import Int32s, Ints, Numbers
-from simcluster.base.link_columns import LinkRows, LinkRule, PerLink
+from simcluster.base.link_columns import LinkRows, PerLink
 from simcluster.base.link_values import LinkValues
 from simcluster.base.multiset_hash import compact
 from simcluster.topology.access_paths import Ways
@@ -81,7 +81,7 @@ class Ground:
 
     def sorts_of(self, links: Numbers) -> Numbers:
         """``kind`` of some links."""
-        found: Numbers = self.kind[self.machines.numbers.sorts_of(links)]
+        found: Numbers = self.kind[self.machines.numbers.sorts[links]]
         return found
 
     @classmethod
@@ -101,13 +101,11 @@ class Ground:
             up = hops.all_from(own, degree)
             tables.append(np.concatenate([up, machines.numbers.turned[up - machines.numbers.first]], axis=1))
         numbers = machines.numbers
-        rows = LinkRows.of(
-            [machines.owned, *tables], numbers.total, LinkRule(numbers.first, numbers.owned.back, numbers.begun)
-        )
+        rows = LinkRows.of([machines.owned, *tables], len(numbers.sorts))
         _ = rows.ascending, rows.ends  # of the cluster, and not of who turns it first
         up = np.maximum(1, degrees).astype(np.int32)[ends.leaf]
         order = ByMachine.of((ends.order.astype(np.int32) % up).reshape(machines.gpus.shape))
-        unlike = [ByMachine.of(kind[machines.numbers.sorts_of(own)]).kind for own in tables]
+        unlike = [ByMachine.of(kind[machines.numbers.sorts[own]]).kind for own in tables]
         return cls(machines, ends, hops, rows, table, row, order, kind, tuple(unlike))
 
 
@@ -207,10 +205,9 @@ def links_turned(
     steps, window = turn
     if window.stays and all(step.stays for step in steps):
         return columns, np.zeros_like(columns)
-    found_at = zip(link_index, machines.numbers.column(np.array(list(link_index.values()))).tolist(), strict=True)
-    inside = {pair: column for pair, column in found_at if 0 <= column < len(columns)}
+    inside = {pair: column for pair, column in link_index.items() if column < len(columns)}
     maps = [_columns(ways, gpus, inside, step.place) for step in (*steps, window)]
-    own, back = (machines.owned.at(np.array(0), those) for those in (columns, machines.numbers.back[columns]))
+    own, back = (machines.owned[0, those] for those in (columns, machines.numbers.back[columns]))
     for to in maps:
         if to is None or any((sort(each) != sort(each[to])).any() for each in (own, back)):
             return None

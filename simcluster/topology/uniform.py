@@ -50,7 +50,7 @@ class FlatSpec(TopologySpec):
         draft = _numbered_gpus(self.gpus, self.gpus_per_host)
         (switch,) = Site(draft, COMPUTE).switches(["switch"], "leaf")
         port = self.link.edge("network", self.path_latency / 2)
-        draft.connect(draft.nodes, np.full(draft.nodes.shape, switch), port)
+        draft.attach([0], np.full(self.gpus, switch), [port])
         return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
 
 
@@ -89,7 +89,7 @@ class LeafSpineSpec(TopologySpec):
         leaves = np.array(site.switches([f"leaf{i}" for i in range(self.leaves)], "leaf"))
         spines = np.array(site.switches([f"spine{i}" for i in range(self.spines)], "spine"))
         leaf_of = leaves.repeat(self.gpus_per_leaf)
-        draft.connect(draft.nodes, leaf_of[:, None], self.link.edge("network", self.path_latency / 4))
+        draft.attach([0], leaf_of, [self.link.edge("network", self.path_latency / 4)])
         uplink = self.uplink.edge("network", self.path_latency / 4)
         draft.connect(leaves.repeat(self.spines), np.tile(spines, self.leaves), uplink)
         return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)

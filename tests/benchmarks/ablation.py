@@ -99,9 +99,6 @@ def _no_bound(*_: Any) -> float:
     return 0.0
 
 
-ALL_LINKS = 1 << 62
-"""Links up to which arrays of all links are made: more than there are."""
-
 SWITCHES: dict[str, Switch] = {
     "all on": nullcontext,
     "symmetry: fold": _patched("symmetry.folding:Symmetry", "folding", _unfolded),
@@ -117,9 +114,6 @@ SWITCHES: dict[str, Switch] = {
         _patched("symmetry.usage_patterns", "drawn", _each),
     ),
     "bulk: chained trees": _patched("traffic.link_usage", "chained_trees", _nothing),
-    "bulk: rules of links": _all(
-        _patched("base.link_values", "_FEW", ALL_LINKS), _patched("base.link_columns", "_FEW", ALL_LINKS)
-    ),
     "quick step": _patched("studies.sweep.quick_rows", "quick_step", _not_quick),
     "replicas: sweep": _patched("studies.whatif.montecarlo", "REPLICAS", SimpleNamespace(obstacle=lambda _: "off")),
     "search: bounds": _all(
