@@ -19,9 +19,9 @@ from simcluster.base.clock import BeyondGridError, on_fitting_grid, on_grid
 from simcluster.base.errors import DeadlockError, InputError
 from simcluster.base.profiles import Profile, Spells
 from simcluster.base.windows import Window
-from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import EngineRun, simulate_tables
-from simcluster.engine.tables import HopRounds
+from simcluster.engine.tables import CommunicationKind, HopRounds
 from simcluster.reference.instants import process_events
 from simcluster.reference.network import FluidNetwork
 from simcluster.traffic.traffic import Traffic
@@ -52,7 +52,7 @@ def transfers(*traffics: Traffic, begin: float = 0.0) -> ExplicitProgram:
     for rank, traffic in enumerate(traffics):
         lane = program.add_lane(rank)
         program.add_op(lane, begin if rank else 0.0)
-        program.meetings.append(ExplicitCommunication(1, [traffic]))
+        program.meetings.append(CommunicationKind(1, [traffic]))
         program.add_op(lane, meeting=rank)
     return program
 
@@ -76,7 +76,7 @@ def test_ops_of_a_lane_follow_each_other_and_wait_for_others() -> None:
 
 
 def test_a_meeting_begins_at_the_last_arrival_and_ends_for_all() -> None:
-    program = ExplicitProgram(meetings=[ExplicitCommunication(3, [moves(0.0, latency=1.0)])])
+    program = ExplicitProgram(meetings=[CommunicationKind(3, [moves(0.0, latency=1.0)])])
     ops = []
     for rank, begin in enumerate([1.0, 4.0, 4.0]):
         lane = program.add_lane(rank)
@@ -91,7 +91,7 @@ def test_a_meeting_begins_at_the_last_arrival_and_ends_for_all() -> None:
 
 
 def test_a_deadlock_says_what_every_lane_waits_for() -> None:
-    program = ExplicitProgram(meetings=[ExplicitCommunication(2, [moves(0.0)]), ExplicitCommunication(2, [moves(0.0)])])
+    program = ExplicitProgram(meetings=[CommunicationKind(2, [moves(0.0)]), CommunicationKind(2, [moves(0.0)])])
     for rank in range(2):
         lane = program.add_lane(rank)
         program.add_op(lane, meeting=rank)
@@ -139,7 +139,7 @@ def test_a_slower_link_a_bound_and_more_flows_hold_back() -> None:
 
 def test_activities_of_a_communication_follow_each_other() -> None:
     program = ExplicitProgram(
-        meetings=[ExplicitCommunication(1, [moves(16.0, 0), moves(0.0, latency=1.0), moves(16.0, 1)])]
+        meetings=[CommunicationKind(1, [moves(16.0, 0), moves(0.0, latency=1.0), moves(16.0, 1)])]
     )
     program.add_op(program.add_lane(0), meeting=0)
     assert ends(program) == [4.0]
@@ -158,7 +158,7 @@ def test_a_link_that_varies_is_followed_over_endless_changes() -> None:
 def beside(pressure: float, drag: float, sensitivity: float, *, begin: float = 0.0) -> ExplicitProgram:
     """A computation of 4 s, and a transfer of 2 s alone from ``begin`` on, on one rank."""
     program = ExplicitProgram(
-        meetings=[ExplicitCommunication(1, [moves(32.0, 0)], ranks=[0], pressure=pressure, drag=drag)]
+        meetings=[CommunicationKind(1, [moves(32.0, 0)], ranks=[0], pressure=pressure, drag=drag)]
     )
     program.add_op(program.add_lane(0), 4.0, sensitivity=sensitivity)
     lane = program.add_lane(0)
@@ -210,16 +210,9 @@ def ring(*arrivals: float, rounds: int) -> ExplicitProgram:
     """A ring in which each hop has a link of its own and takes 1 s a round."""
     count = len(arrivals)
     numbers = np.arange(count, dtype=np.int32)
-    hops = HopRounds(
-        np.array([0, count], np.int32),
-        np.array([rounds], np.int32),
-        numbers,
-        (numbers + 1) % count,
-        0 * numbers,
-        numbers,
-    )
+    hops = HopRounds(0 * numbers, np.full(count, rounds), numbers, (numbers + 1) % count, 0 * numbers)
     program = ExplicitProgram(
-        meetings=[ExplicitCommunication(count, [moves(1.0, link) for link in range(count)], hops=hops)] * 2
+        meetings=[CommunicationKind(count, [moves(1.0, link) for link in range(count)], hops=hops)] * 2
     )
     for rank, arrival in enumerate(arrivals):
         lane = program.add_lane(rank)
@@ -299,7 +292,7 @@ def explicit(flights: list[Flight]) -> ExplicitProgram:
     for rank, (begin, traffics) in enumerate(flights):
         lane = program.add_lane(rank)
         program.add_op(lane, begin)
-        program.meetings.append(ExplicitCommunication(1, traffics))
+        program.meetings.append(CommunicationKind(1, traffics))
         program.add_op(lane, meeting=rank)
     return program
 

@@ -19,8 +19,9 @@ from simcluster.base.errors import InputError
 from simcluster.devices.device import kernels_seconds, load_device
 from simcluster.devices.interference import Beside, Factor, Interference, MemoryBandwidth, Multiprocessors
 from simcluster.devices.sensitivity import interference_on, sensitivity_on
-from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
+from simcluster.engine.tables import CommunicationKind
 from simcluster.model.kernels import Kernel
 from simcluster.reference.record import OpTimes
 from simcluster.simulate import simulate
@@ -44,7 +45,7 @@ def program(main: Sequence[Row], side: Sequence[tuple[float, float]], x: float, 
 
 def transfer(made: ExplicitProgram, link: int, seconds: float, **effects: Any) -> int:
     """Add the meeting of a transfer on a link of 1 B/s and return its number."""
-    made.meetings.append(ExplicitCommunication(1, (Traffic(((link, 1.0),), seconds, 1, 0.0),), **effects))
+    made.meetings.append(CommunicationKind(1, (Traffic(((link, 1.0),), seconds, 1, 0.0),), **effects))
     return len(made.meetings) - 1
 
 

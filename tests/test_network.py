@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import DeadlockError
-from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
+from simcluster.engine.tables import CommunicationKind
 from simcluster.traffic.traffic import Traffic
 
 Start = tuple[float, Traffic]
@@ -46,7 +47,7 @@ def simulate(capacity: Sequence[float], starts: Sequence[Start], changes: Sequen
     for instant, traffic in starts:
         lane = program.add_lane(0)
         program.add_op(lane, instant)
-        program.meetings.append(ExplicitCommunication(1, [traffic]))
+        program.meetings.append(CommunicationKind(1, [traffic]))
         program.add_op(lane, meeting=len(program.meetings) - 1)
     of_link = {
         link: Changes(capacity[link], tuple((when, value) for when, own, value in sorted(changes, key=itemgetter(0))

@@ -21,8 +21,9 @@ from ops_by_hand import ranks_of_spans
 from simcluster.base.errors import InputError
 from simcluster.bench.given_times import Costs, simulate_costs
 from simcluster.cli import main
-from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
+from simcluster.engine.tables import CommunicationKind
 from simcluster.interop.recorded import Recorded, Trace, load_trace, measure, read_trace, recorded, trace_of
 from simcluster.interop.recorded.longest_path import LongestPath
 from simcluster.interop.recorded.measure import worst_workers
@@ -232,7 +233,7 @@ def programs(draw: Any) -> tuple[ExplicitProgram, np.ndarray[Any, Any]]:
         if meets:
             parts = draw(st.lists(ticks, min_size=1, max_size=2))
             traffics = [Traffic((), 0.0, 1, part) for part in parts]
-            program.meetings.append(ExplicitCommunication(len(members), traffics))
+            program.meetings.append(CommunicationKind(len(members), traffics))
         meeting = len(program.meetings) - 1 if meets else -1
         for lane in members:
             program.add_op(lane, 0.0 if meets else draw(ticks), meeting=meeting, after=after)

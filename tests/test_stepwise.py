@@ -15,9 +15,10 @@ from simcluster.base.errors import DeadlockError, InputError
 from simcluster.bench.collective import collective_times, concurrent_times
 from simcluster.bench.collective_loads import limit_of
 from simcluster.collectives import Hop, Phase
-from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.hop_tables import hop_rounds
 from simcluster.engine.run import simulate_tables
+from simcluster.engine.tables import CommunicationKind
 from simcluster.scenario.files import load_cluster
 from simcluster.simulate import simulate as run
 from simcluster.topology import Cluster, parse_topology
@@ -180,7 +181,7 @@ def simulate(cluster: Cluster, phases: list[Phase], size: float, arrivals: list[
     """Return when every rank is done; one that arrives at infinity never comes."""
     gpus, program = range(len(arrivals)), ExplicitProgram()
     hops, traffics = hop_rounds(cluster, gpus, phases, size, None)
-    program.meetings.append(ExplicitCommunication(len(gpus), traffics, hops=hops))
+    program.meetings.append(CommunicationKind(len(gpus), traffics, hops=hops))
     for position, arrival in enumerate(arrivals):
         lane = program.add_lane(position)
         if math.isfinite(arrival):

@@ -25,14 +25,15 @@ from simcluster.collectives import ALGORITHMS
 from simcluster.collectives.entry import Parts
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.hop_tables import hop_rounds
 from simcluster.engine.run import simulate_tables
+from simcluster.engine.tables import CommunicationKind
 from simcluster.nccl import bus_factor, load_platform
 from simcluster.scenario.given import ClusterLike, cluster_of
 from simcluster.topology import Cluster
 from simcluster.traffic.link_usage import drawn_at_once, patterns_of
-from simcluster.traffic.methods import Method, Methods, activities, phases_of, round_of
+from simcluster.traffic.methods import Method, Methods, activities, phases_of
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Detail = Literal["flow", "steps"]
@@ -140,11 +141,11 @@ def concurrent_times(
         done.append(method)
         if detail == "steps":
             phases = phases_of(method, group, kind, parts)
-            hops, moved = hop_rounds(cluster, gpus, phases, total, method.pace and round_of(phases, method.pace))
-            _add(program, [arrived[place] for place in turn], ExplicitCommunication(len(gpus), moved, hops=hops))
+            hops, moved = hop_rounds(cluster, gpus, phases, total, method.pace)
+            _add(program, [arrived[place] for place in turn], CommunicationKind(len(gpus), moved, hops=hops))
         else:
             traffics = activities(_patterns(cluster, gpus, kind, method, parts), total, method)
-            _add(program, [max(arrived)], ExplicitCommunication(1, traffics))
+            _add(program, [max(arrived)], CommunicationKind(1, traffics))
     ends = iter(simulate_tables(program.tables(cluster.capacity), _no_name, keeps_times=False).lane_end.tolist())
     finishes = [
         tuple(
@@ -186,7 +187,7 @@ def played(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[
     for traffics in groups:
         lane = program.add_lane(len(program.lanes))
         for traffic in traffics:
-            program.meetings.append(ExplicitCommunication(1, [traffic]))
+            program.meetings.append(CommunicationKind(1, [traffic]))
             program.add_op(lane, meeting=len(program.meetings) - 1)
     times = simulate_tables(program.tables(cluster.capacity), _no_name, keeps_times=True).times
     assert times is not None
@@ -251,7 +252,7 @@ def _patterns(
     return known[key]
 
 
-def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: ExplicitCommunication) -> None:
+def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: CommunicationKind) -> None:
     """Add a communication, and a lane for each member, which reaches it at its arrival (s)."""
     program.meetings.append(communication)
     for position, arrival in enumerate(arrivals):

@@ -9,25 +9,22 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-import numpy as np
-
 from simcluster.base.clock import on_grid
 from simcluster.base.link_values import LinkValues
 from simcluster.collectives.relayed import RELAYED
 from simcluster.devices.interference import Beside, Interference
 from simcluster.engine.hop_tables import hop_rounds
 from simcluster.engine.op_columns import GroupWork
-from simcluster.engine.tables import CommunicationKind, HopRounds, Kinds, kinds_table
+from simcluster.engine.tables import CommunicationKind, HopRounds
 from simcluster.nccl import bus_factor
 from simcluster.planning.ops import Work
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.equitable_partition import Classes
-from simcluster.traffic.methods import round_of
 from simcluster.traffic.traffic import Fabric, Traffic
 
 
 class CommunicationKinds:
-    """Kinds of communication, numbered as they are asked for.
+    """Kinds of communication between classes of ranks, on classes of links.
 
     ``interference`` is what communication does to concurrent computation, None for nothing; ``rates`` are B/s per link;
     ``in_steps``: collectives are simulated hop by hop.
@@ -45,54 +42,24 @@ class CommunicationKinds:
     ) -> None:
         self._fabric, self._communicators, self._classes = fabric, communicators, classes
         self._rates, self._interference, self._in_steps = rates, interference, in_steps
-        self.traffics: list[Traffic] = []
-        self.collectives: list[HopRounds] = []
-        self._kinds: list[CommunicationKind] = []
-        self._activities: dict[Hashable, tuple[int, ...]] = {}
+        self._activities: dict[Hashable, tuple[Traffic, ...]] = {}
         self._members: dict[int, tuple[int, ...]] = {}
         self._sent: dict[Hashable, float] = {}  # B/s per GPU
         self._across_nodes: dict[int, bool] = {}
 
-    def add(self, number: int, communication: GroupWork) -> int:
-        """Return the number of a new kind: what a communicator, which represents its class, does."""
+    def kind(self, number: int, communication: GroupWork) -> CommunicationKind:
+        """Return what a communicator, which represents its class, does."""
         work = communication.work
         members = self._classes_of(number)
-        traffics = self._activities_of(number, work)
         pressure, drag = self._interferes(number, communication)
-        rounds = -1
-        if self._in_steps and work.axis and work.moves:
-            rounds = len(self.collectives)
-            self.collectives.append(self._hops(number, work))
         ranks = members if pressure or drag else ()
-        self._kinds.append(
-            CommunicationKind(work.parties(len(members)), traffics, pressure, drag, ranks, rounds, bool(work.moves))
-        )  # fmt: skip
-        return len(self._kinds) - 1
+        if self._in_steps and work.axis and work.moves:
+            hops, traffics = self._hops(number, work)
+            return CommunicationKind(work.parties(len(members)), traffics, ranks, pressure, drag, hops)
+        return CommunicationKind(work.parties(len(members)), self.traffics(number, work), ranks, pressure, drag)
 
-    def kind(self, number: int) -> CommunicationKind:
-        """Return a kind."""
-        return self._kinds[number]
-
-    def moved(self, kind: int) -> tuple[Traffic, ...]:
-        """Return what a kind moves over links, nothing for one that takes a given time."""
-        own = self._kinds[kind]
-        return tuple([self.traffics[number] for number in own.traffics]) if own.moves else ()
-
-    def tables(self) -> Kinds:
-        """Return all kinds in columns."""
-        return kinds_table(self._kinds)
-
-    def _classes_of(self, number: int) -> tuple[int, ...]:
-        """Return the classes of ranks that meet in a group, in order of its members."""
-        known = self._members.get(number)
-        if known is None:
-            of_rank = self._classes.of_rank
-            met = [of_rank[rank] for rank in self._communicators.met(number)]
-            known = self._members[number] = tuple(dict.fromkeys(met))
-        return known
-
-    def _activities_of(self, number: int, work: Work) -> tuple[int, ...]:
-        """Return the activities of a communication, on classes of links."""
+    def traffics(self, number: int, work: Work) -> tuple[Traffic, ...]:
+        """Return the activities of a communication that is not simulated hop by hop, on classes of links."""
         group = self._classes.of_communicator[number]
         name: Hashable = (group, work.moves, work.size, work.load, work.bound) if work.moves else work.seconds
         known = self._activities.get(name)
@@ -104,9 +71,16 @@ class CommunicationKinds:
                     replace(each, round_bytes=work.load * each.round_bytes, bound=min(each.bound, work.bound))
                     for each in self._communicators.traffics(number, work.moves, work.size, usages)
                 ]
-            first = len(self.traffics)
-            self.traffics += found
-            known = self._activities[name] = tuple(range(first, len(self.traffics)))
+            known = self._activities[name] = tuple(found)
+        return known
+
+    def _classes_of(self, number: int) -> tuple[int, ...]:
+        """Return the classes of ranks that meet in a group, in order of its members."""
+        known = self._members.get(number)
+        if known is None:
+            of_rank = self._classes.of_rank
+            met = [of_rank[rank] for rank in self._communicators.met(number)]
+            known = self._members[number] = tuple(dict.fromkeys(met))
         return known
 
     def _interferes(self, number: int, communication: GroupWork) -> tuple[float, float]:
@@ -142,13 +116,9 @@ class CommunicationKinds:
             alone = sum(each.alone_seconds(cast(Sequence[float], self._rates.all)) for each in loaded)
         return float(sent / alone) if alone > 0 else 0.0
 
-    def _hops(self, number: int, work: Work) -> HopRounds:
-        """Return a collective hop by hop."""
-        communicators, size = self._communicators, work.load * work.size
+    def _hops(self, number: int, work: Work) -> tuple[HopRounds, list[Traffic]]:
+        """Return a collective hop by hop, and the traffic of each hop."""
+        communicators = self._communicators
         phases = communicators.phases(number, work.moves, work.size)
         pace = communicators.method(number, work.moves, work.size).pace
-        pace = pace and round_of(phases, pace)
-        rounds, traffics = hop_rounds(self._fabric, communicators.ranks(number), phases, size, pace)
-        first = len(self.traffics)
-        self.traffics += traffics
-        return rounds._replace(traffic=rounds.traffic + np.int32(first))
+        return hop_rounds(self._fabric, communicators.ranks(number), phases, work.load * work.size, pace)

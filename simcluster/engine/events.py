@@ -61,11 +61,7 @@ class Engine:
         self.links = LinkActivities(self.queue, tables.traffics, tables.capacity, ticks)
         self.ranks = RankActivities(self.queue, self.links, kinds, ranks, self.lanes.count, ticks)
         if tables.collectives:
-            members = np.ones(len(tables.collectives), dtype=np.int64)
-            in_rounds = kinds.rounds >= 0
-            np.maximum.at(members, kinds.rounds[in_rounds], kinds.parties[in_rounds])
-            hops = hop_tables(tables.collectives, members.tolist())
-            self.rounds = RoundsUnderWay(self.links, hops, self.lanes.count)
+            self.rounds = RoundsUnderWay(self.links, hop_tables(kinds, tables.collectives), self.lanes.count)
         self._use_tables(tables)
 
     def _use_tables(self, tables: Tables) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,32 +14,13 @@ from simcluster.base.profiles import Profile
 from simcluster.engine.tables import (
     CommunicationKind,
     Groups,
-    HopRounds,
-    Kinds,
     Tables,
     Templates,
+    communication_tables,
     firsts,
     int32s,
-    kinds_table,
     one_instance,
 )
-from simcluster.traffic.traffic import Traffic
-
-
-class ExplicitCommunication(NamedTuple):
-    """A communication that begins when ``parties`` ops have arrived, and ends for all at once.
-
-    Its ``traffics`` follow one another.  Where its ``ranks`` compute meanwhile, that takes (1 + sensitivity x
-    ``pressure``) times as long, and a round of it (1 + ``drag``) times as long.  With ``hops`` it is simulated hop by
-    hop instead: then ``traffics`` are those of the hops, and each op begins at its own arrival.
-    """
-
-    parties: int
-    traffics: Sequence[Traffic]
-    ranks: Sequence[int] = ()
-    pressure: float = 0.0
-    drag: float = 0.0
-    hops: HopRounds | None = None
 
 
 @dataclass
@@ -59,7 +39,7 @@ class ExplicitProgram:
     meeting: list[int] = field(default_factory=list)
     position: list[int] = field(default_factory=list)
     after: list[Sequence[int]] = field(default_factory=list)
-    meetings: list[ExplicitCommunication] = field(default_factory=list)
+    meetings: list[CommunicationKind] = field(default_factory=list)
 
     def add_lane(self, rank: int) -> int:
         """Add an in-order queue of a rank and return its number."""
@@ -74,7 +54,7 @@ class ExplicitProgram:
         *,
         sensitivity: float = -1.0,
         meeting: int = -1,
-        position: int = -1,
+        position: int = 0,
         after: Sequence[int] = (),
     ) -> int:
         """Add an op at the end of a lane and return its number."""
@@ -95,17 +75,18 @@ class ExplicitProgram:
         capacities: Mapping[int, Profile] = MappingProxyType({}),
     ) -> Tables:
         """Return the tables that the engine reads; ``speeds`` is by rank, ``capacities`` by link."""
-        ranks = sorted({*self.lane_rank, *chain.from_iterable(each.ranks for each in self.meetings)})
-        place = {rank: number for number, rank in enumerate(ranks)}
-        kinds, traffics, collectives, kind_of = self._kinds(place)
+        kinds = {id(each): each for each in self.meetings}  # equal objects are one
+        number = dict(zip(kinds, range(len(kinds)), strict=True))
+        ranks = sorted({*self.lane_rank, *chain.from_iterable(each.ranks for each in kinds.values())})
+        place = dict(zip(ranks, range(len(ranks)), strict=True))
         templates = self._template(place)
+        placed = [each._replace(ranks=[place[rank] for rank in each.ranks]) for each in kinds.values()]
+        meetings = int32s([0, len(self.meetings)])
         return Tables(
             templates,
-            one_instance(templates, ranks, max([0, *self.position]) + 1),
-            Groups(int32s([0, len(self.meetings)]), int32s([0, len(kind_of)]), int32s(kind_of)),
-            kinds,
-            traffics,
-            collectives,
+            one_instance(templates, ranks, max(self.position, default=0) + 1),
+            Groups(meetings, meetings, int32s([number[id(each)] for each in self.meetings])),
+            *communication_tables(placed),
             np.asarray(capacity, dtype=np.float64),
             {place[rank]: profile for rank, profile in speeds.items() if rank in place},
             capacities,
@@ -122,7 +103,7 @@ class ExplicitProgram:
             op_first=int32s([0, len(self.seconds)]),
             seconds=np.array(self.seconds, dtype=np.float64),
             sensitivity=np.array(self.sensitivity, dtype=np.float64),
-            slot=np.where(meeting >= 0, np.maximum(int32s(self.position), 0), -1).astype(np.int32),
+            slot=int32s(np.where(meeting >= 0, self.position, -1)),
             work=meeting,
             place=meeting,
             wait_first=firsts([*map(len, self.after)]),
@@ -133,20 +114,3 @@ class ExplicitProgram:
             lane_op=int32s([*chain.from_iterable(self.lanes)]),
             lane_rank=int32s([place[rank] for rank in self.lane_rank]),
         )
-
-    def _kinds(self, place: Mapping[int, int]) -> tuple[Kinds, list[Traffic], list[HopRounds], list[int]]:
-        """Return kinds, traffics and collectives, and the kind of every meeting: equal objects are one."""
-        kinds: dict[int, ExplicitCommunication] = {id(each): each for each in self.meetings}
-        number = {name: kind for kind, name in enumerate(kinds)}
-        moved = {id(traffic): traffic for each in kinds.values() for traffic in each.traffics}
-        traffic_number = {name: traffic for traffic, name in enumerate(moved)}
-        collectives: list[HopRounds] = []
-        columns: list[CommunicationKind] = []
-        for each in kinds.values():
-            traffics = [traffic_number[id(traffic)] for traffic in each.traffics]
-            ranks = [place[rank] for rank in each.ranks]
-            if each.hops:
-                collectives.append(each.hops._replace(traffic=int32s(traffics)[each.hops.traffic]))
-            rounds, traffics = (len(collectives) - 1, []) if each.hops else (-1, traffics)
-            columns.append(CommunicationKind(each.parties, traffics, each.pressure, each.drag, ranks, rounds))
-        return kinds_table(columns), [*moved.values()], collectives, [number[id(each)] for each in self.meetings]

@@ -11,8 +11,8 @@ import numpy as np
 from simcluster.base.arrays import Int32s, Numbers
 from simcluster.collectives import Phase
 from simcluster.collectives.rounds import repeated_rounds
-from simcluster.engine.tables import HopRounds, firsts, int32s
-from simcluster.traffic.methods import Pace
+from simcluster.engine.tables import HopRounds, Kinds, firsts, int32s
+from simcluster.traffic.methods import Pace, round_of
 from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 
 
@@ -41,50 +41,45 @@ def hop_rounds(
 
     ``pace``, if there is one, replaces the latency of the hops' links and bounds their rate.
     """
-    blocks = list(repeated_rounds(phases))
-    hops = [hop for block, _ in blocks for hop in block]
-    traffics = []
-    for hop in hops:
-        spread = hop_spread(fabric, gpus, hop)
-        latency, bound = pace or (fabric.spread_latency(spread), math.inf)
-        traffics.append(Traffic(usage_of([(1.0, spread)]), hop.share * size, 1, latency, bound))
-    rounds = HopRounds(
-        block_first=firsts([len(block) for block, _ in blocks]),
-        rounds=int32s([count for _, count in blocks]),
-        source=int32s([hop.source for hop in hops]),
-        target=int32s([hop.target for hop in hops]),
-        channel=int32s([hop.channel for hop in hops]),
-        traffic=np.arange(len(hops), dtype=np.int32),
-    )
-    return rounds, traffics
+    of_round = pace and round_of(phases, pace)
+    rows, traffics = [], []
+    for number, (block, repeats) in enumerate(repeated_rounds(phases)):
+        for hop in block:
+            spread = hop_spread(fabric, gpus, hop)
+            latency, bound = of_round or (fabric.spread_latency(spread), math.inf)
+            traffics.append(Traffic(usage_of([(1.0, spread)]), hop.share * size, 1, latency, bound))
+            rows.append((number, repeats, hop.source, hop.target, hop.channel))
+    return HopRounds(*np.array(rows, dtype=np.int32).reshape(-1, 5).T), traffics
 
 
-def hop_tables(collectives: Sequence[HopRounds], members: Sequence[int]) -> HopTables:
-    """Return the hops of collectives; ``members`` is the size of each."""
-    sizes = {
-        "members": np.array(members),
-        "blocks": np.array([len(each.rounds) for each in collectives]),
-        "channels": np.array([1 + int(each.channel.max(initial=0)) for each in collectives]),
-        "hops": np.array([len(each.source) for each in collectives]),
-    }
-    first_port = firsts(sizes["members"] * sizes["blocks"] * sizes["channels"])
-    hops: dict[str, list[Numbers]] = {
-        "block": [np.repeat(np.arange(len(each.rounds)), np.diff(each.block_first)) for each in collectives],
-        "repeats": [np.repeat(each.rounds, np.diff(each.block_first)) for each in collectives],
-        "source": [each.source for each in collectives],
-        "target": [each.target for each in collectives],
-    }
-    columns = {name: np.concatenate(parts).astype(np.int64) for name, parts in hops.items()}
-    of = np.repeat(np.arange(len(collectives)), sizes["hops"])  # the collective of every hop
+def hop_tables(kinds: Kinds, collectives: Sequence[HopRounds]) -> HopTables:
+    """Return the hops of all collectives; ``kinds`` are those of all communication."""
+    in_rounds = np.flatnonzero(kinds.rounds >= 0)
+    hops = [len(each.source) for each in collectives]
+    first_hop, of = firsts(hops), np.repeat(np.arange(len(hops)), hops)  # of every hop its collective
+    members = kinds.parties[in_rounds]
+    columns = dict(zip(HopRounds._fields, map(np.concatenate, zip(*collectives, strict=True)), strict=True))
+    channel = columns.pop("channel")
+    blocks, channels = np.ones((2, len(hops)), dtype=np.int64)
+    np.maximum.at(blocks, of, columns["block"] + 1)
+    np.maximum.at(channels, of, channel + 1)
+    first_port = firsts(members * blocks * channels)
     for end in ("source", "target"):
-        seat = columns["block"] * sizes["members"][of] + columns[end]
-        channel = np.concatenate([each.channel for each in collectives])
-        columns[f"{end}_port"] = first_port[of] + seat * sizes["channels"][of] + channel
-    columns["traffic"] = np.concatenate([each.traffic for each in collectives])
+        seat = columns["block"] * members[of] + columns[end]
+        columns[f"{end}_port"] = first_port[of] + seat * channels[of] + channel
+    columns["traffic"] = kinds.traffic[(kinds.traffic_first[in_rounds] - first_hop[:-1])[of] + np.arange(len(of))]
     port = np.concatenate([columns["source_port"], columns["target_port"]])
     return HopTables(
-        {**sizes, "first_hop": firsts(sizes["hops"])[:-1], "first_port": first_port[:-1], "free": 0 * first_port[:-1]},
+        {
+            "members": members,
+            "blocks": blocks,
+            "channels": channels,
+            "hops": np.array(hops),
+            "first_hop": first_hop[:-1],
+            "first_port": first_port[:-1],
+            "free": 0 * first_port[:-1],
+        },
         columns,
         firsts(np.bincount(port, minlength=first_port[-1])),
-        (np.argsort(port, kind="stable") % len(of)).astype(np.int32),
+        int32s(np.argsort(port, kind="stable") % len(of)),
     )

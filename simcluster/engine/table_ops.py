@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats, Int32s, Ints
+from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.clock import all_on_grid
+from simcluster.base.runs import within
 from simcluster.engine.tabulate import JobTables
 from simcluster.planning.ops import MAIN
 from simcluster.reference.record import Label, Ops, RankOps, Waits
-
-
-def ops_of(job: JobTables) -> Ops:
-    """Return all ops of the simulated ranks, numbered as the tables number them."""
-    return _Expansion(job).ops()
 
 
 def lanes_of(job: JobTables) -> tuple[Int32s, Int32s]:
@@ -33,32 +26,37 @@ def ops_of_ranks(job: JobTables) -> list[RankOps]:
     return [_ops_of_template(job, template, labels, shown) for template in range(len(job.columns))]
 
 
-def _ops_of_template(job: JobTables, template: int, labels: list[Label], shown: Ints) -> RankOps:
+def _ops_of_template(job: JobTables, template: int, labels: list[Label], shown: Int32s) -> RankOps:
     templates, instances, columns = job.tables.templates, job.tables.instances, job.columns[template]
     begin, end = templates.op_first[template], templates.op_first[template + 1]
     first = templates.wait_first[begin : end + 1]
     waits = first[0] + np.flatnonzero(templates.wait_peer[first[0] : first[-1]] >= 0)
     instance = int(np.flatnonzero(instances.template == template)[0])
-    senders = instances.template[instances.peer[instance][templates.wait_peer[waits]]].tolist()
-    sends = [job.columns[sender].place[op] for sender, op in zip(senders, templates.wait_op[waits], strict=True)]
+    senders = instances.template[instances.peer[instance][templates.wait_peer[waits]]]
+    sends = _places(job)[templates.op_first[senders] + templates.wait_op[waits]]
     main = np.array([lane == MAIN for lane in job.segments.lanes])
     meets = np.array([op.work.parties(1) > 1 for op in job.segments.ops], dtype=bool)
     return RankOps(
         labels=labels,
-        label=shown[columns.place].astype(np.int32),
-        lane=columns.lanes[1],
-        on_main=main[columns.lanes[0]][columns.lanes[1]],
-        step=columns.step[columns.item],
-        chunk=columns.chunk[columns.item],
-        microbatch=columns.microbatch[columns.item],
+        label=shown[columns.place],
+        lane=columns.lane,
+        on_main=main[columns.lanes][columns.lane],
+        step=columns.step,
+        chunk=columns.chunk,
+        microbatch=columns.microbatch,
         pair=meets[columns.place] | (shown[columns.place] < 0),
         receiver=np.searchsorted(first, waits, side="right") - 1,
-        sent=shown[np.array(sends, dtype=np.int64)].astype(np.int32),
-        meets=meets[np.array(sends, dtype=np.int64)],
+        sent=shown[sends],
+        meets=meets[sends],
     )
 
 
-def _plain_labels(job: JobTables) -> tuple[list[Label], Ints]:
+def _places(job: JobTables) -> Ints:
+    """Return the place of every op of the templates among those of all segments."""
+    return np.concatenate([each.place for each in job.columns])
+
+
+def _plain_labels(job: JobTables) -> tuple[list[Label], Int32s]:
     """Return the labels of ops, without traffic, and the number of the label of every segment op, -1 for receives."""
     found: dict[Label, int] = {}
     shown = []
@@ -72,156 +70,110 @@ def _plain_labels(job: JobTables) -> tuple[list[Label], Ints]:
             sensitivity=work.sensitivity,
         )  # fmt: skip
         shown.append(found.setdefault(label, len(found)))
-    return list(found), np.array(shown, dtype=np.int64)
+    return list(found), np.array(shown, dtype=np.int32)
+
+
+def ops_of(job: JobTables) -> Ops:
+    """Return all ops of the simulated ranks, numbered as the tables number them."""
+    return _Expansion(job).ops()
 
 
 class _Expansion:
+    """Ops of all instances: ``like`` is the op of the templates that each of them is, ``instance`` whose it is."""
+
     def __init__(self, job: JobTables) -> None:
-        self._job, self._tables = job, job.tables
-        instances = job.tables.instances
-        self._template = instances.template.tolist()
-        self._first = instances.op_first
-        self._lane_first = instances.lane_first
+        self._job = job
+        templates, instances = job.tables.templates, job.tables.instances
+        counts = np.diff(instances.op_first)
+        self._instance = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        self._like = np.repeat(templates.op_first[instances.template], counts) + within(counts)
+        self._slot = templates.slot[self._like]
+        self._group = instances.group[self._instance, self._slot]  # without meaning where the slot is -1
 
     def ops(self) -> Ops:
-        tables, instances, job = self._tables, self._tables.instances, self._job
-        columns = job.columns
+        """Return the columns over ops."""
+        tables, job, like = self._job.tables, self._job, self._like
+        instances, groups = tables.instances, tables.groups
         labels, label = self._labels()
-        meeting = self._meetings()
-        there = meeting >= 0
-        parties = np.ones(len(meeting), dtype=np.int32)
+        there = np.flatnonzero(self._slot >= 0)
+        meeting = np.full(len(like), -1, dtype=np.int32)
+        meeting[there] = groups.place_first[self._group[there]] + tables.templates.place[like[there]]
+        parties = np.ones(len(like), dtype=np.int32)
         parties[there] = np.bincount(meeting[there])[meeting[there]]
-        lanes = [each.lanes[0] for each in columns]
+        sends, waiting = self._awaited(receives=True)
         names = list(job.segments.lanes)
         lane_rank, lane_stage = lanes_of(job)
-        numbers = [int(number) for number in instances.number]
+        lane, step, chunk, microbatch = (
+            np.concatenate([getattr(each, name) for each in job.columns])[like]
+            for name in ("lane", "step", "chunk", "microbatch")
+        )
         return Ops(
             labels=labels,
             label=label,
-            lane=self._column([each.lanes[1] for each in columns], self._lane_first[:-1]),
-            step=self._column([each.step[each.item] for each in columns]),
-            chunk=self._column([each.chunk[each.item] for each in columns]),
-            microbatch=self._column([each.microbatch[each.item] for each in columns]),
+            lane=lane + instances.lane_first[self._instance],
+            step=step,
+            chunk=chunk,
+            microbatch=microbatch,
             seconds=self._seconds(),
             meeting=meeting,
             parties=parties,
-            receives=self._receives(),
+            receives=(sends, waiting),
             lane_rank=lane_rank,
             lane_stage=lane_stage,
-            lane_name=[names[lane] for template in self._template for lane in lanes[template].tolist()],
-            speeds={numbers[place]: profile for place, profile in tables.speeds.items()},
+            lane_name=[names[lane] for template in instances.template for lane in job.columns[template].lanes.tolist()],
+            speeds={int(instances.number[place]): profile for place, profile in tables.speeds.items()},
             make_waits=self._waits,
         )
 
-    def _column(self, parts: list[Any], added: Int32s | None = None) -> Int32s:
-        """Return a column over all ops from those of the templates; ``added`` is added to each instance's."""
-        found = np.empty(int(self._first[-1]), dtype=np.int32)
-        for instance, template in enumerate(self._template):
-            begin, end = self._first[instance], self._first[instance + 1]
-            found[begin:end] = parts[template] if added is None else parts[template] + added[instance]
-        return found
-
     def _seconds(self) -> Floats:
         """Return the seconds of ops that ranks do alone; 0 for communication."""
-        templates, instances = self._tables.templates, self._tables.instances
-        found = np.empty(int(self._first[-1]))
-        for instance, template in enumerate(self._template):
-            begin, end = self._first[instance], self._first[instance + 1]
-            own = slice(templates.op_first[template], templates.op_first[template + 1])
-            seconds = templates.seconds[own]
-            if instances.own_seconds[instance] >= 0:
-                start = instances.own_seconds[instance]
-                seconds = instances.seconds[start : start + end - begin]
-            slow = np.where(templates.sensitivity[own] >= 0, instances.slowness[instance], 1.0)
-            found[begin:end] = all_on_grid(seconds * slow)
-        return found
-
-    def _meetings(self) -> Int32s:
-        """Return the number of every op's meeting, -1 for none."""
-        templates, instances, groups = self._tables.templates, self._tables.instances, self._tables.groups
-        found = np.full(int(self._first[-1]), -1, dtype=np.int32)
-        communicating = []
-        for begin, end in zip(templates.op_first[:-1], templates.op_first[1:], strict=True):
-            ops = np.flatnonzero(templates.slot[begin:end] >= 0)
-            communicating.append((ops, templates.slot[begin:end][ops], templates.place[begin:end][ops]))
-        for instance, template in enumerate(self._template):
-            ops, slot, place = communicating[template]
-            found[self._first[instance] + ops] = groups.place_first[instances.group[instance]][slot] + place
-        return found
+        templates, instances = self._job.tables.templates, self._job.tables.instances
+        seconds = templates.seconds[self._like]
+        for instance in np.flatnonzero(instances.own_seconds >= 0):
+            begin, end = instances.op_first[instance : instance + 2]
+            start = instances.own_seconds[instance]
+            seconds[begin:end] = instances.seconds[start : start + end - begin]
+        slow = np.where(templates.sensitivity[self._like] >= 0, instances.slowness[self._instance], 1.0)
+        return all_on_grid(seconds * slow)
 
     def _labels(self) -> tuple[list[Label], Int32s]:
         """Return the labels, and that of every op.
 
-        Ops of a program that show and do the same have one code per instance: what they show, and the kind of
-        communication if that moves something over links.
+        An op's code is what it shows, and the kind of communication if that moves something over links.
         """
-        instances, groups, kinds = self._tables.instances, self._tables.groups, self._job.kinds
-        plain, shown_by = _plain_labels(self._job)
-        variants = self._variants(shown_by)
-        many = len(self._tables.kinds.parties) + 1
-        moves = np.array([bool(kinds.moved(kind)) for kind in range(many - 1)] + [False])
-        codes: list[Ints] = []
-        known: dict[tuple[int, bytes], int] = {}  # ranks that run the same program in the same groups
-        which = []
-        for instance, template in enumerate(self._template):
-            name = template, instances.group[instance].tobytes()
-            which.append(known.setdefault(name, len(codes)))
-            if which[-1] < len(codes):
-                continue
-            shown, slot, work, _ = variants[template]
-            kind = np.full(len(shown), -1, dtype=np.int64)
-            meets = work >= 0
-            group = instances.group[instance][slot[meets]]
-            kind[meets] = groups.kinds[groups.kind_first[group] + work[meets]]
-            codes.append(np.where(shown < 0, -1, shown * many + np.where(moves[kind], kind + 1, 0)))
-        values, number = np.unique(np.concatenate([[-1], *codes]), return_inverse=True)
+        groups, moved = self._job.tables.groups, self._job.moved
+        plain, shown = _plain_labels(self._job)
+        many = len(moved) + 1
+        code = shown[_places(self._job)].astype(np.int64)[self._like] * many
+        work = self._job.tables.templates.work[self._like]
+        meets = np.flatnonzero(work >= 0)
+        kind = groups.kinds[groups.kind_first[self._group[meets]] + work[meets]]
+        moves = np.array([bool(each) for each in moved], dtype=bool)
+        code[meets] += np.where(moves[kind], kind + 1, 0)
+        used = np.zeros(len(plain) * many + 1, dtype=bool)
+        used[np.maximum(code, -1)] = True
+        number = np.cumsum(used, dtype=np.int32) - 1
+        number[-1] = -1
         labels = []
-        for value in values[1:].tolist():
+        for value in np.flatnonzero(used[:-1]).tolist():
             label, kind = divmod(value, many)
-            labels.append(plain[label]._replace(traffics=kinds.moved(kind - 1)) if kind else plain[label])
-        found = np.empty(int(self._first[-1]), dtype=np.int32)
-        numbers = np.split(number[1:] - 1, np.cumsum([len(each) for each in codes])[:-1])
-        for instance, template in enumerate(self._template):
-            variant = variants[template][3]
-            found[self._first[instance] : self._first[instance + 1]] = numbers[which[instance]][variant]
-        return labels, found
-
-    def _variants(self, shown_by: Ints) -> list[tuple[Ints, Ints, Ints, Ints]]:
-        """Return, per template, the label, slot and work of its distinct ops, and which of these each op is."""
-        templates, found = self._tables.templates, []
-        for columns, begin, end in zip(
-            self._job.columns, templates.op_first[:-1], templates.op_first[1:], strict=True
-        ):  # fmt: skip
-            rows: list[Any] = [shown_by[columns.place], templates.slot[begin:end], templates.work[begin:end]]
-            sizes = [int(row.max(initial=-1)) + 2 for row in rows]
-            values, variant = np.unique(np.ravel_multi_index([row + 1 for row in rows], sizes), return_inverse=True)
-            shown, slot, work = (each.astype(np.int64) - 1 for each in np.unravel_index(values, sizes))
-            found.append((shown, slot, work, variant))
-        return found
+            labels.append(plain[label]._replace(traffics=moved[kind - 1]) if kind else plain[label])
+        return labels, number[np.maximum(code, -1)]
 
     def _waits(self) -> Waits:
         """Return what ops wait for besides the op before them on their lane."""
-        _, counts, _, ops = zip(*self._awaited(), strict=True)
-        return Waits(np.concatenate([[0], np.cumsum(np.concatenate(counts))]), np.concatenate(ops))
+        counts = np.diff(self._job.tables.templates.wait_first)[self._like]
+        return Waits(np.concatenate([[0], np.cumsum(counts)]), self._awaited()[0])
 
-    def _receives(self) -> tuple[Ints, Ints]:
-        """Return transfers, and the ops on the receivers that wait for them."""
-        sends, waiting = [], []
-        for first, counts, there, ops in self._awaited():
-            sends.append(ops[there])
-            waiting.append(first + np.repeat(np.arange(len(counts)), counts)[there])
-        return np.concatenate(sends), np.concatenate(waiting)
-
-    def _awaited(self) -> Iterator[tuple[int, Int32s, Bools, Ints]]:
-        """Yield the first op of each instance, how many ops each of its ops waits for, which of these are of other
-        instances, and the ops."""
-        templates, instances = self._tables.templates, self._tables.instances
-        for instance, template in enumerate(self._template):
-            begin, end = templates.op_first[template], templates.op_first[template + 1]
-            first = templates.wait_first[begin : end + 1]
-            rows = slice(first[0], first[-1])
-            peer = templates.wait_peer[rows]
-            whose = np.full(len(peer), instance)
-            whose[peer >= 0] = instances.peer[instance][peer[peer >= 0]]
-            ops = self._first[whose].astype(np.int64) + templates.wait_op[rows]
-            yield self._first[instance], np.diff(first), peer >= 0, ops
+    def _awaited(self, *, receives: bool = False) -> tuple[Ints, Ints]:
+        """Return awaited ops, and the ops that wait for each of them; of other instances alone if for ``receives``."""
+        templates, instances = self._job.tables.templates, self._job.tables.instances
+        counts = np.diff(templates.wait_first)[self._like]
+        waiting = np.repeat(np.arange(len(counts)), counts)
+        wait = templates.wait_first[self._like[waiting]] + within(counts)
+        if receives:
+            there = templates.wait_peer[wait] >= 0
+            waiting, wait = waiting[there], wait[there]
+        instance, peer = self._instance[waiting], templates.wait_peer[wait]
+        whose = np.where(peer >= 0, instances.peer[instance, peer], instance)
+        return instances.op_first[whose].astype(np.int64) + templates.wait_op[wait], waiting

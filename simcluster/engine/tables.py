@@ -28,7 +28,7 @@ class Templates(NamedTuple):
     members; ``work`` its row among the kinds of the group, -1 for an op that only takes part in another's (a receive).
 
     An op waits for the op before it on its lane and for those in ``wait_op``: numbers within the template of the
-    awaited instance, its own where ``wait_peer`` is -1, else that peer.
+    awaited instance, its own where ``wait_peer`` is -1, else that of its peer with this number.
 
     ``lane_op`` lists the ops of each lane in order (numbers within the template); ``lane_rank`` is the place of the
     lane's rank among those of its instance (0 unless the program is explicit).
@@ -82,12 +82,10 @@ class Groups(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """Kinds of communication.
+    """Columns of the kinds of communication (see ``CommunicationKind``).
 
-    ``parties`` ops have to arrive before one begins.  Its activities (places among the traffics) follow one another.
-    While it moves, a computation on ``rank`` takes (1 + sensitivity x ``pressure``) times as long, and a round of it
-    (1 + ``drag``) times as long while one of these ranks computes.  ``rounds`` is -1, or the collective's place in
-    ``Tables.collectives``: then it is simulated hop by hop, and every member begins at its own arrival.
+    ``traffic`` lists places among the traffics.  ``rounds`` is -1, or for a kind that is simulated hop by hop its place
+    in ``Tables.collectives``: these are in the order of their kinds, and the traffics are those of the hops.
     """
 
     parties: Int32s
@@ -98,18 +96,6 @@ class Kinds(NamedTuple):
     rank_first: Int32s
     rank: Int32s
     rounds: Int32s
-
-
-class CommunicationKind(NamedTuple):
-    """One kind, with the columns of ``Kinds`` as fields; records show the traffics of a kind that ``moves``."""
-
-    parties: int
-    traffics: Sequence[int]
-    pressure: float = 0.0
-    drag: float = 0.0
-    ranks: Sequence[int] = ()
-    rounds: int = -1
-    moves: bool = True
 
 
 class TrafficColumns(NamedTuple):
@@ -139,18 +125,42 @@ class Traffics(tuple[Traffic, ...]):
 
 
 class HopRounds(NamedTuple):
-    """A collective hop by hop: blocks of hops that repeat ``rounds`` times.
+    """Hops of a collective, in blocks of hops that repeat one after the other.
 
-    Per hop of all blocks: the positions of ``source`` and ``target`` in the group, ``channel``, and its place among the
-    traffics.
+    Per hop: the number of its ``block`` and how often that ``repeats``, the positions of ``source`` and ``target`` in
+    the group, and its ``channel``.
     """
 
-    block_first: Int32s
-    rounds: Int32s
+    block: Int32s
+    repeats: Int32s
     source: Int32s
     target: Int32s
     channel: Int32s
-    traffic: Int32s
+
+
+class CommunicationKind(NamedTuple):
+    """A kind of communication, which begins when ``parties`` ops have arrived, and ends for all at once.
+
+    Its ``traffics`` follow one another.  While it moves, a computation on ``ranks`` takes (1 + sensitivity x
+    ``pressure``) times as long, and a round of it (1 + ``drag``) times as long while one of these ranks computes.  With
+    ``hops`` it is simulated hop by hop instead: then ``traffics`` are those of the hops, and every member begins at its
+    own arrival.
+    """
+
+    parties: int
+    traffics: Sequence[Traffic]
+    ranks: Sequence[int] = ()
+    pressure: float = 0.0
+    drag: float = 0.0
+    hops: HopRounds | None = None
+
+
+class CommunicationTables(NamedTuple):
+    """Kinds of communication, the different traffics that they move, and the collectives that go hop by hop."""
+
+    kinds: Kinds
+    traffics: Traffics
+    collectives: Sequence[HopRounds]
 
 
 class Tables(NamedTuple):
@@ -171,18 +181,22 @@ class Tables(NamedTuple):
     capacities: Mapping[int, Profile]
 
 
-def kinds_table(kinds: Sequence[CommunicationKind]) -> Kinds:
-    """Return kinds in columns."""
-    return Kinds(
+def communication_tables(kinds: Sequence[CommunicationKind]) -> CommunicationTables:
+    """Return the tables of kinds of communication; equal traffics that are one object are one."""
+    moved = {id(traffic): traffic for kind in kinds for traffic in kind.traffics}
+    number = dict(zip(moved, range(len(moved)), strict=True))
+    in_rounds = np.array([kind.hops is not None for kind in kinds], dtype=bool)
+    columns = Kinds(
         parties=int32s([kind.parties for kind in kinds]),
         pressure=np.array([kind.pressure for kind in kinds], dtype=np.float64),
         drag=np.array([kind.drag for kind in kinds], dtype=np.float64),
         traffic_first=firsts([len(kind.traffics) for kind in kinds]),
-        traffic=int32s([each for kind in kinds for each in kind.traffics]),
+        traffic=int32s([number[id(traffic)] for kind in kinds for traffic in kind.traffics]),
         rank_first=firsts([len(kind.ranks) for kind in kinds]),
-        rank=int32s([each for kind in kinds for each in kind.ranks]),
-        rounds=int32s([kind.rounds for kind in kinds]),
+        rank=int32s([rank for kind in kinds for rank in kind.ranks]),
+        rounds=int32s(np.where(in_rounds, np.cumsum(in_rounds) - 1, -1)),
     )
+    return CommunicationTables(columns, Traffics(moved.values()), [kind.hops for kind in kinds if kind.hops])
 
 
 def one_instance(templates: Templates, numbers: Sequence[int], slots: int = 1) -> Instances:

@@ -5,7 +5,7 @@ A program is read once (``op_columns``); one more rank that runs it costs its ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,28 +16,37 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.link_values import LinkValues
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication_kinds import CommunicationKinds
-from simcluster.engine.meeting_places import Numbered, User, number_meetings
 from simcluster.engine.op_columns import OpColumns, SegmentOps, own_seconds
-from simcluster.engine.tables import Groups, Instances, Tables, Templates, firsts
+from simcluster.engine.tables import (
+    CommunicationKind,
+    Groups,
+    Instances,
+    Tables,
+    Templates,
+    communication_tables,
+    firsts,
+    int32s,
+)
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.parallel import RankLayout
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.symmetry.folding import Folding
-from simcluster.traffic.traffic import Fabric
+from simcluster.traffic.traffic import Fabric, Traffic
 
 
 @dataclass(frozen=True, eq=False)
 class JobTables:
     """The tables of a job, and what is needed to read its results.
 
-    ``columns`` are the ops of the tables' templates, ``segments`` those that they point to.
+    ``columns`` are the ops of the tables' templates, ``segments`` those that they point to; ``moved`` is what each kind
+    of communication moves over links, nothing for one that takes a given time.
     """
 
     tables: Tables = field(repr=False)
     folding: Folding = field(repr=False)
     segments: SegmentOps = field(repr=False)
     columns: Sequence[OpColumns] = field(repr=False)
-    kinds: CommunicationKinds = field(repr=False)
+    moved: Sequence[tuple[Traffic, ...]] = field(repr=False)
 
     @property
     def capacity(self) -> list[float]:
@@ -50,9 +59,8 @@ class JobTables:
         instances = self.tables.instances
         instance = int(np.searchsorted(instances.op_first, op, side="right")) - 1
         columns, number = self.columns[instances.template[instance]], op - int(instances.op_first[instance])
-        own, item = self.segments.ops[columns.place[number]], columns.item[number]
+        own, microbatch = self.segments.ops[columns.place[number]], columns.microbatch[number]
         what = "" if own.work.joins else f": {own.kind} {own.name}"
-        microbatch = columns.microbatch[item]
         where = f"rank {instances.number[instance]} {own.lane}{what}"
         return f"{where}, microbatch {microbatch}" if microbatch >= 0 else where
 
@@ -89,212 +97,215 @@ class _Builder:
         kinds: CommunicationKinds,
         disturbances: Disturbances,
     ) -> None:
-        communicators, classes = folding
-        self._folding, self._communicators, self._classes, self._kinds = folding, communicators, classes, kinds
-        self._stage_ranks = plan.stage_ranks()
-        self._ranks = np.array(classes.rank_representatives, dtype=np.int64)
-        self._stage, self._place = communicators.stage_of[self._ranks], communicators.place_of[self._ranks]
-        self._segments = SegmentOps()
+        self._folding, self._kinds, self._stage_ranks = folding, kinds, plan.stage_ranks()
+        self._communicators, self._classes = folding
+        self._ranks = np.array(self._classes.rank_representatives, dtype=np.int64)
+        self._stage, self._place = (
+            column[self._ranks] for column in (self._communicators.stage_of, self._communicators.place_of)
+        )
         self._own: dict[int, Floats] = {}  # by instance the seconds of its ops, where only these are its own
-        self._programs, self._program = self._read(programs, disturbances)
+        self._program = self._stage.astype(np.int64)  # of every instance, by its place among all
+        found = self._different(programs, disturbances)
+        self._segments = SegmentOps(found)
+        self._programs = [OpColumns(program, self._segments, number) for number, program in enumerate(found)]
+        if disturbances.program is not UNDISTURBED.program:
+            self._retime(disturbances)
+        order = np.argsort(self._program, kind="stable")
+        counts = np.bincount(self._program, minlength=len(found))
+        self._instances: list[Ints] = np.split(order, np.cumsum(counts)[:-1])  # by program
 
-    def _read(
-        self, programs: Sequence[StageProgram], disturbances: Disturbances
-    ) -> tuple[list[OpColumns], Ints]:  # fmt: skip
-        """Return the different programs of the instances, and which each of them runs."""
-        found = [OpColumns(program, self._segments) for program in programs]
-        which = self._stage.astype(np.int64)
+    def _different(self, programs: Sequence[StageProgram], disturbances: Disturbances) -> list[StageProgram]:
+        """Return the different programs of the instances; note which each of them runs."""
+        found, known = list(programs), {}
         if disturbances.program is UNDISTURBED.program:
-            return found, which
-        known: dict[int, int] = {}
+            return found
         for instance, (rank, stage) in enumerate(zip(self._ranks.tolist(), self._stage.tolist(), strict=True)):
             own = disturbances.program(rank, programs[stage])
             if own is programs[stage]:
                 continue
-            seconds = own_seconds(found[stage], own)
+            seconds = own_seconds(programs[stage], own)
             if seconds is not None:
                 self._own[instance] = seconds
                 continue
             if id(own) not in known:
                 known[id(own)] = len(found)
-                found.append(OpColumns(own, self._segments))
-            which[instance] = known[id(own)]
+                found.append(own)
+            self._program[instance] = known[id(own)]
+        return found
+
+    def _retime(self, disturbances: Disturbances) -> None:
+        """Change the seconds of computations."""
         for instance, rank in enumerate(self._ranks.tolist()):
-            columns = found[which[instance]]
+            columns = self._programs[self._program[instance]]
             seconds = self._own.get(instance, self._segments.seconds[columns.place])
             before = seconds[columns.computing]
             after = disturbances.retime(rank, columns.computations, before)
             if after is not before:
                 self._own[instance] = seconds.copy()
                 self._own[instance][columns.computing] = after
-        return found, which
 
     def build(self, slowness: Sequence[float], rates: LinkValues, disturbances: Disturbances) -> JobTables:
         """Return the tables."""
-        template, programs, peers, peer = self._templates()
-        columns = [self._programs[program] for program in programs]
-        groups, group, position, place, work = self._meet()
-        lengths = np.array([len(each) for each in columns])
-        lanes = np.array([len(each.lanes[0]) for each in columns])
+        peer = self._peers()
+        templates: dict[bytes, int] = {}  # waits name ops of peers, so the programs of these belong to a template
+        rows = np.column_stack([self._program, np.where(peer >= 0, self._program[peer], -1)])
+        template = np.array([templates.setdefault(row.tobytes(), len(templates)) for row in rows], dtype=np.int64)
+        names = [np.frombuffer(name, dtype=rows.dtype).tolist() for name in templates]
+        columns = [self._programs[program] for program, *_ in names]
+        group, communicators = self._groups()
+        place, counts = self._places(group)
+        groups, kinds, moved = self._kinds_of(group, communicators, counts)
+        in_rounds = any(kind.hops for kind in kinds)
         own = np.full(len(self._ranks), -1, dtype=np.int32)
         own[list(self._own)] = firsts([len(each) for each in self._own.values()])[:-1]
-        links = np.array(self._classes.link_representatives, dtype=np.int64)
-        speeds = [(place, rank) for place, rank in enumerate(self._ranks.tolist()) if rank in disturbances.speeds]
+        ranks = self._ranks.tolist()
         instances = Instances(
-            template=template.astype(np.int32),
+            template=int32s(template),
             group=group,
             peer=peer,
-            position=position,
-            op_first=firsts(lengths[template]),
-            lane_first=firsts(lanes[template]),
-            rank_first=np.arange(len(self._ranks) + 1, dtype=np.int32),
-            number=self._ranks.astype(np.int32),
-            slowness=np.array([slowness[rank] for rank in self._ranks.tolist()], dtype=np.float64),
+            position=self._positions(group, communicators) if in_rounds else group,
+            op_first=firsts(np.array([len(each) for each in columns])[template]),
+            lane_first=firsts(np.array([len(each.lanes) for each in columns])[template]),
+            rank_first=int32s(range(len(ranks) + 1)),
+            number=int32s(ranks),
+            slowness=np.array([slowness[rank] for rank in ranks], dtype=np.float64),
             own_seconds=own,
             seconds=np.concatenate([np.zeros(0), *self._own.values()]),
         )
         tables = Tables(
-            templates=self._in_columns(programs, peers, place, work),
-            instances=instances,
-            groups=groups,
-            kinds=self._kinds.tables(),
-            traffics=self._kinds.traffics,
-            collectives=self._kinds.collectives,
-            capacity=rates.of(links),
-            speeds={place: disturbances.speeds[rank] for place, rank in speeds},
-            capacities=disturbances.capacities_of(self._classes.link_representatives),
+            self._templates(names, place),
+            instances,
+            groups,
+            *communication_tables(kinds),
+            rates.of(np.array(self._classes.link_representatives, dtype=np.int64)),
+            {place: disturbances.speeds[rank] for place, rank in enumerate(ranks) if rank in disturbances.speeds},
+            disturbances.capacities_of(self._classes.link_representatives),
         )
-        return JobTables(tables, self._folding, self._segments, columns, self._kinds)
+        return JobTables(tables, self._folding, self._segments, columns, moved)
 
-    def _templates(self) -> tuple[Ints, list[int], list[tuple[int, ...]], Int32s]:
-        """Return the template of every instance, the program of every template and those of its peers, and peers.
-
-        A template's waits name ops of its peers, so instances whose peers run other programs have another template.
-        """
+    def _peers(self) -> Int32s:
+        """Return the instances of the ranks whose ops each instance awaits, by stage; -1 where it awaits none."""
         of_rank = np.asarray(self._classes.of_rank)
-        widest = max((len(program.peers) for program in self._programs), default=0)
-        peer = np.full((len(self._ranks), widest), -1, dtype=np.int32)
-        names = np.full((len(self._ranks), 1 + widest), -1, dtype=np.int64)
-        names[:, 0] = self._program
-        for number, program in enumerate(self._programs):
-            those = np.flatnonzero(self._program == number)
-            for slot, stage in enumerate(program.peers):
-                peer[those, slot] = of_rank[self._stage_ranks[stage][self._place[those]]]
-                names[those, 1 + slot] = self._program[peer[those, slot]]
-        rows, template = np.unique(names, axis=0, return_inverse=True)
-        found = [tuple(each for each in row if each >= 0) for row in rows.tolist()]
-        return template.ravel(), [row[0] for row in found], [row[1:] for row in found], peer
-
-    def _meet(self) -> tuple[Groups, Int32s, Int32s, list[Int32s], list[Int32s]]:
-        """Return the groups, the group of every instance by slot, its position there, and per program the place and the
-        work of every op."""
-        programs = self._programs
-        users: dict[int, list[tuple[User, Ints, Ints]]] = {}  # by kind of communicator: also instances, communicators
-        names = list(self._segments.groups)
-        classes = np.asarray(self._classes.of_communicator)
-        instances = [np.flatnonzero(self._program == number) for number in range(len(programs))]
-        for number, program in enumerate(programs):
-            for slot, kind in enumerate(program.slots[0].tolist() if len(instances[number]) else ()):
-                own = self._communicators.numbers(names[kind], program.stage, self._ranks[instances[number]])
-                user = User(number, slot, classes[own].astype(np.int64))
-                users.setdefault(kind, []).append((user, instances[number], own))
-        place = [np.full(len(program), -1, dtype=np.int32) for program in programs]
-        work = [np.full(len(program), -1, dtype=np.int32) for program in programs]
-        widest = max((len(program.slots[0]) for program in programs), default=0)
-        group = np.full((len(self._ranks), widest), -1, dtype=np.int32)
-        made = _GroupTables(list(self._segments.communications), self._kinds)
-        for rows in users.values():
-            where = {user.program: (those, own) for user, those, own in rows}
-            for numbered in number_meetings([user for user, _, _ in rows], programs, self._segments):
-                parts = [where[user.program] for user in numbered.users]
-                of_groups = made.add(numbered, [own for _, own in parts])
-                for index, (user, (those, _), found) in enumerate(
-                    zip(numbered.users, parts, of_groups, strict=True)
-                ):  # fmt: skip
-                    group[those, user.slot] = found
-                    place[user.program][numbered.ops[index]] = numbered.place[index]
-                    work[user.program][numbered.ops[index]] = numbered.work[index]
-        return made.tables(), group, self._positions(group, made), place, work
-
-    def _positions(self, group: Int32s, made: _GroupTables) -> Int32s:
-        """Return the position of every instance in its groups, which only collectives in rounds ask for."""
-        found = np.full_like(group, -1)
-        if not self._kinds.collectives:
-            return found
-        for (instance, slot), number in np.ndenumerate(group):
-            if number >= 0:
-                communicator = made.communicators[number]
-                found[instance, slot] = self._communicators.position(communicator, int(self._ranks[instance]))
+        found = np.full((len(self._ranks), len(self._stage_ranks)), -1, dtype=np.int32)
+        for columns, those in zip(self._programs, self._instances, strict=True):
+            for stage in columns.awaited_stages:
+                found[those, stage] = of_rank[self._stage_ranks[stage][self._place[those]]]
         return found
 
-    def _in_columns(
-        self, programs: Sequence[int], peers: Sequence[tuple[int, ...]], place: Sequence[Int32s], work: Sequence[Int32s]
-    ) -> Templates:
-        """Return the templates of these programs, one after the other."""
-        segments, columns = self._segments, [self._programs[program] for program in programs]
-        waits = [each.waits([self._programs[other] for other in own])
-                 for each, own in zip(columns, peers, strict=True)]  # fmt: skip
+    def _templates(self, names: Sequence[Sequence[int]], place: Sequence[Int32s]) -> Templates:
+        """Return the templates: each a program, and the programs of its peers by stage."""
+        segments, columns = self._segments, [self._programs[program] for program, *_ in names]
+        waits = [each.waits([self._programs[peer] for peer in peers])
+                 for each, (_, *peers) in zip(columns, names, strict=True)]  # fmt: skip
         wait_counts = [np.bincount(op, minlength=len(each)) for (op, _, _), each in zip(waits, columns, strict=True)]
-        lanes = [each.lanes[1] for each in columns]
-        lane_counts = [np.bincount(lane, minlength=len(each.lanes[0]))
-                       for lane, each in zip(lanes, columns, strict=True)]  # fmt: skip
+        lane_counts = [np.bincount(each.lane, minlength=len(each.lanes)) for each in columns]
         every = _joined([each.place for each in columns])
         return Templates(
             op_first=firsts([len(each) for each in columns]),
             seconds=segments.seconds[every],
             sensitivity=segments.sensitivity[every],
-            slot=_joined([each.slots[1] for each in columns]).astype(np.int32),
-            work=_joined([work[program] for program in programs]).astype(np.int32),
-            place=_joined([place[program] for program in programs]).astype(np.int32),
+            slot=segments.group[every],
+            work=segments.work[every],
+            place=_joined([place[program] for program, *_ in names]),
             wait_first=firsts(_joined(wait_counts)),
-            wait_op=_joined([other for _, other, _ in waits]).astype(np.int32),
-            wait_peer=_joined([whose for _, _, whose in waits]).astype(np.int32),
-            lane_first=firsts([len(each.lanes[0]) for each in columns]),
+            wait_op=_joined([other for _, other, _ in waits]),
+            wait_peer=_joined([whose for _, _, whose in waits]),
+            lane_first=firsts([len(each.lanes) for each in columns]),
             lane_op_first=firsts(_joined(lane_counts)),
-            lane_op=_joined([np.argsort(lane, kind="stable") for lane in lanes]).astype(np.int32),
+            lane_op=_joined([np.argsort(each.lane, kind="stable") for each in columns]),
             lane_rank=np.zeros(sum(map(len, lane_counts)), dtype=np.int32),
         )
 
+    def _groups(self) -> tuple[Int32s, list[int]]:
+        """Return the group of every instance by kind of communicator, and the communicator that represents each."""
+        names = list(self._segments.groups)
+        number = np.full((len(self._ranks), max(len(names), 1)), -1, dtype=np.int64)
+        for columns, those in zip(self._programs, self._instances, strict=True):
+            for kind in columns.works:
+                number[those, kind] = self._communicators.numbers(names[kind], columns.stage, self._ranks[those])
+        there = number >= 0
+        found = np.asarray(self._classes.of_communicator, dtype=np.int64)[number[there]]
+        _, first, which = np.unique(found, return_index=True, return_inverse=True)
+        group = np.full(number.shape, -1, dtype=np.int32)
+        group[there] = which
+        return group, number[there][first].tolist()
 
-class _GroupTables:
-    """The groups in the making: ``communicators`` has the one that represents each."""
+    def _places(self, group: Int32s) -> tuple[list[Int32s], Ints]:
+        """Return the place of every op's meeting among those of its group, by program, and how many each group has.
 
-    def __init__(self, communications: Sequence[Any], kinds: CommunicationKinds) -> None:
-        self._communications, self._kinds = communications, kinds
-        self.communicators: list[int] = []
-        self._places: list[Ints] = []
-        self._counts: list[Ints] = []
-        self._rows: list[Int32s] = []
+        All members of a group number what they do together in the same way.
+        """
+        place = [np.full(len(columns), -1, dtype=np.int32) for columns in self._programs]
+        counts = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
+        for kind in range(group.shape[1]):
+            for programs, groups in self._sharing(group[:, kind]):
+                known: dict[Hashable, int] = {}
+                before: list[tuple[Hashable, int]] = []
+                found: list[int] | Ints = []
+                for program in programs:
+                    columns = self._programs[program]
+                    ops = np.flatnonzero(columns.group == kind)
+                    if len(programs) == 1:
+                        found = np.arange(len(ops))
+                    elif (names := columns.meeting_names(ops)) != before:
+                        before, found = names, [known.setdefault(name, len(known)) for name in names]
+                    place[program][ops] = found
+                counts[groups] = len(known) or len(found)
+        return place, counts
 
-    def add(self, numbered: Numbered, numbers: Sequence[Ints]) -> list[Ints]:
-        """Add the groups of programs, whose instances use the communicators ``numbers``; return their new numbers."""
-        first, users = len(self.communicators), numbered.users
-        _, firsts, which = np.unique(
-            np.concatenate([user.groups for user in users]), return_index=True, return_inverse=True
-        )  # fmt: skip
-        self.communicators += np.concatenate(numbers)[firsts].tolist()
-        rows = np.full((len(firsts), len(numbered.communications)), -1, dtype=np.int32)
-        of_users = np.split(which, np.cumsum([len(user.groups) for user in users])[:-1])
-        for own, work in zip(of_users, numbered.work, strict=True):
-            groups, works = np.unique(own), np.unique(work[work >= 0])
-            new = np.nonzero(rows[groups][:, works] < 0)
-            for group, place in zip(groups[new[0]].tolist(), works[new[1]].tolist(), strict=True):
-                communication = self._communications[numbered.communications[place]]
-                rows[group, place] = self._kinds.add(self.communicators[first + group], communication)
-        self._places.append(np.full(len(firsts), numbered.places))
-        self._counts.append(np.full(len(firsts), rows.shape[1]))
-        self._rows.append(rows.ravel())
-        return [first + own for own in of_users]
+    def _sharing(self, groups: Int32s) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield the programs that share groups, directly or through others, and these; ``groups`` is by instance."""
+        together: dict[int, tuple[list[int], list[int]]] = {}  # by program
+        first: dict[int, int] = {}  # by group
+        there = groups >= 0
+        for program, group in dict.fromkeys(zip(self._program[there].tolist(), groups[there].tolist(), strict=True)):
+            own = together.setdefault(program, ([program], []))
+            other = together[first.setdefault(group, program)]
+            own[1].append(group)
+            if own is not other:
+                other[0].extend(own[0])
+                other[1].extend(own[1])
+                together |= dict.fromkeys(own[0], other)
+        yield from {id(each): each for each in together.values()}.values()
 
-    def tables(self) -> Groups:
-        """Return all groups."""
-        return Groups(
-            place_first=firsts(_joined(self._places)),
-            kind_first=firsts(_joined(self._counts))[:-1],
-            kinds=_joined(self._rows).astype(np.int32),
-        )
+    def _kinds_of(
+        self, group: Int32s, communicators: Sequence[int], counts: Ints
+    ) -> tuple[Groups, list[CommunicationKind], list[tuple[Traffic, ...]]]:
+        """Return the groups, the kinds of their communication, and what each of these moves over links.
+
+        ``counts`` is the number of meetings of each group.
+        """
+        works = [list(each) for each in self._segments.communications]
+        there = group >= 0
+        kind_of = np.zeros(len(communicators), dtype=np.int64)
+        kind_of[group[there]] = np.nonzero(there)[1]
+        first = firsts(np.array([*map(len, works), 0])[kind_of])
+        rows = np.full(first[-1], -1, dtype=np.int32)
+        kinds: list[CommunicationKind] = []
+        moved: list[tuple[Traffic, ...]] = []
+        users = [(kind, program) for program, columns in enumerate(self._programs) for kind in columns.works]
+        for kind, program in sorted(users):
+            own = self._programs[program].works[kind]
+            for number in np.unique(group[self._instances[program], kind]).tolist():
+                communicator, row = communicators[number], first[number]
+                for work in own:
+                    if rows[row + work] < 0:
+                        rows[row + work] = len(kinds)
+                        communication = works[kind][work]
+                        moves = communication.work.moves
+                        kinds.append(self._kinds.kind(communicator, communication))
+                        moved.append(self._kinds.traffics(communicator, communication.work) if moves else ())
+        return Groups(firsts(counts), first, rows), kinds, moved
+
+    def _positions(self, group: Int32s, communicators: Sequence[int]) -> Int32s:
+        """Return the position of every instance in its groups."""
+        found = np.full_like(group, -1)
+        for instance, slot in zip(*np.nonzero(group >= 0), strict=True):
+            communicator = communicators[group[instance, slot]]
+            found[instance, slot] = self._communicators.position(communicator, int(self._ranks[instance]))
+        return found
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _joined(parts: Sequence[Any]) -> Int32s:
     """Return columns one after the other."""
-    return np.concatenate([np.zeros(0, dtype=np.int32), *parts])
+    return np.concatenate([np.zeros(0, dtype=np.int32), *parts]).astype(np.int32)

@@ -88,7 +88,8 @@ def flat_ring(num_ranks: int, size: float) -> RingCase:
 
 def random_flows(num_flows: int, num_links: int = 10_240, hops: int = 4) -> Tables:
     """Return flows of 1 to 2 GB over ``hops`` random links each, all begun at once, on links of 25 to 100 GB/s."""
-    from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+    from simcluster.engine.explicit import ExplicitProgram
+    from simcluster.engine.tables import CommunicationKind
     from simcluster.traffic.traffic import Traffic
 
     draw = np.random.default_rng(SEED)
@@ -99,5 +100,5 @@ def random_flows(num_flows: int, num_links: int = 10_240, hops: int = 4) -> Tabl
         usage = tuple((link, 1.0) for link in dict.fromkeys(own))
         lane = program.add_lane(len(program.lanes))
         program.add_op(lane, meeting=len(program.meetings))
-        program.meetings.append(ExplicitCommunication(1, [Traffic(usage, size, 1, 0.0)]))
+        program.meetings.append(CommunicationKind(1, [Traffic(usage, size, 1, 0.0)]))
     return program.tables(capacity)

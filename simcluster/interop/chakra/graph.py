@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 
 from simcluster.base.clock import on_grid
 from simcluster.base.errors import InputError
-from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.explicit import ExplicitProgram
+from simcluster.engine.tables import CommunicationKind
 from simcluster.interop.chakra.trace import COLLECTIVES, ChakraTrace, TraceNode
 from simcluster.traffic.traffic import Traffic
 
@@ -102,7 +103,7 @@ class _Lowering:
         if key not in self._met:
             traffics = self._cost(group, _KIND.get(kind, kind), size) if len(group) > 1 and size > 0 else ()
             self._met[key] = (len(self._program.meetings), kind, size, rank, node)
-            self._program.meetings.append(ExplicitCommunication(len(group), traffics or _NOTHING))
+            self._program.meetings.append(CommunicationKind(len(group), traffics or _NOTHING))
         meeting, other_kind, other_size, other_rank, other = self._met[key]
         if (kind, size) != (other_kind, other_size):
             theirs = f"rank {other_rank} has {other.label}, {other_kind} of {other_size:.0f}"
@@ -135,7 +136,7 @@ class _Lowering:
 
     def _transfer(self, rank: int, node: TraceNode, lane: str, what: str, ranks: tuple[int, ...], size: float) -> int:
         """Bytes that go by themselves."""
-        self._program.meetings.append(ExplicitCommunication(1, self._cost(ranks, what, size) if size > 0 else _NOTHING))
+        self._program.meetings.append(CommunicationKind(1, self._cost(ranks, what, size) if size > 0 else _NOTHING))
         return self._op(rank, node, lane, meeting=len(self._program.meetings) - 1)
 
     def lowered(self) -> tuple[ExplicitProgram, list[tuple[int, TraceNode]]]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
+from simcluster.engine.tables import CommunicationKind
 from simcluster.traffic.traffic import Traffic
 
 _UNIT = 2.0**-20
@@ -93,7 +94,7 @@ class LongestPath:
 
 def _depth(program: ExplicitProgram) -> Ints:
     """Return how many ops are at most before each one."""
-    unit = {each.parties: ExplicitCommunication(each.parties, [_ONE_LEVEL]) for each in program.meetings}
+    unit = {each.parties: CommunicationKind(each.parties, [_ONE_LEVEL]) for each in program.meetings}
     meetings = [unit[each.parties] for each in program.meetings]
     leveled = replace(program, seconds=[_UNIT] * len(program.seconds), meetings=meetings)
 

@@ -9,8 +9,9 @@ from itertools import chain, pairwise
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.engine.explicit import ExplicitCommunication, ExplicitProgram
+from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
+from simcluster.engine.tables import CommunicationKind
 from simcluster.interop.recorded.graph import MAIN, StepGraph
 from simcluster.interop.recorded.longest_path import LongestPath, PathTimes
 from simcluster.traffic.traffic import Traffic
@@ -68,10 +69,10 @@ class RecordedPart:
         """Return the program, without durations."""
         graph, program = self.graph, ExplicitProgram()
         meeting = np.full(len(graph), -1, dtype=np.int64)
-        known: dict[int, ExplicitCommunication] = {}
+        known: dict[int, CommunicationKind] = {}
         for group in graph.groups:
             meeting[list(group)] = len(program.meetings)
-            barrier = ExplicitCommunication(len(group), [_NOTHING])
+            barrier = CommunicationKind(len(group), [_NOTHING])
             program.meetings.append(known.setdefault(len(group), barrier))
         lanes = sorted(graph.lanes.items(), key=lambda lane: (lane[0][0], lane[0][1] != MAIN))
         for (worker, _), _ in lanes:
@@ -97,7 +98,7 @@ class RecordedPart:
         program.seconds = [0.0] * count
         program.sensitivity = [-1.0] * count
         program.meeting = met.tolist()
-        program.position = [-1] * count
+        program.position = [0] * count
         program.after = [()] * count
         ends = np.append(0, over)[np.cumsum([0, *map(len, lanes)])].tolist()
         for lane, (begin, end) in zip(program.lanes, pairwise(ends), strict=True):

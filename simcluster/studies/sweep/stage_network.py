@@ -144,10 +144,9 @@ class RepresentativeCalls:
         name = group, work, work.presses(op.lane)
         found = self._costs.get(name)
         if found is None:
-            kind = self._kinds.kind(self._kinds.add(number, GroupWork(work, work.presses(op.lane))))
+            kind = self._kinds.kind(number, GroupWork(work, work.presses(op.lane)))
             stages = tuple([self._stage[each] for each in kind.ranks])
-            traffics = tuple([self._kinds.traffics[each] for each in kind.traffics])
-            found = CommunicationCost(kind.parties, traffics, kind.pressure, kind.drag, stages)
+            found = CommunicationCost(kind.parties, tuple(kind.traffics), kind.pressure, kind.drag, stages)
             self._costs[name] = found
         return group, found
 

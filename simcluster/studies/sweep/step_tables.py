@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -18,15 +17,14 @@ from simcluster.engine.events import Engine
 from simcluster.engine.run import simulate_tables, simulate_until
 from simcluster.engine.tables import (
     CommunicationKind,
+    CommunicationTables,
     Groups,
     Instances,
-    Kinds,
     Tables,
     Templates,
-    Traffics,
+    communication_tables,
     firsts,
     int32s,
-    kinds_table,
     one_instance,
 )
 from simcluster.planning.ops import MAIN
@@ -241,24 +239,18 @@ class MainPart:
             sensitivity=np.concatenate((self._sensitivity, ends.sensitivity)),
         )
         every = [*self._kinds, *[each for each in ends.kinds if each is not None]]
-        made: CommunicationTables = self._kept.once(tuple(map(id, every)), lambda: _communication(every))
-        return Tables(templates, instances, groups, made.kinds, made.traffics, (), self._capacity, {}, {})
+        made: KindTables = self._kept.once(tuple(map(id, every)), lambda: _communication(every))
+        return Tables(templates, instances, groups, *made.tables, self._capacity, {}, {})
 
 
-class CommunicationTables(NamedTuple):
-    """Kinds of communication and their traffics; ``every`` keeps the costs alive whose ids are the cache key."""
+class KindTables(NamedTuple):
+    """Kinds of communication; ``every`` keeps the costs alive whose ids are the cache key."""
 
-    kinds: Kinds
-    traffics: Traffics
+    tables: CommunicationTables
     every: Sequence[CommunicationCost]
 
 
-def _communication(every: Sequence[CommunicationCost]) -> CommunicationTables:
+def _communication(every: Sequence[CommunicationCost]) -> KindTables:
     """Return the tables of these kinds of communication."""
-    kinds, traffics = [], [*chain.from_iterable([each.traffics for each in every])]
-    first = 0
-    for each in every:
-        moved = range(first, first + len(each.traffics))
-        kinds.append(CommunicationKind(each.parties, moved, each.pressure, each.drag, each.stages))
-        first = moved.stop
-    return CommunicationTables(kinds_table(kinds), Traffics(traffics), every)
+    kinds = [CommunicationKind(each.parties, each.traffics, each.stages, each.pressure, each.drag) for each in every]
+    return KindTables(communication_tables(kinds), every)
